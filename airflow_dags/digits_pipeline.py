@@ -1,7 +1,7 @@
-"""Digits from raw data to a model that answers: prepare (PySpark), train (two workers), evaluate, register, serve.
+"""Digits from raw data to a served model: prepare (PySpark), train (two workers), evaluate, register, serve.
 
-Each step hands its run directory to the next through XCom. Where it runs is the DAG run's parameter ``profile``: any
-file of conf/. HOPSML_PYTHON names the interpreter with pyspark and TensorFlow, HOPSML_PROJECT_URL the store.
+Each step passes its run directory to the next through XCom. The DAG run's parameter ``profile`` selects the cluster:
+any file of conf/. HOPSML_PYTHON names the interpreter with pyspark and TensorFlow, HOPSML_PROJECT_URL the storage.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ with DAG(
     dag_id="digits_pipeline",
     schedule=None,
     catchup=False,
-    is_paused_upon_creation=False,  # nothing starts it but a person
+    is_paused_upon_creation=False,  # only a person starts it
     params={
         "profile": Param("local-cluster", type="string", description="a file of conf/"),
         "num_workers": Param(2, type="integer", minimum=1, description="executors"),
         "epochs": Param(12, type="integer", minimum=1),
         "least_accuracy": Param(0.9, type="number", description="below it nothing is registered"),
     },
-    # A retry goes on with the job that is there; only one that failed is started anew.
+    # A retry continues with the job that is running; only a failed job is started again.
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10), "poll_interval_s": 1.0},
     doc_md=__doc__,
 ) as dag:

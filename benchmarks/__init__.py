@@ -1,1 +1,1 @@
-"""Every figure that the project claims, with the peers beside it: ``python -m benchmarks NAME``."""
+"""Benchmarks behind every figure that the project states, with measurements of peers: ``python -m benchmarks NAME``."""

@@ -1,4 +1,4 @@
-"""The command line: python -m benchmarks NAME... [--quick] [--json FILE]."""
+"""Command line of the benchmarks: python -m benchmarks NAME... [--quick] [--json FILE]."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BENCHMARKS = (
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What can be said."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure hopsml beside its peers. 'all' runs every benchmark but merge, which has options of its own.",
@@ -41,7 +41,10 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main(words: list[str]) -> int:
-    """Run what was named; 0 although a goal may be missed: the table says so. 1 where a benchmark broke off."""
+    """Run the named benchmarks; return 1 if one of them failed to finish, else 0.
+
+    A missed goal does not change the exit status; the table reports it.
+    """
     if words[:1] == ["merge"]:
         merge.main(words[1:])
         return 0
@@ -71,14 +74,14 @@ def main(words: list[str]) -> int:
 
 
 def keep(report: Report, path: Path | None) -> None:
-    """Write what there is so far: an hour's figures shall not wait for the last one."""
+    """Write the figures measured so far, so that an interrupted run does not lose them."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(report.as_json(), encoding="utf-8")
 
 
 def say(line: str) -> None:
-    """Progress goes beside the table, not into it."""
+    """Print a line of progress to standard error; the table goes to standard output."""
     print(f"bench: {line}", file=sys.stderr, flush=True)
 
 

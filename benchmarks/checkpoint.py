@@ -1,9 +1,10 @@
-"""What a checkpoint to HDFS each 50 steps costs the training: blocks of steps with and without, in turns.
+"""Cost of a checkpoint to HDFS every 50 steps: blocks of steps with and without checkpoints, alternating.
 
-A real NameNode and DataNode (tools/hadoop) on the same machine, so copying takes its share of the same cores. What they
-use elsewhere is other machines' time: ``stall_ratio`` counts the training's own processes, so each block's length is taken
-less what HDFS has used of the cores, ``wall_ratio`` is without that, and HDFS's time is given beside both. The mean step of
-a block counts, not the median: a stall in one step of fifty would not show there.
+A real NameNode and DataNode (tools/hadoop) run on the same machine, so copying uses a share of the same cores. On a
+cluster that work runs on other machines. ``stall_ratio`` therefore counts the training's own processes only: the
+processor time that HDFS used is subtracted from each block. ``wall_ratio`` is without that correction, and HDFS's time
+is reported for both. The mean step of a block is used, not the median: a stall in one step of fifty would not change
+the median.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.settings import Shape
 
 TIMEOUT_S = 600.0
-WARM = 3  # checkpoints before those that count: their memory is made
+WARM = 3  # checkpoints before those that are counted; they allocate the memory
 _OWN, _HDFS, _ALL = range(3)  # processor seconds of a block
 
 
 def run(options: Options) -> Report:
-    """One run of two workers on a fresh HDFS; and one worker alone, with a large state."""
+    """Measure two workers with a fresh HDFS, and one worker alone with a large state."""
     report = run_on_hdfs(options)
     report.add(run_large(options))
     return report
 
 
 def run_on_hdfs(options: Options) -> Report:
-    """The same training with checkpoints and without."""
+    """Measure the same training with checkpoints and without."""
     jars, python = ensure_jars(), PEER.python(options.say)
     cluster = Cluster(CACHE / f"bench-{os.getpid()}")
     options.say("starting a NameNode and a DataNode")
@@ -71,7 +72,11 @@ def run_on_hdfs(options: Options) -> Report:
 
 
 def measure_save(size_mb: int, saves: int) -> dict[str, list[float]]:
-    """In a worker: milliseconds of each call, and of the updates before and behind it."""
+    """Return milliseconds of each ``save`` call and of the delay that it causes; runs in a worker.
+
+    ``call`` is the call alone; ``hold`` adds the time by which the next update is slower than the update before the
+    call.
+    """
     import time
 
     import tensorflow as tf
@@ -99,7 +104,7 @@ def measure_save(size_mb: int, saves: int) -> dict[str, list[float]]:
 
 
 def run_large(options: Options) -> Report:
-    """How long ``save`` holds up a training of 100 MB."""
+    """Measure for how long ``save`` delays a training with a state of 100 MB."""
     from hopsml import experiment
 
     with temporary_folder() as folder:
@@ -125,19 +130,19 @@ def run_large(options: Options) -> Report:
 
 
 def own_ms(steps_ms: list[float], hdfs_ms: list[float]) -> list[float]:
-    """The mean step of each block, had HDFS not shared the cores; the least that it can have cost."""
+    """Return each block's mean step in ms without HDFS's share of the cores, a lower bound of the cost."""
     cores = len(os.sched_getaffinity(0))
     return [step - used / cores / BLOCK for step, used in zip(steps_ms, hdfs_ms, strict=True)]
 
 
 def others_ms(times: dict[str, Any], kind: str) -> list[float]:
-    """Processor time of a block that neither the workers nor HDFS used."""
+    """Return processor time in ms of each block that neither the workers nor HDFS used."""
     blocks = zip(*(worker[kind] for worker in times["used"]), strict=True)
     return [1000 * (workers[0][_ALL] - workers[0][_HDFS] - sum(used[_OWN] for used in workers)) for workers in blocks]
 
 
 def measure(python: Path, cluster: Cluster, blocks: int) -> dict[str, Any]:
-    """What scripts/checkpoint_job.py found, once its checkpoints have arrived in HDFS."""
+    """Run scripts/checkpoint_job.py and return its times, after its checkpoints have arrived in HDFS."""
     with temporary_folder() as name:
         folder = Path(name)
         report = folder / "times.json"

@@ -1,7 +1,8 @@
-"""hopsml's own collective beside gloo and TensorFlow's ring: one all-reduce by size, and whole training steps.
+"""hopsml's collective compared with gloo and TensorFlow's ring: one all-reduce by size, and whole training steps.
 
-All groups of a number of workers are up at once and take turns, in another order every round. What one all-reduce takes is
-the slowest member's time. A figure over several sizes is the worst of them: the largest of the medians over the rounds.
+All groups with the same number of workers run at once and alternate, in a different order each round. The time of one
+all-reduce is that of the slowest member. A figure over several sizes is the worst of them: the largest of the medians
+over the rounds.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ WORKERS = (2, 4)
 SIZES = (1_000, 25_000, 250_000, 2_500_000, 25_000_000)  # float32: 4 kB to 100 MB
 WAYS = ("hopsml", "gloo", "tensorflow", "hopsml-sockets", "hopsml-fp16")
 START_TIMEOUT_S = 300.0
-Times = dict[tuple[str, int], list[float]]  # of a way and a size, milliseconds by round
+Times = dict[tuple[str, int], list[float]]  # milliseconds by round, for each method and size
 
 
 def run(options: Options) -> Report:
-    """All-reduces and steps, with two workers and with four."""
+    """Measure all-reduces and training steps, with two workers and with four."""
     report = Report()
     reduces = {workers: all_reduces(workers, options) for workers in WORKERS}
     report.figures += [
@@ -67,7 +68,7 @@ def run(options: Options) -> Report:
 
 
 def all_reduces(workers: int, options: Options, all_ways: Sequence[str] = WAYS, sizes: Sequence[int] = SIZES) -> Times:
-    """Milliseconds of one all-reduce by way and size, one median a round."""
+    """Return milliseconds of one all-reduce by method and size, one median per round."""
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
         with Launched(commands(server.path, workers, options, all_ways, sizes), folder) as launched:
@@ -75,7 +76,7 @@ def all_reduces(workers: int, options: Options, all_ways: Sequence[str] = WAYS, 
             launched.wait_until(lambda: server.accept() == wanted, START_TIMEOUT_S, f"{wanted} connections")
             names = {f"{way}-{size}": (way, size) for size in sizes for way in all_ways}
             times: Times = {}
-            for size in sizes:  # a round of one size is short: what disturbs it disturbs all ways alike
+            for size in sizes:  # a round of one size is short, so that other load affects all methods alike
                 ways = [one for one, (_, of) in names.items() if of == size]
                 turns = take_turns(server, ways, _calls(size))
                 for way in ways:
@@ -90,7 +91,7 @@ def all_reduces(workers: int, options: Options, all_ways: Sequence[str] = WAYS, 
 
 
 def commands(path: Path, workers: int, options: Options, ways: Sequence[str], sizes: Sequence[int]) -> list[Command]:
-    """The members of all groups."""
+    """Return the commands that start the members of all groups."""
     python = {"gloo": peers.find("torchrun").python(options.say)} if "gloo" in ways else {}
     ours = PEER.python(options.say)
     found = []
@@ -105,7 +106,7 @@ def commands(path: Path, workers: int, options: Options, ways: Sequence[str], si
 
 
 def _calls(size: int) -> int:
-    """Of a round: a small one is over before the system has given both a processor."""
+    """Return the calls per round; a single small call would end before the system schedules both processes."""
     return max(3, min(200, 5_000_000 // size))
 
 
@@ -121,6 +122,6 @@ def _worst(name: str, reduces: dict[int, Times], ours: str, theirs: str, peer: s
 
 
 def label(size: int) -> str:
-    """Of so many float32."""
+    """Return the label of an array of ``size`` float32 values, such as "4kB"."""
     kilobytes = size * 4 // 1000
     return f"{kilobytes}kB" if kilobytes < 1000 else f"{kilobytes // 1000}MB"

@@ -1,8 +1,9 @@
-"""How long a commit holds the training up, against the size of the state; one worker on this machine, no Spark.
+"""Delay of a training by a commit, against the size of the state; one worker on this machine, no Spark.
 
-A commit that is written behind reads the variables without copying them: TensorFlow copies each one that an update finds
-unwritten, and all share one memory. So a commit costs the call, and what all updates until it is complete take longer than
-one before it. An update follows at once here, as in no training that computes gradients: the worst case.
+An asynchronous commit reads the variables without copying them: TensorFlow copies each variable that an update changes
+before it is written, and all of them share one memory. So a commit costs the call, and the time by which all updates
+until it is complete are slower than an update before it. Here an update follows at once, unlike in a training that
+computes gradients: the worst case.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from benchmarks.spread import spread_of
 
 SIZES_MB = (1, 10, 100, 1000, 2000)
 COMMITS = 20
-WARM = 8  # commits before those that count: their memory is made, and both ways of writing are tried
+WARM = 8  # commits before those that are counted: they allocate the memory, and try both methods of writing
 PAUSE_S = 0.3  # between two commits of 100 MB and more, as in a training
 
 
 def measure(size_mb: int, commits: int) -> dict[str, list[float]]:
-    """In a worker: milliseconds of each call, of an update before it, of all updates until the commit was complete and of
-    as many without it, and until it was complete.
+    """Return times in milliseconds of each commit; runs in a worker.
+
+    The lists are ``call`` (the call of ``commit``), ``complete`` (until the commit was complete), ``steps`` (all
+    updates until then) and ``steps without`` (as many updates at the speed before the commit).
     """
     import time
 
@@ -56,7 +59,7 @@ def measure(size_mb: int, commits: int) -> dict[str, list[float]]:
 
 
 def run(options: Options) -> Report:
-    """Two figures for each size: all that a commit costs, which has a goal at 100 MB, and the call alone."""
+    """Measure two figures per size: the whole cost of a commit, which has a goal at 100 MB, and the call alone."""
     import os
 
     from hopsml import experiment
@@ -89,7 +92,7 @@ def run(options: Options) -> Report:
 
 
 def held_up(values: dict[str, list[float]]) -> list[float]:
-    """Milliseconds of each commit: the call, and what the updates until it was complete took longer."""
+    """Return milliseconds that each commit cost: the call, and the slowdown of the updates until it was complete."""
     rounds = zip(values["call"], values["steps"], values["steps without"], strict=True)
     return [call + behind - without for call, behind, without in rounds]
 

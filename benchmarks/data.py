@@ -1,4 +1,4 @@
-"""Rows on their way to the training: of a DataFrame (``frame_feed.py``), and of HDFS by TensorFlow (``hdfs_plugin.py``)."""
+"""Rows for a training: from a DataFrame (``frame_feed.py``), and from HDFS by TensorFlow (``hdfs_plugin.py``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.options import Options
 
 
 def run(options: Options) -> Report:
-    """Both."""
+    """Measure the data feed and the HDFS plugin."""
     whole = Report()
     for part in (frame_feed.run(options), hdfs_plugin.run(options)):
         whole.figures += part.figures

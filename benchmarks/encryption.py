@@ -1,7 +1,8 @@
-"""What encryption costs: one all-reduce over sockets with it beside the same without, in turns.
+"""Cost of encryption: one all-reduce over sockets with and without it, alternating.
 
-Two workers on loopback, which takes no time of its own: what is compared is processor time. Then two hosts at two rates,
-where there can be networks of our own: on one that is slower than the processors encrypt the ratio is nearer to one.
+Two workers on loopback, where the network takes almost no time: processor time is compared. Then two hosts at two
+rates, where network namespaces can be created: on a network that is slower than the encryption the ratio is nearer to
+one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PLAIN, ENCRYPTED = WAYS = ("hopsml-sockets", "hopsml-encrypted")
 
 
 def run(options: Options) -> Report:
-    """The times, their ratios, and the largest ratio of 1 MB and more."""
+    """Measure the times, their ratios, and the largest ratio of 1 MB and more."""
     times = all_reduces(2, options, WAYS, SIZES)
     report, ratios = Report(), list[Figure]()
     for size in SIZES:
@@ -39,7 +40,7 @@ def run(options: Options) -> Report:
 
 
 def between_hosts(options: Options) -> list[Figure]:
-    """The ratio by the network's rate."""
+    """Return the ratio of encrypted to plain all-reduces for each rate of the network."""
     found, ways = [], ("sockets", "encrypted")
     for rate in RATES_MBIT:
         with groups(2, Cable(rate_mbit=rate), ways, (LARGEST,), options) as (_, server):

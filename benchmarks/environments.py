@@ -1,6 +1,7 @@
-"""A pinned Python environment for each peer: ``.cache/bench/NAME`` of ``requirements/bench-NAME.txt``, on first use.
+"""A pinned Python environment per peer: ``.cache/bench/NAME`` from ``requirements/bench-NAME.txt``, on first use.
 
-What ``bench-NAME-built.txt`` names is built from its sources in that environment, with what it needs already there.
+Packages named in ``bench-NAME-built.txt`` are built from source in that environment, after their build requirements are
+installed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "bench"
-# How sources are built. Debian 12's compiler no longer declares what Horovod's copy of gloo takes for granted.
+# Variables for builds from source. Debian 12's compiler no longer declares what Horovod's copy of gloo relies on.
 BUILD_VARIABLES = {
     "HOROVOD_WITH_TENSORFLOW": "1",
     "HOROVOD_WITHOUT_PYTORCH": "1",
@@ -30,20 +31,22 @@ BUILD_VARIABLES = {
 
 
 def requirements_of(name: str) -> Path:
-    """The pins of a peer."""
+    """Return the file with the pinned packages of a peer."""
     return ROOT / "requirements" / f"bench-{name}.txt"
 
 
 def built_of(name: str) -> Path:
-    """What of a peer is built from sources; most have no such file."""
+    """Return the file with the packages of a peer that are built from source; most peers have no such file."""
     return ROOT / "requirements" / f"bench-{name}-built.txt"
 
 
 def ensure(name: str, say: Callable[[str], None]) -> Path:
-    """The peer's Python interpreter; its environment is made if it is not there, or if the pins have changed.
+    """Return the peer's Python interpreter; create its environment if it is missing or the pins have changed.
 
-    Raises RuntimeError with the installer's own words when a package cannot be had. Two callers at once: the second
-    waits and finds it done.
+    A file lock excludes a second caller, which waits and then uses the finished environment.
+
+    Raises:
+        RuntimeError: a package could not be installed; contains the installer's output.
     """
     folder, pins = CACHE / name, requirements_of(name)
     python, stamp = folder / "bin" / "python", folder / ".complete"
@@ -64,7 +67,7 @@ def _install(folder: Path, pins: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     uv = str(_uv())
     _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
-    # Compiled: a peer that had to compile its packages at the first start would be measured slower than it is.
+    # Compiled in advance: a peer that compiles its packages at the first start would be measured too slow.
     install = [uv, "pip", "install", "--quiet", "--no-deps", "--compile-bytecode"]
     install += ["--python", str(folder / "bin" / "python")]
     _run([*install, "--requirement", str(pins)])
@@ -92,7 +95,7 @@ def _run(command: list[str], variables: Mapping[str, str] | None = None) -> None
 
 
 def pyspark_home(python: Path) -> Path:
-    """The folder of the pyspark package that an interpreter would import."""
+    """Return the folder of the pyspark package that an interpreter would import."""
     folders = sorted(python.parent.parent.glob("lib/python3*/site-packages/pyspark"))
     if not folders:
         raise RuntimeError(f"{python} has no pyspark")

@@ -1,4 +1,4 @@
-"""What an evaluator at work beside a training costs that: one figure of ``frameworks``."""
+"""Slowdown of a training by an evaluator on the same machine: one figure of ``frameworks``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_S = 300.0
 
 
 def run(options: Options) -> Report:
-    """A step with an evaluator at work beside it, over one while the evaluator sleeps."""
+    """Compare a step while the evaluator computes with one while it sleeps."""
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
         with both(folder, server) as evaluator:
@@ -54,7 +54,7 @@ def run(options: Options) -> Report:
 
 
 class BesideTraining:
-    """The evaluator of scripts/hopsml_evaluated.py: always at a checkpoint, asleep until ``beside`` wakes it."""
+    """Control of the evaluator of scripts/hopsml_evaluated.py, which sleeps at a checkpoint except during a turn."""
 
     def __init__(self, launched: Launched, run: RunDir, folder: Path) -> None:
         self.launched, self._run, self._folder = launched, run, folder
@@ -62,7 +62,7 @@ class BesideTraining:
         self._next()
 
     def beside(self, turn: Callable[[], float]) -> float:
-        """What ``turn`` gives while the evaluator computes."""
+        """Return the result of ``turn``, called while the evaluator computes."""
         self._wake()
         value = turn()
         self._stop()
@@ -70,12 +70,12 @@ class BesideTraining:
         return value
 
     def end(self) -> None:
-        """Leave nothing to be judged."""
+        """Let the evaluator finish, with no further checkpoint to evaluate."""
         (self._folder / "stop").touch()
         self._wake()
 
     def _wake(self) -> None:
-        (self._folder / "go").write_text("now\n")  # a pipe: it is read at once, as somebody waits there
+        (self._folder / "go").write_text("now\n")  # a pipe: the evaluator waits for it, and reads it at once
 
     def _stop(self) -> None:
         (self._folder / "stop").touch()
@@ -83,7 +83,7 @@ class BesideTraining:
         (self._folder / "stop").unlink()
 
     def _is_judged(self) -> bool:
-        return self._step in [one.step for one in evaluation.Facts(self._run).written()]
+        return self._step in [one.step for one in evaluation.EvaluationStore(self._run).written()]
 
     def _next(self) -> None:
         self._step += 1
@@ -97,7 +97,7 @@ class BesideTraining:
 
 @contextmanager
 def both(folder: Path, server: TurnServer) -> Iterator[BesideTraining]:
-    """A training that waits for its turn, and an evaluator that sleeps at its first checkpoint."""
+    """Start a training that waits for its turn, and an evaluator that sleeps at its first checkpoint."""
     conf = folder / "conf"
     conf.mkdir()
     (conf / "local.yaml").write_text("master: none\nlocal_slots: 2\n")

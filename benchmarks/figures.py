@@ -1,4 +1,4 @@
-"""What a benchmark gives: figures with a goal each, as a table for people and as JSON for programs; pure."""
+"""Results of a benchmark: figures, each with a goal, as a Markdown table and as JSON; pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ GOALS = {
     "search.local_ray_ratio": 0.62,
     "search.ray_ratio": 1.0,
     "search.asha_ratio": 0.6,
-}  # at most this; figures that are neither here nor below are shown for comparison
+}  # upper bounds; figures that are neither here nor below are shown for comparison
 AT_LEAST = {
     "large_batch.plain_lost_points": 2.0,
     "collective.efficiency_n2": 0.85,
@@ -108,7 +108,7 @@ AT_LEAST = {
 class Figure:
     """One measured figure: ``value`` (median or worst), the middle half from ``low`` to ``high``, over ``n`` rounds.
 
-    ``peer`` says what was measured beside it; ``ratio`` is ours over the peer's, None where there is no peer.
+    ``peer`` names what it was compared with; ``ratio`` is hopsml's value over the peer's, None without a peer.
     """
 
     name: str
@@ -122,23 +122,23 @@ class Figure:
 
     @property
     def goal(self) -> float | None:
-        """At most this much, or at least if ``is_floor``; None where there is none."""
+        """The largest value allowed, or the smallest if ``is_floor``; None without a goal."""
         return GOALS.get(self.name, AT_LEAST.get(self.name))
 
     @property
     def is_floor(self) -> bool:
-        """Whether more is better."""
+        """True if the goal is a lower bound."""
         return self.name in AT_LEAST
 
     @property
     def reached(self) -> bool:
-        """Whether the goal, if there is one, is met."""
+        """True if the goal is met, or there is none."""
         if self.goal is None:
             return True
         return self.value >= self.goal if self.is_floor else self.value <= self.goal
 
     def as_json(self) -> dict[str, Any]:
-        """The fields beside the name."""
+        """Return all fields except the name."""
         return {
             "value": self.value,
             "unit": self.unit,
@@ -151,19 +151,19 @@ class Figure:
 
 
 def measured(name: str, values: Sequence[float], unit: str, peer: str = "", of_peer: Sequence[float] = ()) -> Figure:
-    """A figure in a unit of its own; with the peer's values of the same rounds its ratio to them."""
+    """Return a figure in ``unit``; with the peer's values of the same rounds, also its ratio to them."""
     spread = spread_of(values)
     ratio = spread_of(paired_ratios(values, of_peer)).median if of_peer else None
     return _figure(name, spread, unit, peer, ratio)
 
 
 def worst_of(name: str, values: Sequence[float], unit: str) -> Figure:
-    """A figure that no round may exceed: the largest is its value."""
+    """Return a figure whose value is the largest round, for limits that no round may exceed."""
     return replace(measured(name, values, unit), value=max(values))
 
 
 def ratio_of(name: str, ours: Sequence[float], theirs: Sequence[float], peer: str) -> Figure:
-    """A figure that is itself a ratio: the median over the rounds of ours over the peer's."""
+    """Return a figure that is a ratio: the median over the rounds of hopsml's value over the peer's."""
     spread = spread_of(paired_ratios(ours, theirs))
     return _figure(name, spread, "ratio", peer, spread.median)
 
@@ -176,19 +176,19 @@ def _figure(name: str, spread: Spread, unit: str, peer: str, ratio: float | None
 
 @dataclass
 class Report:
-    """All figures of a run of the benchmarks, and what a reader must know beside them."""
+    """All figures of a run of the benchmarks, with the notes that explain them."""
 
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
 
     def add(self, other: Report) -> None:
-        """Append another benchmark's."""
+        """Append the figures and notes of another benchmark."""
         self.figures += other.figures
         self.notes += other.notes
 
     def note_of(self, who: str) -> Callable[[str], None]:
-        """For what ``who`` could not do: its first and last line become a note."""
+        """Return a function that adds a note on a failure of ``who``: the first and last line of its message."""
 
         def note(text: str) -> None:
             lines = text.strip().splitlines() or [""]
@@ -197,12 +197,12 @@ class Report:
         return note
 
     def as_json(self) -> str:
-        """``{"figures": {name: {...}}, "notes": [...], "machine": {...}}``."""
+        """Return JSON: ``{"figures": {name: {...}}, "notes": [...], "machine": {...}}``."""
         figures = {figure.name: figure.as_json() for figure in self.figures}
         return json.dumps({"figures": figures, "notes": self.notes, "machine": self.machine}, indent=1) + "\n"
 
     def table(self) -> str:
-        """Markdown; figures with a goal first."""
+        """Return a Markdown table with the notes; figures with a goal come first."""
         return "\n".join([*_table(self.figures), *(f"- {note}" for note in self.notes)])
 
 

@@ -1,4 +1,4 @@
-"""When each worker had finished its first step: files that the training scripts write themselves.
+"""Times at which each worker had finished its first step, from files that the training scripts write.
 
 The clock is the machine's monotonic one, which all of its processes share.
 """
@@ -13,11 +13,15 @@ TIMEOUT_S = 170.0
 
 
 def times(folder: Path) -> dict[int, float]:
-    """Rank -> time of the workers that are there already."""
+    """Return rank -> time of the workers that have finished their first step."""
     return {int(path.stem): float(path.read_text()) for path in folder.glob("*.first")}
 
 
 def wait(launched: Launched, folder: Path, workers: int, timeout_s: float = TIMEOUT_S) -> float:
-    """The time at which the last of ``workers`` had finished its first step. Raises RuntimeError when one has not."""
+    """Return the time at which the last of ``workers`` had finished its first step.
+
+    Raises:
+        RuntimeError: a process failed, or a worker made no step within ``timeout_s`` seconds.
+    """
     launched.wait_until(lambda: len(times(folder)) >= workers, timeout_s, f"the first step of {workers} workers")
     return max(times(folder).values())

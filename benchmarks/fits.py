@@ -1,6 +1,6 @@
-"""Keras ``fit`` over hopsml's collective, beside TensorFlow's strategy by hand and beside a worker that reduces nothing.
+"""Keras ``fit`` over hopsml's collective, TensorFlow's strategy by hand, and a worker that reduces nothing.
 
-All groups are up at once and take turns; scripts/fits.py and scripts/hopsml_fits.py say what each of them is.
+All groups run at once and alternate; scripts/fits.py and scripts/hopsml_fits.py describe each of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.turn_server import TurnServer, take_turns
 
 LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
 BY_HAND = {"bare": LEGACY, "bare-keras3": {}, "alone": {}}
-STEPS = 40  # of a turn
+STEPS = 40  # per turn
 WARM_UP = 40
 START_TIMEOUT_S = 300.0
 NOTE = (
@@ -34,7 +34,7 @@ Times = dict[str, list[float]]
 
 
 def figures(options: Options) -> list[Figure]:
-    """With two workers and with four."""
+    """Measure ``fit`` with two workers and with four."""
     two = measure(2, options, ("bare-keras3", "alone", "hopsml"))
     four = measure(4, options, ("bare-keras3", "hopsml"))
     tf_keras = measure(2, options, ("bare", "hopsml-legacy"))
@@ -62,8 +62,8 @@ def figures(options: Options) -> list[Figure]:
 
 
 def measure(workers: int, options: Options, ways: Sequence[str]) -> Times:
-    """Milliseconds of a step by way and model (``hopsml-mlp``), one median a round."""
-    python = Path(sys.executable)  # the project's own environment has tf_keras and the digits, for all ways alike
+    """Return milliseconds of a step by method and model (``hopsml-mlp``), one median per round."""
+    python = Path(sys.executable)  # the project's own environment has tf_keras and the digits, for all methods alike
     names = [f"{way}-{name}" for way in ways for name in MODELS]
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
@@ -86,7 +86,10 @@ def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
 
 
 def commands(python: Path, folder: Path, socket: Path, workers: int, ways: Sequence[str]) -> list[Command]:
-    """The workers by hand of each such way, and a driver of ours for each of the others; one at most may take cores."""
+    """Return the commands: the workers of each method by hand, and a driver for each of hopsml's.
+
+    At most one of hopsml's drivers may reserve cores.
+    """
     conf = folder / "conf"
     conf.mkdir()
     (conf / "local.yaml").write_text(f"master: none\nlocal_slots: {workers}\n")

@@ -1,8 +1,9 @@
-"""Who is served by a run that trains: connections of another user, who knows no secret, to every port that it listens on.
+"""Connections of another user, without any secret, to every port on which a training run listens.
 
-An elastic run of two workers, so that there is each kind of port: the coordinator's, the agents' doors for commits, what
-the workers listen on. A port counts where the service behind it goes on talking: TensorFlow answers a call, a web server
-answers otherwise than by a refusal; that TLS greets is no service. Needs the right to become another user.
+The run is elastic and has two workers, so that each kind of port exists: the coordinator's, the agents' commit servers,
+and those of the workers. A port counts as served if the service behind it responds: TensorFlow answers a call, a web
+server answers with anything but a refusal. A TLS handshake alone is no service. The benchmark needs the right to become
+another user.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WILDCARDS = {"::": "::1", "0.0.0.0": "127.0.0.1"}
 
 @dataclass(frozen=True)
 class Door:
-    """A port that a run listens on: where, of which process, and what a caller is served with, "" for nothing."""
+    """A port on which a run listens: address, process, and what a caller receives ("" for nothing)."""
 
     address: str
     process: str
@@ -43,7 +44,7 @@ class Door:
 
 
 def run(options: Options) -> Report:
-    """Both ways of reducing, and TensorFlow by hand."""
+    """Count the ports that respond, for both methods of reducing and for TensorFlow by hand."""
     if os.geteuid() != 0:
         return Report(notes=["collective.foreign_peers: not measured, as only root can become another user"])
     report = Report()
@@ -64,7 +65,7 @@ def run(options: Options) -> Report:
 
 
 def doors(way: str, python: Path, *users: int) -> list[Door]:
-    """What each of the ``users``, by number, is served with at each port of a training; one after the other."""
+    """Return what each user, given by number, receives at each port of a training; one user after another."""
     with temporary_folder() as name:
         folder = Path(name)
         with Launched(commands(way, python, folder), folder) as launched:
@@ -85,7 +86,7 @@ def doors(way: str, python: Path, *users: int) -> list[Door]:
 
 
 def commands(way: str, python: Path, folder: Path) -> list[Command]:
-    """The training by hand, or the driver of one of ours."""
+    """Return the commands of the training by hand, or of the driver of a hopsml run."""
     if way == BY_HAND:
         return bare.start(python, [str(SCRIPTS / "bare_job.py"), str(folder), str(WORKERS), "0"], WORKERS)
     conf = folder / "conf"
@@ -96,7 +97,7 @@ def commands(way: str, python: Path, folder: Path) -> list[Command]:
 
 
 def ports(pids: Sequence[int]) -> dict[str, str]:
-    """The addresses at which these processes listen -> what each process is."""
+    """Return address -> process name of the ports on which these processes listen."""
     found = {}
     for pid in pids:
         process = psutil.Process(pid)
@@ -109,7 +110,7 @@ def ports(pids: Sequence[int]) -> dict[str, str]:
 
 
 def ask(python: Path, folder: Path, user: int, addresses: Sequence[str]) -> list[str]:
-    """What this user is served with at each address."""
+    """Return what this user receives at each address."""
     asked = subprocess.run(
         [str(python), str(SCRIPTS / "stranger.py"), str(user), *addresses],
         env=environment({}, folder),

@@ -1,7 +1,7 @@
-"""A DataFrame of Spark's to two workers, and what they read of it later, beside the ways that people have without hopsml.
+"""A Spark DataFrame fed to two workers, and their later epochs, compared with methods without hopsml.
 
-The peers: Spark's own ``noop`` writer, which computes the rows and drops them; Parquet written by Spark and read by the same
-workers, or by Ray Data's; TensorFlowOnSpark's ``InputMode.SPARK``.
+The peers: Spark's own ``noop`` writer, which computes the rows and drops them; Parquet written by Spark and read by the
+same workers, or by Ray Data's; TensorFlowOnSpark's ``InputMode.SPARK``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_S = 1800.0
 
 
 def run(options: Options) -> Report:
-    """Of each layout the wall of the first epoch over the peers'; then later epochs from what is kept."""
+    """Measure for each layout the first epoch against the peers', then later epochs from the stored rows."""
     rounds, rows = options.rounds_of(5, 2), options.choose(ROWS, ROWS // 10)
     with temporary_folder() as name:
         found = _turns(options, Path(name), rounds, rows)
@@ -66,7 +66,7 @@ def run(options: Options) -> Report:
 
 
 def _beside_tfos(options: Options, found: dict[str, dict[str, list[float]]], rows: int) -> list[Figure]:
-    """Rows a second over those of the peer, which gets fewer rows: it would take minutes."""
+    """Return the ratio of rows per second to the peer's, which gets fewer rows: more would take minutes."""
     theirs = _tfos(options, options.choose(ROWS_OF_PEER, ROWS_OF_PEER // 6))
     figures = []
     for layout in LAYOUTS:
@@ -92,7 +92,7 @@ def _turns(options: Options, folder: Path, rounds: int, rows: int) -> dict[str, 
 
 
 def _ray(options: Options, folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Of the files that our turns have left."""
+    """Run Ray Data on the files that hopsml's rounds have written."""
     python = environments.ensure(RAY, options.say)
     found: dict[str, list[float]] = _played(options, folder, str(python), "ray_data_job.py", [str(rounds)], {})
     options.say(f"Ray Data, seconds: {found}")

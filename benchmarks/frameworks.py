@@ -1,4 +1,4 @@
-"""Other frameworks, and an evaluator, beside the same by hand: ``frameworks``."""
+"""Figures of PyTorch, JAX and the evaluator, compared with the same by hand: ``frameworks``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.options import Options
 
 
 def run(options: Options) -> Report:
-    """All figures."""
+    """Measure the evaluator, then PyTorch and JAX."""
     report = evaluator.run(options)
     report.add(torch_and_jax.run(options))
     return report

@@ -1,7 +1,7 @@
-"""What published networks reduce in a step: the shapes of their trainable variables, in the order of the layers; pure.
+"""Gradients that published networks reduce in a step: shapes of their variables, in the order of the layers; pure.
 
-VGG's are of Simonyan and Zisserman (2015), configurations D and E; ResNet-50's of He et al. (2016), whose convolutions have
-no bias; Inception v1's of Szegedy et al. (2015). ``COUNTxBYTESkB`` is a set of so many equal tensors of float32.
+VGG's are of Simonyan and Zisserman (2015), configurations D and E; ResNet-50's of He et al. (2016), whose convolutions
+have no bias; Inception v1's of Szegedy et al. (2015). ``COUNTxBYTESkB`` is a set of COUNT equal tensors of float32.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 Shape = tuple[int, ...]
 
-# Inception v1: kernels of the stem, then of the nine modules (inputs; 1x1; 3x3 behind its reduction; 5x5
-# likewise; pool).
+# Inception v1: kernels of the stem, then of the nine modules (inputs; 1x1; 3x3 after its reduction; 5x5 likewise;
+# pool).
 STEM = [(7, 7, 3, 64), (1, 1, 64, 64), (3, 3, 64, 192)]
 MODULES = [
     (192, 64, 96, 128, 16, 32, 32),
@@ -27,16 +27,20 @@ MODULES = [
     (832, 384, 192, 384, 48, 128, 128),
 ]
 INCEPTION_GRADIENTS = 160
-# VGG: convolutions of 3x3 in five blocks (how many, channels), then three dense layers.
+# VGG: convolutions of 3x3 in five blocks (count, channels), then three dense layers.
 VGG_16 = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))
 VGG_19 = ((2, 64), (2, 128), (4, 256), (4, 512), (4, 512))
-# ResNet-50: four stages of bottlenecks (how many, width); what leaves one has four times its width.
+# ResNet-50: four stages of bottlenecks (count, width); the output of a bottleneck has four times its width.
 RESNET_50 = ((3, 64), (4, 128), (6, 256), (3, 512))
 _EQUAL = re.compile(r"(\d+)x(\d+)kB")
 
 
 def shapes_of(name: str) -> list[Shape]:
-    """The shapes of a set of ``SETS``, or of ``COUNTxBYTESkB``. Raises ValueError for another name."""
+    """Return the shapes of a set of ``SETS``, or of ``COUNTxBYTESkB``.
+
+    Raises:
+        ValueError: the name is neither.
+    """
     if name in SETS:
         return SETS[name]()
     if (equal := _EQUAL.fullmatch(name)) is None:
@@ -45,12 +49,12 @@ def shapes_of(name: str) -> list[Shape]:
 
 
 def bytes_of(shapes: Sequence[Shape]) -> int:
-    """What they take as float32."""
+    """Return the size in bytes of float32 tensors of these shapes."""
     return 4 * sum(math.prod(shape) for shape in shapes)
 
 
 def inception_shapes() -> list[Shape]:
-    """Kernels, biases and classifier of Inception v1, filled up with normalisation scales to 160 tensors."""
+    """Return kernels, biases and classifier of Inception v1, padded with normalisation scales to 160 tensors."""
     kernels: list[Shape] = list(STEM)
     for inputs, one, reduce3, three, reduce5, five, pool in MODULES:
         kernels += [(1, 1, inputs, one), (1, 1, inputs, reduce3), (3, 3, reduce3, three)]
@@ -62,7 +66,7 @@ def inception_shapes() -> list[Shape]:
 
 
 def vgg_shapes(blocks: Sequence[tuple[int, int]]) -> list[Shape]:
-    """Kernels and biases, for images of 224 x 224."""
+    """Return kernels and biases of VGG for images of 224 x 224."""
     kernels: list[Shape] = []
     inputs = 3
     for count, channels in blocks:
@@ -74,7 +78,7 @@ def vgg_shapes(blocks: Sequence[tuple[int, int]]) -> list[Shape]:
 
 
 def resnet_shapes(stages: Sequence[tuple[int, int]]) -> list[Shape]:
-    """Kernels, each with scale and offset of its normalisation, and the classifier."""
+    """Return ResNet's kernels, each with scale and offset of its normalisation, and the classifier."""
     kernels: list[Shape] = [(7, 7, 3, 64)]
     inputs = 64
     for count, width in stages:

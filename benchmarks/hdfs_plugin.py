@@ -1,4 +1,4 @@
-"""Files of a real HDFS through TensorFlow's ``tf.io.gfile``, beside the bare client that hopsml's plugin is made of."""
+"""Files of a real HDFS through TensorFlow's ``tf.io.gfile``, compared with the bare client inside hopsml's plugin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 900.0
 
 
 def run(options: Options) -> Report:
-    """Throughput over the bare client's: its seconds over ours, in the rounds of one process."""
+    """Measure throughput relative to the bare client: its seconds over hopsml's, in the rounds of one process."""
     build_tf_hdfs.build()
     rounds, size = options.rounds_of(7, 2), options.choose(LARGE, LARGE // 4)
     found = _turns(options, rounds, size)

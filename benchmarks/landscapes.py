@@ -1,4 +1,4 @@
-"""Functions to be minimised whose valleys are known: Branin, Hartmann 6, Rosenbrock; nothing but the standard library.
+"""Functions with known minima for searchers: Branin, Hartmann 6, Rosenbrock; standard library only.
 
 Formulas and domains: Dixon and Szegoe 1978, "The global optimization problem"; Rosenbrock 1960, Computer Journal 3.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Landscape:
-    """A function on a box; ``least``: its smallest value there."""
+    """A function on a box, with ``least``, its smallest value there."""
 
     name: str
     bounds: tuple[tuple[float, float], ...]
@@ -22,12 +22,12 @@ class Landscape:
 
     @property
     def names(self) -> list[str]:
-        """The parameters' names, in the order of ``bounds``."""
+        """The names of the parameters, in the order of ``bounds``."""
         return [f"x{place}" for place in range(len(self.bounds))]
 
 
 def branin(x: Sequence[float]) -> float:
-    """Three equal minima."""
+    """Return Branin's function, which has three equal minima."""
     b, c = 5.1 / (4 * math.pi**2), 5 / math.pi
     return (x[1] - b * x[0] ** 2 + c * x[0] - 6) ** 2 + 10 * (1 - 1 / (8 * math.pi)) * math.cos(x[0]) + 10
 
@@ -48,7 +48,7 @@ _CENTRES = (
 
 
 def hartmann6(x: Sequence[float]) -> float:
-    """Six minima of different depth in a flat surrounding."""
+    """Return Hartmann's function in 6 dimensions: six minima of different depth on a flat surface."""
     total = 0.0
     for weight, scales, centres in zip(_WEIGHTS, _SCALES, _CENTRES, strict=True):
         away = sum(scale * (value - centre) ** 2 for scale, value, centre in zip(scales, x, centres, strict=True))
@@ -57,7 +57,7 @@ def hartmann6(x: Sequence[float]) -> float:
 
 
 def rosenbrock(x: Sequence[float]) -> float:
-    """A long bent valley."""
+    """Return Rosenbrock's function, a long bent valley."""
     return sum(100 * (after - here**2) ** 2 + (1 - here) ** 2 for here, after in itertools.pairwise(x))
 
 

@@ -1,6 +1,7 @@
-"""Large batches: how far the optimizers are from their papers' formulas, and how long an update takes beside Keras's SGD.
+"""Large batches: deviation of the optimizers from their papers' formulas, and time of an update against Keras's SGD.
 
-Both of Keras 3, in one process, on ResNet-50's trained variables; the optimizers take turns, in another order every round.
+All optimizers are of Keras 3, in one process, on ResNet-50's trained variables; they alternate, in a different order
+each round.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LIMIT_S = 900
 
 
 def run(options: Options) -> Report:
-    """All figures."""
+    """Run all studies of large batches."""
     report = Report()
     for study in STUDIES:
         report.figures += study(options)
@@ -27,7 +28,7 @@ def run(options: Options) -> Report:
 
 
 def updates(options: Options) -> list[Figure]:
-    """``large_batch.optimizer_ratio`` (the worse of LARS and LAMB) and the errors after 100 steps."""
+    """Measure ``large_batch.optimizer_ratio`` (the worse of LARS and LAMB) and the errors after 100 steps."""
     rounds = options.rounds_of(30, 8)
     done = subprocess.run(
         [sys.executable, "-m", STUDY, str(rounds)], capture_output=True, text=True, timeout=LIMIT_S, check=False

@@ -1,7 +1,7 @@
-"""How long until all workers have finished their first step: cold, warm, and from spark-submit.
+"""Time until all workers have finished their first step: cold, warm, and from spark-submit.
 
 Every training script writes the time of its first step itself, by the machine's monotonic clock, so all launchers are
-measured alike. Measured from the start of the (first) process, or from the call in a session that runs already.
+measured alike: from the start of the (first) process, or from the call in a running session.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ WORKERS = 2
 WARM_CALLS = 3
 REFERENCE = "spark-tensorflow-distributor"
 OTHERS = ("torch-distributor", "tensorflowonspark", "ray-train")
-APART = "hopsml-apart"  # ours without the import that executors of one machine share
-OUR_JVM = "spark-tensorflow-distributor-our-jvm"  # the reference with our JVM options and class-data archives
+APART = "hopsml-apart"  # hopsml without the import that executors of one machine share
+OUR_JVM = "spark-tensorflow-distributor-our-jvm"  # the reference with hopsml's JVM options and class-data archives
 
 
 def run(options: Options) -> Report:
-    """Both tables."""
+    """Measure launches in a running session and from spark-submit."""
     report = Report()
     if options.wants("bare"):
         report.add(in_session(options))
@@ -40,7 +40,7 @@ def run(options: Options) -> Report:
 
 
 def in_session(options: Options) -> Report:
-    """A call in a running Spark session over bare TensorFlow's time from process start, rounds taking turns."""
+    """Measure a call in a running Spark session against bare TensorFlow from process start, alternating."""
     warm: list[float] = []
     again: list[float] = []
     candidates: dict[str, Callable[[], float]] = {
@@ -73,7 +73,7 @@ def in_session(options: Options) -> Report:
 
 
 def _calls(warm: list[float], again: list[float]) -> float:
-    """A session that has run a job: seconds of its first call of ours; adds a round's value to the other two."""
+    """Return seconds of a session's first call after a job; append later calls to ``warm`` and ``again``."""
     with temporary_folder() as name, Session(Path(name), WORKERS) as session:
         session.ask("job", workers=WORKERS)
         session.ask("import")
@@ -88,7 +88,7 @@ def _calls(warm: list[float], again: list[float]) -> float:
 
 
 def _first_of_all() -> float:
-    """The first thing that a session does."""
+    """Return seconds of a call that is the first action of a session."""
     with temporary_folder() as name, Session(Path(name), WORKERS) as session:
         session.ask("import")
         touch_memory()
@@ -106,7 +106,7 @@ def _call(session: Session, name: str) -> float:
 
 
 def from_nothing(name: str, options: Options) -> float:
-    """Seconds from the start of a peer's first process to the first step on both workers."""
+    """Return seconds from the start of a peer's first process to the first step on both workers."""
     peer = peers.find(name)
     with temporary_folder() as folder:
         job = peer.job(Path(folder), WORKERS, 1, options.say)
@@ -116,10 +116,10 @@ def from_nothing(name: str, options: Options) -> float:
 
 
 def from_submit(options: Options) -> Report:
-    """spark-submit, ours beside the peers'; Ray without Spark, from the start of its script."""
+    """Measure spark-submit of hopsml and of the peers; Ray without Spark, from the start of its script."""
     others = [name for name in OTHERS if options.wants(name)]
     for name in (REFERENCE, *others):
-        peers.find(name).python(options.say)  # made beforehand: a peer's turn must not wait for its packages
+        peers.find(name).python(options.say)  # created in advance: a peer's turn must not wait for its packages
     report = Report()
     candidates: dict[str, Callable[[], float | None]] = {
         name: partial(from_nothing, name, options) for name in ("hopsml", APART, REFERENCE)
@@ -138,7 +138,7 @@ def from_submit(options: Options) -> Report:
 
 
 def _submitted(ours: list[float], apart: list[float], reference: list[float], our_jvm: list[float]) -> Report:
-    """Ours as it is; without the import that it shares on one machine; beside a peer with our JVM options."""
+    """Report hopsml as it is, without the shared import, and against a peer with hopsml's JVM options."""
     beside, tuned = peers.find(REFERENCE).title, peers.find(OUR_JVM).title
     report = Report(
         [
@@ -163,5 +163,5 @@ def _submitted(ours: list[float], apart: list[float], reference: list[float], ou
 
 
 def numbers(values: Sequence[float | None]) -> list[float]:
-    """Those that were measured."""
+    """Return the values that were measured."""
     return [value for value in values if value is not None]

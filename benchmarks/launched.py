@@ -1,7 +1,7 @@
-"""Processes that a benchmark starts: found again by a mark that all their descendants carry, and ended with it.
+"""Processes that a benchmark starts, identified by a mark that all their descendants inherit, and killed at its end.
 
-Whatever a launcher leaves behind, detached or not, has the mark in its environment; the sweep at the end finds it,
-also when the benchmark itself was killed (tools/guard.py).
+Every process that a launcher leaves, detached or not, has the mark in its environment. The sweep at the end finds it,
+even if the benchmark itself was killed (tools/guard.py).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from tools.guard import guard_for
 MARK = "HOPSML_BENCH_MARK"
 POLL_S = 0.02
 ROOT = Path(__file__).resolve().parents[1]
-# What of the caller's environment would change which Spark, Python or settings a candidate uses.
+# Variables of the caller that would change which Spark, Python or settings a candidate uses.
 DROPPED = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "CLASSPATH", "HOPSML_", "TF_", "PYTHON", "RAY_", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True)
 class Command:
-    """One process to be started; ``variables`` come on top of the cleaned environment."""
+    """One process to start; ``variables`` are added to the cleaned environment."""
 
     arguments: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launched:
-    """Started processes and all that comes of them, as a context: nothing of it is left at the end."""
+    """Started processes and all their descendants, as a context that kills every one of them at its end."""
 
     def __init__(self, commands: Sequence[Command], folder: Path) -> None:
-        """``folder`` takes their output and temporary files; it belongs to these processes alone."""
+        """Start the processes; ``folder`` receives their output and temporary files, and is for them alone."""
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.log = folder / "output.log"
@@ -73,11 +73,20 @@ class Launched:
         self._guard.dismiss()
 
     def alive(self) -> list[int]:
-        """Pids of all living processes that carry the mark."""
+        """Return the pids of all living processes that carry the mark."""
         return carrying(self.mark)
 
     def wait_until(self, met: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Until ``met`` says so. Raises RuntimeError, with the end of the output, at a failure or after the time."""
+        """Wait until ``met`` returns True.
+
+        Args:
+            met: called every ``POLL_S`` seconds.
+            timeout_s: longest wait in seconds.
+            what: description of the condition, for the error message.
+
+        Raises:
+            RuntimeError: a process failed or the time is over; contains the end of the output.
+        """
         deadline = time.monotonic() + timeout_s
         while not met():
             failed = [str(process.args) for process in self.processes if process.poll() not in (None, 0)]
@@ -88,20 +97,20 @@ class Launched:
             time.sleep(POLL_S)
 
     def tail(self) -> str:
-        """Beginning and end of what the processes have printed; the cause stands in the one or the other."""
+        """Return the beginning and the end of the processes' output; the cause is in one of them."""
         text = self.log.read_text(errors="replace")
         return text if len(text) <= 4000 else f"{text[:2000]}\n[...]\n{text[-2000:]}"
 
 
 def environment(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The caller's without what would change a candidate; temporary files go below ``folder``."""
+    """Return the caller's environment without variables that affect a candidate; TMPDIR is ``folder``."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
     temporary = {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "SPARK_WORKER_DIR": str(folder / "work")}
     return {**kept, **temporary, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **variables}
 
 
 def carrying(mark: str) -> list[int]:
-    """Living processes with this mark; those that have ended and were not waited for are none."""
+    """Return the living processes with this mark; zombies are not counted."""
     return [pid for pid in processes.carrying(MARK, mark) if not _has_ended(pid)]
 
 
@@ -114,7 +123,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def sweep(mark: str) -> None:
-    """Kill all that carry the mark, again and again until there is none: they may be starting others."""
+    """Kill all processes that carry the mark, and repeat until none is left: they may be starting others."""
     while pids := carrying(mark):
         for pid in pids:
             processes.kill_quietly(pid)
@@ -122,12 +131,12 @@ def sweep(mark: str) -> None:
 
 
 def end_in_order() -> None:
-    """Let SIGTERM end this process as Ctrl-C does, so that what it has started is put away."""
+    """Make SIGTERM end this process as Ctrl-C does, so that the processes it started are killed."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """With a short name: Unix sockets are made below it."""
+    """Return a temporary folder with a short name, as paths of Unix sockets below it are limited in length."""
     return tempfile.TemporaryDirectory(prefix="hb-", ignore_cleanup_errors=True)
 
 

@@ -1,8 +1,8 @@
-"""Simulated agents that cost little: a thousand of them in one process, so that it is the coordinator that is measured.
+"""Simulated agents with little overhead, a thousand in one process, so that the coordinator is measured.
 
-What they say is what an agent says: TLS with the pinned certificate, the token in the upgrade, typed messages in masked
-frames. What is spared is an agent's alone, each of which has a machine: a task and a state machine for its connection, and
-a mask that nobody can guess.
+They send the same messages as an agent: TLS with the pinned certificate, the token in the upgrade, typed messages in
+masked frames. They lack only what costs an agent its own machine's time: a task and a state machine per connection, and
+an unpredictable mask.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hopsml.cluster.agent.agent import Bootstrap, decode_bootstrap
 from hopsml.cluster.shared import protocol
 from tools.simulated_agent import client_tls, hello
 
-BEATS_S = 0.25  # of each agent
+BEATS_S = 0.25  # heartbeat interval of each agent
 _UPGRADE = """GET / HTTP/1.1\r
 Host: coordinator\r
 Upgrade: websocket\r
@@ -33,10 +33,12 @@ Authorization: Bearer {token}\r
 
 
 def run(data: bytes, count: int, pipe: Connection) -> None:
-    """The other process, on a core of its own where there are two: connect all of an ask, then beat until it is killed.
+    """Connect all agents of a request, then send heartbeats until killed.
 
-    The pipe gets the monotonic times at which the first began to connect, the last had registered and the last had its
-    assignment, and the processor's seconds that all of it took here.
+    Body of the second process, on a separate core if there are two.
+
+    ``pipe`` receives the monotonic times at which the first agent began to connect, the last one had registered and the
+    last one had its assignment, and the processor seconds that this took here.
     """
     import uvloop
 
@@ -47,7 +49,7 @@ def run(data: bytes, count: int, pipe: Connection) -> None:
 
 
 class _Crowd:
-    """All agents of an ask, and when they have come how far."""
+    """All agents of a request, with the times at which they reached each phase."""
 
     def __init__(self, bootstrap: Bootstrap, count: int, pipe: Connection) -> None:
         self._bootstrap, self._count, self._pipe = bootstrap, count, pipe
@@ -55,7 +57,7 @@ class _Crowd:
         self._times: dict[str, float] = {}
 
     async def live(self) -> None:
-        """Until the process is ended, or the coordinator does not want one of them."""
+        """Connect all agents and run until the process is killed, or the coordinator refuses one of them."""
         host, port = self._bootstrap.addresses[0]
         tls, loop = client_tls(self._bootstrap.certificate), asyncio.get_running_loop()
         self._refused: asyncio.Future[None] = loop.create_future()
@@ -66,18 +68,18 @@ class _Crowd:
         await self._refused
 
     def refused(self, why: str) -> None:
-        """One could not stay."""
+        """Record that the coordinator refused an agent, which ends the process."""
         if not self._refused.done():
             self._refused.set_exception(RuntimeError(f"the coordinator refused an agent: {why}"))
 
     def registered(self) -> None:
-        """One more agent is in."""
+        """Count one more registered agent."""
         self._registered += 1
         if self._registered == self._count:
             self._times["registered"] = time.monotonic()
 
     def assigned(self) -> None:
-        """One more agent knows its place."""
+        """Count one more agent that has its assignment."""
         self._assigned += 1
         if self._assigned == self._count:
             used_s = time.process_time() - self._used_s
@@ -85,7 +87,7 @@ class _Crowd:
 
 
 class LightAgent(asyncio.Protocol):
-    """One agent: registers, sends its figures, takes its assignment, and says from then on that it is there."""
+    """One agent: registers, sends its preflight facts, receives its assignment, and sends heartbeats from then on."""
 
     def __init__(self, crowd: _Crowd, greeting: protocol.Hello, upgrade: bytes) -> None:
         self._crowd, self._hello, self._upgrade = crowd, greeting, upgrade
@@ -93,22 +95,22 @@ class LightAgent(asyncio.Protocol):
         self._take: Callable[[], bool] = self._take_answer
 
     def itself(self) -> LightAgent:
-        """As a loop asks for the protocol of a new connection."""
+        """Return this object, as the event loop calls a factory for the protocol of a connection."""
         return self
 
     def connection_made(self, transport: Any) -> None:
-        """As of asyncio."""
+        """Send the upgrade request once the connection is open."""
         self._transport = transport
         transport.write(self._upgrade)
 
     def data_received(self, data: bytes) -> None:
-        """As of asyncio."""
+        """Process all complete messages received so far."""
         self._read += data
         while self._read and self._take():
             pass
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As of asyncio."""
+        """Report the end of the connection as a refusal."""
         self._crowd.refused(f"its connection ended: {exc}")
 
     def _take_answer(self) -> bool:
@@ -137,7 +139,7 @@ class LightAgent(asyncio.Protocol):
         return True
 
     def _beat(self, due: float) -> None:
-        """``due``: in the loop's time; a process that was kept from its core makes up for it, so that the rate is true."""
+        """Send a heartbeat at ``due``, in the loop's time; late ones are made up for, so that the rate is exact."""
         self._transport.write(_BEAT)
         asyncio.get_running_loop().call_at(due + BEATS_S, self._beat, due + BEATS_S)
 
@@ -146,15 +148,15 @@ class LightAgent(asyncio.Protocol):
 
 
 def framed(content: bytes) -> bytes:
-    """A message of less than 64 KiB as one final binary frame of a client, with a mask that changes nothing: zeros."""
+    """Return a message of less than 64 KiB as one final binary frame of a client, with a mask of zeros."""
     length = len(content)
     size = bytes((0x80 | length,)) if length < 126 else b"\xfe" + length.to_bytes(2, "big")
     return b"\x82" + size + bytes(4) + content
 
 
 def unframed(read: bytearray) -> bytes | None:
-    """The content of a server's frame, which is taken out of what was read; None where it is not there as a whole."""
-    more = {126: 2, 127: 8}.get(read[1], 0) if len(read) > 1 else 0  # bytes of the length, where it is not short
+    """Remove and return the content of a server's frame; None if the frame is incomplete."""
+    more = {126: 2, 127: 8}.get(read[1], 0) if len(read) > 1 else 0  # bytes of the length, if it is not short
     begin = 2 + more
     if len(read) < begin:
         return None
@@ -170,7 +172,7 @@ _BEAT = framed(protocol.encode(protocol.Heartbeat()))
 
 
 def _figures(greeting: protocol.Hello) -> protocol.PreflightFacts:
-    """What an agent in good health has measured of itself."""
+    """Return the preflight facts of a healthy agent."""
     return protocol.PreflightFacts(
         clock=time.time(),
         host=greeting.host,

@@ -1,4 +1,4 @@
-"""On what a table was measured."""
+"""Facts about the machine on which a table was measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def facts() -> dict[str, Any]:
-    """Cores, memory, load and versions; the load tells what else went on."""
+    """Return cores, memory, load and versions; the load shows whether other programs were running."""
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     java = subprocess.run(["java", "-version"], stderr=subprocess.PIPE, text=True, check=False).stderr.splitlines()
     return {

@@ -1,9 +1,9 @@
-"""What hopsml adds in memory beside the worker and Spark, in pages that no other process shares.
+"""Memory that hopsml adds to the worker and Spark, in pages that no other process shares.
 
-One session a round. The agent runs inside Spark's Python worker, so its cost is that very process with an agent in it less
-the same process with an idle Python task. The fork server is one that imports by itself, as on any machine but the driver's,
-while idle, before any worker shares its pages. The coordinator is the driver after its first run less the driver before
-``import hopsml``.
+One session per round. The agent runs inside Spark's Python worker, so its cost is the size of that process with an
+agent less its size with an idle Python task. The fork server is one that imports by itself, as on any machine but the
+driver's, while idle, before a worker shares its pages. The coordinator's cost is the driver after its first run less
+the driver before ``import hopsml``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WHOLE_AGENT, WHOLE_DRIVER = "memory.agent_uss_mb", "memory.driver_uss_mb"
 
 
 def run(options: Options) -> Report:
-    """The three figures, and whole processes for comparison; the peers keep nothing that would stand beside them."""
+    """Measure agent, fork server and coordinator, and whole processes; the peers have no such processes to compare."""
     names = (AGENT, SERVER, COORDINATOR, FULL, SHARED, WHOLE_AGENT, WHOLE_DRIVER)
     values: dict[str, list[float]] = {name: [] for name in names}
     for number in range(options.rounds_of(3, 1)):
@@ -56,7 +56,7 @@ def run(options: Options) -> Report:
 
 
 def one_session() -> dict[str, list[float]]:
-    """The figures of one driver with two executors."""
+    """Return the figures of one driver with two executors."""
     with temporary_folder() as name, Session(Path(name), WORKERS) as session:
         idle = _idle_python_workers(session)
         before = unique_memory.of_process(session.driver)
@@ -82,7 +82,7 @@ def one_session() -> dict[str, list[float]]:
 
 
 def fork_servers(python: Path) -> list[float]:
-    """Two fork servers of their own in the environment of this interpreter."""
+    """Return the sizes in MiB of two separate fork servers in the environment of this interpreter."""
     with temporary_folder() as name:
         folder = Path(name)
         report = folder / "pids.json"
@@ -99,7 +99,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _idle_python_workers(session: Session) -> dict[int, Unique]:
-    """Spark's Python workers, each with a plain task that waits, by pid."""
+    """Return the memory of Spark's Python workers, each with a plain task that waits, by pid."""
     release = session.folder / "release"
     session.tell("idle", workers=WORKERS, release=str(release))
     session.wait_until(lambda: len(list(session.folder.glob("release.*"))) == WORKERS, SETTLE_S, "two idle tasks")
@@ -121,7 +121,7 @@ def _while_training(session: Session, agents: list[int]) -> dict[int, Unique]:
 
 
 def _steady(pid: int) -> Unique:
-    """The process once it no longer grows by a whole MiB between two looks."""
+    """Return the memory of a process once it no longer grows by a whole MiB between two checks."""
     deadline = time.monotonic() + SETTLE_S
     found = unique_memory.of_process(pid)
     while time.monotonic() < deadline:

@@ -1,11 +1,11 @@
-"""Step times of the ways to merge gradients: two TensorFlow workers on this machine.
+"""Step times of the methods to merge gradients: two TensorFlow workers on this machine.
 
     python -m benchmarks merge [--rounds 15] [--steps 5] [--workers 2] [--json FILE]
 
-Three loads: 160 gradients of Inception v1's sizes (28 MB), 160 of 4 KB, and the training step of the digits
-network. Every way is traced first; then the ways take turns, a few steps each, round after round, so that
-other load on the machine meets all of them alike. Shown: the median over the rounds of the time of a step,
-and the middle half of the rounds.
+Three loads: 160 gradients of Inception v1's sizes (28 MB), 160 of 4 KB, and the training step of the digits network.
+Every method is traced first; then the methods alternate, a few steps each, round after round, so that other load on the
+machine affects all of them alike. Shown: the median over the rounds of the time of a step, and the middle half of the
+rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.gradient_sets import inception_shapes, shapes_of
 
-# Name, merge scope (None = all), scoped allocator; the first is TensorFlow's own way, untouched.
+# Name, merge scope (None = all), scoped allocator; the first is TensorFlow's own method, unchanged.
 WAYS: list[tuple[str, int | None, bool | None]] = [
     ("tensorflow", None, None),
     ("packs 1", 1, False),
@@ -39,7 +39,7 @@ WAYS: list[tuple[str, int | None, bool | None]] = [
 
 
 def reduction_step(strategy: Any, shapes: list[tuple[int, ...]]) -> Callable[[], Any]:
-    """A step that makes gradients of these shapes and reduces them; nothing else."""
+    """Return a step that only makes gradients of these shapes and reduces them."""
     import tensorflow as tf
 
     values = [tf.ones(shape) for shape in shapes]
@@ -57,7 +57,7 @@ def reduction_step(strategy: Any, shapes: list[tuple[int, ...]]) -> Callable[[],
 
 
 def digits_step(strategy: Any) -> Callable[[], Any]:
-    """One training step of the digits network: forward, backward, reduction, update."""
+    """Return one training step of the digits network: forward, backward, reduction, update."""
     import keras
     import tensorflow as tf
 
@@ -93,7 +93,7 @@ def digits_step(strategy: Any) -> Callable[[], Any]:
 
 
 def measure(rounds: int, steps: int) -> dict[str, dict[str, list[float]]]:
-    """For each load and way the milliseconds of a step, one value a round; runs in every worker."""
+    """Return the milliseconds of a step for each load and method, one value per round; runs in every worker."""
     import hopsml
 
     strategy = hopsml.tensorflow.strategy()
@@ -108,7 +108,7 @@ def measure(rounds: int, steps: int) -> dict[str, dict[str, list[float]]]:
         for name, scope, scoped_allocator in WAYS:
             install(strategy, scope, scoped_allocator)
             ways[name] = make()
-            ways[name]()  # traced now, while this way is installed
+            ways[name]()  # traced now, while this method is installed
             ways[name]()
         results[load] = {name: [] for name in ways}
         for _ in range(rounds):
@@ -121,7 +121,7 @@ def measure(rounds: int, steps: int) -> dict[str, dict[str, list[float]]]:
 
 
 def install(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> None:
-    """Have the strategy reduce in this way from now on; None for TensorFlow's own."""
+    """Make the strategy reduce by this method from now on; None restores TensorFlow's own."""
     from hopsml.training.tensorflow.reducer import GradientReducer
 
     if scoped_allocator is not None:
@@ -131,9 +131,9 @@ def install(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> 
 
 
 def run_workers(workers: int, arguments: list[str]) -> dict[str, dict[str, list[float]]]:
-    """Start the workers and give what rank 0 has measured."""
+    """Start the workers and return what rank 0 has measured."""
     ports = []
-    for _ in range(workers):  # held, so that nobody else takes them before TensorFlow does
+    for _ in range(workers):  # bound, so that no other process takes the ports before TensorFlow does
         port = socket.socket()
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port.bind(("127.0.0.1", 0))
@@ -172,7 +172,7 @@ def run_workers(workers: int, arguments: list[str]) -> dict[str, dict[str, list[
 
 
 def table(results: dict[str, dict[str, list[float]]]) -> str:
-    """Median and middle half of the rounds, in milliseconds, as a Markdown table."""
+    """Return median and middle half of the rounds, in milliseconds, as a Markdown table."""
     lines = ["| load | way | median ms | middle half |", "|---|---|---|---|"]
     for load, ways in results.items():
         for name, values in ways.items():
@@ -182,7 +182,7 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Measure and print; also the entry of a worker (``--result``)."""
+    """Measure and print the table; with ``--result``, run as a worker."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,10 @@
-"""Gradients of published networks, reduced by every way there is beside TensorFlow's own strategy by hand.
+"""Gradients of published networks, reduced by every available method, against TensorFlow's strategy by hand.
 
-All groups of a number of workers are up at once and take turns, set after set, in another order every round; with networks
-whose gradients are large each way alone beside its control, as memory allows. The steps of scripts/gradient_steps.py make
-gradients of a set's sizes and sum them over the group; those called ``model:`` are training steps of a network. A figure is
-the median over the rounds of a way's step over that of TensorFlow's strategy by hand, of which nothing of hopsml is a part.
+All groups with the same number of workers run at once and alternate, set after set, in a different order each round;
+for networks with large gradients each method runs alone with its control, as memory allows. The steps of
+scripts/gradient_steps.py make gradients of a set's sizes and sum them over the group; those called ``model:`` are
+training steps of a network. A figure is the median over the rounds of a method's step over that of TensorFlow's
+strategy by hand, which contains nothing of hopsml.
 """
 
 from __future__ import annotations
@@ -28,37 +29,37 @@ from benchmarks.peers.hopsml import PEER
 from benchmarks.turn_server import TurnServer, take_turns
 
 WORKERS = (2, 4)
-HOROVODS = ("horovod", "tensorflow-2.12")  # Horovod, and TensorFlow by hand of the version that Horovod is built for
+HOROVODS = ("horovod", "tensorflow-2.12")  # Horovod, and TensorFlow by hand in the version for which Horovod is built
 WAYS = ("tensorflow", "merged", "hopsml", "ddp", "parameter-server", *HOROVODS)
 BY_HAND = "tensorflow"
 MODELS = ("model:inception-v1", "model:vgg-16", "model:resnet-50")
-TRAIN = ("tensorflow", "merged", "hopsml")  # the ways that a network's training step is written for
-SMALL = ("inception-v1", "resnet-50", "160x4kB")  # what a first look takes
-MOST_SERVED = 200 << 20  # bytes that the one parameter server is asked for: beyond, a step takes minutes
+TRAIN = ("tensorflow", "merged", "hopsml")  # the methods for which a network's training step is written
+SMALL = ("inception-v1", "resnet-50", "160x4kB")  # the sets of a quick run
+MOST_SERVED = 200 << 20  # bytes that the one parameter server serves: with more, a step takes minutes
 START_TIMEOUT_S = 300.0
-TURN_S = 0.5  # about what the slowest way takes for a turn
+TURN_S = 0.5  # approximate duration of a turn of the slowest method
 LARGE, PER_BYTE = (
     200 << 20,
     7.0,
-)  # bytes of gradients from which on groups are not all up; what a process takes for each
-Times = dict[tuple[str, str], list[float]]  # of a way and a load, milliseconds by round
+)  # bytes of gradients above which groups do not all run at once; memory of a process per byte
+Times = dict[tuple[str, str], list[float]]  # milliseconds by round, for each method and load
 Pairs = dict[tuple[str, str], tuple[list[float], list[float]]]  # the same, with those of its control in the same rounds
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Which ways reduce which loads, with so many workers."""
+    """Combination of methods, loads and a number of workers that runs at once."""
 
     workers: int
     ways: Sequence[str]
     loads: Sequence[str]
 
     def loads_of(self, way: str) -> list[str]:
-        """The loads that a way takes part in."""
+        """Return the loads in which a method takes part."""
         return [load for load in self.loads if _takes(way, load)]
 
     def ways_of(self, load: str) -> list[str]:
-        """The ways that take part in a load."""
+        """Return the methods that take part in a load."""
         return [way for way in self.ways if _takes(way, load)]
 
 
@@ -71,7 +72,7 @@ def _takes(way: str, load: str) -> bool:
 
 
 def run(options: Options) -> Report:
-    """The sets of gradients with two workers and with four, the networks with two."""
+    """Measure the sets of gradients with two workers and with four, and the networks with two."""
     report = Report()
     ways = _available(report, options)
     merged, horovod = [], []
@@ -105,7 +106,7 @@ def run(options: Options) -> Report:
 
 
 def sittings(workers: int, ways: Sequence[str], loads: Sequence[str]) -> list[Bench]:
-    """What is up at once: all ways with all that is small, each way with its control for one of what is large."""
+    """Return what runs at once: all methods for small loads; each method with its control for one large load."""
     small = [load for load in loads if _gradients(load) <= LARGE]
     found = [Bench(workers, ways, small)]
     for load in loads:
@@ -116,12 +117,12 @@ def sittings(workers: int, ways: Sequence[str], loads: Sequence[str]) -> list[Be
 
 
 def control_of(way: str) -> str:
-    """TensorFlow by hand, for Horovod of the version that it is built for."""
+    """Return the control of a method: TensorFlow by hand, for Horovod in the version for which it is built."""
     return HOROVODS[1] if way == "horovod" else BY_HAND
 
 
 def paired(times: Times) -> Pairs:
-    """Each way's times beside its control's."""
+    """Return each method's times paired with its control's."""
     return {
         (way, load): (values, times[control_of(way), load])
         for (way, load), values in times.items()
@@ -134,14 +135,14 @@ def _gradients(load: str) -> int:
 
 
 def _lacks(bench: Bench) -> float:
-    """GB of memory that are missing for so many processes; at most 0 where there are enough."""
+    """Return the GB of memory that are missing for so many processes; at most 0 if there is enough."""
     largest = max(map(_gradients, bench.loads), default=0)
     needed = PER_BYTE * largest * bench.workers * len(bench.ways) if largest > LARGE else 0.0
     return (needed - psutil.virtual_memory().available) / 1e9
 
 
 def _available(report: Report, options: Options) -> list[str]:
-    """The ways that can be had here: Horovod is built from its sources, which takes a compiler and a quarter of an hour."""
+    """Return the methods available here: building Horovod from source takes a compiler and a quarter of an hour."""
     try:
         environments.ensure("horovod", options.say)
     except RuntimeError as error:
@@ -151,7 +152,7 @@ def _available(report: Report, options: Options) -> list[str]:
 
 
 def _beside_horovod(pairs: Pairs, load: str) -> Figure:
-    """Our step over TensorFlow's by hand, over the same of Horovod with the TensorFlow of its version."""
+    """Return hopsml's step over TensorFlow's by hand, divided by the same of Horovod with its version of TensorFlow."""
     ours, theirs = (
         [one / other for one, other in zip(*pairs[way, load], strict=True)] for way in ("hopsml", "horovod")
     )
@@ -167,7 +168,7 @@ def _ratio(name: str, pairs: Pairs, way: str, load: str) -> Figure:
 
 
 def measure(bench: Bench, options: Options) -> Times:
-    """Milliseconds of a step by way and load, one median a round."""
+    """Return milliseconds of a step by method and load, one median per round."""
     with group(bench, options) as server:
         times: Times = {}
         for load in bench.loads:
@@ -177,7 +178,7 @@ def measure(bench: Bench, options: Options) -> Times:
 
 @contextlib.contextmanager
 def group(bench: Bench, options: Options) -> Iterator[TurnServer]:
-    """All groups, ready to take turns; told to end when the block is left in order, and killed in any case."""
+    """Start all groups, ready to take turns; end them in order after the block, and kill them in any case."""
     with (
         temporary_folder() as name,
         TurnServer(Path(name) / "turns") as server,
@@ -194,7 +195,7 @@ def group(bench: Bench, options: Options) -> Iterator[TurnServer]:
 def _of_load(server: TurnServer, bench: Bench, load: str, options: Options) -> Times:
     ways = bench.ways_of(load)
     names = {f"{way} {load}": (way, load) for way in ways}
-    slowest = max(server.steps(name, 3)[-1] for name in names)  # it is traced in the first, and warm in the last
+    slowest = max(server.steps(name, 3)[-1] for name in names)  # traced in the first step, and warm in the last
     count = max(1, min(50, int(TURN_S / slowest)))
     turns = {name: _median_ms(turn) for name, turn in take_turns(server, list(names), count).items()}
     rounds = alternate(options.rounds_of(6, 4), turns)
@@ -208,12 +209,12 @@ def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
 
 
 def _members(way: str, workers: int) -> int:
-    """How many processes of a way answer: of the parameter server's only the coordinator."""
+    """Return the number of processes that respond: with parameter servers only the coordinator."""
     return 1 if way == "parameter-server" else workers
 
 
 def commands(path: Path, bench: Bench, options: Options) -> Iterable[Command]:
-    """The members of all groups."""
+    """Return the commands that start the members of all groups."""
     ours = str(PEER.python(options.say))
     for way in bench.ways:
         loads = ",".join(bench.loads_of(way))
@@ -227,7 +228,7 @@ def commands(path: Path, bench: Bench, options: Options) -> Iterable[Command]:
         addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(bench.workers))
         for rank in range(bench.workers):
             script = [python, str(SCRIPTS / "gradient_steps.py"), way, str(path), str(rank), addresses, loads]
-            # As torchrun has it, where nobody says otherwise.
+            # The default of torchrun.
             yield Command(script, {**QUIET, "OMP_NUM_THREADS": "1"} if way == "ddp" else QUIET)
 
 
@@ -238,7 +239,7 @@ def _python_of(way: str, options: Options) -> Path:
 
 
 def _horovod(path: Path, workers: int, loads: str, options: Options) -> Iterable[Command]:
-    """Its launcher, which starts the members; as it tells each its rank, the script needs no addresses."""
+    """Return the command of Horovod's launcher, which starts the members with their ranks; no addresses are needed."""
     python = str(_python_of("horovod", options))
     launcher = [python, "-m", "horovod.runner.launch", "--gloo", "--network-interfaces", "lo"]
     script = [python, str(SCRIPTS / "gradient_steps.py"), "horovod", str(path), "0", "", loads]

@@ -1,8 +1,9 @@
-"""hopsml's own collective between hosts whose network is what costs: float16 on the wire, and the ways of an all-reduce.
+"""hopsml's collective between hosts with a slow network: float16 on the wire, and algorithms of an all-reduce.
 
-The hosts are network namespaces of this machine (tools/shaped_network.py): it must be root's. Where there can be none a note
-says so. All groups of one network are up at once and take turns, in another order every round. What one all-reduce takes is
-the slowest member's time; packets are what all hosts together send for it, by their devices' own count.
+The hosts are network namespaces of this machine (tools/shaped_network.py), which need root; where they cannot be
+created, a note reports it. All groups of one network run at once and alternate, in a different order each round. The
+time of one all-reduce is that of the slowest member; packets are those that all hosts together send for it, counted by
+their devices.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ SIZES = (250, 2_500, 25_000, 250_000, 2_500_000)  # float32: 1 kB to 10 MB
 CABLES = {"0.1ms": Cable(rate_mbit=1_000, delay_ms=0.1), "1ms": Cable(rate_mbit=1_000, delay_ms=1)}
 START_TIMEOUT_S = 300.0
 PORT = 29_000
-Times = dict[str, list[float]]  # of a way, milliseconds by round
+Times = dict[str, list[float]]  # milliseconds by round, for each method
 
 
 def run(options: Options) -> Report:
-    """Two hosts at two rates; then more hosts, with delays."""
+    """Measure two hosts at two rates, then more hosts with delays."""
     report = Report()
     if why := hindrance():
         report.notes.append(f"network: not measured, as there can be no networks of our own: {why}")
@@ -60,7 +61,7 @@ def run(options: Options) -> Report:
 def groups(
     hosts: int, cable: Cable, ways: Sequence[str], sizes: Sequence[int], options: Options
 ) -> Iterator[tuple[Network, TurnServer]]:
-    """A process on each host, with a group for each way."""
+    """Start one process on each host, with a group for each method."""
     with (
         shaped_network(hosts, cable) as network,
         temporary_folder() as name,
@@ -78,7 +79,7 @@ def groups(
 
 
 def take(server: TurnServer, ways: Sequence[str], size: int, calls: int, rounds: int) -> Times:
-    """One median of so many calls for each way and round."""
+    """Return for each method one median of ``calls`` calls per round, in milliseconds."""
 
     def turn(way: str) -> Callable[[], float]:
         return lambda: statistics.median(server.steps(f"hopsml-{way}-{size}", calls)) * 1000
@@ -89,7 +90,7 @@ def take(server: TurnServer, ways: Sequence[str], size: int, calls: int, rounds:
 
 
 def of_size(network: Network, server: TurnServer, name: str, size: int, options: Options) -> list[Figure]:
-    """Milliseconds and packets of each way."""
+    """Return milliseconds and packets of each algorithm for one size."""
     calls = max(2, min(20, 500_000 // size))
     times = take(server, ALGORITHMS, size, calls, options.rounds_of(6, 2))
     sent: Times = {}
@@ -105,7 +106,7 @@ def of_size(network: Network, server: TurnServer, name: str, size: int, options:
 
 
 def packets(network: Network) -> int:
-    """That all hosts have sent so far."""
+    """Return the number of packets that all hosts have sent so far."""
     total = 0
     for host in range(network.hosts):
         with network.inside(host):
@@ -116,5 +117,5 @@ def packets(network: Network) -> int:
 
 
 def shown(times: Times) -> str:
-    """For the log."""
+    """Return the median of each method as text for the log."""
     return ", ".join(f"{way} {statistics.median(values):.2f}" for way, values in times.items()) + " ms"

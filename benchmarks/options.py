@@ -1,4 +1,4 @@
-"""What the command line says; every benchmark gets it."""
+"""Options of the command line, which every benchmark receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Options:
-    """``rounds`` None: the benchmark's own number; ``peers``: of those that it knows, all when empty."""
+    """Options of a run of benchmarks.
+
+    ``rounds`` is None for the benchmark's own number. ``peers`` restricts the peers; empty for all.
+    """
 
     quick: bool = False
     rounds: int | None = None
@@ -19,13 +22,13 @@ class Options:
     say: Callable[[str], None] = print
 
     def choose(self, full: _T, quick: _T) -> _T:
-        """One of the two, by ``quick``."""
+        """Return one of the two values, by ``quick``."""
         return quick if self.quick else full
 
     def rounds_of(self, full: int, quick: int) -> int:
-        """What was asked for, else the benchmark's number."""
+        """Return the number of rounds from the command line, else the benchmark's own."""
         return self.rounds if self.rounds is not None else self.choose(full, quick)
 
     def wants(self, peer: str) -> bool:
-        """Whether this peer takes part."""
+        """Return True if this peer takes part."""
         return not self.peers or peer in self.peers

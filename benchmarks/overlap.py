@@ -1,8 +1,9 @@
-"""How much of the communication double buffering hides, with a device that computes as long as an all-reduce takes.
+"""Share of the communication that double buffering hides, with a device that computes as long as an all-reduce takes.
 
-Two workers, each with three kinds of steps that take turns: with the reduction in the step, with it beside the next one, and
-with none. The device is emulated: a step waits, so that the processors are free for what travels. What the reduction adds to
-a step is the first less the last; the share of it that the second does not have is hidden.
+Two workers, each with three kinds of steps that alternate: with the reduction inside the step, with the reduction
+during the next step, and with none. The device is emulated: a step waits, so that the processors are free for the
+communication. The reduction adds the first less the last to a step; the part of it that the second kind does not have
+is hidden.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from benchmarks.turn_server import TurnServer, take_turns
 
 WORKERS = 2
 SIZE = 40_000_000  # bytes of gradients
-STEPS = 10  # of a turn
+STEPS = 10  # per turn
 WAYS = ("alone", "in-step", "beside")
 START_TIMEOUT_S = 300.0
 
 
 def run(options: Options) -> Report:
-    """The share, and the steps' times."""
+    """Measure the hidden share, and the times of the steps."""
     times, device_ms = measure(options)
     shares = [
         (within - beside) / (within - alone)
@@ -45,7 +46,7 @@ def run(options: Options) -> Report:
 
 
 def measure(options: Options) -> tuple[dict[str, list[float]], float]:
-    """Milliseconds of a step by way, one median a round; and for how long the device computes."""
+    """Return milliseconds of a step by method, one median per round, and the device's computing time in ms."""
     with (
         temporary_folder() as name,
         TurnServer(Path(name) / "turns") as server,
@@ -66,7 +67,7 @@ def measure(options: Options) -> tuple[dict[str, list[float]], float]:
 
 
 def commands(path: Path, options: Options) -> list[Command]:
-    """The two members."""
+    """Return the commands of the two members."""
     addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(WORKERS))
     script = [str(PEER.python(options.say)), str(SCRIPTS / "overlapped_steps.py"), str(path)]
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}

@@ -1,4 +1,4 @@
-"""Rounds in which all candidates take their turn, a different one first each time; pure but for what it calls."""
+"""Rounds in which all candidates take turns, with a different first one each time; pure except for the calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 def forgiving(candidate: Callable[[], _T], note: Callable[[str], None]) -> Callable[[], _T | None]:
-    """The same for a peer that is only shown: that it fails is noted, and does not take the other figures along."""
+    """Return a candidate that notes a RuntimeError and returns None, so that a failing peer does not end all."""
 
     def turn() -> _T | None:
         try:
@@ -24,9 +24,9 @@ def forgiving(candidate: Callable[[], _T], note: Callable[[str], None]) -> Calla
 def alternate(
     rounds: int, candidates: Mapping[str, Callable[[], _T]], say: Callable[[str], None] = lambda line: None
 ) -> dict[str, list[_T]]:
-    """What each candidate gave, one value a round, in the order of the rounds.
+    """Return the results of each candidate, one value per round, in the order of the rounds.
 
-    The order is rotated from round to round, so that none profits always from what the one before it has warmed.
+    The order is rotated from round to round, so that no candidate always profits from what the previous one has warmed.
     """
     results: dict[str, list[_T]] = {name: [] for name in candidates}
     names = list(candidates)

@@ -1,7 +1,7 @@
-"""Rows a second of ``hopsml.model.predict`` beside what one writes without it, on the same Spark, one after the other.
+"""Rows per second of ``hopsml.model.predict`` and of code without it, on the same Spark, one after the other.
 
-The peers: a UDF of pandas that loads the model in each task and calls ``model.predict`` on what comes, as tutorials have it;
-and Spark's own ``predict_batch_udf``, which keeps the model in the Python worker, around the same call.
+The peers: a pandas UDF that loads the model in each task and calls ``model.predict``, as in tutorials; and Spark's own
+``predict_batch_udf``, which stores the model in the Python worker, around the same call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMEOUT_S = 1500.0
 
 
 def run(options: Options) -> Report:
-    """The ratio to the plain UDF, and rows a second; the first round, which starts Python workers, is left out."""
+    """Measure the ratio to the plain UDF and rows per second, without the first round, which starts Python workers."""
     rows, rounds = options.choose(200_000, 20_000), options.rounds_of(3, 1) + 1
     found = _passes(options, rows, rounds)
     warm = {name: values[1:] for name, values in found.items()}

@@ -1,6 +1,6 @@
-"""Two rules of a queue, written down as simply as they can be: what hopsml's scheduler is measured against.
+"""Two scheduling rules of a queue in their simplest form, as controls for hopsml's scheduler.
 
-One pool of GPUs without nodes, nothing costs anything, nobody knows how long a job will run.
+One pool of GPUs without nodes; a change costs nothing, and the duration of a job is unknown in advance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LEVELS = (3600.0, 36000.0)  # GPU-seconds
 
 
 def first_come(jobs: Sequence[LoggedJob], gpus: int) -> list[float]:
-    """Strictly in order; the wait of each job, seconds."""
+    """Return the wait of each job in seconds, served strictly in order of arrival."""
     free, ends, line, waits = gpus, list[tuple[float, int]](), deque[LoggedJob](), list[float]()
     arrivals = deque(jobs)
     while arrivals or line:
@@ -43,13 +43,16 @@ class _Active:
         return sum(self.done_s * self.job.gpus >= level - 1e-6 for level in LEVELS)
 
     def next_s(self) -> float:
-        """Of work, until it falls to the next level or ends."""
+        """Return the seconds of work until the job falls to the next level or ends."""
         left = [level / self.job.gpus - self.done_s for level in LEVELS if self.done_s * self.job.gpus < level - 1e-6]
         return min([*left, self.job.duration_s - self.done_s])
 
 
 def attained_service(jobs: Sequence[LoggedJob], gpus: int) -> list[float]:
-    """At each event all GPUs are given out anew: least attained first, then first come; who does not fit is passed."""
+    """Return the waits in seconds if all GPUs are reassigned at each event.
+
+    The job with the least attained service comes first, then the earlier one; a job that does not fit is skipped.
+    """
     arrivals, active, running = deque(jobs), dict[int, _Active](), list[_Active]()
     waits, now, number = list[float](), 0.0, 0
     while arrivals or active:

@@ -1,7 +1,7 @@
-"""From the loss of a worker to the next step that all members finish; beside it the peers that recover at all.
+"""Time from the loss of a worker to the next step that all members finish, for hopsml and for peers that recover.
 
-Ours runs on a Spark session that is there already; the same process is killed in all of them: one that trains. What a
-launch of bare TensorFlow costs in the same round is the measure for what starting again would have cost.
+hopsml uses a running Spark session. In all of them the same process is killed: one that trains. The launch of bare
+TensorFlow in the same round shows what a new start would have cost.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from benchmarks.spread import spread_of
 from benchmarks.steps_read import Log
 
 TIMEOUT_S = 90.0
-KILLS = 3  # in each session; the median counts
+KILLS = 3  # per session; the median counts
 WORKERS = 2
 
 
 def run(options: Options) -> Report:
-    """All figures of the recovery table."""
+    """Measure all figures of the recovery table."""
     extra: dict[str, list[float]] = {"executor": [], "grow": [], "lost": []}
     recovering = [name for name in peers.RECOVERING if options.wants(name.removesuffix("-elastic"))]
     for name in recovering:
-        peers.find(name).python(options.say)  # made beforehand: nobody's turn waits for packages
+        peers.find(name).python(options.say)  # created in advance, so that no turn waits for packages
     candidates: dict[str, Callable[[], float]] = {
         "bare": partial(launch.from_nothing, "bare", options),
         "hopsml": partial(_ours, WORKERS, extra),
@@ -75,7 +75,7 @@ def run(options: Options) -> Report:
 
 
 def _ours(workers: int, extra: dict[str, list[float]] | None) -> float:
-    """One session: the median over some kills of a worker; then, where ``extra`` wants it, an executor's."""
+    """Return the median recovery over some kills of a worker in one session; with ``extra``, kill an executor, too."""
     with temporary_folder() as name, Session(Path(name), workers) as session:
         folder = session.folder / "elastic"
         folder.mkdir()
@@ -98,7 +98,7 @@ def _ours(workers: int, extra: dict[str, list[float]] | None) -> float:
 
 
 def _of_peer(name: str, options: Options) -> float:
-    """The same kill, as often, of a peer's worker."""
+    """Return the median recovery of a peer after the same kills."""
     peer = peers.find(name)
     with temporary_folder() as place:
         folder = Path(place)
@@ -116,7 +116,7 @@ def _of_peer(name: str, options: Options) -> float:
 
 
 def once_only(measure: Callable[[], float]) -> Callable[[], float]:
-    """A peer that did not recover is not waited for again."""
+    """Return a measurement that is not repeated once it was infinite: the peer did not recover."""
     found: list[float] = []
 
     def measured_or_lost() -> float:
@@ -137,7 +137,7 @@ def _kill_and_wait(launched: Launched, folder: Path, pid: int, workers: int) -> 
 
 
 def _after(launched: Launched, folder: Path, since: float, workers: int) -> float:
-    """When all of ``workers`` processes had made their first step after ``since``."""
+    """Return the time at which all of ``workers`` processes had made their first step after ``since``."""
     _wait(
         launched,
         lambda: steps_read.next_common_step(steps_read.read(folder), since, workers) is not None,
@@ -149,7 +149,7 @@ def _after(launched: Launched, folder: Path, since: float, workers: int) -> floa
 
 
 def _kill_executor(session: Session, folder: Path) -> float:
-    agent = psutil.Process(max(session.ask("agents")["pids"]))  # of either member
+    agent = psutil.Process(max(session.ask("agents")["pids"]))  # an agent of either member
     executor = next(parent for parent in agent.parents() if "java" in parent.name())
     killed = time.monotonic()
     executor.kill()
@@ -157,14 +157,14 @@ def _kill_executor(session: Session, folder: Path) -> float:
 
 
 def _growth(session: Session, folder: Path, workers: int) -> float:
-    """How long the training stood still when the group was whole again."""
+    """Return for how many seconds the training paused when the group became complete again."""
     _wait(session, lambda: len(_newest(folder)) == workers, "the group to be whole again")
     last = max(log.generation for log in steps_read.read(folder))
     return steps_read.pause(steps_read.read(folder), last - 1, last)
 
 
 def _newest(folder: Path) -> list[Log]:
-    """The logs of the latest group, by rank: of the processes that live and carry the highest generation."""
+    """Return the logs of the newest generation, by rank: of living processes with the highest generation."""
     logs = [log for log in steps_read.read(folder) if psutil.pid_exists(log.pid)]
     last = max((log.generation for log in logs), default=0)
     return sorted((log for log in logs if log.generation == last), key=lambda log: log.rank)
@@ -175,7 +175,7 @@ def _at_work(folder: Path, workers: int) -> bool:
 
 
 def _settle(launched: Launched, folder: Path, workers: int) -> None:
-    """Until all have made some steps, and are between two commits."""
+    """Wait until all workers have made some steps and are between two commits."""
     enough = 2 * COMMIT_EVERY + COMMIT_EVERY // 2
 
     def stepping() -> bool:

@@ -1,7 +1,7 @@
-"""From the loss of a worker to the next step of all others, which go on in their processes; beside it torchrun's.
+"""Time from the loss of a worker to the next step of all others, which continue in place; and torchrun's.
 
-Over hopsml's own collective, with a state of 100 MB. The killed worker is any but the chief. Its successor joins soon, which
-ends no process: for how long do the others stand still then?
+Over hopsml's collective, with a state of 100 MB. The killed worker is any but the chief. Its replacement joins soon,
+which ends no process: the pause of the others at that moment is measured, too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from benchmarks.spread import spread_of
 from benchmarks.steps_read import Log
 
 STATE_MB = 100
-KILLS = 5  # in each session; the median counts
+KILLS = 5  # per session; the median counts
 PEER = "torchrun"
 
 
 def run(options: Options) -> Report:
-    """The figures of groups that go on, with two workers and with four."""
+    """Measure groups that continue in place, with two workers and with four."""
     pauses: dict[int, list[float]] = {2: [], 4: []}
     candidates: dict[str, Callable[[], float]] = {
         "2 workers": partial(_ours, 2, pauses[2]),
@@ -64,7 +64,7 @@ def _slower(*of_workers: list[float]) -> list[float]:
 
 
 def _ours(workers: int, pauses: list[float]) -> float:
-    """One session: the median over some kills; that over the growths that follow them is added to ``pauses``."""
+    """Return the median over some kills in one session; append the median pause of the growths after them."""
     with temporary_folder() as name, Session(Path(name), workers) as session:
         folder = session.folder / "elastic"
         folder.mkdir()
@@ -82,14 +82,14 @@ def _ours(workers: int, pauses: list[float]) -> float:
 
 
 def _growth(folder: Path) -> float:
-    """Seconds for which those stood still to whom a successor has come last."""
+    """Return the seconds for which the members paused when the last replacement joined."""
     logs = steps_read.read(folder)
     *_, before, after = sorted({log.generation for log in logs})
     return steps_read.stood_still(logs, before, after)
 
 
 def _kill_and_wait(session: Session, folder: Path, workers: int) -> float:
-    """Seconds from the kill to the first step that all others have made without it."""
+    """Return seconds from the kill to the first step that all other workers have made without the killed one."""
     *_, victim = recovery._newest(folder)
     killed = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)

@@ -1,7 +1,8 @@
-"""What it costs that agents look at their workers: processor time of a look, and how much longer a worker's steps take.
+"""Cost of sampling a worker's usage in the agent: processor time of a sample, and slowdown of a worker's steps.
 
-The worker computes steps of about 10 ms on the one core on which the agent's sampler runs, too. A look every five seconds
-changes too little to be seen beside the machine's own noise, so it looks ``TIMES`` as often, and the excess is divided.
+The worker computes steps of about 10 ms on the one core on which the agent's sampler runs, too. A sample every five
+seconds changes too little to be visible in the machine's noise, so samples are ``TIMES`` as frequent, and the excess is
+divided.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ finally:
 
 
 def core_share() -> list[float]:
-    """Share of a core, of looks at a worker with three processes below it; one value for each twentieth of the looks."""
+    """Return the share of a core that sampling a worker takes, one value per twentieth of the samples.
+
+    The worker has three child processes.
+    """
     with _worker() as worker:
         _step_s(worker, 0.1)
         sampler, shares = UsageSampler(worker.pid), []
@@ -52,7 +56,7 @@ def core_share() -> list[float]:
 
 
 def step_ratios(rounds: int, seconds: float) -> list[float]:
-    """Of pairs of blocks of so many seconds, one with looks and one without: the ratio of a step's time."""
+    """Return the ratio of a step's time with samples to one without, for pairs of blocks of ``seconds`` each."""
     ratios = []
     with _worker() as worker:
         _step_s(worker, 0.5)
@@ -78,7 +82,7 @@ def _step_s(worker: subprocess.Popen[str], seconds: float, *, looks: bool = Fals
 
 @contextmanager
 def _worker() -> Iterator[subprocess.Popen[str]]:
-    """On one core with this process, which has it back with all others afterwards."""
+    """Start the worker on one core with this process, whose affinity is restored afterwards."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:

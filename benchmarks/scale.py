@@ -1,7 +1,7 @@
-"""The coordinator alone, with 1 024 simulated agents in another process: forming a group, heartbeats.
+"""The coordinator alone, with 1 024 simulated agents in another process: start-up of a group, heartbeats.
 
-Forming is counted from the first agent's first byte to the last one's assignment: TCP, TLS, the token, the preflight as a
-run has it by default, and what the pool and the group decide meanwhile.
+The start-up is measured from the first agent's first byte to the last one's assignment: TCP, TLS, the token, the
+preflight as in a run by default, and the decisions of pool and group during that time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTLING_S, SETTLED_SHARE, SETTLING_MOST_S = 0.5, 0.5, 60.0  # heartbeats alone 
 
 
 def run(options: Options) -> Report:
-    """Some formations, then the share of a core that heartbeats take."""
+    """Measure some group start-ups, then the share of a core that heartbeats use."""
     rounds = []
     for _ in range(options.rounds_of(3, 1)):
         rounds.append(one_round())
@@ -50,8 +50,11 @@ def run(options: Options) -> Report:
 
 @dataclass(frozen=True)
 class Round:
-    """``formed_s``: first connection to last assignment; ``connected_s`` and ``assigned_s``: its parts, around the last
-    registration; the processor's time of both sides for it; ``heartbeat_share``: of a core, while agents only beat.
+    """Times of one round.
+
+    ``formed_s`` is from the first connection to the last assignment; ``connected_s`` and ``assigned_s`` are its parts
+    before and after the last registration. Both sides' processor time follows. ``heartbeat_share`` is the share of a
+    core while agents only send heartbeats.
     """
 
     formed_s: float
@@ -63,7 +66,7 @@ class Round:
 
 
 def one_round() -> Round:
-    """One formation, then some seconds of heartbeats."""
+    """Measure one group start-up, then some seconds of heartbeats."""
     from hopsml.cluster.driver.coordinator import Coordinator
     from hopsml.cluster.driver.formation import RunRequest
     from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
@@ -93,7 +96,7 @@ def one_round() -> Round:
 
 
 def _settled_cpu_s() -> float:
-    """What this process has used when it is done with what follows a formation: the last results of the preflight."""
+    """Return the processor seconds of this process once the last preflight results are processed."""
     deadline = time.monotonic() + SETTLING_MOST_S
     used = _cpu_s()
     while time.monotonic() < deadline:
@@ -110,7 +113,7 @@ def _cpu_s() -> float:
 
 
 class _Backend:
-    """All agents of an ask in one process of their own, so that they do not take the coordinator's interpreter."""
+    """Backend with all agents of a request in one separate process, apart from the coordinator's interpreter."""
 
     name, restarts_agents, grows, gpus_per_agent, cores_per_agent = "simulated", False, False, 0, 0
 
@@ -134,7 +137,7 @@ class _Backend:
             args = (msgspec.msgpack.encode(bootstrap), count, self._theirs)
             self._process = context.Process(target=light_agents.run, args=args, daemon=True)
             self._process.start()
-            self._theirs.close()  # where that process ends early, waiting ends, too
+            self._theirs.close()  # if that process ends early, waiting for it ends, too
 
     def wait(self) -> dict[str, float]:
         if not self._ours.poll(120):
@@ -146,10 +149,10 @@ class _Backend:
         self._process.join()
 
     def cancel(self, ask: int) -> None:
-        """Nothing is pending."""
+        """Do nothing, as no request is pending."""
 
     def evict(self, task: int, pid: int) -> None:
-        """There is no process."""
+        """Do nothing, as a simulated task has no process."""
 
     def why_missing(self, ask: int) -> str:
         return "simulated agents are slow"
@@ -167,4 +170,4 @@ class _Backend:
         return ""
 
     def close(self) -> None:
-        """Ended by ``end``."""
+        """Do nothing, as ``end`` kills the agents."""

@@ -1,11 +1,11 @@
-"""The scaling model (hopsml/tuning/scaling.py) beside measured steps of 2 to 4 workers here, and beside published figures.
+"""The scaling model (hopsml/tuning/scaling.py) against measured steps of 2 to 4 workers, and published figures.
 
-    python -m benchmarks scaling       measures, and says how far the model is off at worst
-    python -m benchmarks.scaling       only the tables of what it predicts; nothing is measured
+    python -m benchmarks scaling       measures, and reports the largest error of the model
+    python -m benchmarks.scaling       only the tables of its predictions; measures nothing
 
-What the model is given is measured with other loads than those it is judged by: all-reduces of single tensors of a few
-sizes, with as many workers on the machine, of many small ones for what a tensor costs beside its bytes, and the same step
-without its reduction.
+The model's inputs are measured with other loads than those on which it is evaluated: all-reduces of single tensors of a
+few sizes, with as many workers on the machine, of many small ones for the cost of a tensor in addition to its bytes,
+and the same step without its reduction.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from hopsml.tuning.scaling import StepSettings, Training
 WORKERS = (2, 3, 4)  # one worker has nothing to send
 LINKS = ("memory", "sockets")
 SETS = ("inception-v1", "resnet-50", "160x4kB")
-LINK_KB = (1024, 2048, 4096)  # of tensors that travel alone: what a message and a byte cost
-SEVERAL = 8  # of them in a step, over one: what a further collective costs, without the wait for whoever comes last
-MANY = "64x1kB"  # what a tensor costs beside its bytes
+LINK_KB = (1024, 2048, 4096)  # of tensors that travel alone: for the cost of a message and of a byte
+SEVERAL = 8  # of them in a step, over one: the cost of a further collective, without the wait for the slowest member
+MANY = "64x1kB"  # for the cost of a tensor in addition to its bytes
 LOADS = (*SETS, *(f"{count}x{size}kB" for size in LINK_KB for count in (1, SEVERAL)), MANY)
 OURS = StepSettings("direct", pack_bytes=scaling.PACK_BYTES)
 START_TIMEOUT_S = 300.0
 TURN_S = 0.1
-Rounds = Mapping[str, Sequence[float]]  # of a load, or a load without its reduction, seconds by round
+Rounds = Mapping[str, Sequence[float]]  # seconds by round, for each load, with and without its reduction
 
 
 def run(options: Options) -> Report:
-    """The worst over the sets of gradients, two to four workers, memory and sockets."""
+    """Measure the worst error over the sets of gradients, two to four workers, memory and sockets."""
     report, errors = Report(), []
     for group, rounds in measure(options).items():
         for name in SETS:
@@ -61,7 +61,7 @@ def run(options: Options) -> Report:
 
 
 def predict(workers: int, rounds: Rounds, name: str) -> float:
-    """Seconds of a set's step, by the model, from its computation and from what other loads took."""
+    """Return the seconds of a set's step that the model predicts from its computation and from other loads."""
     single = {size * 1024: _reduction(rounds, f"1x{size}kB") for size in LINK_KB}
     several = {size * 1024: _reduction(rounds, f"{SEVERAL}x{size}kB") for size in LINK_KB}
     further = {size: max((several[size] - single[size]) / (SEVERAL - 1), 1e-6) for size in single}
@@ -77,7 +77,7 @@ def predict(workers: int, rounds: Rounds, name: str) -> float:
 
 
 def _reduction(rounds: Rounds, load: str) -> float:
-    """What a load's step takes beyond its computation, round by round."""
+    """Return the seconds that a load's step takes in addition to its computation, paired by round."""
     pairs = zip(rounds[load], rounds[f"{load}/compute"], strict=True)
     return statistics.median(whole - compute for whole, compute in pairs)
 
@@ -87,7 +87,7 @@ def _bytes(shape: Sequence[int]) -> int:
 
 
 def measure(options: Options) -> dict[str, Rounds]:
-    """The rounds of each group, in which all loads take turns."""
+    """Return the rounds of each group, in which all loads take turns."""
     groups = {f"{link}-{workers}": workers for link in LINKS for workers in WORKERS}
     loads = [f"{load}{part}" for load in LOADS for part in ("/compute", "")]
     ports = iter(free_ports(sum(groups.values())))
@@ -107,7 +107,7 @@ def measure(options: Options) -> dict[str, Rounds]:
 
 
 def _turn(server: TurnServer, name: str) -> Callable[[], float]:
-    seconds = server.steps(name, 4)[-1]  # it is traced in the first, and warm in the last
+    seconds = server.steps(name, 4)[-1]  # traced in the first step, and warm in the last
     count = max(3, min(200, int(TURN_S / seconds)))
     return lambda: statistics.median(server.steps(name, count))
 
@@ -116,11 +116,11 @@ def _turn(server: TurnServer, name: str) -> Callable[[], float]:
 
 RESNET_50: Final = tuple(map(_bytes, gradient_sets.shapes_of("resnet-50")))
 V100_STEP_S: Final = (
-    0.19  # ResNet-50, 64 images in float32 on one V100, about 340 images a second: assumed, not published there
+    0.19  # ResNet-50, 64 images in float32 on one V100, about 340 images a second: an assumption, not published there
 )
 NVLINK: Final = LinkCosts(20e-6, 1 / 40e9)
-LINE: Final = LinkCosts(50e-6, 8 / 25e9)  # 25 Gbit/s, whole
-ONE_FLOW: Final = LinkCosts(50e-6, 8 / 10e9)  # what one TCP connection gets of it on AWS
+LINE: Final = LinkCosts(50e-6, 8 / 25e9)  # 25 Gbit/s, the whole line
+ONE_FLOW: Final = LinkCosts(50e-6, 8 / 10e9)  # the share of one TCP connection on AWS
 CLOUD: Final = {"25 Gbit/s": LINE, "10 Gbit/s of them": ONE_FLOW}
 V100_WAYS: Final = {
     "float32": StepSettings(),
@@ -132,7 +132,7 @@ PREDICTED: Final = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def table() -> str:
-    """Markdown: the efficiency of each way with 8 to 1 024 workers, beside what was published of 32."""
+    """Return a Markdown table of each method's efficiency with 8 to 1 024 workers, and the published values for 32."""
     training = Training(V100_STEP_S, RESNET_50)
     lines = ["| network | way | " + " | ".join(map(str, PREDICTED)) + " |", "|---|---|" + "---|" * len(PREDICTED)]
     for label, network in CLOUD.items():

@@ -1,4 +1,4 @@
-"""Everything about searches: on executors, beside Ray Tune and optuna; quality of the searchers; the dispatch alone."""
+"""All benchmarks of searches: on executors, with Ray Tune and optuna; quality of the searchers; dispatch alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.options import Options
 
 
 def run(options: Options) -> Report:
-    """All of it."""
+    """Run the benchmarks of whole searches, of quality and of the dispatch."""
     report = Report()
     for part in (search_run, search_quality, search_scale):
         report.add(part.run(options))

@@ -1,7 +1,7 @@
-"""How good the searchers are: the best value after equally many trials, beside the reference implementation.
+"""Quality of the searchers: the best value after equally many trials, against the reference implementation.
 
-Each searcher and its reference minimise Branin, Hartmann 6 and Rosenbrock (in 2 and 6 dimensions) with seeds of their own.
-A figure is the share of pairs (function, seed) in which ours found at least as good a value; chance alone gives 0.5.
+Each searcher and its reference minimise Branin, Hartmann 6 and Rosenbrock (in 2 and 6 dimensions) with separate seeds.
+A figure is the share of pairs (function, seed) in which hopsml found at least as good a value; chance alone gives 0.5.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from benchmarks.figures import Figure, Report
 from benchmarks.landscapes import ALL, Landscape
 from benchmarks.options import Options
 
-TRIALS = 40  # of those that learn from few
-TRIALS_OF_POPULATIONS = 150  # of those that need generations
+TRIALS = 40  # for searchers that learn from few trials
+TRIALS_OF_POPULATIONS = 150  # for searchers that need generations
 POPULATION = 12  # of differential evolution
 POINTS = {2: 7, 6: 2}  # of a grid, by dimension
-OURS_FIRST_SEED = 10_000  # other seeds than the reference's, as some would draw the same numbers
+OURS_FIRST_SEED = 10_000  # different seeds than the reference's, as some would draw the same numbers
 
-Minimise = Callable[[Landscape, int], float]  # the least value found with a seed
+Minimise = Callable[[Landscape, int], float]  # returns the smallest value found with a seed
 
 
 def run(options: Options) -> Report:
-    """Every searcher on every function."""
+    """Compare every searcher with its reference on every function."""
     seeds = options.rounds_of(20, 3)
     report = Report(
         notes=[f"search.quality: shares of {seeds} seeds x {len(ALL)} functions; low and high: by function"]
@@ -51,7 +51,7 @@ def run(options: Options) -> Report:
 
 
 def pairs() -> dict[str, tuple[Minimise, Minimise, str]]:
-    """Name -> ours, the reference, what that is called."""
+    """Return name -> hopsml's searcher, the reference, and the reference's name."""
     import optuna
 
     samplers = optuna.samplers
@@ -87,14 +87,14 @@ def pairs() -> dict[str, tuple[Minimise, Minimise, str]]:
 
 
 def found(minimise: Minimise, seeds: int, first: int) -> dict[str, list[float]]:
-    """The least values by function, one a seed."""
+    """Return the smallest values by function, one per seed."""
     return {one.name: [minimise(one, first + seed) for seed in range(seeds)] for one in ALL}
 
 
 def figure_of(
     name: str, ours: dict[str, list[float]], theirs: dict[str, list[float]], peer: str, options: Options
 ) -> Figure:
-    """The share of pairs in which ours is at least as good."""
+    """Return the share of pairs in which hopsml's value is at least as good."""
     shares = {one: share(ours[one], theirs[one]) for one in ours}
     for one in ours:
         text = f"{median(ours[one]):.4g}, {peer} {median(theirs[one]):.4g}; share {shares[one]:.2f}"
@@ -106,13 +106,13 @@ def figure_of(
 
 
 def share(ours: list[float], theirs: list[float]) -> float:
-    """Of the pairs, those in which ours is not greater; rounding counts as a tie."""
+    """Return the share of pairs in which hopsml's value is not greater; a difference by rounding is a tie."""
     good = [one <= other or math.isclose(one, other, rel_tol=1e-9) for one, other in zip(ours, theirs, strict=True)]
     return sum(good) / len(good)
 
 
 def by_hopsml(name: str, trials: int, **arguments: Any) -> Minimise:
-    """One of our searchers, by its name."""
+    """Return a minimisation with one of hopsml's searchers, by its name."""
     from hopsml.search.contract import End, Outcome, Suggestion
     from hopsml.search.registry import searcher
     from hopsml.search.space.space import Searchspace
@@ -124,7 +124,7 @@ def by_hopsml(name: str, trials: int, **arguments: Any) -> Minimise:
         for number in range(trials):
             answer = search.ask(number)
             if not isinstance(answer, Suggestion):
-                break  # a grid is through
+                break  # the grid is complete
             height = landscape.height([answer.config[parameter] for parameter in landscape.names])
             search.tell(number, Outcome(End.COMPLETED, -height))
             best = min(best, height)
@@ -134,7 +134,7 @@ def by_hopsml(name: str, trials: int, **arguments: Any) -> Minimise:
 
 
 def by_optuna(landscape: Landscape, sampler: Any, trials: int) -> float:
-    """A sampler of optuna's, one trial after another."""
+    """Return the best value of an optuna sampler, one trial after another."""
     import optuna
 
     def height(trial: Any) -> float:
@@ -147,13 +147,13 @@ def by_optuna(landscape: Landscape, sampler: Any, trials: int) -> float:
 
 
 def on_our_grid(landscape: Landscape, seed: int) -> float:
-    """As many points of each parameter as fit into the budget."""
+    """Return the best value of hopsml's grid, with as many points of each parameter as the budget allows."""
     points = POINTS[len(landscape.bounds)]
     return by_hopsml("grid", points ** len(landscape.bounds), points=points)(landscape, seed)
 
 
 def on_optunas_grid(landscape: Landscape, seed: int) -> float:
-    """The same grid."""
+    """Return the best value of optuna's sampler on the same grid."""
     import optuna
 
     points = POINTS[len(landscape.bounds)]
@@ -165,7 +165,7 @@ def on_optunas_grid(landscape: Landscape, seed: int) -> float:
 
 
 def by_scipy(landscape: Landscape, seed: int) -> float:
-    """The same strategy, factor, probability, population and number of calls."""
+    """Return the best value of SciPy with the same strategy, factor, probability, population and calls."""
     from scipy.optimize import differential_evolution
 
     generations = math.ceil(TRIALS_OF_POPULATIONS / POPULATION) - 1
@@ -193,7 +193,11 @@ def by_scipy(landscape: Landscape, seed: int) -> float:
 
 
 def by_optuna_gp(trials: int, seeds: int, say: Callable[[str], None]) -> dict[str, list[float]]:
-    """optuna's Gaussian process, in the environment that has torch. Raises RuntimeError if that fails."""
+    """Return the best values of optuna's Gaussian process, run in the environment that has torch.
+
+    Raises:
+        RuntimeError: that process failed.
+    """
     python = environments.ensure("optuna", say)
     asked = json.dumps({"trials": trials, "seeds": seeds})
     command = [str(python), "-m", "benchmarks.scripts.optuna_gp", asked]
@@ -207,7 +211,7 @@ def by_optuna_gp(trials: int, seeds: int, say: Callable[[str], None]) -> dict[st
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """optuna's news and its warnings of what is experimental stay out of the figures."""
+    """Suppress optuna's log and its warnings about experimental features."""
     import optuna
 
     level = optuna.logging.get_verbosity()

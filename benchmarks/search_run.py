@@ -1,8 +1,8 @@
-"""Searches on two executors: how busy they are kept, short trials a second, ASHA; Ray Tune and optuna in the same rounds.
+"""Searches on two executors: utilisation, short trials per second, ASHA; Ray Tune and optuna in the same rounds.
 
-The trials sleep (scripts/search_workload.py), so a wall time is what the trials must take and what the launcher adds. A
-running session has started Spark, and its agents are there from an earlier search; from nothing is from the start of the
-first process until the result is there.
+The trials sleep (scripts/search_workload.py), so a wall time is the trials' own minimum plus the overhead of the
+launcher. A running session has started Spark, and its agents remain from an earlier search. "From nothing" is measured
+from the start of the first process until the result is available.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT_S = 180.0
 
 
 def run(options: Options) -> Report:
-    """In a running session, then from nothing."""
+    """Measure searches in a running session, then from nothing."""
     report = Report()
     if options.wants("hopsml"):
         report.add(in_session(options))
@@ -42,7 +42,7 @@ def run(options: Options) -> Report:
 
 
 def in_session(options: Options) -> Report:
-    """Our searches, one after another, in rounds; a session of its own for each."""
+    """Measure hopsml's searches, one after another, in rounds; each round has a separate session."""
     trials = options.choose(1000, 200)
     found: dict[str, list[float]] = {name: [] for name in ("sixteen", "short", "forked", "asha", "nested")}
     cold: list[float] = []
@@ -82,7 +82,7 @@ def _ask(session: Session, case: str, trials: int) -> float:
 
 
 def _nested(options: Options) -> float:
-    """8 trials of 2 workers on 4 slots."""
+    """Measure 8 trials of 2 workers each on 4 slots."""
     with temporary_folder() as name, Session(Path(name), 2 * EXECUTORS, options.say) as session:
         session.ask("job", workers=2 * EXECUTORS)
         session.ask("search", case="nested", executors=2 * EXECUTORS, trials=2)
@@ -95,7 +95,7 @@ def _nested(options: Options) -> float:
 
 
 def from_nothing(options: Options) -> Report:
-    """The sixteen trials by everybody, ASHA by us and Ray; rounds taking turns."""
+    """Measure the sixteen trials by hopsml, Ray and optuna, and ASHA by hopsml and Ray; rounds alternate."""
     report = Report()
     for name in ("hopsml", *[peer for peer in ("ray-tune", "optuna") if options.wants(peer)]):
         environments.ensure(name, options.say)  # a turn must not wait for packages
@@ -126,7 +126,7 @@ def from_nothing(options: Options) -> Report:
 
 
 def _asha_beside_ray(ours: list[dict[str, Any]], rays: list[dict[str, Any]]) -> Report:
-    """Seconds and trained steps of searches of the same rounds."""
+    """Compare seconds and trained steps of searches of the same rounds."""
     seconds, ray_seconds = [float(facts["seconds"]) for facts in ours], [float(facts["seconds"]) for facts in rays]
     steps, ray_steps = [float(facts["steps"]) for facts in ours], [float(facts["steps"]) for facts in rays]
     return Report(
@@ -151,7 +151,7 @@ def _listed(values: list[float]) -> str:
 
 
 def _hopsml(options: Options, case: str, running: list[dict[str, Any]]) -> float:
-    """From the start of spark-submit; ``running`` gets what came of a second search in the same session."""
+    """Return seconds from the start of spark-submit; append the facts of a second search to ``running``."""
     with temporary_folder() as name:
         python = ours.PEER.python(options.say)
         script = [str(SCRIPTS / "hopsml_search_job.py"), name, str(EXECUTORS), case]
@@ -159,7 +159,7 @@ def _hopsml(options: Options, case: str, running: list[dict[str, Any]]) -> float
 
 
 def _hopsml_without_spark(options: Options) -> float:
-    """The same job with the local profile: agents as processes of this machine, as Ray's workers are."""
+    """Run the same job with the local profile: agents are processes of this machine, as Ray's workers are."""
     with temporary_folder() as name:
         python = ours.PEER.python(options.say)
         words = [str(python), str(SCRIPTS / "hopsml_search_job.py"), name, str(EXECUTORS), "sixteen"]
@@ -168,7 +168,7 @@ def _hopsml_without_spark(options: Options) -> float:
 
 
 def _beside_ray_without_spark(mine: list[float], theirs: list[float]) -> Report:
-    """Both without Spark; what no launcher could be better than stands beside it."""
+    """Compare both without Spark, with the ratio of a launcher without any overhead."""
     if not theirs or len(mine) != len(theirs):
         return Report()
     least = work.least_s(work.SIXTEEN, EXECUTORS)

@@ -1,4 +1,4 @@
-"""The dispatch of a search alone, with 512 simulated lanes and 100 000 trials: decisions a second, and memory."""
+"""The dispatch of a search alone, with 512 simulated lanes and 100 000 trials: decisions per second, and memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LANES = 512
 TRIALS = 100_000
 QUICK_TRIALS = 10_000
 STEPS = 3  # reports of a trial that is not stopped
-STEP_S = 0.05  # of simulated time between them, on average
-MIN_TRIALS = 10  # as the median rule has it
+STEP_S = 0.05  # average simulated time between two reports
+MIN_TRIALS = 10  # default of the median rule
 TIMEOUT_S = 300.0
 
 
 def run(options: Options) -> Report:
-    """Some searches without a journal, and as many with one; every one in a process of its own."""
+    """Measure searches with and without an event log, each in a separate process."""
     trials = options.choose(TRIALS, QUICK_TRIALS)
     plain, kept, grown = [], [], []
     for _ in range(options.rounds_of(3, 1)):
@@ -69,15 +69,15 @@ def _in_a_process(trials: int, journal: bool) -> dict[str, Any]:
 
 def _measure(pipe: Connection, trials: int, journal: bool) -> None:
     from hopsml.search.algorithms.median import MedianStop
-    from hopsml.search.algorithms.random import RandomSearch
+    from hopsml.search.algorithms.random import RandomSearcher
     from hopsml.search.dispatch.spec import SearchSpec
     from hopsml.search.space.space import Searchspace
 
     space = Searchspace(
         lr=("LOGUNIFORM", [1e-4, 1e-1]), layers=("INTEGER", [1, 4]), act=("CATEGORICAL", ["relu", "gelu"])
     )
-    RandomSearch(space, seed=1).ask(0)  # imports what it needs
-    searcher, stopper = RandomSearch(space, seed=0), MedianStop(MIN_TRIALS)
+    RandomSearcher(space, seed=1).ask(0)  # imports what it needs
+    searcher, stopper = RandomSearcher(space, seed=0), MedianStop(MIN_TRIALS)
     gc.collect()
     before = psutil.Process().memory_info().rss
     lanes = SimulatedLanes(SearchSpec(trials), searcher, stopper, journal)
@@ -89,7 +89,7 @@ def _measure(pipe: Connection, trials: int, journal: bool) -> None:
 
 
 class SimulatedLanes:
-    """Lanes that do in virtual time what the dispatch says; the clock runs only while the dispatch decides."""
+    """Simulated lanes that carry out actions in virtual time; only the dispatch's decisions are timed."""
 
     def __init__(self, spec: Any, searcher: Any, stopper: Any, journal: bool) -> None:
         from random import Random
@@ -102,10 +102,10 @@ class SimulatedLanes:
         self._chance = Random(0)
         self._lanes: list[deque[tuple[int, int, dict[str, Any]]]] = [deque() for _ in range(LANES)]
         self._stopped: dict[int, str] = {}
-        self._next: list[tuple[float, int, int, int]] = []  # when, lane, trial, step that is reported then
+        self._next: list[tuple[float, int, int, int]] = []  # time, lane, trial, step reported at that time
 
     def run(self) -> None:
-        """Until the search is over."""
+        """Run until the search is over."""
         from hopsml.search.dispatch.events import Began, LaneJoined
 
         for lane in range(LANES):
@@ -140,7 +140,7 @@ class SimulatedLanes:
 
     def _tell(self, event: Any, now: float) -> None:
         from hopsml.search.dispatch import journal
-        from hopsml.search.dispatch.events import Assign, EndTrial
+        from hopsml.search.dispatch.events import Assign, RequestTrialEnd
 
         began = time.thread_time()
         actions = self.dispatch.handle(event, now)
@@ -154,7 +154,7 @@ class SimulatedLanes:
                 queue.append((action.number, action.attempt, action.config))
                 if len(queue) == 1:
                     heapq.heappush(self._next, (now, action.lane, action.number, -1))
-            elif isinstance(action, EndTrial):
+            elif isinstance(action, RequestTrialEnd):
                 if action.how == "withdraw":
                     self._withdraw(action.number, now)
                 else:

@@ -1,4 +1,4 @@
-"""Training with parameter servers beside the same by hand; one function a figure."""
+"""Training with parameter servers against the same by hand; one function per figure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from benchmarks.spread import spread_of
 from benchmarks.turn_server import TurnServer, take_turns
 
 START_TIMEOUT_S = 300.0
-SERVER_STEPS = 200  # of a turn
+SERVER_STEPS = 200  # per turn
 WAYS = ("hopsml-saved", "by-hand-saved", "hopsml", "by-hand")
-KILLS = 2  # in each session: who dies three times within moments is given up
+KILLS = 2  # per session: a member that dies three times within moments is given up
 _LOG_OF_SERVER = re.compile(r"/logs/g(\d+)-rank2\.log$")
 
 
 def run(options: Options) -> Report:
-    """All figures."""
+    """Measure steps with parameter servers, and the recovery of a server."""
     return Report(
         [*step_ratios(options), server_recovery(options)],
         [
@@ -43,7 +43,7 @@ def run(options: Options) -> Report:
 
 
 def step_ratios(options: Options) -> list[Figure]:
-    """A step of hopsml's loop over one by hand, with checkpoints and without; both are up at once and take turns."""
+    """Measure a step of hopsml's loop over one by hand, with checkpoints and without, alternating."""
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
         commands = [*_servers_by_hand(server.path), _servers_of_hopsml(folder, server.path, "steps")]
@@ -66,13 +66,13 @@ def step_ratios(options: Options) -> list[Figure]:
 
 
 def server_recovery(options: Options) -> Figure:
-    """Seconds from the kill of a parameter server until the training goes on."""
+    """Measure the seconds from the kill of a parameter server until the training continues."""
     seconds = alternate(options.rounds_of(5, 1), {"hopsml": _server_recovery_s}, options.say)["hopsml"]
     return measured("ps.recovery_s", seconds, "s")
 
 
 def _server_recovery_s() -> float:
-    """One session: the median over some kills."""
+    """Return the median recovery over some kills in one session."""
     with temporary_folder() as name:
         folder = Path(name)
         lines = folder / "lines"
@@ -82,7 +82,7 @@ def _server_recovery_s() -> float:
 
 
 def _kill_server(launched: Launched, lines: Path) -> float:
-    """Seconds from the kill to the first report behind it; a kill may be recovered from in more than one attempt."""
+    """Return seconds from the kill to the first report after it; the recovery may need more than one attempt."""
     least = len(_lines(lines)) + 10
     launched.wait_until(lambda: len(_lines(lines)) >= least, START_TIMEOUT_S, "steps")
     killed, before = time.time(), _lines(lines)[-1][2]
@@ -92,13 +92,13 @@ def _kill_server(launched: Launched, lines: Path) -> float:
 
 
 def _lines(file: Path) -> list[tuple[float, int, int]]:
-    """Time, step and recoveries of each report that is complete."""
+    """Return time, step and recoveries of each complete report."""
     whole = file.read_text().rpartition("\n")[0].splitlines()
     return [(float(when), int(step), int(count)) for when, step, count in (line.split() for line in whole)]
 
 
 def _process_of_server(launched: Launched) -> int:
-    """The newest process that writes the log of the parameter server, which is rank 2."""
+    """Return the newest process that writes the log of the parameter server, which is rank 2."""
     found = []
     for pid in launched.alive():
         try:

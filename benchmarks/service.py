@@ -1,7 +1,7 @@
-"""The job service: how long a real cluster's jobs would wait under its scheduler, and how long the scheduler thinks.
+"""The job service: waits of a real cluster's jobs under its scheduler, and processor time of the scheduler.
 
-Both controls (``queue_controls.py``) play the same jobs in the same run. What the scheduler has to pay and they do not:
-a job that is ended for another's sake loses ``RESTART_S`` of its slots' work.
+Both controls (``queue_controls.py``) replay the same jobs in the same run. One cost applies to the scheduler only: a
+preempted job loses ``RESTART_S`` of its slots' work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEMORY_MIB = 512 * 1024
 
 
 def run(options: Options) -> Report:
-    """All figures."""
+    """Run all studies of the job service."""
     report = Report()
     for study in STUDIES:
         report.figures += study(options)
@@ -36,7 +36,10 @@ def run(options: Options) -> Report:
 
 
 def waits(options: Options) -> list[Figure]:
-    """``service.wait_ratio``, ``service.longest_ratio``; two weeks of jobs on one pool, and on nodes of 8 to compare."""
+    """Measure ``service.wait_ratio`` and ``service.longest_ratio`` over two weeks of jobs.
+
+    The jobs run on one pool, and for comparison on nodes of 8 GPUs.
+    """
     last = FIRST_DAY + 2 if options.quick else LAST_DAY
     jobs = list(read(TRACE, first_s=FIRST_DAY * DAY_S, last_s=last * DAY_S))
     ours = replay(jobs, {"pool": GPUS}, Policy(), restart_s=RESTART_S)
@@ -53,7 +56,7 @@ def waits(options: Options) -> list[Figure]:
 
 
 def trace(options: Options) -> list[Figure]:
-    """``service.trace_s``: all 82 247 jobs through the scheduler, processor time; and how many events that were a second."""
+    """Measure ``service.trace_s``: processor time of the scheduler for all 82 247 jobs, and events per second."""
     jobs = list(read(TRACE, last_s=(30 if options.quick else 1000) * DAY_S))
     began = time.process_time()
     outcome = replay(jobs, {"pool": GPUS}, Policy(), restart_s=RESTART_S)
@@ -69,7 +72,10 @@ def trace(options: Options) -> list[Figure]:
 
 
 def passes(options: Options) -> list[Figure]:
-    """``service.pass_ms_10k``: the slowest of a pass over an empty cluster, a full one, and one after many levels fell."""
+    """Measure ``service.pass_ms_10k``: the slowest of three passes.
+
+    They are over an empty cluster, over a full one, and after many jobs fell to a lower level.
+    """
     worst = []
     for number in range(options.rounds_of(5, 2)):
         times = _passes(random.Random(number))
@@ -94,7 +100,7 @@ def _passes(dice: random.Random) -> dict[str, float]:
 
 
 def _request(job_id: str, dice: random.Random) -> GangRequest:
-    """A driver and its workers, mostly one, up to 64."""
+    """Return a request of a driver and its workers: mostly one, at most 64."""
     workers = dice.choice([1, 1, 1, 1, 1, 2, 4, 8, 8, 16, 32, 64])
     each = Resources(1, dice.choice([4, 8]), dice.choice([16, 32]) * 1024)
     driver = SlotGroup("driver", 1, Resources(0, 1, 2048), is_driver=True)
@@ -122,7 +128,7 @@ def _one(name: str, value: float, peer: str) -> Figure:
 
 
 def sampler(options: Options) -> list[Figure]:
-    """``service.sampler_core_share``, ``service.sampler_step_ratio``: what it costs to look at a worker every 5 s."""
+    """Measure ``service.sampler_core_share`` and ``service.sampler_step_ratio``: cost of a usage sample every 5 s."""
     shares = spread_of(sampler_cost.core_share())
     ratios = spread_of(sampler_cost.step_ratios(options.rounds_of(9, 3), 4.0))
     return [

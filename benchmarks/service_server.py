@@ -1,6 +1,6 @@
-"""The job service's server: how many jobs it takes a second, how soon it knows after kill -9, how quickly it answers.
+"""The job service's server: submissions per second, recovery after kill -9, response times.
 
-The server is a process of its own, asked over HTTP, with SQLite on this disk. Live jobs are real processes.
+The server is a separate process, called over HTTP, with SQLite on this disk. Live jobs are real processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIVE_JOBS = 200
 RUNS, COMPARED, POINTS = 10_000, 200, 1000
 JOB = "name: {name}\nqueue: default\ntasks: {{main: {{script: job.py}}}}\n"
 WAIT_S = 600.0
-# What a browser and the server need for any page at all: a kilobyte with one word to be painted.
+# Cost of any page in browser and server: a page of one kilobyte with one word to paint.
 CONTROL = "control.html"
 CONTROL_PAGE = (
     "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>control</title></head><body>hopsml</body></html>"
@@ -41,7 +41,7 @@ _KEEPS = {"Content-Type": "application/json"}
 
 
 class BenchmarkServer:
-    """``hopsml server``, one process after the other over the same state."""
+    """``hopsml server`` over one state folder, restarted as often as needed."""
 
     def __init__(self, state: Path, cores: int) -> None:
         self.state, self._cores = state, cores
@@ -49,7 +49,7 @@ class BenchmarkServer:
         self.address, self.token = "", ""
 
     def start(self) -> float:
-        """Seconds from the start of the process to its address."""
+        """Start the server and return the seconds from the start of the process to its address."""
         began = time.perf_counter()
         code = (
             "import sys; from hopsml.service import server; from hopsml.service.scheduler.resources import Resources;"
@@ -65,7 +65,7 @@ class BenchmarkServer:
         return time.perf_counter() - began
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        """Signal it, and wait."""
+        """Send a signal to the server and wait for its end."""
         if self.process is not None and self.process.stdout is not None:
             self.process.send_signal(number)
             self.process.wait()
@@ -73,11 +73,15 @@ class BenchmarkServer:
             self.process = None
 
     def connection(self) -> http.client.HTTPConnection:
-        """One that is kept open."""
+        """Return a connection that stays open between requests."""
         return http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=WAIT_S)
 
     def ask(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None) -> Any:
-        """The answer's JSON. Raises RuntimeError for a refusal."""
+        """Return the JSON of a response.
+
+        Raises:
+            RuntimeError: the server refused the request.
+        """
         connection.request(method, path, body, {**_KEEPS, "Authorization": f"Bearer {self.token}"})
         answer = connection.getresponse()
         content = answer.read()
@@ -119,7 +123,7 @@ def _uploaded(server: BenchmarkServer) -> str:
 
 
 def submits(options: Options) -> list[Figure]:
-    """``service.submits_per_s``: jobs taken through REST by many at once; all are there, each submitter's in its order."""
+    """Measure ``service.submits_per_s``: jobs submitted by many REST clients at once, each client's in its order."""
     rates = []
     for _ in range(options.rounds_of(5, 1)):
         with _server(cores=1) as server:  # one runs, the others wait
@@ -139,7 +143,7 @@ def _submit_all(server: BenchmarkServer, count: int) -> float:
             for position in range(count // SUBMITTERS):
                 asked = {"spec": JOB.format(name=f"j-{number}-{position}"), "workspace": workspace}
                 server.ask(connection, "POST", "/api/v1/jobs", json.dumps(asked).encode())
-        except BaseException as error:  # noqa: BLE001 told below
+        except BaseException as error:  # noqa: BLE001 raised below
             problems.append(error)
 
     threads = [threading.Thread(target=submit, args=(number,)) for number in range(SUBMITTERS)]
@@ -160,7 +164,10 @@ def _submit_all(server: BenchmarkServer, count: int) -> float:
 
 
 def recovery(options: Options) -> list[Figure]:
-    """``service.recover_s``: from the start of a new server to true states of all jobs, half of which ended meanwhile."""
+    """Measure ``service.recover_s``: from the start of a new server to true states of all jobs.
+
+    Half of the jobs ended while no server was running.
+    """
     count = options.choose(LIVE_JOBS, 20)
     times = []
     for _ in range(options.rounds_of(3, 1)):
@@ -204,7 +211,7 @@ def _wait(server: BenchmarkServer, wanted: dict[str, int], pause_s: float = 0.5)
 
 
 def lists(options: Options) -> list[Figure]:
-    """``service.list_ms``: 10 000 runs filtered and sorted; ``service.compare_ms``: 200 runs with 1000 points each."""
+    """Measure ``service.list_ms`` (10 000 runs) and ``service.compare_ms`` (200 runs, 1000 points each)."""
     runs = options.choose(RUNS, 500)
     with _server(cores=0) as server:
         _project(server.state / "project", runs)
@@ -228,7 +235,7 @@ def _timed(server: BenchmarkServer, connection: http.client.HTTPConnection, path
 
 
 def _project(folder: Path, runs: int) -> None:
-    """Records as runs leave them; curves for those that are compared."""
+    """Write run records as runs leave them, with curves for those that are compared."""
     for number in range(runs):
         run = folder / "Experiments" / f"app_{number}"
         run.mkdir(parents=True)
@@ -249,9 +256,9 @@ def _project(folder: Path, runs: int) -> None:
 
 
 def page(options: Options) -> list[Figure]:
-    """``service.page_kb``: all that a browser loads of the page, compressed; ``service.first_paint_ms`` in Chromium.
+    """Measure ``service.page_kb``, the compressed size of the page's files, and ``service.first_paint_ms`` in Chromium.
 
-    Beside it a control page of the same server in the same rounds: of the page's own is what is beyond that.
+    A control page of the same server is measured in the same rounds: the excess over it is the page's own cost.
     """
     from hopsml.service.rest import page_files
 
@@ -274,7 +281,7 @@ def page(options: Options) -> list[Figure]:
 
 
 def _paints(server: BenchmarkServer, options: Options) -> dict[str, list[float]]:
-    """Milliseconds from the navigation to the first contentful paint, the files not yet known to the browser."""
+    """Return milliseconds from the navigation to the first contentful paint, with an empty browser cache."""
     import shutil
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -302,7 +309,7 @@ def _paint(browser: Any, address: str) -> float:
     seen = context.new_page()
     seen.goto(address)
     painted = 0.0
-    while not painted:  # Playwright's own wait evaluates a text within the page, which its policy forbids
+    while not painted:  # Playwright's own wait evaluates a text within the page, which the page's policy forbids
         painted = float(seen.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"))
         seen.wait_for_timeout(20)
     context.close()

@@ -1,7 +1,7 @@
-"""hopsml's server beside MLServer and beside the bare signature, and what a roll and a killed replica cost.
+"""hopsml's server against MLServer and the bare signature, and the cost of a roll and of a killed replica.
 
-Both servers have one process, and answer the same requests of the Open Inference Protocol for the same SavedModel, one row
-each, over 16 connections. They are up at once and take turns, the one that is not asked stands still.
+Both servers have one process, and answer the same requests of the Open Inference Protocol for the same SavedModel, one
+row each, over 16 connections. They run at once and alternate; the one that gets no requests is idle.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from benchmarks.peers.bare import free_ports
 from benchmarks.peers.base import SCRIPTS
 
 CONNECTIONS = 16
-ROWS = (1, 32)  # of a request
+ROWS = (1, 32)  # per request
 START_TIMEOUT_S = 300.0
 MLSERVER = "mlserver"
 Facts = dict[str, float]
 
 
 def run(options: Options) -> Report:
-    """Throughput, CPU beside the bare signature, and rolls."""
+    """Measure throughput, CPU time against the bare signature, and rolls."""
     report = Report()
     with temporary_folder() as name, project(Path(name), options) as folder:
         for part in (beside_mlserver, beside_the_signature, rolls):
@@ -47,7 +47,7 @@ def run(options: Options) -> Report:
 
 @contextmanager
 def project(folder: Path, options: Options) -> Iterator[Path]:
-    """The model, in a registry; ``hopsml.serving`` of this process works on it."""
+    """Export the model to a registry, and point ``hopsml.serving`` of this process to it."""
     url = f"file://{folder}/project"
     command = [sys.executable, str(SCRIPTS / "digits_model.py"), str(folder), url]
     ran(command, environment({}, folder))
@@ -66,7 +66,7 @@ def project(folder: Path, options: Options) -> Iterator[Path]:
 
 @contextmanager
 def ours(replicas: int = 1) -> Iterator[Any]:
-    """hopsml's server; it ends with this process, however that ends."""
+    """Start hopsml's server, which ends with this process in any case."""
     from hopsml import serving
 
     lifeline, end = os.pipe()
@@ -80,7 +80,7 @@ def ours(replicas: int = 1) -> Iterator[Any]:
 
 @contextmanager
 def mlserver(folder: Path, options: Options) -> Iterator[tuple[int, int]]:
-    """MLServer with adaptive batching and no further process; its port and its pid."""
+    """Start MLServer with adaptive batching and no further process; yield its port and its pid."""
     python = environments.ensure(MLSERVER, options.say)
     place = folder / "mlserver"
     place.mkdir()
@@ -109,7 +109,7 @@ def mlserver(folder: Path, options: Options) -> Iterator[tuple[int, int]]:
 
 
 def answers(url: str) -> bool:
-    """Whether a GET is answered with 200."""
+    """Return True if a GET is answered with 200."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return bool(answer.status == 200)
@@ -118,12 +118,12 @@ def answers(url: str) -> bool:
 
 
 def body(folder: Path, rows: int) -> Path:
-    """A request of so many rows, in a file."""
+    """Return a file with a request of so many rows."""
     from hopsml import model
 
     signature = model.find("digits", 1).description.signature
     assert signature is not None
-    (name,) = signature.inputs  # as Keras has called it
+    (name,) = signature.inputs  # the name that Keras has chosen
     path = folder / f"request-{rows}.json"
     values = [round((number * 7 % 17) / 16, 4) for number in range(64)] * rows
     inputs = [{"name": name, "shape": [rows, 64], "datatype": "FP32", "data": values}]
@@ -132,7 +132,7 @@ def body(folder: Path, rows: int) -> Path:
 
 
 def load(folder: Path, port: int, rows: int, seconds: float, token: str = "") -> Facts:
-    """What came of asking for so long."""
+    """Return the results of sending requests for ``seconds``."""
     command = [sys.executable, str(SCRIPTS / "http_load.py"), "127.0.0.1", str(port)]
     command += ["/v2/models/digits/infer", str(body(folder, rows)), str(CONNECTIONS), str(seconds)]
     facts: Facts = json.loads(ran(command, environment({}, folder), f"{token}\n"))
@@ -140,7 +140,11 @@ def load(folder: Path, port: int, rows: int, seconds: float, token: str = "") ->
 
 
 def ran(command: list[str], variables: dict[str, str], given: str = "") -> str:
-    """What a program prints. Raises RuntimeError with its last words where it fails."""
+    """Return the output of a program.
+
+    Raises:
+        RuntimeError: the program failed; contains the end of its error output.
+    """
     done = subprocess.run(command, env=variables, input=given, text=True, capture_output=True)
     if done.returncode:
         raise RuntimeError(f"{command[1]} failed:\n{done.stderr[-2000:]}")
@@ -148,7 +152,7 @@ def ran(command: list[str], variables: dict[str, str], given: str = "") -> str:
 
 
 def of_process(pid: int, asked: Callable[[], Facts]) -> Facts:
-    """``per_s`` requests, and ``cpu_ms`` of the server for each."""
+    """Return ``per_s``, requests per second, and ``cpu_ms``, the server's CPU time per request."""
     before = cpu_s(pid)
     facts = asked()
     if facts["failed"] or not facts["requests"]:
@@ -158,14 +162,14 @@ def of_process(pid: int, asked: Callable[[], Facts]) -> Facts:
 
 
 def cpu_s(pid: int) -> float:
-    """Of a process and its children, since they began."""
+    """Return the CPU seconds of a process and its children since their start."""
     process = psutil.Process(pid)
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     return float(sum(one.user + one.system for one in times))
 
 
 def beside_mlserver(folder: Path, options: Options) -> Report:
-    """Requests a second, and CPU of a request."""
+    """Measure requests per second, and CPU time per request, against MLServer."""
     seconds = options.choose(8.0, 3.0)
     with ours() as status, mlserver(folder, options) as (port, pid):
         token = Path(status.token_file).read_text()
@@ -191,7 +195,7 @@ def beside_mlserver(folder: Path, options: Options) -> Report:
 
 
 def beside_the_signature(folder: Path, options: Options) -> Report:
-    """CPU of a row: the signature called in a loop with the rows of one request each, over the server's."""
+    """Measure CPU time per row: the signature called in a loop with one request's rows, over the server's."""
     report = Report()
     seconds, rounds = options.choose(6.0, 2.0), options.rounds_of(3, 2)
     worst = None
@@ -225,7 +229,7 @@ def beside_the_signature(folder: Path, options: Options) -> Report:
 
 
 def bare_ms(folder: Path, rows: int, options: Options) -> float:
-    """CPU of one call, milliseconds, in a process of its own."""
+    """Return the CPU milliseconds of one call, in a separate process."""
     threads = {"TF_NUM_INTRAOP_THREADS": str(len(os.sched_getaffinity(0))), "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, str(SCRIPTS / "bare_signature.py"), str(folder / "saved_model")]
     command += [str(rows), str(options.choose(3000, 1000))]
@@ -233,7 +237,7 @@ def bare_ms(folder: Path, rows: int, options: Options) -> float:
 
 
 def rolls(folder: Path, options: Options) -> Report:
-    """Requests that fail while two replicas go to other versions and back, and one of them is killed."""
+    """Count requests that fail while two replicas change versions and back, and one of them is killed."""
     failed, retried, asked = [], [], []
     for _ in range(options.rounds_of(2, 1)):
         with ours(replicas=2) as status:
@@ -256,7 +260,7 @@ def rolls(folder: Path, options: Options) -> Report:
 
 
 def harmed(folder: Path, status: Any, options: Options) -> Facts:
-    """What came of the requests."""
+    """Return the results of requests during rolls, a canary and the kill of a replica."""
     from hopsml import serving
 
     token, port = Path(status.token_file).read_text(), int(status.url.rpartition(":")[2])

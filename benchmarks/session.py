@@ -1,4 +1,4 @@
-"""A user's running Spark session (scripts/hopsml_session.py) at the benchmark's command."""
+"""A user's running Spark session (scripts/hopsml_session.py), controlled by a benchmark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ class Session(Launched):
     """A driver with a SparkSession of Spark's default settings, and its executors; ends with its context."""
 
     def __init__(self, folder: Path, workers: int, say: Callable[[str], None] = print) -> None:
-        """Returns when all executors have registered. Raises RuntimeError when they do not."""
+        """Start the session and wait until all executors have registered.
+
+        Raises:
+            RuntimeError: they have not registered in time.
+        """
         python = PEER.python(say)
         settings = " ".join(f"--conf {key}={value}" for key, value in QUIET.items())
         arguments = f"--master {local_cluster(workers)} {settings} pyspark-shell"
@@ -37,11 +41,11 @@ class Session(Launched):
 
     @property
     def driver(self) -> int:
-        """Pid of the driver's Python."""
+        """The pid of the driver's Python process."""
         return self.processes[0].pid
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """Begin a command; ``answer`` waits for its end."""
+        """Begin a command, whose end ``answer`` awaits."""
         self.asked += 1
         pipe = self.processes[0].stdin
         assert pipe is not None
@@ -49,12 +53,12 @@ class Session(Launched):
         pipe.flush()
 
     def answer(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """What the last command gave."""
+        """Wait for the end of the last command and return its result."""
         path = self.folder / f"{self.asked}.answer"
         self.wait_until(path.exists, timeout_s, f"answer {self.asked} of the session")
         return dict(json.loads(path.read_text()))
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """A command and its answer."""
+        """Run a command and return its result."""
         self.tell(do, **arguments)
         return self.answer()

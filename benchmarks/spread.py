@@ -1,4 +1,4 @@
-"""Median and middle half of repeated measurements, and ratios of those that were taken side by side; pure."""
+"""Median and middle half of repeated measurements, and ratios of paired measurements; pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spread:
-    """``low`` and ``high`` are the first and third quartile; of three values or fewer the extremes."""
+    """Median with ``low`` and ``high``, the first and third quartile; of three values or fewer the extremes."""
 
     median: float
     low: float
@@ -18,7 +18,7 @@ class Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Summary of at least one value."""
+    """Return the summary of at least one value."""
     if not values:
         raise ValueError("there is nothing to summarise: no round was measured")
     ordered = sorted(values)
@@ -30,9 +30,9 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def paired_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Each of ours over the one of theirs that was measured in the same round.
+    """Return each of hopsml's values over the peer's value of the same round.
 
-    Other load on the machine meets both of a round, and so leaves their ratio more alone than either value.
+    Other load on the machine affects both values of a round, so their ratio varies less than either value.
     """
     if len(ours) != len(theirs):
         raise ValueError(f"{len(ours)} rounds of ours cannot be paired with {len(theirs)} of theirs")

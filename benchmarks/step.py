@@ -1,14 +1,15 @@
-"""How long a training step takes under hopsml, beside TensorFlow processes with TF_CONFIG started by hand.
+"""Time of a training step under hopsml, against TensorFlow processes with TF_CONFIG started by hand.
 
-All groups are up at once and take turns of some steps each, in another order every round: other load on the machine
-meets all of them. The same model in each; what differs between two neighbours is one thing, so that a difference has a name:
+All groups run at once and alternate, some steps each, in a different order each round: other load on the machine
+affects all of them. They train the same model; two neighbours in this list differ in one thing, so that a difference
+has one cause:
 
-bare            TensorFlow's own strategy in processes started by hand: what all are measured against
-bare-variables  the same with the environment variables that a worker of ours has
-bare-merged     as bare, with hopsml's reduction of gradients put into the strategy
-hopsml          ``hopsml.tensorflow.strategy()`` in workers of ours
-hopsml-plain    TensorFlow's own strategy in workers of ours, as a user writes it; hopsml's reduction is in force there, too
-hopsml-own      as hopsml-plain, with TensorFlow's own reduction put back: a worker of ours is forked, its start is hooked
+bare            TensorFlow's own strategy in processes started by hand: the reference of all others
+bare-variables  the same with the environment variables of a hopsml worker
+bare-merged     as bare, with hopsml's reduction of gradients installed in the strategy
+hopsml          ``hopsml.tensorflow.strategy()`` in hopsml workers
+hopsml-plain    TensorFlow's own strategy in hopsml workers, as a user writes it; hopsml's reduction is installed there, too
+hopsml-own      as hopsml-plain, with TensorFlow's own reduction restored: a hopsml worker is forked, its start is hooked
 hopsml-collective  as hopsml, over hopsml's own collective; measured by the figures of ``collective``
 """
 
@@ -30,7 +31,7 @@ from hopsml.cluster.forking import fork_environment
 from hopsml.experiment import applications
 
 SIZES = (2, 4)
-STEPS = 40  # of a turn
+STEPS = 40  # per turn
 WARM_UP = 30
 BY_HAND = ("bare", "bare-variables", "bare-merged")
 OURS = ("hopsml", "hopsml-plain", "hopsml-own")
@@ -40,7 +41,7 @@ START_TIMEOUT_S = 300.0
 
 
 def run(options: Options) -> Report:
-    """Two workers and four."""
+    """Measure a step with two workers and with four."""
     report = Report()
     for workers in SIZES:
         times = measure(workers, options)
@@ -69,7 +70,7 @@ def run(options: Options) -> Report:
 
 
 def measure(workers: int, options: Options, ways: Sequence[str] = WAYS) -> dict[str, list[float]]:
-    """Milliseconds of a step by way, one median a round; of ``ways`` one at least must be ours."""
+    """Return milliseconds of a step by method, one median per round; at least one of ``ways`` must be hopsml's."""
     python = PEER.python(options.say)
     with temporary_folder() as name, TurnServer(Path(name) / "turns") as server:
         folder = Path(name)
@@ -92,7 +93,7 @@ def _median_ms(turn: Callable[[], list[float]]) -> Callable[[], float]:
 
 
 def commands(python: Path, folder: Path, socket: Path, workers: int, ways: Sequence[str] = WAYS) -> list[Command]:
-    """The workers by hand of each such way, and one driver of ours with a run for each of ours."""
+    """Return the commands: workers by hand for each such method, and one driver with a run for each of hopsml's."""
     ours = [way for way in (*OURS, COLLECTIVE) if way in ways]
     conf = folder / "conf"
     conf.mkdir()
@@ -109,7 +110,7 @@ def commands(python: Path, folder: Path, socket: Path, workers: int, ways: Seque
 
 
 def worker_variables() -> dict[str, str]:
-    """What a worker of ours has in its environment that libraries may read, beside what the user gave it."""
+    """Return the environment variables of a hopsml worker that libraries may read, without those of the user."""
     own = fork_environment.environment_of({}, fork_environment.new_mark())
     for name in ("PYTHONPATH", fork_environment.MARK):
         del own[name]

@@ -1,4 +1,4 @@
-"""Reads what scripts/steps_log.py wrote: who made which step when; pure but for the reading."""
+"""Reader of the logs of scripts/steps_log.py: steps of each worker with their times; pure except for the reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Log:
 
 
 def read(folder: Path) -> list[Log]:
-    """All logs; a line that is just being written is left out."""
+    """Return all logs, without a line that is being written."""
     found = []
     for path in folder.glob("*.steps"):
         generation, rank, pid, _ = path.name.split(".")
@@ -30,32 +30,34 @@ def read(folder: Path) -> list[Log]:
 
 
 def next_common_step(logs: list[Log], since: float, workers: int) -> float | None:
-    """When ``workers`` processes had made their first step after ``since``, of those that were not at work before.
+    """Return the time at which ``workers`` logs begun after ``since`` have their first step; None before that.
 
-    None as long as that has not happened. A survivor that keeps its process has made steps before: it counts with its
-    first step that comes after a pause, since none can make one while the group is broken.
+    A worker that continues in place begins a new log for the next generation, and counts by that log.
     """
     firsts = sorted(min(log.steps.values()) for log in logs if min(log.steps.values()) > since)
     return firsts[workers - 1] if len(firsts) >= workers else None
 
 
 def pause(logs: list[Log], before: int, after: int) -> float:
-    """Seconds from the last step that a generation finished to the first that the next one finished."""
+    """Return seconds from the last step that a generation finished to the first that the next one finished."""
     last = max(max(log.steps.values()) for log in logs if log.generation == before)
     return max(min(log.steps.values()) for log in logs if log.generation == after) - last
 
 
 def stood_still(logs: list[Log], before: int, after: int) -> float:
-    """Seconds from a process's last step in the one generation to its first in the other, of the one that took longest.
+    """Return the longest pause in seconds between a process's last step in ``before`` and its first in ``after``.
 
-    Of those that made steps in both: they went on in their processes. Raises ValueError where there is none.
+    Only processes that made steps in both generations count: they continued in place.
+
+    Raises:
+        ValueError: no process made steps in both.
     """
     last = {log.pid: max(log.steps.values()) for log in logs if log.generation == before}
     return max(min(log.steps.values()) - last[log.pid] for log in logs if log.generation == after and log.pid in last)
 
 
 def repeated(logs: list[Log], before: int, after: int) -> int:
-    """Steps that the one generation had finished on all ranks and the next one did again."""
+    """Return the number of steps that one generation had finished on all ranks and the next one repeated."""
     ends: dict[int, list[int]] = defaultdict(list)
     for log in logs:
         if log.generation == before:

@@ -1,7 +1,7 @@
-"""Processes that are left ten seconds after kill -9 of the driver, while all workers train: ours and each peer's.
+"""Processes that remain ten seconds after kill -9 of the driver while all workers train: hopsml's and each peer's.
 
-The driver is the Python process that runs the user's script. Counted is everything that carries the mark of the launch in
-its environment, wherever it has re-parented itself to.
+The driver is the Python process that runs the user's script. Every process is counted that carries the mark of the
+launch in its environment, whatever its parent is by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PEERS = ("hopsml", "spark-tensorflow-distributor", "torch-distributor", "tensorf
 
 
 def run(options: Options) -> Report:
-    """Ours, and for comparison the peers'."""
+    """Count the processes that hopsml leaves, and for comparison the peers'."""
     names = [name for name in PEERS if name == "hopsml" or options.wants(name)]
     for name in names:
         peers.find(name).python(options.say)
@@ -50,7 +50,10 @@ def run(options: Options) -> Report:
 
 
 def orphans(name: str, options: Options) -> tuple[int, float]:
-    """How many live ``AFTER_S`` after the kill, and the seconds until the last had gone (at most ``AFTER_S``)."""
+    """Return the number of processes ``AFTER_S`` after the kill, and seconds until the last had ended.
+
+    The seconds are at most ``AFTER_S``.
+    """
     peer = peers.find(name)
     with temporary_folder() as temporary:
         folder = Path(temporary)
@@ -68,7 +71,10 @@ def orphans(name: str, options: Options) -> tuple[int, float]:
 
 
 def driver_of(launched: Launched, script: str) -> int:
-    """Pid of the Python process that runs the user's script; the JVM of spark-submit names it too, as its argument."""
+    """Return the pid of the Python process that runs the user's script.
+
+    The JVM of spark-submit has the script among its arguments, too, and is not meant.
+    """
     found = [
         process
         for process in map(psutil.Process, launched.alive())

@@ -1,4 +1,4 @@
-"""PyTorch and JAX under hopsml beside the same by hand, and beside torchrun; figures of ``frameworks``."""
+"""PyTorch and JAX under hopsml against the same by hand, and against torchrun; figures of ``frameworks``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmarks.spread import spread_of
 from benchmarks.turn_server import TurnServer, take_turns
 
 WORKERS = 2
-STEPS = 60  # of a turn
+STEPS = 60  # per turn
 WARM_UP = 40
 START_TIMEOUT_S = 300.0
 PYTHON = Path(sys.executable)  # the project's own: both sides have the same packages
@@ -32,7 +32,7 @@ BY_HAND = {"torch": "torch.distributed by hand, DDP over gloo", "jax": "jax.dist
 
 
 def run(options: Options) -> Report:
-    """Steps, a call that is repeated, and the way back from a kill."""
+    """Measure steps, a repeated call, and the recovery from a kill."""
     times = _steps(options)
     starts = alternate(options.rounds_of(3, 1), {"hopsml": _warm_s, "torchrun": _torchrun_first_s}, options.say)
     recovering: dict[str, Callable[[], float]] = {
@@ -115,7 +115,7 @@ def _by_hand(socket: Path) -> list[Command]:
 
 
 def _warm_s() -> float:
-    """The median of the calls after a driver's first."""
+    """Return the median time of the calls after a driver's first."""
     with temporary_folder() as name:
         folder = Path(name)
         with Launched([_ours(folder, WORKERS, "warm", folder)], folder) as launched:
@@ -128,7 +128,7 @@ def _warm_s() -> float:
 
 
 def _torchrun_first_s() -> float:
-    """From the start of torchrun to the first step of both workers."""
+    """Return seconds from the start of torchrun to the first step of both workers."""
     with temporary_folder() as name:
         folder = Path(name)
         job = torchrun.PEER.job(folder, WORKERS, 0, lambda _: None)
@@ -139,13 +139,13 @@ def _torchrun_first_s() -> float:
 
 
 def _recovery_s() -> float:
-    """Of hopsml, with a slot to spare."""
+    """Return the recovery time of hopsml, with one free slot."""
     with temporary_folder() as name:
         return _after_kills_s([_ours(Path(name), WORKERS + 1, "elastic", Path(name))], Path(name))
 
 
 def _recovery_of_torchft_s(python: Path, options: Options) -> float:
-    """Infinite where it does not recover."""
+    """Return the recovery time of torchft; infinite if it does not recover."""
     with temporary_folder() as name:
         script = [str(SCRIPTS / torchft.PEER.script), name, str(WORKERS)]
         try:
@@ -156,7 +156,7 @@ def _recovery_of_torchft_s(python: Path, options: Options) -> float:
 
 
 def _after_kills_s(commands: Sequence[Command], folder: Path) -> float:
-    """One run: the median over some kills of its workers, the chief among them."""
+    """Return the median over some kills of workers in one run, the chief among them."""
     with Launched(commands, folder) as launched:
         launched.wait_until(lambda: recovery._at_work(folder, WORKERS), START_TIMEOUT_S, "two workers at work")
         seconds = []
@@ -168,7 +168,10 @@ def _after_kills_s(commands: Sequence[Command], folder: Path) -> float:
 
 
 def _kill_and_wait(launched: Launched, folder: Path, pid: int) -> float:
-    """Seconds to the first step of a generation in which all workers are: what a newcomer does by itself is none."""
+    """Return seconds to the first step of a generation that contains all workers.
+
+    Steps that a newcomer makes alone do not count.
+    """
     killed = time.monotonic()
     os.kill(pid, signal.SIGKILL)
 

@@ -1,8 +1,8 @@
-"""Memory that the machine really has, before something is timed.
+"""Memory that the machine really has, touched before something is timed.
 
-A virtual machine may give free memory back to its host; whoever uses it next waits for it, page by page. Without this a
-launch from a running Spark session, which has just taken what was warm, is measured with cold pages, and a peer that
-starts right behind the end of another program with warm ones.
+A virtual machine may return free memory to its host; the next process that uses it waits for it, page by page.
+Otherwise a launch from a running Spark session, which has just used the warm pages, is measured with cold pages, and a
+peer that starts right after the end of another program with warm ones.
 """
 
 from __future__ import annotations
@@ -17,5 +17,8 @@ _TOUCH = (
 
 
 def touch_memory(gigabytes: float = GIGABYTES) -> None:
-    """Use every page of that much memory once, in a process that ends; below two seconds later it is still there."""
+    """Write to every page of ``gigabytes`` of memory once, in a process that ends.
+
+    The pages remain available to this machine for at most two seconds.
+    """
     subprocess.run([sys.executable, "-c", _TOUCH.format(gigabytes=gigabytes)], check=True)

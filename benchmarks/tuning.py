@@ -1,4 +1,4 @@
-"""Whether tuning chooses well: what it chooses by some rounds, beside the best candidate in other rounds of the same run."""
+"""Quality of tuning's choice: chosen by some rounds, compared with the best in other rounds of the same run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hopsml.tuning.choice import choose
 
 WORKERS = 2
 TIMEOUT_S = 900.0
-Rounds = Mapping[str, Sequence[float]]  # of each candidate, milliseconds by round
+Rounds = Mapping[str, Sequence[float]]  # milliseconds by round, for each candidate
 
 
 def run(options: Options) -> Report:
-    """Two workers; the worst of the sets."""
+    """Measure tuning with two workers; the figure is the worst of the sets."""
     report, figures = Report(), []
     for name, (default, rounds) in measure(options).items():
         figure, words = chosen_over_best(f"tuning.{name}_ratio", default_of(default).name, rounds)
@@ -39,7 +39,7 @@ def run(options: Options) -> Report:
 
 
 def chosen_over_best(name: str, default: str, rounds: Rounds) -> tuple[Figure, str]:
-    """What the even rounds choose over what was the best in the odd ones; and both in words."""
+    """Return the even rounds' choice over the best candidate of the odd rounds, and both as text."""
     choice = choose({way: values[::2] for way, values in rounds.items()}, default)
     judged = {way: values[1::2] for way, values in rounds.items()}
     best = min(judged, key=lambda way: statistics.median(judged[way]))
@@ -48,7 +48,7 @@ def chosen_over_best(name: str, default: str, rounds: Rounds) -> tuple[Figure, s
 
 
 def measure(options: Options) -> dict[str, tuple[str, Rounds]]:
-    """Of each set of gradients whose collectives are the default, and the rounds."""
+    """Return for each set of gradients the name of the default collectives, and the rounds."""
     sets = options.choose(tuple(gradient_sets.SETS), ("inception-v1", "160x4kB"))
     rounds = 2 * options.rounds_of(10, 4)
     with temporary_folder() as name:

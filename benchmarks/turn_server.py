@@ -1,4 +1,4 @@
-"""The other end of scripts/turns.py: groups of workers that make their steps one group after another."""
+"""Server side of scripts/turns.py: groups of workers that make their steps one group after another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS_TIMEOUT_S = 120.0
 
 
 class TurnServer:
-    """Waits for all ranks of all groups; then ``steps`` has one group work while the others wait."""
+    """Server that waits for all ranks of all groups; then ``steps`` lets one group work while the others wait."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class TurnServer:
             connection.close()
 
     def accept(self) -> int:
-        """Take those that have come, waiting ``ACCEPT_S`` for one; how many are there."""
+        """Accept a connection, waiting at most ``ACCEPT_S``; return the number of connected workers."""
         try:
             connection, _ = self._listener.accept()
         except TimeoutError:
@@ -48,7 +48,7 @@ class TurnServer:
         return len(self.workers)
 
     def steps(self, way: str, count: int) -> list[float]:
-        """What each step took: the slowest rank's time, since no step is done before all ranks are."""
+        """Return the time of each step: the slowest rank's, since no step is done before all ranks are."""
         group = [lines for (of, _), lines in sorted(self.workers.items()) if of == way]
         for lines in group:
             print(count, file=lines, flush=True)
@@ -65,7 +65,7 @@ class TurnServer:
 
 
 def take_turns(server: TurnServer, ways: Sequence[str], steps: int) -> dict[str, Callable[[], list[float]]]:
-    """For each way what makes its next ``steps`` steps."""
+    """Return for each method a function that makes its next ``steps`` steps."""
 
     def turn(way: str) -> Callable[[], list[float]]:
         return lambda: server.steps(way, steps)

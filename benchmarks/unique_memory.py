@@ -1,8 +1,8 @@
-"""Memory of a process that it shares with no other, from the kernel's own account of its mappings; Linux.
+"""Memory of a process that no other process shares, from the kernel's account of its mappings; Linux.
 
-A plain unique set size is no measure of what an addition costs: pages of a library are the only ones of their process
-until another process maps the same library, and then the number falls although nothing was given back. So dirty pages
-count always, clean pages of a file only where the file was not mapped before the addition.
+A plain unique set size does not measure the cost of an addition: pages of a library are unique to a process until
+another process maps the same library, and then the number falls although no memory was freed. So dirty pages always
+count, and clean pages of a file only if the file was not mapped before the addition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEAD = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S{4} \S+ \S+ (\d+) *(.*)$")
 class Unique:
     """Bytes that belong to one process alone."""
 
-    dirty: int  # what it has written, anonymous or not
+    dirty: int  # written by the process, anonymous or not
     clean: dict[str, int]  # by file
 
     @property
@@ -29,24 +29,28 @@ class Unique:
         return (self.dirty + sum(self.clean.values())) / MIB
 
     def added_mb(self, before: Unique) -> float:
-        """What has come since ``before``, in MiB: all dirty pages, and clean ones of files that were not mapped then."""
+        """Return the MiB added since ``before``: all dirty pages, and clean ones of newly mapped files."""
         new = sum(size for file, size in self.clean.items() if file not in before.clean)
         return (self.dirty - before.dirty + new) / MIB
 
 
 def of_process(pid: int) -> Unique:
-    """As it stands now. Raises OSError for a process that is gone, or another user's."""
+    """Return the present memory of a process.
+
+    Raises:
+        OSError: the process has ended, or is another user's.
+    """
     return parse(Path(f"/proc/{pid}/smaps").read_text())
 
 
 def of_family(pids: Sequence[int]) -> int:
-    """Bytes that related processes have written, each page counted once however many of them share it."""
+    """Return the bytes that related processes have written; a page that several of them share counts once."""
     lines = (line for pid in pids for line in Path(f"/proc/{pid}/smaps").read_text().splitlines())
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Dirty:")) * 1024
 
 
 def parse(smaps: str) -> Unique:
-    """From the text of /proc/PID/smaps."""
+    """Return the memory that the text of /proc/PID/smaps describes."""
     dirty, clean = 0, dict[str, int]()
     for file, kind, size in _private_sizes(smaps):
         if kind == "Private_Dirty":
@@ -57,7 +61,7 @@ def parse(smaps: str) -> Unique:
 
 
 def _private_sizes(smaps: str) -> Iterator[tuple[str, str, int]]:
-    """(mapped file or kind of memory, Private_Clean or Private_Dirty, bytes)."""
+    """Yield (mapped file or kind of memory, Private_Clean or Private_Dirty, bytes)."""
     file = ""
     for line in smaps.splitlines():
         if head := _HEAD.match(line):

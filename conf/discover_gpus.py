@@ -1,26 +1,27 @@
 #!/usr/bin/env python3
 """Spark's GPU discovery script: claims GPUs of this host for the one executor that runs it.
 
-YARN counts GPUs and, without its GPU isolation, does not tell them apart: a script that lists them all gives
-GPU 0 to every executor of a node. This one prints addresses that no other living executor of the host holds:
+YARN counts GPUs and, without its GPU isolation, does not distinguish them: a script that lists them all assigns GPU 0
+to every executor of a node. This one prints addresses that no other living executor of the host holds:
 
     {"name": "gpu", "addresses": ["1"]}
 
-A claim belongs to the process that runs the script (the executor's JVM, by pid and start time) and is good
-for as long as that process lives, however it ends: nobody has to give it back, and nothing runs in the
-background. All claims of a host are one small file, changed under a lock.
+A claim belongs to the process that runs the script (the executor's JVM, by pid and start time) and is valid while that
+process lives, however it ends: no process has to release it, and nothing runs in the background. All claims of a host
+are in one small file, changed under a lock.
 
     spark.executor.resource.gpu.amount           1
     spark.executor.resource.gpu.discoveryScript  /path/discover_gpus.py    (executable, on every node)
 
 Environment of the executor:
+
     HOPSML_GPUS_PER_EXECUTOR  how many to claim (default 1); `all` prints every GPU and claims none
                               (for a Spark standalone worker, which divides them among its executors itself)
-    HOPSML_GPU_WAIT_S         how long to wait for an executor that is just ending (default 10)
-    HOPSML_EMULATED_GPUS      pretend that the node has this many; where there is no nvidia-smi: 2
-    HOPSML_GPU_CLAIMS         folder of the claims, one a host (default /run/lock/hopsml-gpus, else
+    HOPSML_GPU_WAIT_S         seconds to wait for an executor that is just ending (default 10)
+    HOPSML_EMULATED_GPUS      pretend that the node has this many; without nvidia-smi: 2
+    HOPSML_GPU_CLAIMS         folder of the claims, one per host (default /run/lock/hopsml-gpus, else
                               /tmp/hopsml-gpus)
-    CUDA_VISIBLE_DEVICES      as YARN's GPU isolation or an administrator set it: only these are given out
+    CUDA_VISIBLE_DEVICES      as set by YARN's GPU isolation or an administrator: only these are assigned
 
 Needs Linux and Python 3.7 or later, no packages.
 """
@@ -43,11 +44,11 @@ DEFAULT_EMULATED = "2"
 
 
 class NoGpu(Exception):
-    """There are not as many free GPUs as were asked for; the message says who holds them."""
+    """Raised if fewer GPUs are free than requested; the message names the processes that hold them."""
 
 
 def gpus_of_node(environment: Mapping[str, str]) -> dict[str, str]:
-    """Address -> name that is unique on the host, for every GPU of this node."""
+    """Return address -> name that is unique on the host, for every GPU of this node."""
     emulated_count = environment.get("HOPSML_EMULATED_GPUS")
     if emulated_count is None and shutil.which(NVIDIA_SMI[0]) is None:
         emulated_count = DEFAULT_EMULATED
@@ -61,18 +62,18 @@ def gpus_of_node(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def emulated(count: int, node: str) -> dict[str, str]:
-    """Addresses 0 to count-1; several emulated nodes on one host are told apart by YARN's name of a node."""
+    """Return addresses 0 to count-1; YARN's node name distinguishes several emulated nodes on one host."""
     return {str(index): f"emulated-{node}-{index}" for index in range(count)}
 
 
 def parse_nvidia_smi(text: str) -> dict[str, str]:
-    """Address -> UUID from nvidia-smi's lines such as ``0, GPU-8f6a...``."""
+    """Return address -> UUID from nvidia-smi's lines such as ``0, GPU-8f6a...``."""
     rows = (line.split(",") for line in text.splitlines() if "," in line)
     return {row[0].strip(): row[1].strip() for row in rows}
 
 
 def visible(gpus: Mapping[str, str], allowed: str | None) -> dict[str, str]:
-    """Those of ``gpus`` that CUDA_VISIBLE_DEVICES allows: indices, or UUIDs that may be cut short."""
+    """Return those of ``gpus`` that CUDA_VISIBLE_DEVICES allows, by index or by a prefix of the UUID."""
     if allowed is None:
         return dict(gpus)
     wanted = [entry.strip() for entry in allowed.split(",") if entry.strip()]
@@ -84,7 +85,7 @@ def visible(gpus: Mapping[str, str], allowed: str | None) -> dict[str, str]:
 
 
 def holder_of(pid: int) -> str | None:
-    """The process ``pid`` as text that no later process of that pid can equal; None for one that is gone."""
+    """Return a text that identifies process ``pid`` and no later process of that pid; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -98,7 +99,10 @@ def holder_of(pid: int) -> str | None:
 
 
 def is_alive(holder: str) -> bool:
-    """Whether the process that a claim names still lives; one of another pid namespace is held to, until a restart."""
+    """Return True if the process that a claim names lives.
+
+    A claim from another pid namespace cannot be checked; it is valid until the host restarts.
+    """
     with open("/proc/sys/kernel/random/boot_id") as file:
         if f" boot {file.read().strip()} " not in holder:
             return False
@@ -110,7 +114,7 @@ def is_alive(holder: str) -> bool:
 def choose(
     gpus: Mapping[str, str], claims: Mapping[str, str], count: int, holder: str
 ) -> tuple[list[str], dict[str, str]]:
-    """``count`` free addresses, lowest first, and the claims (name -> living holder) with them added."""
+    """Return ``count`` free addresses, lowest first, and the claims (name -> living holder) with them added."""
     free = [address for address in sorted(gpus, key=numeric) if gpus[address] not in claims]
     if len(free) < count:
         taken = [f"{address} by pid {claims[name].split()[0]}" for address, name in gpus.items() if name in claims]
@@ -120,22 +124,25 @@ def choose(
 
 
 def numeric(address: str) -> tuple[int, int, str]:
-    """Sort key: 2 before 10, and what is no number last."""
+    """Return a sort key: 2 before 10, and texts that are no number last."""
     return (0, int(address), "") if address.isdigit() else (1, 0, address)
 
 
 def claims_folder(environment: Mapping[str, str]) -> str:
-    """Where the host's claims lie. /run/lock first: nothing clears it of old files while the host is up."""
+    """Return the folder of the host's claims.
+
+    /run/lock is preferred: its old files are not deleted while the host is up.
+    """
     if environment.get("HOPSML_GPU_CLAIMS"):
         return environment["HOPSML_GPU_CLAIMS"]
     for parent in ("/run/lock", "/tmp"):
-        if os.path.isdir(parent) and os.stat(parent).st_mode & stat.S_IWOTH:  # the same answer for every user
+        if os.path.isdir(parent) and os.stat(parent).st_mode & stat.S_IWOTH:  # the same result for every user
             return os.path.join(parent, "hopsml-gpus")
     raise NoGpu("neither /run/lock nor /tmp is writable for all; set HOPSML_GPU_CLAIMS to a folder that is")
 
 
 def open_claims(folder: str) -> int:
-    """The claims file, open for reading and writing; made, where it is missing, so that all can open it."""
+    """Open the claims file for reading and writing; a missing one is created with access for all users."""
     try:
         os.mkdir(folder)
         os.chmod(folder, 0o1777)
@@ -157,7 +164,11 @@ def open_claims(folder: str) -> int:
 
 
 def claim(gpus: Mapping[str, str], count: int, owner: int, folder: str) -> list[str]:
-    """Claim ``count`` of ``gpus`` for the process ``owner``: their addresses. NoGpu when too few are free."""
+    """Claim ``count`` of ``gpus`` for the process ``owner`` and return their addresses.
+
+    Raises:
+        NoGpu: too few GPUs are free, or ``owner`` has ended.
+    """
     holder = holder_of(owner)
     if holder is None:
         raise NoGpu(f"the process {owner} that asked for GPUs is gone")
@@ -177,7 +188,10 @@ def claim(gpus: Mapping[str, str], count: int, owner: int, folder: str) -> list[
 
 
 def claim_within(timeout_s: float, gpus: Mapping[str, str], count: int, owner: int, folder: str) -> list[str]:
-    """As ``claim``, waiting for executors that are just ending: YARN may start the next one earlier."""
+    """Claim GPUs as ``claim`` does, retrying for ``timeout_s`` seconds.
+
+    YARN may start an executor before its predecessor has ended.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -189,7 +203,7 @@ def claim_within(timeout_s: float, gpus: Mapping[str, str], count: int, owner: i
 
 
 def main() -> int:
-    """Print the addresses for the calling process; exit status 1 and a reason on stderr without any."""
+    """Print the addresses for the calling process; without any print a reason to stderr and return 1."""
     wanted = os.environ.get("HOPSML_GPUS_PER_EXECUTOR", "1")
     try:
         gpus = gpus_of_node(os.environ)

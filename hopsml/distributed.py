@@ -10,7 +10,7 @@ Outside of a run there is one worker, with rank 0. ``hopsml.all_reduce`` and rel
 """
 
 from hopsml.training.exchange import exchange
-from hopsml.training.whereabouts import address, addresses, host, leader, local_rank, port, rank, role, world_size
+from hopsml.training.task_addresses import address, addresses, host, leader, local_rank, port, rank, role, world_size
 
 __all__ = [
     "address",

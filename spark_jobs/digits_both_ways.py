@@ -1,4 +1,4 @@
-"""The same training function twice: over TensorFlow's collectives, 32 gradients in one, and over hopsml's own."""
+"""The same training function twice: over TensorFlow's collectives, with 32 gradients in one, and over hopsml's own."""
 
 from train_digits import train
 
@@ -8,6 +8,7 @@ WAYS = {"tensorflow": {"merge_scope": 32}, "hopsml": {}}
 
 
 def main():
+    """Train with both collectives, and print accuracy and speed of each."""
     results = {}
     for implementation, settings in WAYS.items():
         results[implementation] = experiment.collective_all_reduce(

@@ -1,7 +1,7 @@
 """ResNet-50 on ImageNet as in "Extremely Large Minibatch SGD" (arXiv 1711.04325), by any number of workers.
 
-32 images a worker; the rate is that of a batch of 256, scaled to the batch of all workers; RMSprop at first, then SGD; a slow
-start instead of a warm-up; statistics of normalisations reduced before they are used.
+32 images per worker; the rate is that of a batch of 256, scaled to the batch of all workers; RMSprop at first, then
+SGD; a slow start instead of a warm-up; statistics of normalisations reduced before they are used.
 
     hopsml submit spark_jobs/imagenet_resnet50.py --profile yarn -- hdfs:///data/imagenet --workers 1024
     python spark_jobs/imagenet_resnet50.py hdfs:///data/imagenet --workers 1024 --dry-run
@@ -18,7 +18,7 @@ MEAN, DEVIATION = (123.68, 116.78, 103.94), (58.4, 57.12, 57.38)  # of ImageNet'
 
 
 def recipe(epochs=90.0):
-    """Section 2 and 3.2 of the paper; what is not said there is that of its reference, arXiv 1706.02677."""
+    """Return the recipe of sections 2 and 3.2 of the paper, completed from its reference, arXiv 1706.02677."""
     return hopsml.large_batch.Recipe(
         reference_batch_size=256,
         learning_rate=0.1,
@@ -31,7 +31,7 @@ def recipe(epochs=90.0):
 
 
 def decoded(contents, size, distorts):
-    """Images of JPEG files: a random part of each, mirrored or not, for training; else the middle."""
+    """Decode JPEG files: for training a random part of each, randomly mirrored; otherwise the middle."""
     import tensorflow as tf
 
     def one(content):
@@ -52,7 +52,7 @@ def decoded(contents, size, distorts):
 
 
 def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
-    """``batch``: images of each worker; ``most_steps``: end before the last epoch."""
+    """Train on ``url`` with ``batch`` images per worker; ``most_steps`` ends it before the last epoch."""
     import keras
     import tensorflow as tf
 
@@ -79,7 +79,7 @@ def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
 
     @tf.function(reduce_retracing=True)
     def predict(contents):
-        """The labels that it would give."""
+        """Return the predicted labels of some JPEG files."""
         return tf.argmax(model(decoded(contents, size, False), training=False), 1) + 1
 
     state = hopsml.elastic.State(model=model, optimizer=optimizer)
@@ -102,7 +102,7 @@ def train(url, batch=32, epochs=90.0, size=SIZE, most_steps=None):
 
 
 def planned(workers, batch, epochs, gpus_per_host):
-    """What a run with so many workers would do, in words."""
+    """Return a text with the plan of a run with so many workers."""
     plan = recipe(epochs).at(batch * workers, n_samples=TRAINED)
     lines = [f"{workers} workers, {batch} images each", str(plan), "", "epoch  learning rate  SGD's share"]
     shown = sorted({0, 2, 5, 8, 10, 12.5, *(epochs * at / 90 for at in (20, 40, 70, 85)), epochs})
@@ -114,7 +114,7 @@ def planned(workers, batch, epochs, gpus_per_host):
 
 
 def ring(workers, gpus_per_host):
-    """The ranks of each host, in the order in which hopsml would lay out hosts of these names."""
+    """Return the ranks of each host, in the order in which hopsml would lay out hosts of these names."""
     from hopsml.cluster.shared.layout import Member, form
 
     members = [
@@ -130,6 +130,7 @@ def ring(workers, gpus_per_host):
 
 
 def main():
+    """Train, or print the plan with ``--dry-run``."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url", help="a folder with the folders train and validation, of TFRecord files")
     parser.add_argument("--workers", type=int, default=2)

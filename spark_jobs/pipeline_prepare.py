@@ -1,9 +1,10 @@
-"""Step 1 of airflow_dags/digits_pipeline.py: scikit-learn's digits as Parquet, split for training and testing by Spark."""
+"""Step 1 of airflow_dags/digits_pipeline.py: write scikit-learn's digits as Parquet for training and test."""
 
 from hopsml import experiment
 
 
 def main():
+    """Write the digits as a recorded run, with the number of rows of each part."""
     from pyspark.sql import SparkSession
     from sklearn.datasets import load_digits
 

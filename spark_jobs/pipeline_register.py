@@ -1,6 +1,6 @@
-"""Step 4 of airflow_dags/digits_pipeline.py: a model that is good enough becomes the next version in the registry.
+"""Step 4 of airflow_dags/digits_pipeline.py: register a model that is good enough as the next version.
 
-Needs no Spark: it runs where Airflow does.
+It needs no Spark, and runs on the machine of Airflow's worker.
 """
 
 import argparse
@@ -10,13 +10,14 @@ from hopsml import experiment, hdfs, model
 
 
 def main(name, model_run, evaluation_run, least_accuracy):
+    """Register the model as a recorded run; exit with an error if its accuracy is too low."""
     accuracy = json.loads(hdfs.load(f"{evaluation_run}/.outputs.json"))["accuracy"]
     with experiment.recorded(f"{name}-register", args={"model": model_run, "evaluation": evaluation_run}) as run:
         if accuracy < least_accuracy:
             raise SystemExit(
                 f"{model_run} has an accuracy of {accuracy:.4f}; {least_accuracy} is asked for: not registered"
             )
-        # Its lineage is the run whose files they are, with that run's code and data.
+        # Its lineage is the run that wrote the files, with that run's code and data.
         metrics, why = {"accuracy": accuracy}, f"evaluated by {evaluation_run}"
         version = model.export(f"{model_run}/export/model", name, metrics=metrics, description=why)
         run.metrics.update(model=name, version=version.version, accuracy=accuracy)

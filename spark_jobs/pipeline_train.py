@@ -6,7 +6,7 @@ import hopsml
 
 
 def load(data, part):
-    """The images and labels of one part; the same rows in the same order on every rank."""
+    """Return the images and labels of one part, the same rows in the same order on every rank."""
     import io
 
     import numpy as np
@@ -20,6 +20,7 @@ def load(data, part):
 
 
 def build_model(lr):
+    """Return the compiled network."""
     import keras
 
     model = keras.Sequential(
@@ -38,6 +39,7 @@ def build_model(lr):
 
 
 def train(data, epochs=12, batch_size=128, lr=0.004):
+    """Train the network and export it; return its training accuracy."""
     import keras
     import tensorflow as tf
 

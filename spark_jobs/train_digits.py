@@ -1,4 +1,4 @@
-"""A convolutional network on scikit-learn's digits, on every executor; digits_single_machine.py is the same alone."""
+"""A convolutional network on scikit-learn's digits, on every executor; local version: digits_single_machine.py."""
 
 import hopsml
 

@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hopsml
-from hopsml import delivery, experiment
+from hopsml import callbacks, experiment
+from hopsml.callbacks import Backlog, Delivery, Worth
 from hopsml.cluster.driver.run_state import Change, RunState
-from hopsml.delivery import Backlog, Delivery, Worth
 from hopsml.experiment import applications, messages
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.progress import RunLines
@@ -113,7 +113,7 @@ def test_of_skipped_updates_the_newest_of_each_kind_is_kept() -> None:
 
 def test_who_puts_never_waits_and_what_is_skipped_is_told(stuck: Stuck) -> None:
     one: Delivery[Item] = Delivery("hopsml-test", stuck, Numbers())
-    for number in range(delivery.MOST_UPDATES + 100):
+    for number in range(callbacks.MOST_UPDATES + 100):
         one.put(("update", number))
     assert stuck.called.wait(WAIT_S)
     assert not one.settle(0.05)
@@ -122,7 +122,7 @@ def test_who_puts_never_waits_and_what_is_skipped_is_told(stuck: Stuck) -> None:
     numbers = [item[1] for (item,) in stuck.came]
     # One is being handled while the others wait.
     assert -100 <= min(numbers) <= -98
-    assert numbers[-1] in (delivery.MOST_UPDATES + 99, delivery.MOST_UPDATES + 98)
+    assert numbers[-1] in (callbacks.MOST_UPDATES + 99, callbacks.MOST_UPDATES + 98)
 
 
 def test_an_observer_that_raises_is_dropped_and_others_are_told() -> None:
@@ -255,7 +255,7 @@ def test_threads_of_ours_do_not_wait_for_logging_handlers(module: str, stuck: St
         assert stuck.called.wait(WAIT_S)
         assert len(stuck.came) == 1
         stuck.go.set()
-        assert delivery.RECORDS.settle(WAIT_S)
+        assert callbacks.RECORDS.settle(WAIT_S)
         assert len(stuck.came) == 3
     finally:
         logging.getLogger(logger.name).removeHandler(handler)

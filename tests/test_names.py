@@ -13,15 +13,11 @@ PACKAGE = Path(__file__).parents[1] / "hopsml"
 # One thing seen from two sides; a name that means two things has no place here.
 SAME_THING = {
     # Maggy's call forms of what hopsml has: the name is Maggy's.
-    "Asha", "GridSearch", "RandomSearch", "Reporter", "SingleRun", "Trial",
-    # What an agent says, and what the gang then hears.
-    "Committed", "Persisted",
-    # What the search decides of a trial, and what its lane is told.
-    "EndTrial",
+    "Trial",
     # One optimizer, for Keras and for torch.
     "LAMB", "LARS", "RMSpropWarmup",
-    # What happens to either state machine, the gang and the search's dispatch, and how both end.
-    "CancelAsked", "Conclude", "Tick",
+    # The clock's event of either state machine, of a group and of a search.
+    "Tick",
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ OTHERS = (
     "yarn/",
     "tracking/mlflow/",
     "submission/",
-    "airflow/keeper.py",
+    "airflow/supervisor.py",
     "maggy/trial.py",
 )
 

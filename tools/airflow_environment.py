@@ -1,9 +1,9 @@
-"""Make .cache/airflow/venv: Airflow as requirements/airflow.txt pins it, and this project, editable.
+"""Create .cache/airflow/venv with the Airflow of requirements/airflow.txt and this project, editable.
 
     .venv/bin/python -m tools.airflow_environment
 
-An environment of its own because Airflow pins much that the project's packages want otherwise; neither Spark nor
-TensorFlow is in it. Nothing is done while it is newer than its requirements. Two callers at once: the second waits.
+Airflow needs a separate environment, because it pins other versions of packages that the project needs. It contains neither
+Spark nor TensorFlow. Nothing is done while it is newer than its requirements. Of two concurrent callers the second waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ SOURCES = (REQUIREMENTS, ROOT / "setup.py")
 
 
 def ensure() -> Path:
-    """The environment's interpreter; Missing or CalledProcessError when it cannot be made."""
+    """Create the environment unless it is current, and return its interpreter.
+
+    Raises:
+        Missing: packages cannot be fetched.
+        subprocess.CalledProcessError: another command failed.
+    """
     HOME.mkdir(parents=True, exist_ok=True)
     stamp = VENV / ".complete"
     with (HOME / "setup.lock").open("w") as lock:

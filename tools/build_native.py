@@ -1,14 +1,14 @@
-"""Build the native libraries, where something changed: ``python -m tools.build_native [--sanitize thread|address]``.
+"""Build the native libraries whose sources changed: ``python -m tools.build_native [--sanitize thread|address]``.
 
     hopsml/collective/lib/libhopsml_collective.so        of native/collective/, with the compiler $CXX, or g++
-    hopsml/collective/lib/libhopsml_server.so            of native/server/, with what native/collective/ has of SHA-256
+    hopsml/collective/lib/libhopsml_server.so            of native/server/, with SHA-256 of native/collective/
     hopsml/training/data/lib/libhopsml_rows.so           of native/rows/
     hopsml/training/tensorflow/lib/libhopsml_tensorflow-<version>.so
-                                                         of native/tensorflow/, for the TensorFlow that is installed
+                                                         of native/tensorflow/, for the installed TensorFlow
 
-Standard library only, since ``make setup`` calls it. What is beside the library says of which sources and options it was
-made; several builds at once are no harm, as each puts its result in place by a rename. As many compilers as there are
-processors run at once. Sanitized libraries, and the objects that libraries and tests' programs share, are put in
+It uses the standard library only, since ``make setup`` calls it. A ``.built-of`` file in the folder of each library has the
+digest of its sources and options. Concurrent builds are safe, because each renames its result into place. At most as many
+compilers as processors run at once. Sanitized libraries, and objects that libraries and test programs share, are in
 ``.cache/native/``.
 """
 
@@ -38,22 +38,22 @@ CACHE = ROOT / ".cache" / "native"
 TENSORFLOW_SOURCES = ROOT / "native" / "tensorflow"
 TENSORFLOW_LIBRARIES = ROOT / "hopsml" / "training" / "tensorflow" / "lib"
 TENSORFLOW_PACKAGES = ("tensorflow", "tensorflow-cpu")
-# Each rounding happens where the source has it: the result of a reduction must not depend on the machine.
+# No contraction of roundings: the result of a reduction must not depend on the machine.
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
-COMPILERS = threading.BoundedSemaphore(os.cpu_count() or 1)  # that run at once
+COMPILERS = threading.BoundedSemaphore(os.cpu_count() or 1)  # limit of concurrent compilers
 
 
 class NoCompiler(Exception):
-    """There is no C++ compiler; the message says what to do."""
+    """Error of a missing C++ compiler; the message has the remedy."""
 
 
 def target(sanitize: str = "") -> Path:
-    """Where the library is put."""
+    """Return the path of the collective library; ``sanitize``: as in ``build``."""
     return (CACHE / sanitize if sanitize else ROOT / "hopsml" / "collective" / "lib") / NAME
 
 
 def compiler() -> str:
-    """The path of the C++ compiler; NoCompiler when there is none."""
+    """Return the path of the C++ compiler; raise NoCompiler if there is none."""
     wanted = os.environ.get("CXX") or "g++"
     found = shutil.which(wanted)
     if found is None:
@@ -66,30 +66,35 @@ def compiler() -> str:
 
 
 def build(sanitize: str = "") -> Path:
-    """The library, built unless it is there and current.
+    """Build the collective library unless it is current, and return its path.
 
     Args:
         sanitize: "thread" or "address", for tests; "": neither.
 
     Raises:
-        NoCompiler: there is none.
-        subprocess.CalledProcessError: the compiler failed; its ``stderr`` says why.
+        NoCompiler: there is no compiler.
+        subprocess.CalledProcessError: the compiler failed; its ``stderr`` has the reason.
     """
     return _build(target(sanitize), sorted(SOURCES.glob("*.cc")), ["-shared"], sanitize)
 
 
 def build_server() -> Path:
-    """The guard of TensorFlow's server; errors as of ``build``."""
+    """Build the guard of TensorFlow's server unless it is current; errors as in ``build``."""
     return _build(SERVER, [*sorted(SERVER_SOURCES.glob("*.cc")), SOURCES / "sha256.cc"], ["-shared"], "")
 
 
 def build_rows() -> Path:
-    """What gathers rows of data sets; errors as of ``build``."""
+    """Build the library that gathers rows of data sets unless it is current; errors as in ``build``."""
     return _build(ROWS, sorted(ROWS_SOURCES.glob("*.cc")), ["-shared"], "")
 
 
 def build_program(name: str, sanitize: str = "") -> Path:
-    """A program of native/collective_tests/ with all of the library in it; arguments and errors as of ``build``."""
+    """Build a program of native/collective_tests/ with the whole library; errors as in ``build``.
+
+    Args:
+        name: stem of the program's source file.
+        sanitize: as in ``build``.
+    """
     sources = [*sorted(SOURCES.glob("*.cc")), PROGRAMS / f"{name}.cc"]
     return _build(CACHE / (sanitize or "plain") / name, sources, [], sanitize)
 
@@ -101,13 +106,13 @@ def _build(product: Path, sources: Sequence[Path], kind: list[str], sanitize: st
     wanted = _digest([*options, *kind], [*sources, *headers])
     if not _is_current(product, wanted):
         objects = _objects(sources, [compiler(), *options], CACHE / (sanitize or "plain") / "objects")
-        _make(product, [compiler(), *options, *kind, *map(str, objects), "-ldl"])  # of older systems' libc
+        _make(product, [compiler(), *options, *kind, *map(str, objects), "-ldl"])  # -ldl for the libc of older systems
         product.with_suffix(".built-of").write_text(wanted)
     return product
 
 
 def _objects(sources: Sequence[Path], command: list[str], folder: Path) -> list[Path]:
-    """One for each source, compiled unless it is there; its name says of what it was made."""
+    """Compile each source unless its object exists, and return the objects; their names contain a digest of their inputs."""
 
     def compiled(source: Path) -> Path:
         digest = _digest(command, [source, *sorted(source.parent.glob("*.h")), *sorted(SOURCES.glob("*.h"))])
@@ -124,7 +129,7 @@ def _objects(sources: Sequence[Path], command: list[str], folder: Path) -> list[
 
 
 def tensorflow_version() -> str | None:
-    """Of the TensorFlow that is installed beside this Python; None for none."""
+    """Return the version of the TensorFlow that is installed for this Python; None if there is none."""
     for package in TENSORFLOW_PACKAGES:
         try:
             return importlib.metadata.version(package)
@@ -134,9 +139,9 @@ def tensorflow_version() -> str | None:
 
 
 def build_for_tensorflow(version: str) -> Path:
-    """TensorFlow's operations, built unless they are there and current; the collective is there.
+    """Build TensorFlow's operations for a version unless they are current; errors as in ``build``.
 
-    Raises NoCompiler, subprocess.CalledProcessError.
+    The collective library must exist.
     """
     library, wanted = _for_tensorflow(version)
     if not _is_current(library, wanted):
@@ -151,7 +156,7 @@ def build_for_tensorflow(version: str) -> Path:
 
 
 def _for_tensorflow(version: str) -> tuple[Path, str]:
-    """The library, and the digest of what it is made of."""
+    """Return the path of the library, and the digest of its inputs."""
     library = TENSORFLOW_LIBRARIES / f"libhopsml_tensorflow-{version}.so"
     return library, _digest(_options_for_tensorflow(version), [*_sources_for_tensorflow(), SOURCES / "collective.h"])
 
@@ -165,20 +170,20 @@ def _options_for_tensorflow(version: str) -> list[str]:
 
 
 def _object_for_tensorflow(version: str) -> tuple[Path, list[str]]:
-    """What is compiled, which does not need the collective, and what it has to be linked with."""
+    """Compile the operations, which does not need the collective; return the object and the linker's options."""
     _, wanted = _for_tensorflow(version)
     found = compiler()
     includes, linked = _flags_of_tensorflow()
     made = CACHE / "plain" / "objects" / f"tensorflow-{wanted[:20]}.o"
     if not made.exists():
-        # In one piece: TensorFlow's headers are most of the work.
+        # As one source: TensorFlow's headers are most of the work.
         whole = "".join(f'#include "{path}"\n' for path in _sources_for_tensorflow() if path.suffix == ".cc")
         _make(made, [found, *_options_for_tensorflow(version), *includes, "-c", "-x", "c++", "-"], whole)
     return made, linked
 
 
 def _flags_of_tensorflow() -> tuple[list[str], list[str]]:
-    """For the compiler, and for the linker. Its headers' own warnings are not ours."""
+    """Return TensorFlow's options for the compiler and for the linker; warnings of its headers are disabled."""
     code = "import tensorflow.sysconfig as s; print(*s.get_compile_flags()); print(*s.get_link_flags())"
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     asked = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
@@ -192,7 +197,7 @@ def _is_current(library: Path, wanted: str) -> bool:
 
 
 def _make(product: Path, command: list[str], source: str = "") -> None:
-    """Run the compiler, with ``source`` as its input, and put what it makes in place."""
+    """Run the compiler with ``source`` as its input, and rename the result into place."""
     product.parent.mkdir(parents=True, exist_ok=True)
     part = product.with_name(f"{product.name}.{os.getpid()}.part")
     try:
@@ -204,7 +209,7 @@ def _make(product: Path, command: list[str], source: str = "") -> None:
 
 
 def _digest(options: Sequence[str], files: Sequence[Path]) -> str:
-    """Of all that the library is made of."""
+    """Return the digest of a library's options and source files."""
     digest = hashlib.sha256(repr([os.environ.get("CXX"), *options]).encode())
     for path in files:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -212,10 +217,10 @@ def _digest(options: Sequence[str], files: Sequence[Path]) -> str:
 
 
 def build_all(sanitize: str = "") -> None:
-    """Every library, TensorFlow's where TensorFlow is; errors as of ``build``."""
+    """Build every library, and TensorFlow's if TensorFlow is installed; errors as in ``build``."""
     version = None if sanitize else tensorflow_version()
     library, wanted = _for_tensorflow(version) if version else (Path(), "")
-    with ThreadPoolExecutor(1) as beside:  # the longest of all begins first
+    with ThreadPoolExecutor(1) as beside:  # the longest compilation begins first
         early = beside.submit(_object_for_tensorflow, version) if version and not _is_current(library, wanted) else None
         build(sanitize)
         build_server()
@@ -227,7 +232,7 @@ def build_all(sanitize: str = "") -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Build, and say what hinders."""
+    """Build all libraries, or print the reason why this is not possible."""
     parser = argparse.ArgumentParser(prog="build_native", description=__doc__.splitlines()[0])
     parser.add_argument("--sanitize", choices=("thread", "address"), default="")
     parser.add_argument("--stamp", type=Path, help="touched when all is done that can be")

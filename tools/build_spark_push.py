@@ -1,8 +1,8 @@
-"""Build the classes by which Spark's JVM brings rows to workers, unless current: ``python -m tools.build_spark_push``.
+"""Build the classes by which Spark's JVM sends rows to workers, unless current: ``python -m tools.build_spark_push``.
 
-    hopsml/training/data/lib/hopsml-spark-push.jar       of native/spark_push/, for the pyspark that is installed
+    hopsml/training/data/lib/hopsml-spark-push.jar       of native/spark_push/, for the installed pyspark
 
-Standard library only, as ``tools/build_native.py``, which calls it.
+It uses the standard library only, as ``tools/build_native.py`` does.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ OPTIONS = ("--release", "17", "-proc:none", "-nowarn", "-encoding", "UTF-8")
 
 
 class NoJavac(Exception):
-    """There is no Java compiler, or no Spark; the message says what is lost."""
+    """Error of a missing Java compiler or Spark; the message has the consequences."""
 
 
 def build() -> Path:
-    """The jar, built unless it is there and current.
+    """Build the jar unless it is current, and return its path.
 
-    Raises NoJavac; CalledProcessError where the compiler failed, whose ``stderr`` says why.
+    Raises:
+        NoJavac: there is no compiler or no Spark.
+        subprocess.CalledProcessError: the compiler failed; its ``stderr`` has the reason.
     """
     spark = _spark()
     sources = sorted(SOURCES.glob("*.java"))
@@ -69,7 +71,7 @@ def _digest(spark: str, sources: list[Path]) -> str:
 
 
 def _pack(classes: Path) -> None:
-    """Into the jar, by a rename: several builds at once are no harm."""
+    """Write the classes into the jar by a rename, so that concurrent builds are safe."""
     JAR.parent.mkdir(parents=True, exist_ok=True)
     descriptor, part = tempfile.mkstemp(dir=JAR.parent)
     with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as jar:
@@ -80,7 +82,7 @@ def _pack(classes: Path) -> None:
 
 
 def main() -> None:
-    """Build, or say what is lost."""
+    """Build the jar, or print the consequences if this is not possible."""
     try:
         build()
     except NoJavac as lost:

@@ -1,11 +1,11 @@
-"""Build TensorFlow's file system for ``hdfs://``, where something changed: ``python -m tools.build_tf_hdfs [--lock]``.
+"""Build TensorFlow's file system for ``hdfs://`` if its sources changed: ``python -m tools.build_tf_hdfs [--lock]``.
 
-    hopsml/training/tensorflow/lib/libhopsml_tf_hdfs.so       of native/tf_hdfs/, with ``cargo``: any TensorFlow's
+    hopsml/training/tensorflow/lib/libhopsml_tf_hdfs.so       of native/tf_hdfs/, with ``cargo``, for any TensorFlow
 
-It takes one to three minutes where nothing is cached, so ``make setup`` and ``make demo`` do without it: ``make wheel``,
-``make tf-hdfs`` and the tests that need it call this. The crates are those of ``native/tf_hdfs/crates.lock``, by checksum;
-``--lock`` chooses them anew. One of them, ``hdfs-native``, is built from a copy that is mended (``_MENDED``).
-Standard library only, as tools/build_native.py, which see for how several builds at once go well.
+It takes one to three minutes without a cache, so ``make setup`` and ``make demo`` do not call it; ``make wheel``,
+``make tf-hdfs`` and the tests that need it do. The crates are those of ``native/tf_hdfs/crates.lock``, by checksum;
+``--lock`` selects their newest versions. One of them, ``hdfs-native``, is built from a patched copy (``_MENDED``).
+It uses the standard library only, as tools/build_native.py does. A lock makes concurrent builds wait.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ LIBRARY = ROOT / "hopsml" / "training" / "tensorflow" / "lib" / "libhopsml_tf_hd
 CACHE = ROOT / ".cache" / "native" / "tf_hdfs"
 CRATE = "hdfs-native"
 
-# File of the crate, its text, and what comes in the text's place.
+# File of the crate, its text, and the replacement.
 _MENDED = (
-    # The last block of a file that is being written, or was closed a moment ago, does not count in its length: a reader
-    # sees an empty file, without an error.
+    # Without this the last block of a file that is being written, or was just closed, does not count in its length: a
+    # reader sees an empty file, without an error.
     (
         "src/client.rs",
         "        if let Some(locations) = located_info.locations {\n            let ec_schema",
@@ -52,7 +52,7 @@ _MENDED = (
         "            }\n"
         "            let ec_schema",
     ),
-    # Whether a file that is opened again is the same one.
+    # Identifies a file that is opened again.
     (
         "src/file.rs",
         "    /// Returns the total size of the file\n",
@@ -62,13 +62,13 @@ _MENDED = (
         "    }\n\n"
         "    /// Returns the total size of the file\n",
     ),
-    # A DataNode that is silent while a file is written is replaced only after this time, when the step's deadline is over.
+    # Time after which a silent DataNode of a writer is replaced; the default is longer than the step's deadline.
     (
         "src/hdfs/block_writer.rs",
         "const ACK_READ_TIMEOUT: Duration = Duration::from_secs(60);",
         "const ACK_READ_TIMEOUT: Duration = Duration::from_secs(10);",
     ),
-    # Sockets to DataNodes are kept for 3 s: not those of the process that this one was forked from.
+    # Sockets to DataNodes are reused for 3 s; a forked process must not reuse those of its parent.
     (
         "src/hdfs/connection.rs",
         "        self.remove_expired();\n\n        let url",
@@ -83,11 +83,11 @@ _MENDED = (
 
 
 class NoCargo(Exception):
-    """Rust's ``cargo`` is missing; the message says what is lost, and what to do."""
+    """Error of a missing ``cargo``; the message has the consequences and the remedy."""
 
 
 def cargo() -> str:
-    """The path of ``$CARGO``, or ``cargo``; NoCargo when there is none."""
+    """Return the path of ``$CARGO``, or of ``cargo``; raise NoCargo if there is none."""
     wanted = os.environ.get("CARGO") or "cargo"
     found = shutil.which(wanted)
     if found is None:
@@ -99,11 +99,11 @@ def cargo() -> str:
 
 
 def build() -> Path:
-    """The library, built unless it is there and current.
+    """Build the library unless it is current, and return its path.
 
     Raises:
-        NoCargo: there is no Rust.
-        subprocess.CalledProcessError: it does not compile, or crates cannot be fetched; its ``stderr`` says why.
+        NoCargo: Rust is not installed.
+        subprocess.CalledProcessError: it does not compile, or crates cannot be fetched; ``stderr`` has the reason.
     """
     stamp, wanted = LIBRARY.with_suffix(".built-of"), _digest()
     with _alone():
@@ -119,7 +119,7 @@ def build() -> Path:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """While others wait: a build fills the processors, and lays out sources."""
+    """Hold the lock of builds: a build uses all processors, and replaces the copied sources."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -127,21 +127,21 @@ def _alone() -> Iterator[None]:
 
 
 def test() -> str:
-    """What the library's own tests say; errors as of ``build``."""
+    """Run the library's own tests and return their output; errors as in ``build``."""
     with _alone():
         return _by_cargo(CACHE / "sources", "test")
 
 
 def _compiled(folder: Path) -> Path:
-    """The library as cargo leaves it, of sources laid out in ``folder``."""
+    """Build the library from sources in ``folder``, and return cargo's result."""
     _by_cargo(folder, "build", "--quiet")
     return CACHE / "target" / "release" / LIBRARY.name
 
 
 def _by_cargo(folder: Path, *verb: str) -> str:
-    """What cargo tells when it builds or tests with the crates that are locked, one of them mended."""
+    """Run a verb of cargo with the locked crates, one of them patched, and return its output."""
     laid_out, wanted = folder / ".laid-out-of", _digest()
-    if not (laid_out.exists() and laid_out.read_text() == wanted):  # else cargo would compile it all again
+    if not (laid_out.exists() and laid_out.read_text() == wanted):  # otherwise cargo would compile everything again
         _lay_out(folder, LOCK.read_text(encoding="utf-8"))
         _run(folder, "fetch", "--locked", "--quiet")
         _mend(_source_of(folder, CRATE), folder / CRATE)
@@ -153,7 +153,7 @@ def _by_cargo(folder: Path, *verb: str) -> str:
 
 
 def _lay_out(folder: Path, lock: str) -> None:
-    """Our sources, and Cargo's lock file with the registry's name, which Cargo itself tells."""
+    """Copy the sources, and write Cargo's lock file with the registry's name, which Cargo generates."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(SOURCES, folder)
     _run(folder, "generate-lockfile", "--quiet")
@@ -165,7 +165,7 @@ def _lay_out(folder: Path, lock: str) -> None:
 
 
 def _source_of(folder: Path, crate: str) -> Path:
-    """The folder into which cargo has fetched a crate."""
+    """Return the folder into which cargo has fetched a crate."""
     told = json.loads(_run(folder, "metadata", "--format-version", "1", "--locked", "--offline"))
     return next(Path(package["manifest_path"]).parent for package in told["packages"] if package["name"] == crate)
 
@@ -182,13 +182,13 @@ def _mend(source: Path, copy: Path) -> None:
 
 
 def _packages(lock: Path) -> dict[tuple[str, str], Any]:
-    """Checksum by name and version; None for what is no registry's."""
+    """Return checksums by name and version; None for packages that are not from a registry."""
     packages = tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
     return {(package["name"], package["version"]): package.get("checksum") for package in packages}
 
 
 def _compare(built: dict[tuple[str, str], Any], locked: dict[tuple[str, str], Any]) -> None:
-    """Cargo may write its lock file anew where a crate is replaced by a folder: nothing else may have changed."""
+    """Raise ValueError if cargo used other crates than the locked ones, apart from the patched one."""
     other = {package for package, checksum in built.items() if package[0] != CRATE and locked.get(package) != checksum}
     if other:
         raise ValueError(f"cargo took crates that are not in native/tf_hdfs/crates.lock: {sorted(other)}")
@@ -201,7 +201,7 @@ def _run(folder: Path, *arguments: str) -> str:
 
 
 def _digest() -> str:
-    """Of all that the library is made of."""
+    """Return the digest of the library's patches and source files."""
     digest = hashlib.sha256(repr(_MENDED).encode())
     for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -209,7 +209,7 @@ def _digest() -> str:
 
 
 def lock() -> None:
-    """Choose the crates anew, the newest that fit native/tf_hdfs/Cargo.toml; errors as of ``build``."""
+    """Lock the newest crates that satisfy native/tf_hdfs/Cargo.toml; errors as in ``build``."""
     with _alone():
         _lay_out(CACHE / "sources", "")
         _run(CACHE / "sources", "generate-lockfile", "--quiet")
@@ -220,7 +220,7 @@ def lock() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Build, and say what hinders."""
+    """Build the library or lock the crates; print the reason if this is not possible."""
     parser = argparse.ArgumentParser(prog="build_tf_hdfs", description=__doc__.splitlines()[0])
     parser.add_argument("--lock", action="store_true", help="choose the crates anew, and build nothing")
     parser.add_argument("--if-possible", action="store_true", help="without cargo: say what is lost, and go on")

@@ -1,4 +1,4 @@
-"""``make demo``: digits on two real Spark executors of this machine, both ways; everything stays below ./.hopsml."""
+"""``make demo``: train digits on two Spark executors of this machine over both collectives; files stay below ./.hopsml."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LEAST_ACCURACY = 0.97
 
 
 def main() -> int:
-    """Run the job as a person would; fail when the network has not learnt."""
+    """Run the job as a user would; return an error status if the accuracy is too low."""
     print(
         "hopsml demo: a convolutional network on scikit-learn's digits, two Spark executors (local-cluster); "
         "over TensorFlow's collectives, then over hopsml's",
         flush=True,
     )
     environment = {**os.environ, "HOPSML_PROFILE": "local-cluster"}
-    environment.setdefault("HOPSML_SPARK_MASTER", "local-cluster[2,1,1024]")  # one worker each
+    environment.setdefault("HOPSML_SPARK_MASTER", "local-cluster[2,1,1024]")  # one worker for each executor
     environment.setdefault("HOPSML_PROJECT_URL", f"file://{ROOT / '.hopsml'}")
     job = subprocess.Popen([sys.executable, str(SCRIPT)], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     last = ""

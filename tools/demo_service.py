@@ -1,7 +1,7 @@
-"""``make demo-service``: the job service on a real YARN; it is killed by -9 in the middle, and nothing is lost or doubled.
+"""``make demo-service``: kill the job service on a real YARN by -9, and check that no job is lost or doubled.
 
-Submits ``spark_jobs/digits_job`` (a search, an elastic training, an evaluator) and two jobs beside it, kills the service
-while they run and wait, starts it anew, and waits for the end. Ends with one line of JSON.
+It submits ``spark_jobs/digits_job`` (a search, an elastic training, an evaluator) and two further jobs, kills the service
+while they run and wait, restarts it, and waits for the end. The last line of output is JSON.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ HOME = ROOT / ".cache" / "hadoop" / "demo-service"
 CODE = ROOT / "spark_jobs" / "digits_job"
 WAIT_S = 900.0
 SHAPE = Shape(nodemanagers=2, memory_mb=6144, vcores=6)
-# A job of one task, of the same functions.
+# A job with one task that calls the same functions.
 ALONE = (
     "name: {name}\ntime_limit: 30m\ntasks: {{main: {{function: digits_job.py:{function}, framework: distributed}}}}\n"
 )
 
 
 def main() -> int:
-    """Start everything, play, stop everything."""
+    """Start the cluster, run the demo, stop the cluster; return the exit status."""
     say("fetching Hadoop's jars (once)")
     jars = ensure_jars()
     cluster = Cluster(HOME)
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 class Server:
-    """``hopsml server``, one process after the other over the same state."""
+    """Successive processes of ``hopsml server`` with the same state."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -75,7 +75,7 @@ class Server:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Client:
-        """Returns when it answers."""
+        """Start a server process and return its client when it answers."""
         command = [sys.executable, "-c", "from hopsml.cli import main; main()", "server", "--profile", "demo"]
         command += ["--state", str(self._folder / "state")]
         self._process = subprocess.Popen(command, env=self._environment, stdout=subprocess.PIPE, text=True)
@@ -87,7 +87,7 @@ class Server:
         return Client(url, token)
 
     def end(self, number: signal.Signals) -> None:
-        """Signal it, and wait."""
+        """Send a signal to the server process, and wait for its end."""
         if self._process is not None and self._process.stdout is not None:
             self._process.send_signal(number)
             self._process.wait()
@@ -96,7 +96,7 @@ class Server:
 
 
 def play(cluster: Cluster, folder: Path) -> dict[str, int]:
-    """Submit, kill, start anew, wait; what came of it."""
+    """Submit the jobs, kill and restart the service, wait for the jobs, and return the counts."""
     server = Server(cluster, folder)
     try:
         client = server.start()
@@ -115,7 +115,7 @@ def play(cluster: Cluster, folder: Path) -> dict[str, int]:
 
 
 def alone(folder: Path) -> list[Path]:
-    """Files of two more jobs, with the same code."""
+    """Write the files of two more jobs with the same code, and return them."""
     code = folder / "code"
     shutil.copytree(CODE, code)
     paths = []
@@ -126,7 +126,7 @@ def alone(folder: Path) -> list[Path]:
 
 
 def told(client: Client, jobs: list[ServiceJob]) -> list[str]:
-    """How jobs stand."""
+    """Return a text with the state of each job, and why it waits."""
     return [
         f"{found.id} {found.state}" + (f" ({found.why})" if found.why else "")
         for found in map(client.job, (job.id for job in jobs))
@@ -134,7 +134,7 @@ def told(client: Client, jobs: list[ServiceJob]) -> list[str]:
 
 
 def wait_for(client: Client, job: ServiceJob, *states: Lifecycle) -> Lifecycle:
-    """Say each change, until it is in one of these states."""
+    """Print each change of a job until it is in one of these states; return the state."""
     last, deadline = "", time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         found = client.job(job.id)
@@ -148,7 +148,7 @@ def wait_for(client: Client, job: ServiceJob, *states: Lifecycle) -> Lifecycle:
 
 
 def count(cluster: Cluster, client: Client, jobs: list[ServiceJob], states: dict[str, Lifecycle]) -> dict[str, int]:
-    """By what YARN says of all applications: those that were started twice for one launch, those that still run."""
+    """Return the counts of lost jobs, of launches that YARN started twice, and of applications that still run."""
     listed = cluster.resource_manager.applications()
     tags = [tag for app in listed for tag in str(app.get("applicationTags", "")).split(",") if tag.count("-") > 3]
     launches = {one.tag for job in jobs for one in client.job(job.id).applications}
@@ -165,7 +165,7 @@ def count(cluster: Cluster, client: Client, jobs: list[ServiceJob], states: dict
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(f"hopsml demo-service: {text}", flush=True)
 
 

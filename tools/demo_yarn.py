@@ -1,6 +1,6 @@
-"""``make demo-yarn``: the same job by spark-submit in cluster mode on a real HDFS and YARN, one executor for each GPU.
+"""``make demo-yarn``: train digits by spark-submit in cluster mode on a real HDFS and YARN, one executor for each GPU.
 
-The cluster is started for this and stopped afterwards, whatever happens. GPUs are emulated where there are none.
+The cluster is started for this and stopped afterwards, whatever happens. GPUs are emulated if there are none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOME = ROOT / ".cache" / "hadoop" / "demo"
 
 
 def main() -> int:
-    """Start the cluster, submit, show what came of it, stop the cluster."""
+    """Start the cluster, submit the job, show the result, stop the cluster; return the exit status."""
     began = time.monotonic()
     say("fetching Hadoop's jars (once)")
     jars = ensure_jars()
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def train(cluster: Cluster) -> dict[str, Any]:
-    """spark-submit in cluster mode; returns what the run left in HDFS."""
+    """Run spark-submit in cluster mode, and return the record of the run in HDFS."""
     project = f"{cluster.namenode_url}/Projects/demo"
     conf = spark_conf(executors=2, memory="1g", gpus=1)
     conf["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] = project
@@ -61,7 +61,7 @@ def train(cluster: Cluster) -> dict[str, Any]:
 
 
 def follow(job: subprocess.Popen[str]) -> str:
-    """Print YARN's states as they change; returns the application's id."""
+    """Print changes of YARN's state, and return the application's id."""
     app_id = last = ""
     assert job.stderr is not None
     for line in job.stderr:
@@ -79,7 +79,7 @@ def follow(job: subprocess.Popen[str]) -> str:
 
 
 def show(project: str, app_id: str, final: str) -> dict[str, Any]:
-    """The files of the run in HDFS, and its record."""
+    """Print the files of the run in HDFS, and return its record."""
     run = urls.join(project, "Experiments", f"{app_id}_1")
     say(f"files in {run}:")
     for file in sorted(filesystem.walk(run), key=lambda file: file.url):
@@ -102,7 +102,7 @@ def show(project: str, app_id: str, final: str) -> dict[str, Any]:
 
 
 def read(url: str) -> dict[str, Any]:
-    """A JSON file on any store; empty when it is not there."""
+    """Return the contents of a JSON file on any store; an empty dict if it does not exist."""
     if not filesystem.exists(url):
         return {}
     content: dict[str, Any] = json.loads(filesystem.for_url(url).read_bytes(url))
@@ -110,7 +110,7 @@ def read(url: str) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(f"hopsml demo-yarn: {text}", flush=True)
 
 

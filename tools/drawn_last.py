@@ -1,6 +1,6 @@
-"""A plugin of pytest for `make mutants`: tests that draw examples come last, and one that fails is not made smaller.
+"""pytest plugin of `make mutants`: run tests that draw examples last, and do not shrink failing examples.
 
-Most changes are noticed by a test that takes a millisecond; to search for the smallest example of one takes seconds.
+Most mutants are detected by a test that takes a millisecond; searching for the smallest failing example takes seconds.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from hypothesis import Phase, settings
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
-    """Draw the same examples each time, and tell nothing more of one that fails."""
+    """Draw the same examples each time, and report failing ones without shrinking them."""
     settings.register_profile("mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
     settings.load_profile("mutants")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what is cheap before what draws examples."""
+    """Sort tests that draw examples to the end."""
     items.sort(key=lambda item: getattr(getattr(item, "obj", None), "is_hypothesis_test", False))

@@ -1,10 +1,10 @@
-"""Run a clean-up command when the process that started something is gone, however it ended.
+"""Run a clean-up command when the process that started something has ended, in any way.
 
     guard = guard_for(["stop-everything", ...])   # in the starter
     guard.dismiss()                               # after an orderly stop
 
-A ``finally`` does not run after kill -9. The guard is a small process of its own session that waits for its
-parent on a pidfd: nothing is polled, and no pid that was given to somebody else can deceive it.
+A ``finally`` does not run after kill -9. The guard is a small process in a separate session that waits for its
+parent on a pidfd: it does not poll, and a reused pid cannot mislead it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Guard:
-    """A guard that is on duty for this process."""
+    """Guard process that waits for the end of this process."""
 
     process: subprocess.Popen[bytes]
 
@@ -36,7 +36,7 @@ class Guard:
 def guard_for(command: Sequence[str]) -> Guard:
     """Start a guard that runs ``command`` (from the project's root) once this process has ended.
 
-    Returns when the guard is on duty. RuntimeError when it could not be.
+    Returns when the guard waits. Raises RuntimeError if it did not start.
     """
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).resolve()), str(os.getpid()), *command],
@@ -56,7 +56,7 @@ def main(owner: int, command: Sequence[str]) -> None:
     """Wait for the end of ``owner``, then become ``command``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watched = os.pidfd_open(owner)
-    if os.getppid() == owner:  # else it ended before it could be watched, and the pid may be somebody else's
+    if os.getppid() == owner:  # otherwise it ended before it could be watched, and the pid may be reused
         os.write(1, b"on duty\n")
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

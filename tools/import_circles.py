@@ -1,8 +1,8 @@
-"""No file imports itself over others: ``python -m tools.import_circles`` names each circle of files under ``hopsml/``.
+"""Find circular imports: ``python -m tools.import_circles`` prints each circle of files under ``hopsml/``.
 
-Every import counts, those within functions and those for type checkers, too: they hide a circle, they do not open it. When
-this was written the strictest rule cost two repairs, so there was no need for a laxer one. A package's ``__init__`` counts
-where a name is taken from it that is no file of it.
+Every import counts, including those within functions and those for type checkers, which only hide a circle. When this was
+written the strictest rule required two repairs, so a laxer one was not necessary. A package's ``__init__`` counts if a name
+is imported from it that is not one of its files.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ PACKAGE = "hopsml"
 
 
 def modules(root: Path, package: str) -> dict[str, Path]:
-    """Name of each module of the package -> its file."""
+    """Return the file of each module of the package, by the module's name."""
     files = sorted((root / package).rglob("*.py"))
     return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
 def imported(source: str, name: str, is_package: bool, known: Mapping[str, object]) -> set[str]:
-    """Those of the ``known`` modules that the source of module ``name`` imports, wherever in it."""
+    """Return those of the ``known`` modules that the source of module ``name`` imports, anywhere in it."""
     found = set()
     for full in _names(ast.parse(source), name if is_package else name.rpartition(".")[0]):
         while full and full not in known:  # a name within a module
@@ -43,7 +43,7 @@ def _names(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
-    """For each knot of modules that import each other the shortest circle of its first one; [] where there is none."""
+    """Return a shortest circle for each set of modules that import each other; [] if there is none."""
     found: list[list[str]] = []
     done: set[str] = set()
     for name in sorted(imports):
@@ -54,7 +54,7 @@ def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def _shortest(start: str, imports: Mapping[str, set[str]]) -> list[str]:
-    """The shortest way from a module back to itself, by breadth first; [] where there is none."""
+    """Return the shortest path from a module back to itself, by breadth-first search; [] if there is none."""
     ways = {start: [start]}
     queue = [start]
     for name in queue:
@@ -68,7 +68,7 @@ def _shortest(start: str, imports: Mapping[str, set[str]]) -> list[str]:
 
 
 def main() -> int:
-    """Print the circles; the exit status is 1 where there is one."""
+    """Print the circles and return exit status 1 if there is one."""
     files = modules(ROOT, PACKAGE)
     graph = {n: imported(p.read_text(), n, p.name == "__init__.py", files) for n, p in files.items()}
     found = circles(graph)

@@ -1,6 +1,6 @@
-"""The tables of fields in docs/reference/job.md, and the JSON schema beside it: both made of the code.
+"""Generate the tables of fields in docs/reference/job.md, and the JSON schema in its folder, from the code.
 
-python -m tools.job_reference      # writes them anew; a test compares them
+python -m tools.job_reference      # writes both files; a test compares them with the code
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _WORDS = {"string": "text", "integer": "whole number", "object": "table", "array
 
 
 def tables() -> str:
-    """Markdown: a table of the job's fields, and one of each of its parts."""
+    """Return Markdown with a table of the job's fields, and one for each of its parts."""
     whole = schema.schema()
     parts = [("The job", whole), *((title, whole["$defs"][name]) for name, title in _TITLES.items())]
     return "\n".join(f"### {title}\n\n{_table(part)}" for title, part in parts)
 
 
 def _table(part: dict[str, Any]) -> str:
-    rows = ["| field | kind | | example |", "|---|---|---|---|"]
+    rows = ["| field | kind | meaning | example |", "|---|---|---|---|"]
     for name, field in part["properties"].items():
         meaning = field["description"]
         if name in part.get("required", ()):
-            meaning += " Has to be there."
+            meaning += " Required."
         elif (default := field.get("default")) not in (None, "", [], {}):
-            meaning += f" Else {_shown(default)}."
+            meaning += f" Default: {_shown(default)}."
         rows.append(f"| `{name}` | {_kind(field)} | {meaning} | {_shown(field['examples'][0])} |")
     return "\n".join(rows) + "\n"
 
@@ -56,7 +56,7 @@ def _shown(value: Any) -> str:
 
 
 def main() -> None:
-    """Write both files anew."""
+    """Write both files again."""
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(f"{head}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
     SCHEMA.write_text(schema.text() + "\n", encoding="utf-8")

@@ -44,16 +44,16 @@ SURVIVED, NOT_REACHED, NOT_RUN = 0, (5, 33), None  # mutmut's exit codes; all ot
 
 @dataclass
 class Module:
-    """What became of the mutants of one module."""
+    """Results of the mutants of one module."""
 
     name: str
     total: int = 0
     not_run: int = 0
-    left: list[str] = field(default_factory=list)  # names of those that no test noticed
+    left: list[str] = field(default_factory=list)  # names of those that no test detected
 
 
 def ensure() -> Path:
-    """The folder with mutmut and what it needs besides the environment; CalledProcessError when it cannot be made."""
+    """Install mutmut and its requirements unless current, and return their folder; CalledProcessError if that fails."""
     stamp = SITE / ".complete"
     if not is_current(stamp, [REQUIREMENTS]):
         uv = (VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", PYTHON, "--no-deps", "--target", SITE)
@@ -63,7 +63,7 @@ def ensure() -> Path:
 
 
 def mutmut(*arguments: str, capture: bool = False) -> str:
-    """Run mutmut in the project's folder; what it printed, where ``capture`` is asked for."""
+    """Run mutmut in the project's folder; return its output if ``capture``, else ""."""
     environment = {**os.environ, "PYTHONPATH": str(ensure()), "PYTEST_ADDOPTS": "-p tools.drawn_last"}
     command = [str(PYTHON), "-m", "mutmut", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=capture, check=not capture)
@@ -95,7 +95,7 @@ def modules(records: Mapping[str, Mapping[str, int | None]], chosen: Container[s
 
 
 def draw(names: Sequence[str], count: int, seed: int) -> list[str]:
-    """Return a uniform random sample of ``count`` mutants without repetition, sorted; all where there are no more."""
+    """Return a uniform random sample of ``count`` mutants without repetition, sorted; all if there are no more."""
     return sorted(random.Random(seed).sample(sorted(names), min(count, len(names))))
 
 
@@ -105,13 +105,13 @@ def half_width(share: float, count: int) -> float:
 
 
 def share_left(found: Sequence[Module]) -> float:
-    """Survivors among all that were run; 0 where none was."""
+    """Return the share of survivors among all mutants that were run; 0 if none was."""
     run_ = sum(module.total - module.not_run for module in found)
     return sum(len(module.left) for module in found) / run_ if run_ else 0.0
 
 
 def summary(found: Sequence[Module]) -> dict[str, int]:
-    """Return the closing figures: how many mutants were run, and how many of them no test noticed."""
+    """Return the closing figures: numbers of mutants that were run, and that survived."""
     return {
         "mutants": sum(module.total - module.not_run for module in found),
         "survived": sum(len(module.left) for module in found),
@@ -119,22 +119,22 @@ def summary(found: Sequence[Module]) -> dict[str, int]:
 
 
 def change_of(name: str) -> str:
-    """The changed lines of a mutant: ``- old`` and ``+ new``."""
+    """Return the changed lines of a mutant: ``- old`` and ``+ new``."""
     lines = mutmut("show", name, capture=True).splitlines()
     return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
 
 
 def function_of(name: str) -> str:
-    """The function that a mutant changes, as one writes it: ``package.module.Class.method``."""
+    """Return the dotted name of the function that a mutant changes: ``package.module.Class.method``."""
     module, _, changed = re.sub(r"__mutmut_\d+$", "", name).rpartition(".")
     return f"{module}.{changed[1:].removeprefix('_').replace('ǁ', '.').removeprefix('.')}"
 
 
-Reasons = Mapping[str, Mapping[str, str]]  # function -> pattern of a changed line -> why no test can notice it
+Reasons = Mapping[str, Mapping[str, str]]  # function -> pattern of a changed line -> why no test can detect it
 
 
 def reason_for(function: str, change: str, reasons: Reasons) -> str:
-    """Why this change of the function makes no difference; "" where nobody says so."""
+    """Return the recorded reason why a change of the function has no effect; "" if there is none."""
     new = "\n".join(line for line in change.splitlines() if line.startswith("+"))
     return next((why for pattern, why in reasons.get(function, {}).items() if re.search(pattern, new)), "")
 

@@ -1,9 +1,9 @@
-"""Pictures of the page for docs/images, of a real run while it goes on: who holds the others up, a profile, files.
+"""Create pictures of the page for docs/images from an active run: the slow worker, a profile, files.
 
     python -m tools.page_screenshots [--folder docs/images] [--browser chromium]
 
-Four workers on this machine train a softmax regression with NumPy; rank 2 prepares its data badly, so that the others wait
-for it. py-spy looks at it, as `hopsml runs profile` has it look. Each page is photographed wide and narrow, light and dark.
+Four workers on this machine train a softmax regression with NumPy; rank 2 prepares its data inefficiently, so that the
+others wait for it. `hopsml runs profile` profiles it. Each page is photographed wide and narrow, light and dark.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ hopsml.experiment.collective_all_reduce(train, name="digits", num_workers=4)
 
 
 def main() -> None:
-    """Make ui-{profiles,ring,preview,table}-{1440,390}-{light,dark}.png."""
+    """Write the pictures ui-{profiles,ring,preview,table}-{1440,390}-{light,dark}.png."""
     parser = argparse.ArgumentParser(description="pictures of the page")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
     parser.add_argument("--browser", default=shutil.which("chromium") or "chromium", help="a Chromium or Chrome")
@@ -95,7 +95,7 @@ def main() -> None:
 
 @contextmanager
 def training(folder: Path) -> Iterator[Path]:
-    """The directory of a run that goes on, with samples of all its workers; it ends with the block."""
+    """Start a run that ends with the block; yield its directory once it has samples of all workers."""
     end, script = folder / "end", folder / "train.py"
     script.write_text(TRAIN)
     settings = {
@@ -119,12 +119,12 @@ def training(folder: Path) -> Iterator[Path]:
 
 
 def lines(path: Path) -> int:
-    """How many there are."""
+    """Return the number of lines of a file."""
     return path.read_bytes().count(b"\n")
 
 
 def wait(is_so: Any, process: subprocess.Popen[bytes]) -> None:
-    """Until something is so, while a process lives."""
+    """Wait until ``is_so()`` is true; exit if the process ends or the time is over."""
     deadline = time.monotonic() + TIMEOUT_S
     while not is_so():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -133,7 +133,7 @@ def wait(is_so: Any, process: subprocess.Popen[bytes]) -> None:
 
 
 def profile(run: Path) -> None:
-    """One of the slow worker; on a machine that is busy py-spy may not come to an end in time."""
+    """Profile the slow worker; repeated, as py-spy may not finish in time on a busy machine."""
     command = [
         sys.executable,
         "-m",
@@ -154,7 +154,7 @@ def profile(run: Path) -> None:
 
 @contextmanager
 def page(project: Path) -> Iterator[str]:
-    """The address of ``hopsml ui`` for a project."""
+    """Start ``hopsml ui`` for a project, and yield its address."""
     command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", f"file://{project}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
@@ -165,7 +165,14 @@ def page(project: Path) -> Iterator[str]:
 
 
 def photograph(run: Path, pages: dict[str, tuple[str, str, str]], folder: Path, browser: str) -> None:
-    """Each page in each size and theme. Of each: its place, what is waited for, and the button that is pressed then."""
+    """Photograph pages in each size and theme.
+
+    Args:
+        run: the run's directory.
+        pages: by name: path of the page, selector to wait for, and name of a button to press then, or "".
+        folder: where the pictures are written.
+        browser: path of a Chromium.
+    """
     from PIL import Image
     from playwright.sync_api import sync_playwright
 

@@ -1,8 +1,8 @@
-"""Play the events of a run's gang again and show what it decides: ``python -m tools.replay_gang RUN``.
+"""Replay the events of a run's gang and show its decisions: ``python -m tools.replay_gang RUN``.
 
-RUN is the directory, or the id, of a run that did not finish: its ``gang.jsonl`` is read, which ``gang_log.py`` writes. A
-line for each event from which something followed: the time, the event, the decisions, the phase where that is a new one.
-The exit status is 1 where this hopsml decides otherwise than the one that wrote the file.
+RUN is the directory, or the id, of a run that did not finish; its ``gang.jsonl``, written by ``gang_log.py``, is read. Each
+event with a consequence is shown with its time, the decisions, and the phase if it is a new one.
+The exit status is 1 if this hopsml decides differently from the one that wrote the file.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MACHINES: dict[str, type[Gang]] = {one.__name__: one for one in _KINDS}
 
 
 class Differs(Exception):
-    """The events do not lead to what was recorded."""
+    """Error of events that do not lead to the recorded decisions."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One event, what followed from it, and the phase after it."""
+    """One event with its actions, and the phase after it."""
 
     at: float
     event: dict[str, Any] | None
@@ -49,7 +49,7 @@ class Step:
 
 
 def replay(content: bytes) -> Iterator[Step]:
-    """Play the content of a ``gang.jsonl`` again, step after step. Raises Differs at the first that is not as recorded."""
+    """Yield the steps of a replayed ``gang.jsonl``; raise Differs at the first one that differs from the record."""
     first, *lines = map(json.loads, content.splitlines())
     if first["version"] != VERSION:
         raise Differs(f"the file is of version {first['version']}, and this hopsml reads {VERSION}")
@@ -57,7 +57,7 @@ def replay(content: bytes) -> Iterator[Step]:
     for number, line in enumerate(lines, first["dropped"]):
         event = _event(line["event"])
         actions = machine.begin(line["at"]) if event is None else machine.handle(event, line["at"])
-        # As the file's own were: what is masked in an event may be masked otherwise in the sentence that it becomes part of.
+        # As for the file: a masked part of an event may be masked differently in a sentence that contains it.
         decided = json.loads(json.dumps(redact.record([described(one) for one in actions])))
         found = {"actions": decided, "phase": machine.phase.value}
         recorded = {"actions": line["actions"], "phase": line["phase"]}
@@ -78,7 +78,7 @@ def _event(line: dict[str, Any] | None) -> events.Event | None:
 
 
 def shown(content: bytes) -> Iterator[str]:
-    """The lines that people read; Differs as of ``replay``."""
+    """Yield the lines of the output; raises Differs as ``replay`` does."""
     first = json.loads(content.split(b"\n", 1)[0])
     yield f"{first['machine']}, recorded by hopsml {first['hopsml']}"
     if first["dropped"]:
@@ -101,13 +101,13 @@ def shown(content: bytes) -> Iterator[str]:
 
 
 def _words(value: dict[str, Any]) -> str:
-    """An event or action as one writes it in Python, without what is empty."""
+    """Return an event or action as Python source, without empty fields."""
     said = {name: item for name, item in value.items() if name != "kind" and (item == 0 or item) and item is not False}
     return f"{value['kind']}({', '.join(f'{name}={item!r}' for name, item in said.items())})"
 
 
 def main(run: str) -> int:
-    """Print the steps of a run's gang; returns the exit status."""
+    """Print the steps of a run's gang; return the exit status."""
     try:
         for line in shown(find(run, settings.project_url()).read_gang_log()):
             print(line)

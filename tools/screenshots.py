@@ -1,9 +1,9 @@
-"""Pictures of the notebook display for docs/images: a real kernel, real runs, a real notebook page in a real browser.
+"""Create pictures of the notebook display for docs/images with a real kernel, real runs and a real browser.
 
     python -m tools.screenshots [--profile local-cluster] [--browser chromium]
 
-What the kernel sent to its front end (while a training was running, when it had finished, when another one had failed, and
-of a search) stands under its cell in a notebook, which nbconvert makes a page of, in JupyterLab's light and dark theme.
+The outputs of the kernel (during a training, after its end, after the failure of another one, and of a search) are put below
+their cell in a notebook, which nbconvert turns into a page, in JupyterLab's light and dark theme.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH_PX = 860
 SCALE = 1.25
-COLOURS = 96  # a third of the bytes, and nobody sees it
+COLOURS = 96  # a third of the bytes, without a visible difference
 MARGIN_PX = 24
 CELL_TIMEOUT_S = 200
 DEFINE = """
@@ -84,13 +84,13 @@ found = hopsml.experiment.search(
 )
 """
 END = "hopsml.experiment.shutdown(spark=True)"
-METRICS_S = "2"  # between two looks at CPU and memory: the runs are short
+METRICS_S = "2"  # between two samples of CPU and memory: the runs are short
 Output = dict[str, Any]
 _MEASURE = 'document.title = "height " + Math.ceil(document.querySelector("main").getBoundingClientRect().height)'
 
 
 def main() -> None:
-    """Make docs/images/notebook_{running,finished,failed,search}.png."""
+    """Write the pictures docs/images/notebook_{running,finished,failed,search}.png."""
     parser = argparse.ArgumentParser(description="pictures of the notebook display")
     parser.add_argument("--profile", default="local-cluster")
     parser.add_argument("--browser", default="chromium", help="a Chromium or Chrome")
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def halfway(states: list[list[Output]], progress: str) -> Output:
-    """The display when the training, or the search, was nearest to two thirds of its way."""
+    """Return the display when the training, or the search, was nearest to two thirds of its steps."""
     ways: list[tuple[float, int]] = []
     for index, outputs in enumerate(states):
         found = re.search(rf"{progress}(\d+) of (\d+)", outputs[0]["data"]["text/plain"]) if outputs else None
@@ -122,7 +122,7 @@ def halfway(states: list[list[Output]], progress: str) -> Output:
 
 
 def shown(profile: str, folder: str) -> tuple[list[list[Output]], ...]:
-    """All states of the outputs of the three cells."""
+    """Return all states of the outputs of the three cells."""
     from jupyter_client.manager import start_new_kernel
 
     environment = {
@@ -143,7 +143,7 @@ def shown(profile: str, folder: str) -> tuple[list[list[Output]], ...]:
 
 
 def states_of(client: Any, code: str) -> Iterator[list[Output]]:
-    """What stands below a cell, from its first state to its last: the display, and the error below it."""
+    """Execute a cell and yield each state of its outputs: the display, and the error below it."""
     cell = client.execute(code.strip())
     outputs: list[Output] = []
     while True:
@@ -163,13 +163,13 @@ def states_of(client: Any, code: str) -> Iterator[list[Output]]:
 
 
 def photograph(code: str, outputs: list[Output], picture: Path, browser: str, folder: Path) -> None:
-    """The cell with its outputs, in both themes, as a browser shows it: asked first how high it is, then for the picture."""
+    """Write a picture of the cell with its outputs in both themes; the browser measures the height first."""
     from PIL import Image
 
     pages = [page_of(code, outputs, theme, folder) for theme in ("light", "dark")]
     command = [browser, "--headless", "--hide-scrollbars", f"--user-data-dir={folder}/browser"]
     if os.geteuid() == 0:
-        command.append("--no-sandbox")  # which Chromium does not build for root
+        command.append("--no-sandbox")  # Chromium has no sandbox for root
     heights = [height_of(page, command) for page in pages]
     both = folder / "both.html"
     frames = "".join(
@@ -184,7 +184,7 @@ def photograph(code: str, outputs: list[Output], picture: Path, browser: str, fo
 
 
 def page_of(code: str, outputs: list[Output], theme: str, folder: Path) -> Path:
-    """A notebook with this one cell as a page."""
+    """Return the page of a notebook with this one cell."""
     cell = {"cell_type": "code", "id": "cell", "source": code, "outputs": outputs, "execution_count": 3, "metadata": {}}
     notebook = folder / f"{theme}.ipynb"
     notebook.write_text(
@@ -200,7 +200,7 @@ def page_of(code: str, outputs: list[Output], theme: str, folder: Path) -> Path:
 
 
 def height_of(page: Path, command: list[str]) -> int:
-    """How many pixels it takes in a window of ``WIDTH_PX``."""
+    """Return the page's height in pixels, in a window of ``WIDTH_PX``."""
     look = [*command, f"--window-size={WIDTH_PX},100", "--dump-dom", page.as_uri()]
     content = subprocess.run(look, check=True, capture_output=True, text=True).stdout
     found = re.search(r"<title>height (\d+)", content)

@@ -1,11 +1,11 @@
-"""Make .venv: what is pinned in requirements/, and this project itself, editable. Called by `make setup`.
+"""Create .venv with the packages that requirements/ pins and this project, editable; called by `make setup`.
 
     python3.11 tools/setup_environment.py STAMP SOURCE...
     python3.11 tools/setup_environment.py --needs java mvn      # exit status 1, and a line for each that is missing
 
-Standard library only, since it runs before anything is installed. STAMP is touched when all is done;
-nothing is done while it is newer than every SOURCE. Two callers at once: the second waits and finds it done.
-What is missing is said in one line.
+It uses the standard library only, since it runs before anything is installed. STAMP is touched at the end;
+nothing is done while it is newer than every SOURCE. Of two concurrent callers the second waits and finds it done.
+A missing requirement is reported in one line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import BinaryIO
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-WANTED = (3, 11)  # what requirements/ are pinned for
+WANTED = (3, 11)  # Python version of the pinned requirements
 PROGRAMS = {
     "java": "Spark and YARN need Java 17 (apt-get install openjdk-17-jre-headless); the profile `local` works without",
     "mvn": "make hadoop-up, demo-yarn and test fetch Hadoop's jars by Maven (apt-get install maven)",
@@ -32,16 +32,16 @@ PROGRAMS = {
 
 
 class Missing(Exception):
-    """What has to be there before; the message says what to do."""
+    """Error of a missing requirement; the message has the remedy."""
 
 
 def is_current(stamp: Path, sources: Sequence[Path]) -> bool:
-    """Whether ``stamp`` exists and no source is newer."""
+    """Return True if ``stamp`` exists and no source is newer."""
     return stamp.exists() and all(stamp.stat().st_mtime >= source.stat().st_mtime for source in sources)
 
 
 def check_python(version: tuple[int, int], has_pip: bool) -> None:
-    """Missing unless this interpreter can make the environment."""
+    """Raise Missing unless this interpreter can create the environment."""
     if version != WANTED:
         found, wanted = (".".join(map(str, each)) for each in (version, WANTED))
         raise Missing(
@@ -52,7 +52,7 @@ def check_python(version: tuple[int, int], has_pip: bool) -> None:
 
 
 def missing(names: Sequence[str], home: str = "") -> list[str]:
-    """A line for each of these programs that is not on the PATH; ``home``: JAVA_HOME."""
+    """Return a line for each of these programs that is not on the PATH; ``home``: JAVA_HOME."""
     there = {name: shutil.which(name) for name in names}
     if home and os.access(Path(home, "bin", "java"), os.X_OK):
         there["java"] = home
@@ -60,7 +60,7 @@ def missing(names: Sequence[str], home: str = "") -> list[str]:
 
 
 def fetch(*command: str | Path) -> None:
-    """As ``run``, for what needs a package index; Missing with its last words when it fails."""
+    """Run a command that needs a package index; raise Missing with its last output if it fails."""
     log = ROOT / ".cache" / "setup.log"
     with log.open("ab") as file:
         began = file.tell()
@@ -77,16 +77,16 @@ def fetch(*command: str | Path) -> None:
 
 
 def run(*command: str | Path, output: BinaryIO | None = None) -> None:
-    """Run a command; CalledProcessError when it fails. ``output``: where what it says goes, instead of where ours goes."""
-    # With the variable nothing that is imported here would leave .pyc files, and importing TensorFlow take 6.8 s
-    # instead of 2.1 s in every new process.
+    """Run a command with its output in a file, by default this process's output; CalledProcessError if it fails."""
+    # With the variable set no .pyc files would be written, and importing TensorFlow would take 6.8 s instead of 2.1 s in
+    # every new process.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     line = [str(part) for part in command]
     subprocess.run(line, check=True, cwd=ROOT, env=environment, stdout=output, stderr=output)
 
 
 def install() -> None:
-    """Create the environment if need be and bring it to what the requirement files say."""
+    """Create the environment if necessary and install the pinned requirements."""
     if not PYTHON.exists():
         check_python(sys.version_info[:2], importlib.util.find_spec("ensurepip") is not None)
         run(sys.executable, "-m", "venv", VENV)
@@ -94,14 +94,14 @@ def install() -> None:
     pip = (PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     fetch(*pip, "--retries", "1", "--requirement", requirements / "uv.txt")
     uv = (VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", PYTHON, "--no-deps")
-    # Not --compile-bytecode: of 23 000 files a quarter is ever imported, and compiled then, once; TensorFlow's are as soon
-    # as the native libraries below ask it for its compiler's options.
+    # Not --compile-bytecode: of 23 000 files a quarter is ever imported, and compiled once at that time; TensorFlow's when
+    # the native libraries below query its compiler options.
     fetch(*uv, "--requirement", requirements / "dev.txt")
     run(*uv, "--no-build-isolation", "--editable", ROOT)  # the pinned setuptools builds it
 
 
 def main(stamp: Path, sources: Sequence[Path]) -> None:
-    """Install unless that was done since the sources changed."""
+    """Install unless that was done after the last change of the sources."""
     cache = ROOT / ".cache"
     cache.mkdir(exist_ok=True)
     with (cache / "setup.lock").open("w") as lock:

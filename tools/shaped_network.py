@@ -1,14 +1,14 @@
-"""Hosts of this machine with networks of their own, whose cables have a rate, a delay and losses. Root is needed.
+"""Simulated hosts on this machine with separate networks, whose cables have a rate, a delay and losses; requires root.
 
     with shaped_network(hosts=2, cable=Cable(rate_mbit=1000)) as network:
         subprocess.Popen(network.command(1, ["python", "-m", "..."]))
 
-A host is a network namespace that lives as long as the process that keeps it, and that process as long as its maker. All
-devices are inside of such namespaces, nothing outside of them: so nothing is left, also when the maker is killed.
+A host is a network namespace that exists while its holding process runs, and that process ends with its creator. All
+devices are inside such namespaces, so nothing is left, also if the creator is killed.
 
-Cables without delay or losses are the kernel's: pairs of devices on a bridge, with a token bucket at each end. netem is not
-in every kernel; so delays, losses and what firewalls drop are made by a process between virtual devices
-(tools/slow_switch.py), which takes about ten microseconds of a core for each packet.
+Cables without delay or losses use the kernel: pairs of devices on a bridge, with a token bucket at each end. Not every
+kernel has netem; so a process between virtual devices (tools/slow_switch.py) simulates delays, losses and firewalls, and
+takes about ten microseconds of a core for each packet.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _SET_DEVICE, _SET_OFFLOAD = 0x400454CA, 0x400454D0  # TUNSETIFF, TUNSETOFFLOAD
 _TAP, _NO_INFO, _HEADERS = 0x0002, 0x1000, 0x4000  # IFF_TAP, IFF_NO_PI, IFF_VNET_HDR
 _CHECKSUMS, _LARGE = 0x01, 0x02  # TUN_F_CSUM, TUN_F_TSO4
-_QUEUE_S = 0.01  # of a cable that is slower than who sends: what comes then is lost
-_LEAST_BURST = 128 << 10  # bytes: the kernel hands over up to 64 kB at once
+_QUEUE_S = 0.01  # capacity of a cable's queue; packets beyond it are lost
+_LEAST_BURST = 128 << 10  # bytes: the kernel sends up to 64 kB at once
 _PROBE = """set -e
 ip link add one0 type veth peer name two0
 tc qdisc add dev one0 root tbf rate 1gbit burst 128k limit 1m
@@ -46,11 +46,15 @@ tc qdisc add dev one0 root tbf rate 1gbit burst 128k limit 1m
 
 @dataclass(frozen=True)
 class Cable:
-    """Of each host: Mbit/s each way (0: as fast as it goes), ms from host to host, the share of packets that are lost.
+    """Properties of each host's cable, and of a firewall between the hosts that drops packets without an answer.
 
-    And what a firewall between the hosts does, without an answer to who sends: it drops the packets of connections that have
-    been silent for ``idle_s`` seconds, IP packets of more than ``largest`` bytes (but for the first host's), and connections
-    to other TCP ports than ``ports``, ranges with both ends included; 0, 0 and None for neither.
+    Attributes:
+        rate_mbit: Mbit/s in each direction; 0: unlimited.
+        delay_ms: delay from host to host in ms.
+        loss: share of packets that are lost.
+        idle_s: seconds without traffic after which packets of a connection are dropped; 0: never.
+        largest: bytes above which IP packets are dropped, except the first host's; 0: none.
+        ports: ranges, with both ends, of TCP ports to which connections pass; None: all.
     """
 
     rate_mbit: float = 0
@@ -62,13 +66,13 @@ class Cable:
 
     @property
     def needs_switch(self) -> bool:
-        """Whether the kernel's own devices cannot do it."""
+        """True if the kernel's own devices cannot simulate this cable."""
         return self.delay_ms > 0 or self.loss > 0 or self.idle_s > 0 or self.largest > 0 or self.ports is not None
 
 
 @functools.cache
 def hindrance() -> str:
-    """Why there can be no such network here; empty: there can be."""
+    """Return the reason why such a network is not possible on this machine; "" if it is."""
     if os.geteuid() != 0:
         return "network namespaces are made by root only"
     if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
@@ -80,47 +84,50 @@ def hindrance() -> str:
 
 
 class Network:
-    """Hosts by number, from 0."""
+    """Network of simulated hosts, numbered from 0."""
 
     def __init__(self, pids: Sequence[int], hub: Hub) -> None:
         self._pids, self._hub = pids, hub
 
     @property
     def hosts(self) -> int:
-        """How many."""
+        """Number of simulated hosts in the network."""
         return len(self._pids)
 
     @staticmethod
     def address(host: int) -> str:
-        """Its IP address."""
+        """Return the IP address of a host."""
         return f"{SUBNET}.{10 + host}"
 
     def command(self, host: int, command: Sequence[str]) -> list[str]:
-        """The same command, on that host."""
+        """Return the command line that runs a command on a host."""
         return _on(self._pids[host], command)
 
     def pid(self, host: int) -> int:
-        """The process in whose network namespace the host is."""
+        """Return the pid of the process that holds the host's network namespace."""
         return self._pids[host]
 
     @contextmanager
     def inside(self, host: int) -> Iterator[None]:
-        """What this thread opens and starts is on that host. Sockets stay there."""
+        """Let this thread open sockets and start processes on a host; its sockets stay there afterwards."""
         with inside(self._pids[host]):
             yield
 
     def cut(self, host: int) -> None:
-        """Nothing gets to this host or away from it, and nobody is told."""
+        """Drop all packets to and from a host, without notification."""
         self._hub.cut(host)
 
     def mend(self, host: int) -> None:
-        """The opposite."""
+        """Let packets to and from a host pass again."""
         self._hub.mend(host)
 
 
 @contextmanager
 def shaped_network(hosts: int, cable: Cable = Cable()) -> Iterator[Network]:
-    """RuntimeError where ``hindrance`` says that there can be none. To be entered by a thread that lives as long."""
+    """Create a network, and remove it at the end of the block; RuntimeError if ``hindrance`` returns a reason.
+
+    The calling thread must live as long as the block.
+    """
     if why := hindrance():
         raise RuntimeError(f"no network of our own: {why}")
     with ExitStack() as stack:
@@ -130,15 +137,15 @@ def shaped_network(hosts: int, cable: Cable = Cable()) -> Iterator[Network]:
 
 
 class Hub(abc.ABC):
-    """What the cables of all hosts end in."""
+    """Common end of the cables of all hosts."""
 
     @abc.abstractmethod
     def cut(self, host: int) -> None:
-        """Take a host's cable out."""
+        """Disconnect the cable of a host."""
 
     @abc.abstractmethod
     def mend(self, host: int) -> None:
-        """Put it back."""
+        """Connect the cable of a host again."""
 
 
 class _Bridge(Hub):
@@ -219,7 +226,7 @@ def _switch(pids: Sequence[int], cable: Cable) -> Iterator[Hub]:
 
 
 def _device(pid: int, large: bool) -> int:
-    """A virtual Ethernet of that namespace: what is sent there is read here. ``large``: segments of up to 64 kB."""
+    """Return a descriptor of a virtual Ethernet device in a namespace; ``large``: segments of up to 64 kB."""
     with inside(pid):
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(device, _SET_DEVICE, struct.pack("16sH22x", b"eth0", _TAP | _NO_INFO | _HEADERS))
@@ -229,7 +236,7 @@ def _device(pid: int, large: bool) -> int:
 
 @contextmanager
 def _namespace() -> Iterator[int]:
-    """A network namespace: the pid of who keeps it."""
+    """Create a network namespace, and yield the pid of the process that holds it."""
     script = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set lo up && echo up && exec sleep infinity"
     keep = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", script]
     with subprocess.Popen(keep, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as keeper:
@@ -253,7 +260,7 @@ def _ip(pid: int, *lines: str) -> None:
 
 @contextmanager
 def inside(pid: int) -> Iterator[None]:
-    """Have what this thread opens and starts be in the network namespace of a process."""
+    """Let this thread open sockets and start processes in the network namespace of a process."""
     library: Any = ctypes.CDLL(None, use_errno=True)
     with contextlib.ExitStack() as stack:
         home, there = (os.open(path, os.O_RDONLY) for path in ("/proc/thread-self/ns/net", f"/proc/{pid}/ns/net"))

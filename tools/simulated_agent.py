@@ -1,4 +1,4 @@
-"""An agent without processes: a WebSocket client that speaks the protocol; for tests and benchmarks of the coordinator."""
+"""Agent without processes: a WebSocket client with the agents' protocol, for tests and benchmarks of the coordinator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopsml.cluster.shared import protocol
 
 
 def client_tls(certificate: str) -> ssl.SSLContext:
-    """Trusts this certificate alone."""
+    """Return a TLS context that trusts only this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(cadata=certificate)
@@ -24,7 +24,7 @@ def client_tls(certificate: str) -> ssl.SSLContext:
 async def connected(
     address: tuple[str, int], certificate: str, token: str | None, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[ClientConnection]:
-    """A connection as an agent makes it, with whatever token."""
+    """Connect as an agent does, with any token or none, and yield the connection."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     async with connect(
         f"wss://{address[0]}:{address[1]}/",
@@ -40,7 +40,7 @@ async def connected(
 
 
 def hello(ask: int, index: int, **other: Any) -> protocol.Hello:
-    """The first message of an agent on a host of its own."""
+    """Return the first message of an agent on a separate host."""
     facts: dict[str, Any] = {
         "version": protocol.VERSION, "host": f"10.{ask % 250}.{index // 250}.{index % 250 + 1}", "port": 2222,
         "collective_port": 2223, "hostname": f"node{ask}-{index}", "executor_id": f"e{ask}-{index}", "pid": 1,

@@ -1,7 +1,7 @@
-"""An extension of griffe: what our docstrings and signatures mean, for the site's reference.
+"""griffe extension for the site's reference: real signatures, and one entry for each documented argument.
 
-Verbs get their signature and the list of their arguments when they are imported, out of the classes of their options, so
-they are looked at as Python sees them. ``first, second: text`` in a list of arguments stands for two of them.
+Verbs get their signature and the list of their arguments at import, from the classes of their options, so the extension
+imports them. ``first, second: text`` in a list of arguments describes two of them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _SEVERAL = re.compile(r"^( {4})(\*{0,2}\w+(?:, \*{0,2}\w+)+): (.*(?:\n {8}.*)*)"
 
 
 class RealSignatures(griffe.Extension):
-    """Looks at each function after it was read."""
+    """griffe extension that corrects functions, classes and packages after they were read."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        """Take its real signature and documentation; let each argument have a line."""
+        """Use the function's real signature and documentation; give each argument a line."""
         if func.decorators:
             _as_python_sees_it(func)
         if func.docstring is not None:
             func.docstring.value = one_by_one(func.docstring.value)
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
-        """The same for the arguments that a class's own documentation lists."""
+        """Give each argument in the documentation of a class a line."""
         if cls.docstring is not None:
             cls.docstring.value = one_by_one(cls.docstring.value)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """A name that a package exports is the function, not the module of the same name that it comes from."""
+        """Resolve an exported name to the function instead of its module of the same name."""
         for module in (pkg, *(one for one in pkg.modules.values() if not one.is_alias)):
             for name in module.exports or ():
                 behind = module.members.get(str(name))
@@ -42,7 +42,7 @@ class RealSignatures(griffe.Extension):
 
 
 def one_by_one(docstring: str) -> str:
-    """``name, description: text`` as two arguments, the second of which points to the first."""
+    """Split ``name, description: text`` into two arguments, the second of which refers to the first."""
     head, mark, rest = docstring.partition("Args:\n")
     listed, end, behind = rest.partition("\n\n")
 
@@ -55,7 +55,7 @@ def one_by_one(docstring: str) -> str:
 
 
 def _as_python_sees_it(function: griffe.Function) -> None:
-    """Where the module gives the function a signature of its own."""
+    """Replace the signature of a function whose module sets ``__signature__``."""
     if function.parent is None or not function.parent.is_module:
         return
     found = getattr(importlib.import_module(function.parent.path), function.name, None)

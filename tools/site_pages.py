@@ -1,6 +1,6 @@
-"""A hook of mkdocs: the dated decisions are found in their folder, so that a new one is in the site's navigation by itself.
+"""mkdocs hook that adds the dated decision records of their folder to the site's navigation.
 
-Settings of mkdocs name this file; nothing else imports it.
+mkdocs.yml names this file; nothing else imports it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 FOLDER = "decisions"
 SECTION = "Why"  # of the navigation, in mkdocs.yml
-LIST = "<!-- decisions -->"  # in a page: a list of them
+LIST = "<!-- decisions -->"  # marker in a page for the list of decisions
 
 
 def on_config(config: Any) -> Any:
-    """Put them below ``SECTION``, the youngest first."""
+    """Add the decision records below ``SECTION``, newest first."""
     pages = [f"{FOLDER}/{path.name}" for path in decisions(Path(config["docs_dir"]))]
     for part in config["nav"]:
         if SECTION in part:
@@ -23,7 +23,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
-    """Put the list where a page asks for it."""
+    """Replace the marker in a page by the list of decision records."""
     if LIST not in markdown:
         return markdown
     lines = [f"- [{title(path)}]({FOLDER}/{path.name})" for path in decisions(Path(config["docs_dir"]))]
@@ -31,11 +31,11 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
 
 
 def decisions(docs: Path) -> list[Path]:
-    """The files, the youngest first."""
+    """Return the files of the decision records, newest first."""
     return sorted(docs.joinpath(FOLDER).glob("*.md"), reverse=True)
 
 
 def title(path: Path) -> str:
-    """A page's first heading."""
+    """Return the first heading of a page."""
     heads = (line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
     return next(heads, f"# {path.stem}")[2:]

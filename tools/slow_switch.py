@@ -1,10 +1,10 @@
-"""A switch between virtual devices that takes its time: RATE_MBIT DELAY_MS LOSS QUEUE_S IDLE_S LARGEST PORTS DEVICE...
+"""Switch with delays between virtual devices: RATE_MBIT DELAY_MS LOSS QUEUE_S IDLE_S LARGEST PORTS DEVICE...
 
-Devices are descriptors, by host. Each has a cable of RATE_MBIT each way; a frame comes DELAY_MS after it has gone, unless it
-is one of those that are lost, or its cable is behind by more than QUEUE_S. The switch is a firewall, too: it forgets TCP
-connections that are silent for IDLE_S seconds and drops what comes on them later, drops IP packets of more than LARGEST
-bytes between hosts other than the first, and lets connections through to PORTS (low-high,low-high...) alone; 0, 0 and "all"
-for neither. Who sends is never told. Lines of the input: ``cut HOST``, ``mend HOST``; its end is that of the switch.
+Devices are descriptors, by host. Each has a cable of RATE_MBIT in each direction; a frame arrives DELAY_MS after it was
+sent, unless it is lost by chance, or its cable is behind by more than QUEUE_S. The switch is a firewall, too: it drops
+packets of TCP connections after IDLE_S seconds of silence and IP packets of more than LARGEST bytes between hosts other
+than the first, and passes only connections to PORTS (low-high,low-high...); 0, 0 and "all" disable these rules. Senders are
+not notified. The input has lines ``cut HOST`` and ``mend HOST``; the switch ends with its input.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LARGEST = 70_000  # bytes of a frame
-FRAMES_AT_ONCE = 32  # of one device, before another one is looked at
-HEADER = 10  # bytes in front of each frame: how it may be cut into segments
+FRAMES_AT_ONCE = 32  # read from one device before the next one
+HEADER = 10  # bytes before each frame: how it may be split into segments
 FIRST_HOST = 10  # the last byte of its address
 _SYN, _ACK = 0x02, 0x10
 
 
 @dataclass
 class Firewall:
-    """Decides which IPv4 packets pass. ``ports``: to which connections may be made; None: to all."""
+    """Firewall rules for IPv4 packets; ``ports``: ranges to which connections are allowed, None for all."""
 
     idle_s: float = 0.0
     largest: int = 0
     ports: Sequence[tuple[int, int]] | None = None
     seen: dict[frozenset[tuple[bytes, int]], float] = field(
         default_factory=dict
-    )  # connection -> when it last had a packet
+    )  # connection -> time of its last packet
 
     def passes(self, packet: bytes, now: float) -> bool:
-        """True if the Ethernet frame ``packet`` may go on, at ``now`` (monotonic seconds)."""
+        """Return True if the Ethernet frame ``packet`` may pass, at ``now`` (monotonic seconds)."""
         if packet[12:14] != b"\x08\x00":
             return True
         is_drivers = packet[29] == FIRST_HOST or packet[33] == FIRST_HOST
@@ -60,17 +60,17 @@ class Firewall:
 
 @dataclass
 class Port:
-    """One device with its cable."""
+    """Virtual device of a host with its cable."""
 
     device: int
     is_cut: bool = False
-    sent_until: float = 0.0  # when what has been sent so far is off the cable
+    sent_until: float = 0.0  # end of the transmission of the frames sent so far
     delivered_until: float = 0.0
 
 
 @dataclass
 class Switch:
-    """Frames under way, and when they come."""
+    """Switch with its frames in transit, and their arrival times."""
 
     ports: Sequence[Port]
     rate_mbit: float
@@ -83,7 +83,7 @@ class Switch:
     number: int = 0
 
     def take(self, source: Port) -> None:
-        """Read what a host sends."""
+        """Read frames from a host, and queue them for their targets."""
         for _ in range(FRAMES_AT_ONCE):
             try:
                 frame = os.read(source.device, LARGEST)
@@ -97,13 +97,13 @@ class Switch:
                 self.send(source, target, frame)
 
     def targets(self, source: Port, frame: bytes) -> list[Port]:
-        """The last byte of a host's Ethernet address is its number; what is for all goes to all."""
+        """Return the ports of a frame's targets: by the last byte of the Ethernet address, or all for a broadcast."""
         is_for_all = frame[HEADER] & 1
         ports = [port for port in self.ports if port is not source] if is_for_all else [self.ports[frame[HEADER + 5]]]
         return [port for port in ports if not port.is_cut]
 
     def send(self, source: Port, target: Port, frame: bytes) -> None:
-        """Put it on its way."""
+        """Queue a frame for its arrival, unless a queue is full."""
         now = time.monotonic()
         takes = len(frame) * 8e-6 / self.rate_mbit if self.rate_mbit > 0 else 0.0
         gone = max(now, source.sent_until) + takes
@@ -115,7 +115,7 @@ class Switch:
         heapq.heappush(self.coming, (comes, self.number, target.device, frame))
 
     def deliver(self) -> float | None:
-        """What is due; seconds until the next is, None for none."""
+        """Write the frames that are due; return the seconds until the next one, None if there is none."""
         while self.coming:
             wait = self.coming[0][0] - time.monotonic()
             if wait > 0:
@@ -123,12 +123,12 @@ class Switch:
             _, _, device, frame = heapq.heappop(self.coming)
             try:
                 os.write(device, frame)
-            except OSError:  # its queue is full, or it is gone: a frame that is lost
+            except OSError:  # its queue is full, or it has ended: the frame is lost
                 continue
         return None
 
     def run(self) -> None:
-        """Until the input ends."""
+        """Forward frames until the input ends."""
         ports = {port.device: port for port in self.ports}
         words = b""
         while True:
@@ -147,7 +147,7 @@ class Switch:
 
 
 def main(*words: str) -> None:
-    """Serve."""
+    """Run the switch with the settings of the command line."""
     rate_mbit, delay_ms, loss, queue_s, idle_s, largest, ports, *devices = words
     ranges = None if ports == "all" else [_range(text) for text in ports.split(",")]
     switch = Switch(

@@ -1,11 +1,11 @@
-"""A real Spark standalone cluster (one master, some workers) from pip's pyspark, for tests and trials.
+"""Spark standalone cluster (one master, some workers) from pip's pyspark, for tests and experiments.
 
     with StandaloneSpark(workers=2, gpus=1) as spark:
         ... spark.url ...                       # spark://127.0.0.1:PORT
 
     python -m tools.spark_standalone            # until Ctrl-C
 
-Every daemon listens on loopback at a free port. All of it is gone after the block, and also when the process
+Every daemon listens on loopback at a free port. The cluster ends with the block, and also if the process
 that started it is killed.
 """
 
@@ -37,11 +37,11 @@ HOME_MARK = "-Dhopsml.spark.home="
 
 
 class StandaloneError(RuntimeError):
-    """The master or a worker did not come up; the message ends with the last lines of its log."""
+    """Error of a master or worker that did not start; the message ends with the last lines of its log."""
 
 
 class StandaloneSpark:
-    """A context manager; cores, memory and GPUs are those of every worker."""
+    """Context manager of a cluster; cores, memory and GPUs are those of each worker."""
 
     def __init__(self, workers: int = 2, cores: int = 2, memory_mb: int = 1024, gpus: int = 0) -> None:
         if workers < 1 or cores < 1 or memory_mb < 1 or gpus < 0:
@@ -56,11 +56,11 @@ class StandaloneSpark:
 
     @property
     def url(self) -> str:
-        """The master's URL, for ``spark.master``."""
+        """URL of the master, for ``spark.master``."""
         return f"spark://{LOOPBACK}:{self.port}"
 
     def __enter__(self) -> StandaloneSpark:
-        """Start master and workers; returns when every worker is ALIVE."""
+        """Start master and workers, and return when every worker is ALIVE."""
         self.home = Path(tempfile.mkdtemp(prefix="spark-standalone-"))
         self._guard = guard_for([sys.executable, "-m", "tools.spark_standalone", "--end", str(self.home)])
         try:
@@ -83,7 +83,12 @@ class StandaloneSpark:
         self._end()
 
     def alive_workers(self) -> int:
-        """How many workers the master counts as ALIVE; OSError while it does not answer, ValueError if not in JSON."""
+        """Return the number of workers that the master lists as ALIVE.
+
+        Raises:
+            OSError: the master does not answer.
+            ValueError: its answer is not JSON.
+        """
         with urllib.request.urlopen(f"http://{LOOPBACK}:{self.web_port}/json/", timeout=5) as answer:
             return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
 
@@ -119,11 +124,11 @@ class StandaloneSpark:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
         return kept | {
             "SPARK_HOME": str(pyspark_home()),
-            "SPARK_SCALA_VERSION": scala_version(),  # a worker looks for it in a source tree otherwise
+            "SPARK_SCALA_VERSION": scala_version(),  # otherwise a worker searches a source tree for it
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_LOCAL_DIRS": str(self.home / name / "tmp"),
             "PYSPARK_PYTHON": sys.executable,
-            # the worker divides its GPUs among its executors itself: it must see them all
+            # the worker assigns its GPUs to its executors, so it must see all of them
             "HOPSML_GPUS_PER_EXECUTOR": "all",
             "HOPSML_EMULATED_GPUS": str(self.gpus),
         }
@@ -138,7 +143,7 @@ class StandaloneSpark:
                 if self.alive_workers() == workers:
                     return
             except (OSError, ValueError):
-                pass  # the master does not listen yet, or has no page for /json/ yet and answers with another
+                pass  # the master does not listen yet, or answers with another page before /json/ exists
             if time.monotonic() > deadline:
                 name = list(self._daemons)[-1]
                 raise StandaloneError(f"not ready within {READY_TIMEOUT_S} s; the {name} says\n{self._log(name)}")
@@ -166,26 +171,26 @@ class StandaloneSpark:
 
 
 def scala_version() -> str:
-    """The Scala version that pyspark's jars were built for, for instance ``2.13``."""
+    """Return the Scala version of pyspark's jars, for instance ``2.13``."""
     (core,) = pyspark_home().glob("jars/spark-core_*.jar")
     return core.name.removeprefix("spark-core_").partition("-")[0]
 
 
 def _module_options() -> list[str]:
-    """What Spark needs of Java 17's modules, as Spark's own launcher would pass it."""
+    """Return the options for Java 17's modules that Spark's own launcher would pass."""
     opened = ("java.base/java.lang", "java.base/java.nio", "java.base/java.util", "java.base/sun.nio.ch")
     return ["-XX:+IgnoreUnrecognizedVMOptions", *(f"--add-opens={package}=ALL-UNNAMED" for package in opened)]
 
 
 def processes_of(home: Path) -> list[int]:
-    """Pids of all that belongs to the cluster in ``home``: daemons, and executors with their children."""
+    """Return the pids of the cluster in ``home``: daemons, and executors with their children."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 command = (entry / "cmdline").read_bytes().split(b"\0")
                 folder = os.readlink(entry / "cwd")
-            except OSError:  # gone, or another user's
+            except OSError:  # it has ended, or belongs to another user
                 continue
             if f"{HOME_MARK}{home}".encode() in command or folder.startswith(f"{home}/"):
                 found.append(int(entry.name))
@@ -193,7 +198,7 @@ def processes_of(home: Path) -> list[int]:
 
 
 def end_everything(home: Path) -> None:
-    """SIGKILL everything that belongs to the cluster in ``home``, and delete the folder."""
+    """Send SIGKILL to all processes of the cluster in ``home``, and delete the folder."""
     while left := processes_of(home):
         for pid in left:
             try:
@@ -205,7 +210,7 @@ def end_everything(home: Path) -> None:
 
 
 def main() -> None:
-    """Run a cluster until Ctrl-C, or, for the guard, end one."""
+    """Run a cluster until Ctrl-C, or end one on behalf of the guard."""
     parser = argparse.ArgumentParser(prog="python -m tools.spark_standalone", description="A standalone Spark.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--cores", type=int, default=2, help="of every worker")

@@ -1,4 +1,4 @@
-"""The launchers that are measured, one file each; ``find`` gives one by its name."""
+"""The launchers that are measured, one file each; ``find`` returns one by its name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ NAMES = (
     "tensorflowonspark",
     "ray-train",
 )
-VARIANTS = ("hopsml-apart", "spark-tensorflow-distributor-our-jvm")  # of two of them, with other settings
-RECOVERING = ("ray-train-elastic", "torchrun")  # what of them goes on after the loss of a worker
-OF_TORCH = ("torchft",)  # what is measured beside hopsml's PyTorch alone
+VARIANTS = ("hopsml-apart", "spark-tensorflow-distributor-our-jvm")  # two of them with other settings
+RECOVERING = ("ray-train-elastic", "torchrun")  # launchers that continue after the loss of a worker
+OF_TORCH = ("torchft",)  # compared with hopsml's PyTorch only
 
 
 def find(name: str) -> Peer:
-    """The peer of this name. Raises ValueError for another one."""
+    """Return the peer of this name.
+
+    Raises:
+        ValueError: no peer has this name.
+    """
     known = (*NAMES, *VARIANTS, *RECOVERING, *OF_TORCH)
     if name not in known:
         raise ValueError(f"peer '{name}' is not known; there are: {', '.join(known)}")

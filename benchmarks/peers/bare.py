@@ -1,4 +1,4 @@
-"""TensorFlow processes with TF_CONFIG, started by hand: what every launcher is measured against; packages as ours."""
+"""TensorFlow processes with TF_CONFIG, started by hand: the reference for all launchers; packages as hopsml's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BELOW_EPHEMERAL = range(12_000, 32_000)
 
 
 def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
-    """One process a worker; as by hand, nobody holds the ports until TensorFlow binds them."""
+    """Return one process per worker; as by hand, the ports are free until TensorFlow binds them."""
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(workers)]}
     return [
         Command(
@@ -27,7 +27,7 @@ def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody uses now, and that the system gives to no connection by itself."""
+    """Return free ports of the loopback interface below the range from which the system assigns ports itself."""
     sockets: list[socket.socket] = []
     try:
         for port in random.sample(BELOW_EPHEMERAL, len(BELOW_EPHEMERAL)):

@@ -1,4 +1,4 @@
-"""What a benchmark must know of a launcher: how a job of two workers is started by it."""
+"""Description of a launcher: the commands by which it starts a job of two workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 @dataclass(frozen=True)
 class Peer:
-    """``script`` (of benchmarks/scripts) gets FOLDER WORKERS STEPS; steps 0 trains until it is killed.
+    """A launcher that is measured.
 
+    ``script`` (in benchmarks/scripts) receives FOLDER WORKERS STEPS; with 0 steps it trains until it is killed.
     ``start`` builds the commands from (the peer's Python, the script with its arguments, number of workers).
     """
 
@@ -24,25 +25,26 @@ class Peer:
     script: str
     start: Callable[[Path, Sequence[str], int], list[Command]]
     has_driver: bool = True
-    packages: str = ""  # whose environment it uses, if not one of its own
+    packages: str = ""  # name of the peer whose environment it uses, if not its own
 
     def python(self, say: Callable[[str], None] = print) -> Path:
-        """Its interpreter; makes its environment on first use."""
+        """Return the peer's interpreter; its environment is created on first use."""
         return environments.ensure(self.packages or self.name, say)
 
     def job(self, folder: Path, workers: int, steps: int, say: Callable[[str], None] = print) -> list[Command]:
-        """The commands that start the training; it writes its first steps' times into ``folder``."""
+        """Return the commands that start the training, which writes the times of its first steps into ``folder``."""
         arguments = [str(SCRIPTS / self.script), str(folder), str(workers), str(steps)]
         return self.start(self.python(say), arguments, workers)
 
 
 @dataclass(frozen=True)
 class SparkSubmit:
-    """``spark-submit`` of the peer's own pyspark, two executors of one slot each; ``conf`` is what the peer asks for."""
+    """``spark-submit`` of the peer's own pyspark, with executors of one slot each and the settings ``conf``."""
 
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, python: Path, script: Sequence[str], workers: int) -> list[Command]:
+        """Return the spark-submit command of a script."""
         home = environments.pyspark_home(python)
         line = [str(home / "bin" / "spark-submit"), "--master", local_cluster(workers)]
         for key, value in {**QUIET, **self.conf}.items():
@@ -52,11 +54,12 @@ class SparkSubmit:
 
 
 def local_cluster(workers: int) -> str:
-    """A Spark master and ``workers`` executors of one core on this machine."""
+    """Return a Spark master with ``workers`` executors of one core on this machine."""
     return f"local-cluster[{workers},1,1024]"
 
 
-# The same for all: nothing here changes how long a launch takes but the user interface's web server, which nobody needs.
+# The same for all; of these settings only the user interface's web server, which is not needed, affects the time of a
+# launch.
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -67,5 +70,5 @@ QUIET = {
 
 
 def by_python(python: Path, script: Sequence[str], workers: int) -> list[Command]:
-    """The script alone."""
+    """Return a command that runs the script in the peer's Python."""
     return [Command([str(python), *script])]

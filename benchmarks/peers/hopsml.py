@@ -1,7 +1,7 @@
-"""This project, by the spark-submit command of ``hopsml submit --profile local-cluster``, after ``hopsml class-data``.
+"""hopsml, by the spark-submit command of ``hopsml submit --profile local-cluster``, after ``hopsml class-data``.
 
-Its environment holds what ``pip install hopsml[spark,tensorflow-cpu]`` brings, like those of the peers, and not what the
-project's tests and notebooks need besides: TensorFlow imports pandas, scikit-learn and others where it finds them.
+Its environment contains the packages of ``pip install hopsml[spark,tensorflow-cpu]``, like those of the peers, and not
+those of the project's tests and notebooks: TensorFlow imports pandas, scikit-learn and others if they are installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.peers.base import SCRIPTS, Peer, local_cluster
 
 
 def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
-    """The settings of the profile; the project's folder lies beside the reports."""
+    """Return the command with the profile's settings; the project's folder is in the folder of the reports."""
     folder = Path(script[1])
     variables = variables_of(python, folder)
     built = subprocess.run(
@@ -31,7 +31,7 @@ def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
 
 
 def variables_of(python: Path, folder: Path) -> dict[str, str]:
-    """What the driver of a session or a job of ours needs."""
+    """Return the environment variables for the driver of a hopsml session or job."""
     return {
         "SPARK_HOME": str(environments.pyspark_home(python)),
         "PYSPARK_PYTHON": str(python),

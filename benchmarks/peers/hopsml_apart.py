@@ -1,4 +1,4 @@
-"""This project where nothing is shared between executors: each has a fork server that imports TensorFlow by itself."""
+"""hopsml with nothing shared between executors: each has a fork server that imports TensorFlow by itself."""
 
 from __future__ import annotations
 

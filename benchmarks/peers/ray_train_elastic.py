@@ -1,4 +1,4 @@
-"""Ray Train with max_failures: the whole group is started again when a worker is lost."""
+"""Ray Train with max_failures: the whole group is restarted when a worker is lost."""
 
 from __future__ import annotations
 

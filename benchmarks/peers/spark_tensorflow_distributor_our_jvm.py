@@ -1,4 +1,4 @@
-"""spark-tensorflow-distributor with what makes our JVMs start sooner: their options, and class-data archives."""
+"""spark-tensorflow-distributor with hopsml's JVM options and class-data archives, for a faster start of the JVMs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.peers.base import SCRIPTS, Peer, SparkSubmit
 
 
 def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
-    """The archives are made on first use, of the peer's own Spark."""
+    """Return the commands that start the job; the archives of the peer's own Spark are made on first use."""
     folder, home = Path(script[1]), environments.pyspark_home(python)
     variables = {**hopsml.variables_of(hopsml.PEER.python(), folder), "SPARK_HOME": str(home)}
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""TorchFT: each worker is a replica of its own below torchrun; a lighthouse says who is there, step by step."""
+"""TorchFT: each worker is a separate replica below torchrun; a lighthouse reports the members, step by step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from benchmarks.launched import Command
 from benchmarks.peers.base import Peer
 
-# As its own documentation starts it, but for the address; a heartbeat that fails counts after the default's five seconds.
+# As in its own documentation, except for the address; a failed heartbeat counts after the default of five seconds.
 LIGHTHOUSE = ("--min_replicas", "1", "--quorum_tick_ms", "100", "--join_timeout_ms", "10000")
 
 
 def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
-    """The lighthouse, and an agent of torchelastic for each worker."""
+    """Return the commands of the lighthouse and of a torchelastic agent for each worker."""
     address = f"127.0.0.1:{_free_port()}"
     lighthouse = Command([str(python.with_name("torchft_lighthouse")), "--bind", address, *LIGHTHOUSE])
     replicas = []
@@ -35,7 +35,7 @@ def start(python: Path, script: Sequence[str], workers: int) -> list[Command]:
 
 
 def _free_port() -> int:
-    """The lighthouse takes no socket that is open already, and tells nobody which port it has chosen."""
+    """Return a free port: the lighthouse accepts no open socket, and does not report a port that it chose itself."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -1,1 +1,4 @@
-"""What the peers run: the standard library and their own framework alone, so that every environment can run it."""
+"""Programs that the peers run.
+
+They use the standard library and their own framework only, so that they run in every environment.
+"""

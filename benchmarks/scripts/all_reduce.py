@@ -1,12 +1,12 @@
-"""One member of groups that reduce arrays in turns: WAYS SOCKET RANK ADDRESSES SIZES, all with commas.
+"""One member of groups that alternate in reducing arrays: WAYS SOCKET RANK ADDRESSES SIZES, lists with commas.
 
     hopsml    hopsml.collective, where members of one machine share memory; hopsml-sockets: over sockets; -fp16: as float16;
               -encrypted: encrypted; -direct, -pairwise, -ring: over sockets, by this algorithm
     gloo      torch.distributed
     tensorflow  TensorFlow's ring over gRPC
 
-Sizes count float32. Each size is a way of its own: WAY-SIZE. Of several ways the second takes ports one higher, and so on.
-What is reduced are zeros, in place where the library can.
+Sizes count float32. Each size is a separate method: WAY-SIZE. With several methods the second uses ports one higher,
+and so on. The arrays are zeros, and are reduced in place where the library can.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reduce = Callable[[], object]
 
 
 def of_hopsml(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict[int, Reduce]:
-    """By ``hopsml.collective``."""
+    """Form a group of ``hopsml.collective`` and return a reduction for each size."""
     import numpy as np
 
     from hopsml.collective.group import ALGORITHMS, Group
@@ -43,7 +43,7 @@ def of_hopsml(way: str, rank: int, addresses: list[str], sizes: list[int]) -> di
 
 
 def of_gloo(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict[int, Reduce]:
-    """By torch.distributed."""
+    """Form a group of torch.distributed with gloo and return a reduction for each size."""
     import torch
     import torch.distributed as dist
 
@@ -58,7 +58,7 @@ def of_gloo(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict
 
 
 def of_tensorflow(way: str, rank: int, addresses: list[str], sizes: list[int]) -> dict[int, Reduce]:
-    """By the ring under TensorFlow's strategy."""
+    """Form TensorFlow's strategy and return a reduction by its ring for each size."""
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
     from tensorflow.python.ops import collective_ops
@@ -86,13 +86,16 @@ MAKERS = {"hopsml": of_hopsml, "gloo": of_gloo, "tensorflow": of_tensorflow}
 
 
 def moved(addresses: str, by: int) -> list[str]:
-    """Those of another way."""
+    """Return the addresses with ports higher by ``by``, for another method."""
     split = [address.rpartition(":") for address in addresses.split(",")]
     return [f"{host}:{int(port) + by}" for host, _, port in split]
 
 
 def main() -> None:
-    """Serve until told to end; the process ends without the frameworks' own ends, which wait for each other."""
+    """Serve until the server sends 0.
+
+    The process exits without the frameworks' shutdown, in which members wait for each other.
+    """
     ways, path, rank, addresses, sizes = sys.argv[1:]
     counts = [int(size) for size in sizes.split(",")]
     served: dict[str, turns.Steps] = {}

@@ -1,4 +1,4 @@
-"""CPU of the bare signature: BARE_SIGNATURE SAVED_MODEL ROWS CALLS prints milliseconds of the process for a call."""
+"""CPU time of the bare signature: BARE_SIGNATURE SAVED_MODEL ROWS CALLS prints milliseconds of the process per call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 def main(folder: str, rows: int, calls: int) -> None:
-    """The program."""
+    """Call the signature ``calls`` times and print the milliseconds per call."""
     import numpy as np
     import tensorflow as tf
 

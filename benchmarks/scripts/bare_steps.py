@@ -1,4 +1,4 @@
-"""A worker of a group that was started by hand, for steps in turns: SOCKET WAY; ``bare-merged`` has hopsml's reduction."""
+"""A worker of a group started by hand that serves steps: SOCKET WAY; ``bare-merged`` has hopsml's reduction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.scripts import model, turns
 
 
 def strategy(way: str) -> Any:
-    """TensorFlow's own; nothing else of hopsml is loaded, and no hook of its is in force."""
+    """Return TensorFlow's own strategy; no other part of hopsml is loaded, and no hook of hopsml is installed."""
     built = model.plain_strategy()
     if way == "bare-merged":
         from hopsml.training.tensorflow import reducer

@@ -1,4 +1,4 @@
-"""A hopsml job that trains blocks of steps with checkpoints and blocks without, in turns; results into a file."""
+"""A hopsml job that alternates between blocks of steps with and without checkpoints; writes its results to a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import hopsml
 from benchmarks.scripts import model
 
 BATCH = 8192
-BLOCK = 50  # steps; those with a checkpoint have one, in their middle
+BLOCK = 50  # steps; a block with a checkpoint has one, in its middle
 WARM_UP = 20
 
 
 def train(blocks: int, report: str, hdfs: list[int]) -> None:
-    """``blocks`` pairs of blocks; for each by kind its seconds, and processor seconds of this worker, of the processes
-    ``hdfs`` and of all.
+    """Train ``blocks`` pairs of blocks and write their times to ``report`` with the worker's rank.
 
-    And seconds that the training stood still for a checkpoint. Each worker writes ``report`` with its rank at its end.
+    By kind of block they are: seconds of each block; processor seconds of this worker, of the processes ``hdfs`` and of
+    all; and the seconds for which each checkpoint stopped the training.
     """
     import tensorflow as tf
 
@@ -48,13 +48,16 @@ def train(blocks: int, report: str, hdfs: list[int]) -> None:
 
 
 def _processor_s(daemons: list[psutil.Process]) -> tuple[float, float, float]:
-    """Of this process, of the daemons, of all."""
+    """Return the processor seconds of this process, of the daemons, and of all processes."""
     machine, of_daemons = psutil.cpu_times(), sum(sum(daemon.cpu_times()[:2]) for daemon in daemons)
     return time.process_time(), of_daemons, sum(machine) - machine.idle - machine.iowait - machine.steal - machine.guest
 
 
 def _block(step: Callable[[], float], save: Callable[[int], Path] | None, done: int, saves: list[float]) -> float:
-    """In the middle, so that copying to shared storage falls into the same block."""
+    """Run one block and return its seconds; append those of a save.
+
+    The checkpoint is in the middle, so that copying to shared storage falls into the same block.
+    """
     began = time.perf_counter()
     for number in range(1, BLOCK + 1):
         step()

@@ -1,6 +1,7 @@
-"""Train a small convolutional network on scikit-learn's digits, and export it three times over: DIGITS_MODEL FOLDER PROJECT.
+"""Training of a small convolutional network on digits, exported three times: DIGITS_MODEL FOLDER PROJECT.
 
-FOLDER gets ``saved_model`` for who loads it by hand; the registry of the project gets the versions 1 to 3 of "digits".
+FOLDER receives ``saved_model``, to be loaded by hand; the registry of the project receives the versions 1 to 3 of
+"digits".
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def trained() -> Any:
-    """Two convolutions and two dense layers, 8 x 8 pixels to ten classes."""
+    """Return a trained network of two convolutions and two dense layers, 8 x 8 pixels to ten classes."""
     import keras
     from sklearn.datasets import load_digits
 
@@ -33,7 +34,7 @@ def trained() -> Any:
 
 
 def main(folder: str, project: str) -> None:
-    """The program."""
+    """Train the network, save it in ``folder``, and export three versions to the registry of ``project``."""
     from hopsml import model as registry
 
     os.environ["HOPSML_PROJECT_URL"] = project

@@ -1,4 +1,4 @@
-"""Draws a study by matplotlib, in an environment of its own: draw_study.py STUDY.json PICTURE.png."""
+"""Picture of a study by matplotlib, drawn in a separate environment: draw_study.py STUDY.json PICTURE.png."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import statistics
 import sys
 from typing import Any
 
-# Told apart without colour, too: each line has a mark of its own.
+# Distinguishable without colour, too: each line has a different mark.
 COLOURS, MARKS = ("#00796b", "#c2571a", "#3f51b5", "#8e24aa", "#616161"), "osD^v"
 
 
 def draw(study: dict[str, Any], picture: str) -> None:
-    """Means over seeds, with one standard deviation to each side."""
+    """Draw the means over the seeds, with one standard deviation to each side."""
     import matplotlib
 
     matplotlib.use("Agg")

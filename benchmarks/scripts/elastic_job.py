@@ -1,4 +1,4 @@
-"""The training of model.py as an elastic one: every step logged, committed each ten, until it is killed."""
+"""The training of model.py as an elastic one: every step logged, a commit every ten, until it is killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ COMMIT_EVERY = 10
 
 
 def train(folder: str, ballast_mb: int = 0) -> None:
-    """The training function; ``ballast_mb``: so much is committed besides the model."""
+    """Train the model until killed; ``ballast_mb`` is the size of further state that is committed with the model."""
     import time
 
     import tensorflow as tf
@@ -27,9 +27,9 @@ def train(folder: str, ballast_mb: int = 0) -> None:
     for _ in state.resume(data):
         step()
         context = current() or context
-        if context.joins:  # nothing is kept of the batch by which a newcomer prepares
+        if context.joins:  # nothing is recorded of the batch by which a newcomer prepares
             continue
-        if context.generation != log.generation:  # others were lost, or have come
+        if context.generation != log.generation:  # members were lost, or have joined
             log = StepsLog(folder, context.rank, context.generation)
         log.finished(state.batches)
         time.sleep(STEP_S)

@@ -1,4 +1,4 @@
-"""The report of a first step, the same for every launcher."""
+"""Report of a worker's first step, the same for every launcher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def report(folder: str, rank: int) -> None:
-    """Say that ``rank`` has finished its first step now, by the clock that all processes of the machine share."""
+    """Write the present monotonic time as the end of the first step of ``rank``."""
     now = time.monotonic()
     aside = Path(folder, f"{rank}.first.tmp")
     aside.write_text(repr(now))

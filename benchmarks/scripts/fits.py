@@ -1,11 +1,11 @@
-"""Keras ``fit`` in turns: a small dense network and a small convolutional one, trained on scikit-learn's digits.
+"""Keras ``fit``, served in turns: a small dense network and a small convolutional one on scikit-learn's digits.
 
     SOCKET WAY   a worker that was started by hand, TF_CONFIG in the environment (model.py)
     bare         TensorFlow's strategy, nothing of hopsml; tf_keras, as Keras 3 does not train under it
-    bare-keras3  the same with Keras 3 and what hopsml repairs in it, without which it fails at the first batch
-    alone        one worker's share of a batch on one core, without a strategy: what nobody who reduces can beat
+    bare-keras3  the same with Keras 3 and hopsml's repairs of it, without which it fails at the first batch
+    alone        one worker's share of a batch on one core, without a strategy: a lower bound for every group that reduces
 
-One process trains both models, so that a group's cores are its own for both.
+One process trains both models, so that a group uses the same cores for both.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MODELS = ("mlp", "cnn")
 
 
 def serve(path: str, way: str, rank: int, strategy: Any, batch: int = GLOBAL_BATCH) -> None:
-    """Train when told to: the ways WAY-mlp and WAY-cnn."""
+    """Serve the training of both models, as the methods WAY-mlp and WAY-cnn."""
     ways = {f"{way}-{name}": steps(strategy, name, batch) for name in MODELS}
     turns.serve_all(path, rank, ways)
 
 
 def steps(strategy: Any, name: str, batch: int) -> turns.Steps:
-    """A call of ``fit`` for so many steps; what is returned are the times from the end of one to that of the next."""
+    """Return a function that calls ``fit`` for some steps and returns the times between their ends."""
     import tensorflow as tf
 
     keras = tf.keras
@@ -54,13 +54,13 @@ def steps(strategy: Any, name: str, batch: int) -> turns.Steps:
 
 
 def dense(keras: Any) -> list[Any]:
-    """301 066 weights."""
+    """Return the layers of a dense network of 301 066 weights."""
     layers = keras.layers
     return [layers.Input((64,)), layers.Dense(512, "relu"), layers.Dense(512, "relu"), layers.Dense(10)]
 
 
 def convolutional(keras: Any) -> list[Any]:
-    """29 066 weights, and ten times the arithmetic for each of them."""
+    """Return the layers of a convolutional network: 29 066 weights, with ten times the arithmetic for each."""
     layers = keras.layers
     return [
         layers.Input((64,)),
@@ -74,9 +74,10 @@ def convolutional(keras: Any) -> list[Any]:
 
 
 def digits(batch: int) -> Any:
-    """Batches of all workers' examples, without end; the strategy divides them.
+    """Return endless batches of all workers' examples, which the strategy divides.
 
-    Kept as batches: each worker of a group walks over the examples of all, which is the price of the data, not of the group.
+    The batches are cached: each worker iterates over the examples of all, so the data's cost does not count as the
+    group's.
     """
     import tensorflow as tf
     from sklearn.datasets import load_digits
@@ -87,7 +88,7 @@ def digits(batch: int) -> Any:
 
 
 def by_hand(path: str, way: str) -> None:
-    """A worker of no run."""
+    """Serve as a worker that does not belong to a run."""
     import tensorflow as tf
 
     if way == "bare-keras3":
@@ -103,6 +104,6 @@ def by_hand(path: str, way: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[2] == "alone":  # before TensorFlow counts them
+    if sys.argv[2] == "alone":  # before TensorFlow counts the cores
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     by_hand(*sys.argv[1:])

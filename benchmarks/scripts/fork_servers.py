@@ -1,6 +1,6 @@
 """Two fork servers that have imported TensorFlow, as two agents of one host have, until standard input ends.
 
-Their pids go into the file that is named, as JSON.
+Their pids are written as JSON to the file that the argument names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MODULES = ("tensorflow",)
 
 
 async def main() -> None:
-    """Start, wait until both are ready, say so, wait for the end of standard input."""
+    """Start both servers, write their pids once they are ready, and wait for the end of standard input."""
     servers = [fork_client.ForkClient(MODULES, *fork_client.start_process(MODULES)) for _ in range(2)]
     for server in servers:
         await server.ready

@@ -15,7 +15,7 @@ COLUMNS, BATCH = 100, 1024
 
 
 def epoch(rows: Any = None, url: str = "") -> dict[str, float]:
-    """When the first batch came and when the last one, in seconds since the epoch (of the clock)."""
+    """Read one epoch and return the times of its first and last batch in Unix seconds, and the number of rows."""
     import time
 
     import hopsml
@@ -29,7 +29,7 @@ def epoch(rows: Any = None, url: str = "") -> dict[str, float]:
 
 
 def later(rows: Any) -> dict[str, list[float]]:
-    """Epochs behind the first one: GB/s of arrays, of tensors, and the share of a loop's time that waits for rows."""
+    """Read later epochs and return GB/s of arrays and of tensors, and the share of a loop's time spent waiting."""
     import time
 
     import numpy as np
@@ -44,7 +44,7 @@ def later(rows: Any) -> dict[str, list[float]]:
         return size / 1e9 / (time.perf_counter() - began)
 
     def consumed(tensors: Any) -> float:
-        """By TensorFlow itself, as a loop in a tf.function is."""
+        """Return GB/s of a reduction inside TensorFlow, as in a loop of a tf.function."""
         began = time.perf_counter()
         seen = tensors.reduce(np.int64(0), lambda seen, element: seen + tf.shape(element[0], tf.int64)[0])
         return row * int(seen) / 1e9 / (time.perf_counter() - began)
@@ -67,7 +67,7 @@ def later(rows: Any) -> dict[str, list[float]]:
                 break
             waited += time.perf_counter() - asked if steps else 0.0
             until = time.perf_counter() + 0.01
-            while time.perf_counter() < until:  # computes, as a framework does: outside of Python
+            while time.perf_counter() < until:  # computes outside of Python, as a framework does
                 matrix @ matrix
             began = began if steps else time.perf_counter()
             steps += 1
@@ -76,12 +76,13 @@ def later(rows: Any) -> dict[str, list[float]]:
 
 
 def run(function: Any, workers: int, **given: Any) -> dict[str, Any]:
+    """Run a function on some workers and return its value."""
     result = experiment.submit(function, num_workers=workers, progress=False, keep_warm=300.0, **given).result(600)
     return dict(result.value)
 
 
 def fed(context: Any, frame: Any) -> dict[str, float]:
-    """An epoch over a DataFrame, with the times of its submission and of the end of Spark's first task for it."""
+    """Run an epoch over a DataFrame; add the times of its submission and of the end of Spark's first task for it."""
     found = {"submitted": time.time()}
     run = experiment.submit(epoch, num_workers=2, progress=False, keep_warm=300.0, data={"rows": frame})
     tracker, group = context.statusTracker(), f"hopsml-data-{run.run_id}"
@@ -95,7 +96,7 @@ def fed(context: Any, frame: Any) -> dict[str, float]:
 
 
 def main(folder: str, rows: int, rounds: int, answer: str) -> None:
-    """Write what each round took."""
+    """Run all rounds and write their seconds to the file ``answer``."""
     run(lambda: {"warm": 1}, 2)
     from pyspark.sql import SparkSession
 
@@ -115,7 +116,7 @@ def main(folder: str, rows: int, rounds: int, answer: str) -> None:
             "parquet": [],
             "write": [],
         }
-        for number in range(rounds + 1):  # the first one is for the compilers
+        for number in range(rounds + 1):  # the first round is for the compilers
             frame = spark.read.parquet(f"{folder}/{layout}")
             began = time.time()
             frame.write.format("noop").mode("overwrite").save()

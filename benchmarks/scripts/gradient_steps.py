@@ -1,4 +1,6 @@
-"""One member of a group that makes and reduces gradients in turns: WAY SOCKET RANK ADDRESSES LOADS, these two with commas.
+"""One member of a group that makes and reduces gradients when asked: WAY SOCKET RANK ADDRESSES LOADS.
+
+ADDRESSES and LOADS are lists with commas. WAY is one of:
 
     tensorflow  TensorFlow's strategy by hand, as in its documentation; nothing of hopsml is loaded
     merged      the same with hopsml's reduction: 32 gradients in a collective, by TensorFlow's scoped allocator
@@ -6,8 +8,8 @@
     ddp         torch's DistributedDataParallel over gloo
     horovod     horovod.tensorflow over gloo, started by its launcher; its ranks are in its own variables
 
-A load is a set of gradients (benchmarks/gradient_sets.py): a step makes them and reduces them. SET/compute only makes them;
-model:NAME is a training step of a network (scripts/networks.py). Each is a way of its own,
+A load is a set of gradients (benchmarks/gradient_sets.py): a step makes them and reduces them. SET/compute only makes
+them; model:NAME is a training step of a network (scripts/networks.py). Each load is a separate method of the server,
 "WAY LOAD".
 """
 
@@ -30,7 +32,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Way:
-    """How a library runs a step written for one worker, and sums a list of gradients over all of them."""
+    """A library's functions to run a step written for one worker, and to sum gradients over all workers."""
 
     run: Callable[[Callable[..., Any], tuple[Any, ...]], Any]
     reduce: Callable[[list[Any]], Sequence[Any]]
@@ -38,7 +40,7 @@ class Way:
 
 
 def of_tensorflow(way: str, rank: int, addresses: Sequence[str]) -> Way:
-    """TensorFlow's strategy; ``merged`` puts hopsml's reduction into it."""
+    """Return the functions of TensorFlow's strategy; ``merged`` installs hopsml's reduction in it."""
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
 
@@ -51,7 +53,7 @@ def of_tensorflow(way: str, rank: int, addresses: Sequence[str]) -> Way:
 
 
 def of_hopsml(way: str, rank: int, addresses: Sequence[str]) -> Way:
-    """The strategy over hopsml's own collective."""
+    """Return the functions of the strategy over hopsml's own collective."""
     from hopsml.collective import Group
 
     hosts = ["here"] * len(addresses) if way == "hopsml" else None
@@ -63,7 +65,7 @@ def of_hopsml(way: str, rank: int, addresses: Sequence[str]) -> Way:
 
 
 def of_strategy(strategy: Any) -> Way:
-    """Whatever is a ``tf.distribute`` strategy."""
+    """Return the functions of any ``tf.distribute`` strategy."""
     import tensorflow as tf
 
     def reduce(gradients: list[Any]) -> Any:
@@ -73,7 +75,7 @@ def of_strategy(strategy: Any) -> Way:
 
 
 def of_horovod(way: str, rank: int, addresses: Sequence[str]) -> Way:
-    """As Horovod's gradient tape does: each gradient by itself, which Horovod then fuses."""
+    """Return Horovod's functions: like its gradient tape each gradient separately, which Horovod then fuses."""
     import horovod.tensorflow as hvd
 
     hvd.init()
@@ -86,7 +88,7 @@ def of_horovod(way: str, rank: int, addresses: Sequence[str]) -> Way:
 
 
 def tensorflow_step(way: Way, load: str) -> Step:
-    """A step of a load for the ways that are TensorFlow's."""
+    """Return a step of a load for the methods that use TensorFlow."""
     import tensorflow as tf
 
     if load.startswith("model:"):
@@ -95,11 +97,12 @@ def tensorflow_step(way: Way, load: str) -> Step:
         return networks.step(load.removeprefix("model:"), way.run, way.reduce, way.scope)
     name, _, part = load.partition("/")
     shapes = gradient_sets.shapes_of(name)
-    filling = tf.constant(0.5)  # what is held between two turns is as good as nothing
+    filling = tf.constant(0.5)  # so that no memory is used between two turns
 
     def one(filling: Any) -> Any:
         gradients = [tf.fill(shape, filling) for shape in shapes]
-        # TensorFlow knows what one element of a filled tensor is, and would not fill it; of a snapshot it does not.
+        # TensorFlow knows the value of an element of a filled tensor, and would not fill it; the value of a snapshot it
+        # does not know.
         made = [tf.raw_ops.Snapshot(input=one) for one in gradients] if part == "compute" else way.reduce(gradients)
         return tf.add_n([tf.reshape(value, [-1])[0] for value in made])
 
@@ -111,7 +114,7 @@ def tensorflow_step(way: Way, load: str) -> Step:
 
 
 def ddp_step(load: str) -> Step:
-    """The gradient of a weighted sum of all weights, which DistributedDataParallel reduces while it is computed."""
+    """Return a backward pass over a weighted sum of all weights, during which DistributedDataParallel reduces."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -136,21 +139,21 @@ def ddp_step(load: str) -> Step:
 
 
 def of_ddp(rank: int, addresses: Sequence[str]) -> None:
-    """Join torch's group."""
+    """Join a group of torch.distributed over gloo."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"tcp://{addresses[0]}", rank=rank, world_size=len(addresses))
 
 
 class Loads:
-    """Makes a load's step when its turn comes first, and keeps ``most`` of them, which hold memory."""
+    """Steps of the loads, each made at its first turn; at most ``most`` exist at once, as they use memory."""
 
     def __init__(self, make: Callable[[str], Step], most: int) -> None:
         self._make, self._most = make, most
         self._steps: dict[str, Step] = {}
 
     def steps(self, load: str) -> turns.Steps:
-        """So many steps of this load, each with its time."""
+        """Return a function that makes steps of this load and returns the time of each."""
 
         def times(count: int) -> list[float]:
             if load not in self._steps:
@@ -163,7 +166,10 @@ class Loads:
 
 
 def main() -> None:
-    """Serve until told to end; the process ends without the frameworks' own ends, which wait for each other."""
+    """Serve until the server sends 0.
+
+    The process exits without the frameworks' shutdown, in which members wait for each other.
+    """
     way, path, number, listed, loads = sys.argv[1:]
     rank, addresses = int(number), listed.split(",")
     make: Callable[[str], Step]

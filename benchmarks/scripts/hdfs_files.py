@@ -1,6 +1,6 @@
-"""Files of an HDFS by TensorFlow and by the bare client below it, in one process, by turns: URL ROUNDS BYTES FILES ANSWER.
+"""Files of an HDFS by TensorFlow and by the bare client, alternating in one process: URL ROUNDS BYTES FILES ANSWER.
 
-Seconds of each, by what was done and who did it, in the file ANSWER.
+The file ANSWER receives the seconds of each, by operation and by library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OURS, BARE = "tf.io.gfile", "hdfs-native"
 
 
 def main(root: str, rounds: int, size: int, files: int, answer: Path) -> None:
-    """Measure, and write what each round took."""
+    """Measure all operations and write the seconds of each round."""
     import tensorflow as tf
     from hdfs_native import Client
 

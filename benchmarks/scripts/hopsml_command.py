@@ -1,6 +1,6 @@
-"""The spark-submit command of a job of ours, as JSON; makes the class-data archives first, where they are missing.
+"""The spark-submit command of a hopsml job, as JSON; makes missing class-data archives first.
 
-Run by the environment that will run the job: Spark, Java and archives are found as there.
+It runs in the environment that will run the job, so that it finds the same Spark, Java and archives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hopsml import profiles, submission
 
 
 def main() -> None:
-    """Script and arguments are our own arguments."""
+    """Print the command for the script and arguments given on the command line."""
     profile = profiles.load("local-cluster")
     make_archives(profile.spark)
     print(json.dumps(submission.command(profile, sys.argv[1], sys.argv[2:])))

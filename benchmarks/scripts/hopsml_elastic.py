@@ -1,4 +1,4 @@
-"""An elastic training by hopsml on this machine, over the collectives that are named, until it is killed."""
+"""An elastic training by hopsml on this machine, over the collectives named by its argument, until it is killed."""
 
 from __future__ import annotations
 

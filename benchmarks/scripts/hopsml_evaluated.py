@@ -1,7 +1,7 @@
-"""A training of one worker and an evaluator beside it, each on its half of the cores: SOCKET FOLDER.
+"""A training of one worker and an evaluator, each on half of the cores: SOCKET FOLDER.
 
-The training makes steps in turns. The evaluator, called for a checkpoint, sleeps until something is written to FOLDER/go,
-and then computes until there is FOLDER/stop: who measures decides when it is at work, and when it costs nothing.
+The training makes steps when asked. The evaluator, called for a checkpoint, sleeps until something is written to
+FOLDER/go, and then computes until FOLDER/stop exists: the benchmark decides when it works, and when it costs nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ WAY = "training"
 
 
 def half(cores: Sequence[int], second: bool) -> set[int]:
-    """Of these cores; the only one where there is one."""
+    """Return one half of these cores, or the only core."""
     middle = len(cores) // 2
     return set(cores[middle:] if second or not middle else cores[:middle])
 
 
 def train(socket: str, cores: list[int]) -> None:
-    """Serve until told to end."""
+    """Serve steps until the server sends 0."""
     import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
 
     os.sched_setaffinity(0, half(cores, second=False))
@@ -32,7 +32,7 @@ def train(socket: str, cores: list[int]) -> None:
 
 
 def judge(checkpoint: Path, folder: str, cores: list[int]) -> int:
-    """How often the layers of the training were applied to all its examples."""
+    """Apply the training's layers to all examples until stopped; return how many times."""
     import tensorflow as tf
 
     os.sched_setaffinity(0, half(cores, second=True))
@@ -57,7 +57,7 @@ def judge(checkpoint: Path, folder: str, cores: list[int]) -> int:
 
 
 def main(socket: str, folder: str) -> None:
-    """Both at once, until the training is told to end."""
+    """Run training and evaluation at once, until the training is ended by the server."""
     cores = sorted(os.sched_getaffinity(0))
     training = hopsml.experiment.submit(
         train, args={"socket": socket, "cores": cores}, num_workers=1, progress=False, preload=["tensorflow"]

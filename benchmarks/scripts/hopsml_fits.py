@@ -1,6 +1,6 @@
-"""A group of hopsml on this machine that trains by Keras ``fit`` in turns: SOCKET WORKERS WAY; see fits.py.
+"""A group of hopsml on this machine that trains by Keras ``fit`` when asked: SOCKET WORKERS WAY; see fits.py.
 
-The way is the name of a group of ``hopsml.tensorflow.strategy()``, chosen by the run's settings as they stand in ``WAYS``.
+WAY names a group of ``hopsml.tensorflow.strategy()`` with the run's settings from ``WAYS``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def train(socket: str, way: str) -> None:
-    """Serve until told to end."""
+    """Serve steps until the server sends 0."""
     import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
 
     fits.serve(socket, way, model.rank(), hopsml.tensorflow.strategy())

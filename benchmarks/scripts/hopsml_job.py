@@ -1,4 +1,4 @@
-"""A hopsml job, as a user writes it."""
+"""A hopsml training job in the form that a user writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.scripts import model
 
 
 def train(folder: str, steps: int) -> None:
-    """The training function."""
+    """Train the model as the training function of the run."""
     import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
 
     model.train(hopsml.tensorflow.strategy(), folder, steps)

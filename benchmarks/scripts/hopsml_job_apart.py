@@ -1,4 +1,4 @@
-"""The hopsml job where agents do not count as being on the driver's machine: each imports what it needs by itself."""
+"""The hopsml job with agents that do not use the driver's zygote: each imports its modules by itself."""
 
 from __future__ import annotations
 

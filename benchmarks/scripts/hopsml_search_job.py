@@ -1,4 +1,4 @@
-"""A driver that does one search of the benchmark from nothing: FOLDER EXECUTORS CASE; writes FOLDER/result.json."""
+"""A driver that runs one search of the benchmark from nothing: FOLDER EXECUTORS CASE; writes FOLDER/result.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The searches of the benchmark by hopsml; used by a session and by a job from nothing."""
+"""Searches of the benchmark by hopsml; used by a session and by a job from nothing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from benchmarks.scripts import search_workload as work
 
 
 def sleeping(seconds: float) -> float:
-    """A trial that sleeps."""
+    """Sleep for some seconds as the trial function of most searches."""
     time.sleep(seconds)
     return seconds
 
 
 def numbered(number: int) -> float:
-    """A short one."""
+    """Sleep for ``SHORT_S`` seconds as a short trial."""
     time.sleep(work.SHORT_S)
     return float(number)
 
 
 def stepwise(number: int, quality: float, step_s: float) -> float:
-    """One with a learning curve."""
+    """Report a learning curve step by step; a trial that a stopper can end."""
     import hopsml
 
     value = 0.0
@@ -33,19 +33,19 @@ def stepwise(number: int, quality: float, step_s: float) -> float:
 
 
 def distributed(number: int) -> float:
-    """One of several workers."""
+    """Sleep for a second; a trial of several workers."""
     time.sleep(1.0)
     return float(number)
 
 
 def run(case: str, executors: int, trials: int = 0) -> dict[str, Any]:
-    """One search; seconds from the call to its result, and what came of it."""
+    """Run one search and return its seconds from call to result, best value, trials and steps."""
     from benchmarks.scripts.percentile_halving import PercentileHalving
     from hopsml import experiment
     from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 
     class Listed(Searcher):
-        """Given configurations, in their order."""
+        """Searcher that suggests given configurations in their order."""
 
         def __init__(self, configs: list[Config]) -> None:
             self.configs, self.asked = configs, 0
@@ -56,7 +56,7 @@ def run(case: str, executors: int, trials: int = 0) -> dict[str, Any]:
             return Suggestion(self.configs[number]) if number < len(self.configs) else Wait.DONE
 
         def tell(self, number: int, outcome: Outcome) -> None:
-            """They are given."""
+            """Ignore the outcome, as the configurations are given."""
 
         def state(self) -> dict[str, Any]:
             return {"asked": self.asked}

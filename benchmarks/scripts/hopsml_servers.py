@@ -1,7 +1,7 @@
-"""A run of hopsml's with one worker and one parameter server on this machine: SOCKET MODE; see server_steps.py.
+"""A hopsml run with one worker and one parameter server on this machine: SOCKET MODE; see server_steps.py.
 
-MODE steps: makes steps in turns. MODE recovery: writes a line ``time step recoveries`` at each report into SOCKET, which is
-a file then, until the process is killed.
+MODE steps: makes steps when asked. MODE recovery: appends a line ``time step recoveries`` at each report to SOCKET,
+which is a file in this mode, until the process is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.scripts import server_steps, turns
 
 
 def train(socket: str, mode: str) -> None:
-    """Serve until told to end, or killed."""
+    """Serve steps until the server sends 0, or report steps until killed."""
     import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
 
     model = server_steps.build(hopsml.tensorflow.strategy())
@@ -31,7 +31,10 @@ def train(socket: str, mode: str) -> None:
 
 
 def _turns(loop: Any) -> dict[str, turns.Steps]:
-    """With the time until the checkpoint at the end is on disk, and without; nobody else's turn begins before it is."""
+    """Return the steps with and without the time until the checkpoint is on disk.
+
+    In both cases no other method's turn begins before the checkpoint is on disk.
+    """
 
     def make(count: int) -> None:
         loop.run(loop.steps + count)

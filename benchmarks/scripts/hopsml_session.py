@@ -1,13 +1,13 @@
-"""A user's Spark session with default settings, in which runs are started on command; JSON lines in and out.
+"""A user's Spark session with default settings that starts runs on command; JSON lines in, answer files out.
 
 {"do": "idle", "workers": 2}                   a task on each executor, held until the next line: {"ready": ...}
 {"do": "job", "workers": 2}                    a plain Python job, as any session has run
-{"do": "import"}                               hopsml, as the head of a notebook does
+{"do": "import"}                               imports hopsml, as the first cell of a notebook does
 {"do": "call", "folder": ..., "workers": 2}    collective_all_reduce; answers {"called": when}
-{"do": "elastic", "folder": ..., "least": 1, "most": 2}    a run whose group may change, without waiting for its end
+{"do": "elastic", "folder": ..., "least": 1, "most": 2}    an elastic run, without waiting for its end
 {"do": "search", "case": "sixteen", "executors": 2, "trials": 0}    one search; answers its seconds
-{"do": "agents"}                               {"pids": of their processes, "zygote": of the process that imported for them}
-{"do": "give back"}                            the agents; the session stays
+{"do": "agents"}                               {"pids": of the agents' processes, "zygote": pid of the zygote}
+{"do": "give back"}                            releases the agents; the session stays
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 def train(folder: str, steps: int, held: str) -> None:
-    """The training function; ``held`` is a file that is waited for at the end, empty for none."""
+    """Train the model, then wait until the file ``held`` exists, if it is not empty."""
     import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
 
     import hopsml
@@ -33,7 +33,7 @@ def train(folder: str, steps: int, held: str) -> None:
 
 
 def call(context: Any, folder: str, workers: int, steps: int = 1, held: str = "") -> dict[str, Any]:
-    """One run; the agents stay warm for the next."""
+    """Run the training function; its agents stay warm for the next call."""
     from hopsml import experiment
 
     arguments = {"folder": folder, "steps": steps, "held": held}
@@ -43,7 +43,7 @@ def call(context: Any, folder: str, workers: int, steps: int = 1, held: str = ""
 
 
 def idle(context: Any, workers: int, release: str) -> dict[str, Any]:
-    """Plain Python tasks that hold their Python workers until the file ``release`` is there."""
+    """Run plain Python tasks that occupy their Python workers until the file ``release`` exists."""
 
     def hold(_: Iterator[int]) -> Iterator[int]:
         import os
@@ -59,7 +59,7 @@ def idle(context: Any, workers: int, release: str) -> dict[str, Any]:
 def elastic(
     context: Any, folder: str, least: int, most: int, implementation: str = "tensorflow", ballast_mb: int = 0
 ) -> dict[str, Any]:
-    """Begin a run whose group may change; it trains until the session is ended."""
+    """Begin an elastic run, which trains until the session ends."""
     from benchmarks.scripts import elastic_job
     from hopsml import experiment
 
@@ -75,26 +75,26 @@ def elastic(
 
 
 def search(context: Any, case: str, executors: int, trials: int) -> dict[str, Any]:
-    """One search of the benchmark."""
+    """Run one search of the benchmark."""
     from benchmarks.scripts import hopsml_searches
 
     return hopsml_searches.run(case, executors, trials)
 
 
 def job(context: Any, workers: int) -> dict[str, Any]:
-    """Some Python on every executor."""
+    """Run a plain Python job on every executor."""
     return {"sum": context.parallelize(range(100), workers).map(lambda number: number * number).sum()}
 
 
 def get_ready(context: Any) -> dict[str, Any]:
-    """The head of a notebook."""
+    """Import hopsml, as the first cell of a notebook does."""
     import hopsml
 
     return {"imported": str(hopsml.experiment)}
 
 
 def agents(context: Any) -> dict[str, Any]:
-    """Where they are, on this machine."""
+    """Return the pids of the agents and of the zygote on this machine."""
     from hopsml.experiment import applications
 
     coordinator = applications.current().coordinator
@@ -103,7 +103,7 @@ def agents(context: Any) -> dict[str, Any]:
 
 
 def give_back(context: Any) -> dict[str, Any]:
-    """Agents and coordinator go; the next call is the first again."""
+    """Release agents and coordinator, so that the next call is a first one again."""
     from hopsml import experiment
 
     experiment.shutdown()
@@ -123,12 +123,12 @@ VERBS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def executors(context: Any) -> int:
-    """Registered now, without the driver."""
+    """Return the number of executors registered now, without the driver."""
     return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
 def main() -> None:
-    """Start the session, wait for its executors, obey."""
+    """Start the session, wait for its executors, and carry out commands."""
     from pyspark.sql import SparkSession
 
     answers = Path(sys.argv[1])

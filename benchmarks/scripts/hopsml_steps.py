@@ -1,4 +1,4 @@
-"""Groups of hopsml on this machine, for steps in turns: one for each way that is named."""
+"""Groups of hopsml on this machine that serve steps: one for each method named on the command line."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from benchmarks.scripts import model, turns
 
 
 def train(socket: str, way: str) -> None:
-    """``hopsml`` builds the strategy that hopsml offers, ``hopsml-collective`` the one over its own collective,
-    ``hopsml-plain`` TensorFlow's own, where hopsml's reduction is in force as well; ``hopsml-own`` puts TensorFlow's back.
+    """Serve steps with the strategy of a method.
+
+    ``hopsml`` is the strategy that hopsml offers, ``hopsml-collective`` the one over its own collective,
+    ``hopsml-plain`` TensorFlow's own, in which hopsml's reduction is installed as well, and ``hopsml-own`` that with
+    TensorFlow's reduction restored.
     """
     import tensorflow as tf  # noqa: F401 as in user code: what a function imports is preloaded
 
     strategy = model.plain_strategy() if way in ("hopsml-plain", "hopsml-own") else hopsml.tensorflow.strategy()
     if way == "hopsml-own":
-        del strategy.extended._cross_device_ops._all_reduce  # hopsml's stands before the class's own
+        del strategy.extended._cross_device_ops._all_reduce  # hopsml's reduction hides the class's own
     turns.serve(socket, way, model.rank(), model.build(strategy))
 
 

@@ -1,8 +1,8 @@
 """Runs of hopsml with torch and JAX on this machine.
 
-steps SOCKET WORKERS      groups for steps in turns: by prepare(), by DDP over hopsml's collective, of JAX
+steps SOCKET WORKERS      groups that serve steps: by prepare(), by DDP over hopsml's collective, of JAX
 warm FOLDER WORKERS       calls one after another; each prints the seconds until the first step of all is done
-elastic FOLDER WORKERS    a run whose group may change, each step logged, until it is killed
+elastic FOLDER WORKERS    an elastic run, each step logged, until it is killed
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CALLS = 4  # the first one imports
 
 
 def take_turns(socket: str, way: str) -> None:
-    """Serve steps of one way."""
+    """Serve steps of one method."""
     place = hopsml.distributed
     if way.startswith("jax"):
         turns.serve(socket, way, place.rank(), torch_model.jax_step())
@@ -35,7 +35,7 @@ def take_turns(socket: str, way: str) -> None:
 
 
 def steps(socket: str, workers: int) -> None:
-    """All groups at once, each waiting for its turn."""
+    """Run all groups at once, each waiting for its turn."""
     import concurrent.futures
 
     calls = [(experiment.torch, "hopsml"), (experiment.torch, "hopsml-ddp"), (experiment.jax, "jax-hopsml")]
@@ -49,14 +49,14 @@ def steps(socket: str, workers: int) -> None:
 
 
 def once(folder: str, number: int) -> None:
-    """One step, noted by every worker."""
+    """Make one step and write its time for this worker."""
     place = hopsml.distributed
     torch_model.torch_step(hopsml.torch.prepare, place.world_size())()
     Path(folder, f"{number}-{place.rank()}").write_text(repr(time.time()))
 
 
 def warm(folder: str, workers: int) -> None:
-    """As a notebook's cell that is run again."""
+    """Call the same run repeatedly, like a notebook cell that is run again."""
     for number in range(CALLS):
         began = time.time()
         experiment.torch(
@@ -68,7 +68,7 @@ def warm(folder: str, workers: int) -> None:
 
 
 def log_steps(folder: str) -> None:
-    """Each step of an elastic training, committed each ten."""
+    """Log each step of an elastic training, with a commit every ten steps."""
     import torch
 
     from benchmarks.scripts.elastic_job import COMMIT_EVERY, STEP_S
@@ -96,7 +96,7 @@ def log_steps(folder: str) -> None:
 
 
 def elastic(folder: str, workers: int) -> None:
-    """Until it is killed."""
+    """Run an elastic training until it is killed."""
     with contextlib.suppress(KeyboardInterrupt):
         experiment.torch(log_steps, args={"folder": folder}, min_workers=1, max_workers=workers, progress=False)
 

@@ -1,6 +1,6 @@
-"""POST one body again and again: HTTP_LOAD HOST PORT PATH BODY_FILE CONNECTIONS SECONDS, and the token on standard input.
+"""Load of repeated POST requests: HTTP_LOAD HOST PORT PATH BODY_FILE CONNECTIONS SECONDS, token on standard input.
 
-Prints a line of JSON at the end: ``requests`` that were answered with 200, ``failed`` with anything else or not at all,
+Prints a line of JSON at the end: ``requests`` that were answered with 200, ``failed`` with another status or no answer,
 ``retried`` (a connection ended with a request in it, which was sent once more over another one), ``seconds``.
 """
 
@@ -15,7 +15,7 @@ from typing import cast
 
 
 class Connection(asyncio.Protocol):
-    """One request after another. ``again``: the first one was lost with another connection."""
+    """One connection with one request after another; ``again``: the first repeats a lost request."""
 
     def __init__(self, load: Load, again: bool) -> None:
         self._load, self._again = load, again
@@ -23,10 +23,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none by its class
+        """Send the first request once the connection is open."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own transport is not a subclass
         self._transport.write(self._load.request)
 
     def data_received(self, data: bytes) -> None:
+        """Count a complete response and send the next request, or close the connection at the end."""
         assert self._transport is not None
         self._received += data
         head, mark, rest = self._received.partition(b"\r\n\r\n")
@@ -45,12 +47,13 @@ class Connection(asyncio.Protocol):
             self._transport.write(self._load.request)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Report a request that was lost with the connection."""
         if self._transport is not None:
             self._load.lost(self._again)
 
 
 class Load:
-    """Counts over all connections."""
+    """Load over all connections, with the counts of its requests."""
 
     def __init__(self, host: str, port: int, request: bytes, connections: int) -> None:
         self.request, self.over = request, False
@@ -61,7 +64,7 @@ class Load:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, seconds: float) -> float:
-        """Until all requests that were begun within the time are answered; how long that took."""
+        """Send requests for ``seconds``, wait for the answers to all of them, and return how long that took."""
         began = time.perf_counter()
         for _ in range(self._connections):
             self._connect(again=False)
@@ -71,16 +74,16 @@ class Load:
         return time.perf_counter() - began
 
     def answered(self, status: int) -> None:
-        """A request was."""
+        """Count a request that was answered with this status."""
         self.counts["requests" if status == 200 else "failed"] += 1
 
     def lost(self, again: bool) -> None:
-        """A request was not: it is sent once more, over another connection, and has failed if it is lost then, too."""
+        """Repeat a lost request over another connection; count it as failed if it was lost again."""
         self.counts["failed" if again else "retried"] += 1
         self._connect(again=not again)
 
     def ended(self) -> None:
-        """A connection is not needed any more."""
+        """Count a connection that has ended; the last one ends the load."""
         self._open -= 1
         if not self._open:
             self._done.set()
@@ -100,7 +103,7 @@ class Load:
 
 
 def main(words: list[str]) -> None:
-    """The program."""
+    """Run the load and print its counts."""
     host, port, path, body_file, connections, seconds = words
     token, body = sys.stdin.readline().strip(), Path(body_file).read_bytes()
     head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"

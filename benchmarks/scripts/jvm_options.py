@@ -1,6 +1,6 @@
 """The JVM options of the profile local-cluster with class-data archives of the Spark in SPARK_HOME, as JSON.
 
-Makes the archives first, where they are missing. Run by our environment, for a peer's Spark.
+Makes missing archives first. It runs in hopsml's environment, for a peer's Spark.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from hopsml import class_data, profiles, spark_home
 
 
 def make_archives(settings: Mapping[str, str]) -> None:
-    """Those of these settings, where they are missing."""
+    """Make the class-data archives for these settings, if some are missing."""
     archives = [class_data.archive_of(role, settings) for role in class_data.OPTIONS]
     if not all(archive is not None and archive.is_file() for archive in archives):
         class_data.make(settings, spark_home.spark_submit())
 
 
 def main() -> None:
-    """Nothing else of the profile: its other settings are no part of what makes a JVM start sooner."""
+    """Print the JVM options alone, as the profile's other settings do not affect the start of a JVM."""
     settings = profiles.load("local-cluster").spark
     make_archives(settings)
     found = class_data.with_archives(settings)

@@ -1,8 +1,8 @@
-"""Short trials a second and lane, in a process that is used again and in a fork for each.
+"""Short trials per second and lane, in a reused process and in a fork for each.
 
     python -m benchmarks.scripts.lanes --trials 400 --repeat 3
 
-Local agents, no Spark. Each trial sleeps; each lane always has one waiting. Prints one JSON line a case.
+Local agents, no Spark. Each trial sleeps; each lane always has one waiting. Prints one JSON line per case.
 """
 
 from __future__ import annotations
@@ -25,28 +25,31 @@ from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.options import RunOptions
-from hopsml.experiment.standing import OfSearch
+from hopsml.experiment.run_role import SearchHost
 from hopsml.search.dispatch.events import Ended, LaneJoined
 from hopsml.search.messages import RunTrial
 
 
 def train(seconds: float) -> float:
-    """The trial."""
+    """Sleep for some seconds as a trial of a search."""
     time.sleep(seconds)
     return seconds
 
 
 def start(count: int, preload: tuple[str, ...]) -> Lanes:
-    """Lanes that carry ``train`` out."""
+    """Start lanes that run ``train``."""
     options = RunOptions(train, num_workers=count, progress=False, args={"seconds": 0.0})
     plain = collective.build(options, "search")
     group = IndependentGroup(size=count)
     spec = msgspec.structs.replace(plain.spec, group=group, preload=preload, framework="none")
-    return Lanes.start(dataclasses.replace(plain, spec=spec, arguments={}, standing=OfSearch()))
+    return Lanes.start(dataclasses.replace(plain, spec=spec, arguments={}, standing=SearchHost()))
 
 
 def measure(count: int, trials: int, seconds: float, isolated: bool, preload: tuple[str, ...]) -> dict[str, Any]:
-    """From the first assignment with all lanes there to the last end; the beginning of each lane counts."""
+    """Return the rate of one case, from the first assignment with all lanes ready to the last end.
+
+    The first trial of each lane counts, too.
+    """
     lanes = start(count, preload)
     try:
         joined: list[int] = []
@@ -87,7 +90,7 @@ def measure(count: int, trials: int, seconds: float, isolated: bool, preload: tu
 
 
 def main() -> None:
-    """Every case once, as many times as asked."""
+    """Measure every case, as many times as requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--trials", type=int, default=200)

@@ -1,4 +1,4 @@
-"""The digits model for MLServer: a runtime of its documented kind, which calls the SavedModel's signature on batches."""
+"""The digits model for MLServer: a custom runtime that calls the SavedModel's signature on batches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mlserver.types import InferenceRequest, InferenceResponse
 
 
 class Digits(MLModel):  # type: ignore[misc]
-    """``parameters.uri`` is the SavedModel's folder."""
+    """Runtime of MLServer that loads the SavedModel in the folder ``parameters.uri``."""
 
     async def load(self) -> bool:
-        """Once, in the server's process."""
+        """Load the model once, in the server's process."""
         import tensorflow as tf
 
         self._loaded = tf.saved_model.load(self.settings.parameters.uri)
@@ -22,7 +22,7 @@ class Digits(MLModel):  # type: ignore[misc]
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """One batch."""
+        """Return the outputs of one batch."""
         (given,) = payload.inputs
         outputs = self._call(**{given.name: self._constant(NumpyCodec.decode_input(given), "float32")})
         shown = [NumpyCodec.encode_output(name, value.numpy()) for name, value in outputs.items()]

@@ -1,6 +1,6 @@
-"""The training that every TensorFlow launcher runs: three dense layers as plain variables, a custom loop.
+"""The training of every TensorFlow launcher: three dense layers as plain variables, a custom loop.
 
-No Keras, so that what is measured is the launcher and TensorFlow, not the import of a second library.
+It does not use Keras, so that the launcher and TensorFlow are measured, not the import of a second library.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ RATE = 0.05
 
 
 def rank() -> int:
-    """This worker's number, from TF_CONFIG."""
+    """Return this worker's rank, from TF_CONFIG."""
     config = json.loads(os.environ["TF_CONFIG"])
     task, cluster = config["task"], config["cluster"]
     return int(task["index"]) + (len(cluster.get("chief", ())) if task["type"] != "chief" else 0)
 
 
 def plain_strategy() -> Any:
-    """TensorFlow's own, as in its documentation."""
+    """Return TensorFlow's own strategy, as in its documentation."""
     import tensorflow as tf
 
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def train(strategy: Any, folder: str, steps: int) -> None:
-    """Make ``steps`` steps, for ever if 0, and report the first one."""
+    """Make ``steps`` steps, or endless ones if 0, and report the first one."""
     step = build(strategy)
     step()
     first.report(folder, rank())
@@ -44,12 +44,12 @@ def train(strategy: Any, folder: str, steps: int) -> None:
 
 
 def build(strategy: Any, batch: int = GLOBAL_BATCH) -> Callable[[], float]:
-    """One synchronous step of ``batch`` examples over all workers; returns the loss."""
+    """Return a synchronous step of ``batch`` examples over all workers, which returns the loss."""
     return prepare(strategy, batch)[0]
 
 
 def prepare(strategy: Any, batch: int) -> tuple[Callable[[], float], list[Any]]:
-    """The same, and the variables that it trains."""
+    """Return the step and the variables that it trains."""
     import tensorflow as tf
 
     batches = iter(strategy.distribute_datasets_from_function(lambda context: dataset(context, strategy, batch)))
@@ -82,7 +82,7 @@ def prepare(strategy: Any, batch: int) -> tuple[Callable[[], float], list[Any]]:
 
 
 def dataset(context: Any, strategy: Any, batch: int) -> Any:
-    """This worker's share of made-up examples."""
+    """Return this worker's share of random examples."""
     import numpy as np
     import tensorflow as tf
 

@@ -1,8 +1,8 @@
-"""Training steps of published networks on made-up images; Keras of whichever version is there, no Keras ``fit``.
+"""Training steps of published networks on random images, with any version of Keras, without Keras ``fit``.
 
-The images are small, so that a step takes a part of a second on a processor; the convolutions' gradients are as large as
-ever, those of VGG's first dense layer smaller. Normalisation uses its stored statistics: what is measured is the reduction
-of gradients behind a real backward pass.
+The images are small, so that a step takes a part of a second on a processor; the convolutions' gradients have their
+full size, those of VGG's first dense layer are smaller. Normalisation uses its stored statistics: the reduction of
+gradients after a real backward pass is measured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.gradient_sets import MODULES
 
-BATCH = 4  # images of a worker
+BATCH = 4  # images per worker
 PIXELS = {"inception-v1": 96, "vgg-16": 48, "resnet-50": 64}
 CLASSES = 1000
 RATE = 0.001
@@ -24,7 +24,7 @@ def step(
     reduce: Callable[[list[Any]], Any],
     scope: Callable[[], Any],
 ) -> Callable[[], float]:
-    """Forward, backward, reduction and update of a network; returns the worker's loss."""
+    """Return a function for forward, backward, reduction and update of a network, which returns the worker's loss."""
     import tensorflow as tf
 
     images = tf.random.stateless_uniform((BATCH, PIXELS[name], PIXELS[name], 3), (0, 1))
@@ -46,7 +46,11 @@ def step(
 
 
 def network(name: str) -> Any:
-    """The network with new weights, from images to logits. Raises KeyError for one without ``PIXELS``."""
+    """Return the network with new weights, from images to logits.
+
+    Raises:
+        KeyError: ``PIXELS`` has no such network.
+    """
     import keras
 
     shape = (PIXELS[name], PIXELS[name], 3)
@@ -57,7 +61,7 @@ def network(name: str) -> Any:
 
 
 def inception(shape: tuple[int, int, int]) -> Any:
-    """Inception v1 (Szegedy et al., 2015) without its two auxiliary classifiers."""
+    """Return Inception v1 (Szegedy et al., 2015) without its two auxiliary classifiers."""
     import keras
     from keras import layers
 

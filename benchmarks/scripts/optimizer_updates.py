@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 STEPS = 100
-UPDATES = 3  # of a round
+UPDATES = 3  # per round
 
 
 def timed(rounds: int) -> dict[str, list[float]]:
-    """Seconds of an update by optimizer and round."""
+    """Return the seconds of an update by optimizer and round."""
     import keras
     import tensorflow as tf
 
@@ -52,7 +52,7 @@ def _step(optimizer: Any, shapes: list[Any], gradients: list[Any]) -> Any:
 
 
 def errors() -> dict[str, float]:
-    """Of float32 against the papers' formulas in float64, after 100 steps."""
+    """Return the errors of float32 against the papers' formulas in float64, after 100 steps."""
     from hopsml.training.tensorflow.layerwise_optimizers import LAMB, LARS
 
     return {

@@ -1,4 +1,4 @@
-"""optuna's Gaussian process in an environment of its own, which has torch and nothing of hopsml.
+"""optuna's Gaussian process in a separate environment, which has torch and nothing of hopsml.
 
     python -m benchmarks.scripts.optuna_gp '{"trials": 40, "seeds": 20}'
 
@@ -15,7 +15,7 @@ from benchmarks.landscapes import ALL, Landscape
 
 
 def best_of(landscape: Landscape, trials: int, seed: int) -> float:
-    """The least value found."""
+    """Return the smallest value found."""
     import optuna
 
     study = optuna.create_study(sampler=optuna.samplers.GPSampler(seed=seed))
@@ -27,7 +27,7 @@ def best_of(landscape: Landscape, trials: int, seed: int) -> float:
 
 
 def main(words: list[str]) -> None:
-    """All functions, all seeds."""
+    """Print the best values of all functions and seeds."""
     import optuna
     import torch
 

@@ -1,6 +1,7 @@
-"""The benchmark's searches by optuna, in processes that share a journal file: FOLDER EXECUTORS CASE; writes result.json.
+"""Searches of the benchmark by optuna: FOLDER EXECUTORS CASE; writes result.json.
 
-Every process imports optuna and takes the next trial when it is free, as its documentation has it.
+The processes share a journal file. Each imports optuna and takes the next trial when it is free, as in optuna's
+documentation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ STUDY = "benchmark"
 
 
 def study_in(folder: str) -> Any:
-    """The study that all processes share."""
+    """Return the study that all processes share."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -28,7 +29,7 @@ def study_in(folder: str) -> Any:
 
 
 def work_on(folder: str, trials: int) -> None:
-    """One process: trials until there are enough."""
+    """Run trials in this process until all processes have made enough."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

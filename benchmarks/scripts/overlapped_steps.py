@@ -1,8 +1,9 @@
 """One member of a group that trains with an emulated device: SOCKET RANK ADDRESSES BYTES.
 
-A step waits as long as a device would compute, then its gradients of so many bytes are reduced over sockets and applied. The
-ways, of one process each: with the reduction in the step, with it beside the next step, and with none. The first turn, of a
-way of its own, says how long an all-reduce takes; as long the device computes from then on.
+A step waits as long as a device would compute, then its gradients of so many bytes are reduced over sockets and
+applied. One process serves several methods: with the reduction inside the step, with the reduction during the next
+step, and with none. The first turn, ``calibrate``, measures the time of an all-reduce; from then on the device computes
+for the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CALLS = 9  # of the all-reduce that is timed
 
 
 def steps(settings: dict[str, Any] | None, size: int, device_s: list[float]) -> Callable[[], None]:
-    """A step by a strategy with these settings; None: this worker alone."""
+    """Return a step by a strategy with these settings; None: without a group."""
     import keras
     import tensorflow as tf
 
@@ -50,7 +51,10 @@ def steps(settings: dict[str, Any] | None, size: int, device_s: list[float]) -> 
 
 
 def main() -> None:
-    """Serve until told to end; the process ends without the frameworks' own ends, which wait for each other."""
+    """Serve until the server sends 0.
+
+    The process exits without the frameworks' shutdown, in which members wait for each other.
+    """
     path, rank, addresses, size = sys.argv[1:]
     import numpy as np
 
@@ -63,7 +67,7 @@ def main() -> None:
     device_s = [0.0]
 
     def calibrate(count: int) -> list[float]:
-        """How long an all-reduce takes, the same on all ranks."""
+        """Measure the seconds of an all-reduce, the same on all ranks, and set the device's time."""
         array, taken = np.zeros(int(size) // 4, np.float32), []
         for _ in range(CALLS):
             begin = time.perf_counter()

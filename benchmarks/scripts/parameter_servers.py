@@ -1,8 +1,8 @@
-"""A process of TensorFlow's ParameterServerStrategy by hand, for steps in turns: JOB INDEX SOCKET CLUSTER LOADS.
+"""A process of TensorFlow's ParameterServerStrategy by hand that serves steps: JOB INDEX SOCKET CLUSTER LOADS.
 
-The coordinator (JOB chief) makes the steps; the workers and the parameter server wait for it. In a step every worker reads
-all weights, makes gradients of their sizes and has them subtracted where the weights are. Nothing waits for the slowest but
-the end of the step, so this is the most that asynchronous training can gain.
+The coordinator (JOB chief) makes the steps; the workers and the parameter server wait for it. In a step every worker
+reads all weights, makes gradients of their sizes and has them subtracted on the server. Only the end of the step waits
+for the slowest worker, so this is the most that asynchronous training can gain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.scripts.gradient_steps import Loads, Step
 
 
 def step_of(coordinator: Any, strategy: Any, workers: int, load: str) -> Step:
-    """A step of all workers of a set of gradients."""
+    """Return a step of all workers for a set of gradients."""
     import tensorflow as tf
 
     with strategy.scope():
@@ -40,7 +40,7 @@ def step_of(coordinator: Any, strategy: Any, workers: int, load: str) -> Step:
 
 
 def main() -> None:
-    """Serve until told to end, or killed."""
+    """Serve until the server sends 0, or until killed."""
     job, index, path, described, loads = sys.argv[1:]
     import tensorflow as tf
 

@@ -1,4 +1,7 @@
-"""One Spark application: FOLDER ROWS ROUNDS. Each way of predicting takes its turn; rows a second in FOLDER/passes.json."""
+"""One Spark application that alternates between methods of predicting: FOLDER ROWS ROUNDS.
+
+It writes the rows per second to FOLDER/passes.json.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ model = keras.Sequential([
 ])
 version = hopsml.model.export(model, "digits")
 model.save(sys.argv[1])
-"""  # in a process of its own: the driver imports no TensorFlow
+"""  # in a separate process: the driver imports no TensorFlow
 
 
 def main(folder: Path, rows: int, rounds: int) -> None:
-    """The data and the model are made here."""
+    """Make the data and the model, and measure all methods."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 

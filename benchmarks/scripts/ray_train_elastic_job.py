@@ -1,4 +1,4 @@
-"""A job of Ray Train that may fail: TensorflowTrainer with max_failures, every step logged, until it is killed."""
+"""A job of Ray Train that tolerates failures: TensorflowTrainer with max_failures, every step logged, until killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def train(arguments: dict[str, Any]) -> None:
-    """The training function; TF_CONFIG is set by the library."""
+    """Train the model until killed; TF_CONFIG is set by the library."""
     from benchmarks.scripts import model
     from benchmarks.scripts.elastic_job import STEP_S
     from benchmarks.scripts.steps_log import StepsLog

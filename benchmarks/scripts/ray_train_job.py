@@ -1,4 +1,4 @@
-"""A job of Ray Train, on a Ray that it starts by itself."""
+"""A job of Ray Train, on a Ray cluster that it starts by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def train(arguments: dict[str, Any]) -> None:
-    """The training function; TF_CONFIG is set by the library."""
+    """Train the model with the TF_CONFIG that the library sets."""
     from benchmarks.scripts import model
 
     model.train(model.plain_strategy(), arguments["folder"], arguments["steps"])

@@ -1,7 +1,7 @@
-"""The searches of the benchmark by Ray Tune, on a Ray that this starts: FOLDER EXECUTORS CASE REUSE; writes result.json.
+"""Searches of the benchmark by Ray Tune, on a Ray that this starts: FOLDER EXECUTORS CASE REUSE; writes result.json.
 
-CASE sixteen or asha; REUSE 1 keeps the trials' actors. A second search in the same Ray gives ``seconds`` of a running
-session.
+CASE is sixteen or asha; REUSE 1 reuses the trials' actors. A second search in the same Ray measures the ``seconds`` of
+a running session.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from benchmarks.scripts import search_workload as work
 
 
 def sleeping(config: dict[str, Any]) -> dict[str, float]:
-    """A trial that sleeps."""
+    """Sleep for the configured seconds; the trial function of most searches."""
     time.sleep(config["seconds"])
     return {"metric": config["seconds"]}
 
 
 def stepwise(config: dict[str, Any]) -> None:
-    """One with a learning curve."""
+    """Report a learning curve step by step; a trial that a scheduler can end."""
     from ray import tune
 
     for step in range(1, work.MAX_STEP + 1):
@@ -32,7 +32,7 @@ def stepwise(config: dict[str, Any]) -> None:
 
 
 def search(case: str, folder: str, executors: int, reuse: bool) -> dict[str, Any]:
-    """Seconds from the call to its result."""
+    """Run one search and return its seconds from call to result, best value, trials and steps."""
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 

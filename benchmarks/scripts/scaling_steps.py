@@ -1,8 +1,8 @@
-"""One of some processes that are in several groups at once, for steps in turns: SOCKET RANK GROUPS LOADS.
+"""One of some processes that belong to several groups at once and serve steps: SOCKET RANK GROUPS LOADS.
 
-GROUPS is JSON: of each group's name the addresses of its members, which are the first processes; they share memory where
-the name begins with "memory". Loads are those of gradient_steps.py, over hopsml's own collective; "GROUP LOAD" is a way.
-What was traced for one group goes on with another: rank and size are read when it runs.
+GROUPS is JSON: for each group's name the addresses of its members, which are the first processes; they share memory if
+the name begins with "memory". Loads are those of gradient_steps.py, over hopsml's own collective; each "GROUP LOAD" is
+a method. A function traced for one group is used with another: rank and size are read when it runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hopsml.collective import Group
 
 
 def form(rank: int, name: str, addresses: list[str]) -> Group:
-    """This process's place in a group."""
+    """Join the group ``name`` as this rank."""
     hosts = ["here"] * len(addresses) if name.startswith("memory") else None
     return Group.form(rank, addresses, secret=SECRET, hosts=hosts)
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until the server sends 0."""
     path, number, described, listed = sys.argv[1:]
     rank, loads = int(number), listed.split(",")
     groups = {name: form(rank, name, given) for name, given in json.loads(described).items() if rank < len(given)}

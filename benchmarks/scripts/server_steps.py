@@ -1,4 +1,4 @@
-"""Training with parameter servers in turns, by hand or by hopsml's loop: a model, its data, and what makes so many steps.
+"""Training with parameter servers that serves steps, by hand or by hopsml's loop: a model, its data, its steps.
 
 By hand: ``python -m benchmarks.scripts.server_steps JOB INDEX SOCKET CLUSTER``; JOB chief makes the steps.
 """
@@ -19,7 +19,7 @@ UNITS = 512
 
 
 def build(strategy: Any) -> Any:
-    """A compiled Keras 3 model of 0.3 million weights."""
+    """Return a compiled Keras 3 model of 0.3 million weights."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -32,7 +32,7 @@ def build(strategy: Any) -> Any:
 
 
 def batches() -> Any:
-    """Random digits, without end."""
+    """Return endless batches of random digits."""
     import tensorflow as tf
 
     x = tf.random.stateless_uniform((1024, 64), seed=(1, 2))
@@ -41,7 +41,7 @@ def batches() -> Any:
 
 
 def timed(make: Callable[[int], object]) -> turns.Steps:
-    """``make`` makes so many steps in one go; what each of them took is their mean."""
+    """Return steps from ``make``, which makes several at once; the time of each is their mean."""
 
     def steps(count: int) -> list[float]:
         began = time.perf_counter()
@@ -52,7 +52,10 @@ def timed(make: Callable[[int], object]) -> turns.Steps:
 
 
 def by_hand(strategy: Any, folder: str) -> dict[str, Callable[[int], object]]:
-    """A coordinator, and a counter of the steps, which Keras's own counts wrongly here; with checkpoints, and without."""
+    """Return functions that make steps by hand, with checkpoints and without.
+
+    They use TensorFlow's coordinator, and a separate counter of the steps, as Keras's counter is wrong here.
+    """
     import tensorflow as tf
 
     model = build(strategy)
@@ -81,7 +84,7 @@ def by_hand(strategy: Any, folder: str) -> dict[str, Callable[[int], object]]:
 
 
 def main() -> None:
-    """Serve until told to end, or killed."""
+    """Serve until the server sends 0, or until killed."""
     job, index, path, described = sys.argv[1:]
     cluster = json.loads(described)
     os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": int(index)}})

@@ -1,4 +1,4 @@
-"""Every finished step of every worker, with its time: how recoveries are measured, the same for every launcher."""
+"""Log of every finished step of every worker, with its time, from which recoveries are measured for every launcher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class StepsLog:
-    """Appends lines ``step time`` to ``<generation>.<rank>.<pid>.steps``; the clock is the machine's monotonic one."""
+    """Log of lines ``step time`` in ``<generation>.<rank>.<pid>.steps``; the clock is the machine's monotonic one."""
 
     def __init__(self, folder: str, rank: int, generation: int = 0) -> None:
         self.generation = generation
@@ -17,5 +17,5 @@ class StepsLog:
         )
 
     def finished(self, step: int) -> None:
-        """This worker has finished a step."""
+        """Record that this worker has finished a step."""
         os.write(self._descriptor, f"{step} {time.monotonic()!r}\n".encode())

@@ -1,6 +1,6 @@
-"""Becomes another user, asks to be served at every address that is named, and prints what each of them serves: a JSON list.
+"""Requests of another user to every address that is named; prints the kinds of responses as a JSON list.
 
-The questions: a call of TensorFlow's worker service; a web page and a web socket, over TLS and without.
+The requests: a call of TensorFlow's worker service; a web page and a web socket, over TLS and without.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UPGRADE = (
 
 
 def served(address: str) -> str:
-    """What this process is served with there; "" for nothing."""
+    """Return the kind of response at this address; "" for none."""
     if calls(address):
         return "answers calls"
     for tls in (True, False):
@@ -33,7 +33,7 @@ def served(address: str) -> str:
 
 
 def calls(address: str) -> bool:
-    """Whether a server of gRPC answers, be it that it does not know the call."""
+    """Return True if a gRPC server answers, even if the call is unknown to it."""
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
             channel.unary_unary(CALL)(b"", timeout=ANSWER_S)
@@ -43,7 +43,7 @@ def calls(address: str) -> bool:
 
 
 def status_of(address: str, tls: bool) -> int:
-    """The status that a web server answers with; 0 for none."""
+    """Return the HTTP status of a web server's response; 0 for none."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError, ValueError, IndexError):
         plain = socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S)
@@ -54,7 +54,7 @@ def status_of(address: str, tls: bool) -> int:
 
 
 def trusting() -> ssl.SSLContext:
-    """Takes every certificate."""
+    """Return a TLS context that accepts every certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -66,7 +66,7 @@ if __name__ == "__main__":
         (
             calls("127.0.0.1:9"),
             status_of("127.0.0.1:9", tls=True),
-        )  # what is imported for it the other may not be able to read
+        )  # imports modules that the other user may not be able to read
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)

@@ -1,4 +1,4 @@
-"""A job of spark-tensorflow-distributor."""
+"""A job of spark-tensorflow-distributor with a custom training loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def train(folder: str, steps: int) -> None:
-    """The training function; the strategy is its own, as its documentation has it for custom loops."""
+    """Train the model with TensorFlow's own strategy, as the library documents for custom loops."""
     from benchmarks.scripts import model
 
     model.train(model.plain_strategy(), folder, steps)

@@ -1,4 +1,4 @@
-"""Rows a second of TensorFlowOnSpark's InputMode.SPARK: tensorflowonspark_feed_job.py FOLDER ROWS ROUNDS ANSWER."""
+"""Rows per second of TensorFlowOnSpark's InputMode.SPARK: tensorflowonspark_feed_job.py FOLDER ROWS ROUNDS ANSWER."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ COLUMNS, BATCH = 100, 1024
 
 
 def read(arguments: Any, context: Any) -> None:
-    """Take all batches that come."""
+    """Read all batches of the feed; the function of a worker."""
     feed = context.get_data_feed(train_mode=True)
     while not feed.should_stop():
         feed.next_batch(BATCH)
 
 
 def main(folder: str, rows: int, rounds: int, answer: str) -> None:
-    """Write the rows a second of each layout, without the end of the cluster, which waits."""
+    """Write the rows per second of each layout, without the shutdown of the cluster, which waits."""
     from pyspark.sql import SparkSession
     from tensorflowonspark import TFCluster
 

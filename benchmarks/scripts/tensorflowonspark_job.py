@@ -1,4 +1,4 @@
-"""A job of TensorFlowOnSpark."""
+"""A job of TensorFlowOnSpark with a chief and a worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def train(arguments: dict[str, Any], context: Any) -> None:
-    """The training function; TF_CONFIG is set by the library."""
+    """Train the model with the TF_CONFIG that the library sets."""
     from benchmarks.scripts import model
 
     model.train(model.plain_strategy(), arguments["folder"], arguments["steps"])

@@ -12,7 +12,7 @@ GLOBAL_BATCH = 128
 
 
 def train(folder: str, steps: int) -> None:
-    """The training function; RANK and the leader's address are set by the library."""
+    """Train the model with the RANK and leader's address that the library sets."""
     import torch
     import torch.distributed
 
@@ -39,6 +39,6 @@ if __name__ == "__main__":
     from pyspark.ml.torch.distributor import TorchDistributor
     from pyspark.sql import SparkSession
 
-    SparkSession.builder.getOrCreate()  # it takes the active one and makes none
+    SparkSession.builder.getOrCreate()  # TorchDistributor uses the active session and creates none
     distributor = TorchDistributor(num_processes=int(sys.argv[2]), local_mode=False, use_gpu=False)
     distributor.run(train, sys.argv[1], int(sys.argv[3]))

@@ -9,7 +9,7 @@ from benchmarks.scripts.model import GLOBAL_BATCH, LAYERS, RATE
 
 
 def torch_step(wrap: Callable[[Any], Any], workers: int) -> Callable[[], object]:
-    """``wrap`` makes one model of all workers out of this one's."""
+    """Return a step in PyTorch; ``wrap`` makes this worker's model part of a data-parallel one."""
     import torch
 
     layers: list[Any] = []
@@ -29,7 +29,7 @@ def torch_step(wrap: Callable[[Any], Any], workers: int) -> Callable[[], object]
 
 
 def jax_step() -> Callable[[], object]:
-    """Data parallel by sharding; ``jax.distributed`` is initialized."""
+    """Return a step in JAX, data-parallel by sharding; ``jax.distributed`` must be initialized."""
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -1,4 +1,4 @@
-"""A worker of torch or JAX that was started by hand, for steps in turns: SOCKET WAY; nothing of hopsml is loaded."""
+"""A worker of torch or JAX started by hand that serves steps: SOCKET WAY; nothing of hopsml is loaded."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A job of TorchFT: torchrun_elastic_job's training; who was lost takes the others' state when it comes back.
+"""A job of TorchFT: torchrun_elastic_job's training; a restarted replica receives the state of the others.
 
-A step is logged when all replicas have part in it: what one of them does alone meanwhile is no step of the group.
+A step is logged if all replicas take part in it: steps that one of them makes alone are no steps of the group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.scripts.torch_distributor_job import GLOBAL_BATCH, LAYERS
 
 
 def main(folder: str, workers: int) -> None:
-    """Until it is killed."""
+    """Train until killed, logging each step of the whole group."""
     import torch
     import torchft
 

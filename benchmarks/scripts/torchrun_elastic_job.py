@@ -12,7 +12,7 @@ from benchmarks.scripts.torch_distributor_job import GLOBAL_BATCH, LAYERS
 
 
 def main(folder: str) -> None:
-    """Until it is killed."""
+    """Train until killed, logging each step."""
     import torch
     import torch.distributed
 

@@ -1,4 +1,4 @@
-"""A driver of hopsml here: what each candidate of tuning takes for sets of gradients. RESULT WORKERS ROUNDS SETS."""
+"""A driver of hopsml that measures each candidate of tuning for sets of gradients: RESULT WORKERS ROUNDS SETS."""
 
 from __future__ import annotations
 

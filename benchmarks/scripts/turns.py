@@ -1,7 +1,8 @@
-"""A worker that makes steps when it is told to, so that groups of different launchers can take turns.
+"""Client of ``TurnServer``: a worker that makes steps on request, so that groups of different launchers can alternate.
 
-For each way that it knows it connects to a Unix socket, says who it is (one JSON line), then answers each line with a number
-of steps by a JSON list of what each of them took, in seconds; 0 ends the way. Idle groups wait and cost nothing.
+For each of its methods it connects to a Unix socket, sends its identity (one JSON line), then answers each line with a
+number of steps by a JSON list of the seconds that each of them took; 0 ends the method. Idle groups wait and use no
+processor time.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TextIO
 
-Steps = Callable[[int], list[float]]  # makes so many steps; what each took, in seconds
+Steps = Callable[[int], list[float]]  # makes a number of steps; returns the seconds of each
 
 
 def serve(path: str, way: str, rank: int, step: Callable[[], object]) -> None:
-    """Obey until the number is 0 or the other end is gone."""
+    """Serve one method until the number is 0 or the server has closed the connection."""
     serve_all(path, rank, {way: one_by_one(step)})
 
 
 def serve_all(path: str, rank: int, ways: Mapping[str, Steps]) -> None:
-    """As ``serve``, for several ways of one process."""
+    """Serve several methods from one process, until each has received 0 or lost its connection."""
     with ExitStack() as stack, selectors.DefaultSelector() as waiting:
         for way, steps in ways.items():
             connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -42,7 +43,7 @@ def serve_all(path: str, rank: int, ways: Mapping[str, Steps]) -> None:
 
 
 def one_by_one(step: Callable[[], object]) -> Steps:
-    """So many calls of ``step``, each with its time."""
+    """Return a function that calls ``step`` a number of times and returns the time of each call."""
 
     def times(count: int) -> list[float]:
         taken = []

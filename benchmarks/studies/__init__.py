@@ -1,1 +1,1 @@
-"""What becomes of accuracy: trainings on two cores, with seeds and spread, as JSON and as pictures."""
+"""Studies of accuracy: trainings on two cores, with several seeds and their spread, as JSON and as pictures."""

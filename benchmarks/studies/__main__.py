@@ -1,4 +1,7 @@
-"""The command line: python -m benchmarks.studies NAME... [--quick] [--out FOLDER]; a JSON and a picture for each."""
+"""Command line of the studies: python -m benchmarks.studies NAME... [--quick] [--out FOLDER].
+
+Each study writes a JSON file and a picture.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "studies"
 
 
 def main(words: list[str]) -> int:
-    """Run what was named, write what was found, and print it."""
+    """Run the named studies, write their files, and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.studies", description=__doc__)
     parser.add_argument("names", nargs="+", choices=(*STUDIES, "all"), metavar="NAME", help=", ".join(STUDIES))
     parser.add_argument("--quick", action="store_true", help="few seeds and steps: a first look")
@@ -38,7 +41,7 @@ def main(words: list[str]) -> int:
 
 
 def play(name: str, options: Options, out: Path) -> Report:
-    """One study in a project of its own on the local backend: its files in ``out``, its figures returned."""
+    """Run one study in a temporary project on the local backend; write its files to ``out`` and return its figures."""
     from hopsml import experiment
 
     with tempfile.TemporaryDirectory(prefix="hopsml-study-") as folder:

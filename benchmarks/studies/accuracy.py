@@ -16,7 +16,7 @@ PLAIN, TOOLKIT = "rate x k, nothing else", "hopsml.large_batch"
 
 
 def run(options: Options) -> tuple[Study, list[Figure]]:
-    """The study, and how many points the largest batch loses in both ways."""
+    """Run the study and return the points that the largest batch loses with both methods."""
     from hopsml import experiment
 
     seeds = list(range(options.choose(5, 2)))
@@ -48,13 +48,13 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
 
 
 def mean_of(name: str, points: list[float]) -> Figure:
-    """A mean over seeds, and their least and most."""
+    """Return a figure with the mean over seeds, and the smallest and largest value."""
     figure = measured(name, points, "points")
     return Figure(name, round(statistics.fmean(points), 2), "points", figure.n, min(points), max(points))
 
 
 def train_all(cases: list[tuple[str, int, int]]) -> list[float]:
-    """The accuracy of each case; the workers divide them."""
+    """Return the accuracy of each case; the workers divide the cases."""
     import torch
 
     torch.set_num_threads(1)
@@ -62,7 +62,7 @@ def train_all(cases: list[tuple[str, int, int]]) -> list[float]:
 
 
 def train(case: tuple[str, int, int]) -> float:
-    """One training, from the first step to its accuracy."""
+    """Train one case and return its accuracy."""
     import torch
 
     import hopsml
@@ -86,7 +86,10 @@ def train(case: tuple[str, int, int]) -> float:
 
 
 def settings(way: str, batch: int) -> dict[str, Any]:
-    """Of the recipe: tuned at the reference batch; the plain way scales the rate from the first step."""
+    """Return the settings of the recipe, tuned at the reference batch.
+
+    The plain method scales the learning rate from the first step.
+    """
     import hopsml
 
     tuned = {

@@ -1,4 +1,4 @@
-"""Synchronous SGD beside local SGD, block momentum, elastic averaging and asynchronous SGD, at equal samples."""
+"""Synchronous SGD against local SGD, block momentum, elastic averaging and asynchronous SGD, at equal samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.options import Options
 from benchmarks.studies import digits
 from benchmarks.studies.study import Line, Study
 
-WORKERS, BATCH, RATE, EPOCHS = 4, 16, 0.05, 12  # a batch of each worker
+WORKERS, BATCH, RATE, EPOCHS = 4, 16, 0.05, 12  # BATCH is the batch of each worker
 WAYS: dict[str, dict[str, Any]] = {
     "sync_sgd": {},
     "local_sgd": {"every": 8},
@@ -22,14 +22,15 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def run(options: Options) -> tuple[Study, list[Figure]]:
-    """The study; for each algorithm the points that it loses against synchronous SGD."""
+    """Run the study and return the points that each algorithm loses against synchronous SGD."""
     from hopsml import experiment
 
     seeds = list(range(options.choose(5, 2)))
     values = {}
     for way, settings in WAYS.items():
         given: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
-        if way == "async_sgd":  # a run for each seed: a second loop of one run goes on from the first one's checkpoint
+        # a run for each seed: a second loop of one run would continue from the first one's checkpoint
+        if way == "async_sgd":
             values[way] = [
                 experiment.parameter_server(
                     train,
@@ -72,7 +73,7 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
 
 
 def train(algorithm: str, settings: dict[str, Any], seeds: list[int]) -> list[float]:
-    """The accuracy with each seed."""
+    """Return the accuracy with each seed."""
     import hopsml
 
     steps = EPOCHS * digits.TRAINED // (WORKERS * BATCH)
@@ -88,7 +89,7 @@ def train(algorithm: str, settings: dict[str, Any], seeds: list[int]) -> list[fl
 
 
 def compiled(algorithm: str, seed: int, steps: int) -> Any:
-    """The net with an optimizer whose rate falls to 0 with the last of its steps."""
+    """Return the net with an optimizer whose rate falls to 0 at the last of its steps."""
     import keras
 
     net = digits.keras_net(seed)
@@ -101,7 +102,7 @@ def compiled(algorithm: str, seed: int, steps: int) -> Any:
 
 
 def batches(seed: int) -> Any:
-    """A worker's own order of all samples; its share is a fourth of them an epoch."""
+    """Return this worker's order of all samples, of which it uses a fourth per epoch."""
     import os
 
     import tensorflow as tf

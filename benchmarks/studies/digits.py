@@ -1,4 +1,4 @@
-"""The digits of scikit-learn and a small convolutional net, in PyTorch and in Keras: what all studies train."""
+"""The digits of scikit-learn and a small convolutional net, in PyTorch and in Keras, for all studies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-TRAINED = 1280  # samples; the other 517 are judged
+TRAINED = 1280  # samples; the other 517 are for evaluation
 
 
 def samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Images of 8 x 8 in [0, 1] and their digits, mixed, always the same."""
+    """Return images of 8 x 8 in [0, 1] and their digits, in a fixed random order."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -24,7 +24,7 @@ def samples() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def torch_net(seed: int) -> torch.nn.Module:
-    """Two convolutions with batch normalisation, and a dense layer."""
+    """Return a net of two convolutions with batch normalisation, and a dense layer."""
     import torch
     from torch import nn
 
@@ -37,7 +37,7 @@ def torch_net(seed: int) -> torch.nn.Module:
 
 
 def torch_accuracy(net: torch.nn.Module) -> float:
-    """Percent of the judged digits."""
+    """Return the percentage of correct predictions on the evaluation digits."""
     import torch
 
     images, digits = samples()
@@ -48,7 +48,10 @@ def torch_accuracy(net: torch.nn.Module) -> float:
 
 
 def keras_net(seed: int) -> Any:
-    """The same net, built and not compiled; with torch's normalisation, whose statistics follow within tens of steps."""
+    """Return the same net in Keras, built and not compiled.
+
+    Its normalisation has torch's settings, so that its statistics follow within tens of steps.
+    """
     import functools
 
     import keras
@@ -69,14 +72,17 @@ def keras_net(seed: int) -> Any:
 
 
 def keras_accuracy(net: Any) -> float:
-    """Percent of the judged digits; without Keras's own evaluation, which is the strategy's."""
+    """Return the percentage of correct predictions, without Keras's own evaluation, which belongs to the strategy."""
     images, digits = samples()
     found = net(images[TRAINED:, :, :, None], training=False).numpy().argmax(1)
     return float(100 * (found == digits[TRAINED:]).mean())
 
 
 def shared(cases: list[Any], train: Callable[[Any], Any]) -> list[Any]:
-    """What ``train`` gives for each case, in their order; the workers of a run divide them. Called by all of them."""
+    """Return the result of ``train`` for each case, in their order.
+
+    All workers of a run call this, and divide the cases.
+    """
     import hopsml
     from hopsml.cluster.worker.context import current
 

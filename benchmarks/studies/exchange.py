@@ -1,7 +1,7 @@
-"""Accuracy where gradients travel in half precision, or are applied a step late, beside the plain exchange.
+"""Accuracy with gradients in half precision, or applied a step late, against the plain exchange.
 
-Between workers of one host gradients go through memory, and nothing is compressed: here they form a group of their own, as
-if each were on a host of its own, so that all of it goes over sockets.
+Between workers of one host gradients go through memory without compression. Here the workers form a separate group, as
+if each were on a different host, so that all gradients go over sockets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def run(options: Options) -> tuple[Study, list[Figure]]:
-    """The study; for each way the points that it loses against the plain exchange."""
+    """Run the study and return the points that each method loses against the plain exchange."""
     from hopsml import experiment
 
     seeds = list(range(options.choose(5, 2)))
@@ -58,7 +58,7 @@ def _lost(way: str, rate: float, values: dict[str, list[float]]) -> Figure:
 
 
 def train(seeds: list[int], rate: float, settings: dict[str, Any]) -> list[float]:
-    """The accuracy with each seed."""
+    """Return the accuracy with each seed."""
     import keras
     import tensorflow as tf
 
@@ -79,7 +79,7 @@ def train(seeds: list[int], rate: float, settings: dict[str, Any]) -> list[float
 
 
 def strategy_apart(settings: dict[str, Any]) -> Any:
-    """hopsml's strategy over a group of this run's workers whose members share no memory."""
+    """Return hopsml's strategy over a group of this run's workers whose members share no memory."""
     import hopsml
     from hopsml.cluster.shared.spec import GradientSettings
     from hopsml.cluster.worker.context import current

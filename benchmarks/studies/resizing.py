@@ -1,7 +1,8 @@
-"""Accuracy where the group changes its size during the training: the schedules of elastic deep learning, scaled down.
+"""Accuracy of a group that changes its size during training: the schedules of elastic deep learning, scaled down.
 
-Of the training's time: plus or minus one worker every 60 s of 20 minutes, three every 180 s, and doubling, become shares of
-the samples. The batch grows and falls with the group, and the learning rate follows it (``Sampler(scaling="linear")``).
+In units of the training's time: plus or minus one worker every 60 s of 20 minutes, three every 180 s, and doubling,
+become shares of the samples. The batch grows and shrinks with the group, and the learning rate follows it
+(``Sampler(scaling="linear")``).
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from benchmarks.options import Options
 from benchmarks.studies import digits
 from benchmarks.studies.study import Line, Study
 
-WORKERS, BATCH = 4, 64  # of the group that the learning rate is meant for
+WORKERS, BATCH = 4, 64  # of the group for which the learning rate is tuned
 EPOCHS, RATE = 16, 0.1
 ONE, THREE = (4, 5, 4, 3), (4, 7, 4, 1)  # sizes, one after the other
 
 
 def sizes() -> dict[str, Callable[[float], int]]:
-    """For each schedule the workers that are wanted when a share of the training is over."""
+    """Return for each schedule the wanted number of workers as a function of the finished share of the training."""
     return {
         "fixed": lambda share: WORKERS,
         "plus or minus 1": lambda share: ONE[int(share * 20) % len(ONE)],
@@ -31,7 +32,10 @@ def sizes() -> dict[str, Callable[[float], int]]:
 
 
 def run(options: Options) -> tuple[Study, list[Figure]]:
-    """The study, and how far the worst schedule's mean is from that of the fixed group, in its standard deviations."""
+    """Run the study and return the distance of the worst schedule's mean from that of the fixed group.
+
+    The unit is the fixed group's standard deviation.
+    """
     from hopsml import experiment
 
     seeds = range(options.choose(5, 2))
@@ -76,7 +80,7 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
 
 
 def train(schedule: str, seed: int) -> dict[str, Any]:
-    """One training by the workers of an elastic run; the accuracy, and the sizes that the group had."""
+    """Train once by the workers of an elastic run; return the accuracy, and the sizes that the group had."""
     import torch
 
     import hopsml
@@ -101,7 +105,7 @@ def train(schedule: str, seed: int) -> dict[str, Any]:
             group["lr"] = RATE * data.learning_rate_scale * (1 - done) ** 2
         net.train()
         optimizer.zero_grad()
-        # The mean over workers of these is that over all samples, also where shares are uneven.
+        # The mean of these over workers is that over all samples, even if the shares are uneven.
         (loss(net(images[batch, None]), targets[batch]) * data.world_size / data.batch_size).backward()
         optimizer.step()
         state.commit(every=4)

@@ -1,4 +1,4 @@
-"""Samples a second over the number of workers: by parameter servers, and by all-reduce."""
+"""Samples per second over the number of workers: by parameter servers, and by all-reduce."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDUCED, SERVED = "all-reduce", "one parameter server"
 
 
 def run(options: Options) -> tuple[Study, list[Figure]]:
-    """The study; one figure: all-reduce over parameter servers with most workers."""
+    """Run the study and return the speed of all-reduce against parameter servers with most workers."""
     from hopsml import experiment
 
     found: dict[str, dict[str, list[float]]] = {REDUCED: {}, SERVED: {}}
@@ -44,7 +44,7 @@ def run(options: Options) -> tuple[Study, list[Figure]]:
 
 
 def train(algorithm: str, workers: int) -> list[float]:
-    """Samples of all workers a second, in each round."""
+    """Return the samples per second of all workers, in each round."""
     import keras
 
     import hopsml

@@ -1,4 +1,4 @@
-"""What a study finds: lines over a common axis, each point with the values of all seeds; pure."""
+"""Result of a study: lines over a common axis, each point with the values of all seeds; pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Line:
-    """One way of doing it: for each place on the axis the values of all seeds, in their order."""
+    """One method of a study: for each place on the axis the values of all seeds, in their order."""
 
     label: str
     values: dict[str, list[float]]
 
     def mean(self, place: str) -> float:
-        """Over the seeds."""
+        """Return the mean over the seeds."""
         return statistics.fmean(self.values[place])
 
 
 @dataclass(frozen=True)
 class Study:
-    """``name`` is that of its files, ``title`` is above the picture, ``axis`` and ``unit`` are beside it."""
+    """Lines of a study, with the texts of its picture.
+
+    ``name`` is that of its files, ``title`` is above the picture, ``axis`` and ``unit`` label its axes.
+    """
 
     name: str
     title: str
@@ -31,16 +34,16 @@ class Study:
     unit: str
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
-    is_bar: bool = False  # places without an order
-    reference: float | None = None  # what all are compared with, a line across
+    is_bar: bool = False  # places have no order
+    reference: float | None = None  # a line across, with which all are compared
     facts: dict[str, Any] = field(default_factory=dict)
 
     def line(self, label: str) -> Line:
-        """The one with this label."""
+        """Return the line with this label."""
         return next(line for line in self.lines if line.label == label)
 
     def as_json(self) -> str:
-        """Everything, for programs and for the picture."""
+        """Return everything as JSON, for programs and for the picture."""
         content = {
             "name": self.name,
             "title": self.title,
@@ -55,7 +58,7 @@ class Study:
         return json.dumps(content, indent=1) + "\n"
 
     def table(self) -> str:
-        """For people: a row for each line, mean and standard deviation of the seeds."""
+        """Return a Markdown table: a row for each line, with mean and standard deviation over the seeds."""
         places = list(dict.fromkeys(place for line in self.lines for place in line.values))
         rows = [["", *places], ["---"] * (len(places) + 1)]
         rows += [[line.label, *(_cell(line.values.get(place)) for place in places)] for line in self.lines]

@@ -223,7 +223,7 @@ def _start_keeper(request: Request, folder: Path, lock: int) -> None:
     order = {"command": command(request), "environment": environment(request, Job("local", str(folder)))}
     with open(folder / "output.log", "ab") as output:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "hopsml.airflow.keeper", str(folder), str(lock)],
+            [sys.executable, "-m", "hopsml.airflow.supervisor", str(folder), str(lock)],
             # The environment may contain secrets, which must not appear in a file or a command line.
             stdin=subprocess.PIPE,
             stdout=output,

@@ -14,7 +14,7 @@ from hopsml.cli.options import AsJson, ProfileOption, RunArgument
 from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
-    from hopsml.training.evaluation import Judgement
+    from hopsml.training.evaluation import CheckpointEvaluation
 
 _EARLIER = "Default: as in the run's last evaluation, else {}."
 MODULE = "hopsml_evaluate_"  # prefix of the file's name: another module may have that name
@@ -48,7 +48,7 @@ def evaluate(
     from hopsml import experiment, settings
     from hopsml.errors import ArgumentError
     from hopsml.storage.run_dir import find
-    from hopsml.training.evaluation import Facts
+    from hopsml.training.evaluation import EvaluationStore
 
     if profile:
         os.environ["HOPSML_PROFILE"] = profile  # a profile may set the project, in which runs are searched
@@ -65,7 +65,7 @@ def evaluate(
             found = experiment.continue_evaluation(directory.url, **common)
     finally:
         experiment.shutdown()
-    judged, outcome = Facts(directory, name).written(), found.metrics
+    judged, outcome = EvaluationStore(directory, name).written(), found.metrics
     print(strict_json.dumps(as_dict(judged, outcome)) if as_json else text(judged, outcome))
 
 
@@ -96,7 +96,7 @@ def arguments(text_: str) -> dict[str, Any]:
     return found
 
 
-def text(judged: Sequence[Judgement], outcome: dict[str, Any]) -> str:
+def text(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> str:
     """Return one line per checkpoint for the terminal; ``*`` marks the best one."""
     from hopsml.tracking.listing import figure, table
 
@@ -113,7 +113,7 @@ def text(judged: Sequence[Judgement], outcome: dict[str, Any]) -> str:
     return "\n".join(table(rows))
 
 
-def as_dict(judged: Sequence[Judgement], outcome: dict[str, Any]) -> dict[str, Any]:
+def as_dict(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> dict[str, Any]:
     """Return the results of all checkpoints, as ``--json`` prints them."""
     from msgspec import to_builtins
 

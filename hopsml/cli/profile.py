@@ -11,7 +11,7 @@ import typer
 from hopsml.cli.options import RunArgument
 
 if TYPE_CHECKING:
-    from hopsml.storage.profile_request import ProfileWish
+    from hopsml.storage.profile_request import ProfileRequest
     from hopsml.storage.run_dir import RunDir
 
 POLL_S = 0.5
@@ -69,7 +69,7 @@ def _check_running(directory: RunDir) -> None:
         )
 
 
-def _wait_for_answer(directory: RunDir, request: ProfileWish) -> ProfileWish:
+def _wait_for_answer(directory: RunDir, request: ProfileRequest) -> ProfileRequest:
     from hopsml.errors import ArgumentError
     from hopsml.storage import profile_request
 

@@ -20,7 +20,7 @@ from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.verbs import Verb
 from hopsml.storage.run_dir import find
-from hopsml.training.evaluation import Facts, called
+from hopsml.training.evaluation import EvaluationStore, called
 
 BODY = "hopsml.training.evaluation:play"
 DEATHS = 5  # consecutive failures of the evaluator's process
@@ -80,7 +80,7 @@ def continue_evaluation(
     """
     applications.prepare(profile)  # which may set the project's URL
     directory = find(run, settings.project_url())
-    facts = Facts(directory, checks.evaluation_name("name", name))
+    facts = EvaluationStore(directory, checks.evaluation_name("name", name))
     earlier = str(facts.evaluator().get("run") or "")
     if not earlier:
         first = name == FIRST_EVALUATION
@@ -109,7 +109,7 @@ def build(options: EvaluationOptions) -> plan.Plan:
     applications.prepare(options.profile)
     directory = find(options.run, settings.project_url())
     evaluation = specified(Evaluation, options, run=directory.url)
-    _check_function(options.train_fn, Facts(directory, evaluation.name))
+    _check_function(options.train_fn, EvaluationStore(directory, evaluation.name))
     group = ElasticGroup(
         size=1, min_size=1, commits=False, fruitless_limit=DEATHS, start_timeout_s=float(options.start_timeout)
     )
@@ -131,7 +131,7 @@ def build(options: EvaluationOptions) -> plan.Plan:
     )
 
 
-def _check_function(function: Callable[..., Any], facts: Facts) -> None:
+def _check_function(function: Callable[..., Any], facts: EvaluationStore) -> None:
     """Raise ArgumentError if the results under this name are those of another function."""
     earlier, now = str(facts.evaluator().get("function") or ""), called(function)
     if earlier and earlier != now:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.formation import RunRequest, SidecarWord
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
-from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.experiment.applications import Application
 from hopsml.training.data import frame_schema, jvm_push
@@ -42,7 +42,7 @@ from hopsml.training.data.push import PythonPush
 from hopsml.training.data.stage_client import StageClient
 from hopsml.training.data.staged_rows import StagedRows
 
-log = logger_aside("hopsml.data")
+log = nonblocking_logger("hopsml.data")
 
 SIDECAR = "hopsml.training.data.stage:serve"
 _TICK_S = 0.25

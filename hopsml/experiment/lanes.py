@@ -25,14 +25,14 @@ import cloudpickle
 import msgspec
 
 from hopsml import redact
+from hopsml.callbacks import immediate
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.plain import as_json
-from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run
-from hopsml.experiment.standing import OfSearch
+from hopsml.experiment.run_role import SearchHost
 from hopsml.search import messages
 from hopsml.search.dispatch.events import Began, Ended, Event, LaneJoined, LaneLost, Reported, SlotsChanged
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
@@ -81,7 +81,7 @@ class Lanes:
     @classmethod
     def start(cls, plan: plans.Plan) -> Lanes:
         """Start the search's run; raises before anything is started if the plan cannot be carried out."""
-        if not isinstance(plan.standing, OfSearch):
+        if not isinstance(plan.standing, SearchHost):
             raise ArgumentError(f"Plan.standing is {plan.standing!r:.80}: a plan of a search was expected")
         run, application = plans.start_on(plan)
         return cls(run, application.coordinator)

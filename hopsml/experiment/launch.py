@@ -24,7 +24,7 @@ from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
 from hopsml.experiment.predecessor import combination
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
-from hopsml.experiment.standing import Part
+from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
 from hopsml.states import Lifecycle
 from hopsml.storage import cancel_request, filesystem, job_record, privacy, urls
@@ -171,7 +171,7 @@ def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: s
     directory = RunDir(urls.join(whole.url, name))
     before = urls.join(earlier, name) if earlier else ""
     name_of_run = f"{whole.run_id}-{number}"
-    part = Part("", directory, name_of_run, single.arguments, of=whole.run_id, recorded=True, heeds_requests=True)
+    part = NestedRun("", directory, name_of_run, single.arguments, of=whole.run_id, recorded=True, heeds_requests=True)
     if before and not filesystem.exists(RunDir(before).run_json):
         before = ""
     return replace(single, standing=part, continues=before)
@@ -235,7 +235,7 @@ def _all(plans: Sequence[plan.Plan], application: applications.Application, requ
 
 
 def _begin(single: plan.Plan) -> Run:
-    assert isinstance(single.standing, Part)
+    assert isinstance(single.standing, NestedRun)
     directory = single.standing.place
     directory.write_json(directory.hparams_json, argument(single.arguments))
     return plan.start(single)

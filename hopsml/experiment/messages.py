@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from hopsml.callbacks import immediate, nonblocking_logger
 from hopsml.cluster.driver.run_state import Change
-from hopsml.delivery import immediate, logger_aside
 from hopsml.training.messages import ResizeRequest
 
-log = logger_aside("hopsml.messages")
+log = nonblocking_logger("hopsml.messages")
 
 # Limits of the values that wait for delivery; further ones are dropped, which a note reports.
 MOST_KEPT = 10_000

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from hopsml import settings
+from hopsml.callbacks import immediate, nonblocking_logger
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.spec import FIRST_EVALUATION
-from hopsml.delivery import immediate, logger_aside
 from hopsml.experiment.run import Run
 from hopsml.search.metric import name_of
 from hopsml.states import Lifecycle
@@ -23,7 +23,7 @@ from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.link import LINK, TrackedRun
 from hopsml.tracking.mlflow.order import Order, RunGroup, key_of
 
-logger = logger_aside(__name__)
+logger = nonblocking_logger(__name__)
 
 
 def follow(

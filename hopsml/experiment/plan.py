@@ -16,6 +16,7 @@ from typing import Any, cast
 from msgspec.structs import asdict, replace
 
 from hopsml import redact, settings, tracebacks
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.driver import capture
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
@@ -34,7 +35,6 @@ from hopsml.cluster.shared.spec import (
     recorded,
 )
 from hopsml.cluster.worker import context as worker_context
-from hopsml.delivery import logger_aside
 from hopsml.errors import (
     ArgumentError,
     CoordinatorLost,
@@ -46,8 +46,8 @@ from hopsml.errors import (
 )
 from hopsml.experiment import applications, arguments, frame_feed, launch_trace, mlflow, progress, takeover, tuned
 from hopsml.experiment.run import Run
+from hopsml.experiment.run_role import StandaloneRun
 from hopsml.experiment.sign_of_life import SignOfLife
-from hopsml.experiment.standing import Alone
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, find
@@ -64,7 +64,7 @@ HOOKS = (
 # Imports of a framework's workers in addition to the function's own. Torch's first step would import 820 modules more.
 FRAMEWORK_MODULES = {"torch": ("torch", "torch._dynamo", "torch.distributed.tensor"), "jax": ("jax",)}
 
-logger = logger_aside(__name__)
+logger = nonblocking_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Plan:
     arguments: dict[str, Any]
     profile: str | None = None
     progress: bool = True
-    standing: Alone = field(default_factory=Alone)
+    standing: StandaloneRun = field(default_factory=StandaloneRun)
     captured: capture.Captured | None = None
     rerun_of: RunDir | None = None
     continues: str = ""  # URL of the run that this one continues because its driver failed

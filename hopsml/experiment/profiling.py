@@ -6,12 +6,12 @@ import queue
 import time
 from collections.abc import Callable
 
+from hopsml.callbacks import immediate
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.protocol import TakeProfile
-from hopsml.delivery import immediate
 from hopsml.errors import CoordinatorLost, StorageError
 from hopsml.storage import profile_request
-from hopsml.storage.profile_request import ProfileWish
+from hopsml.storage.profile_request import ProfileRequest
 from hopsml.storage.run_dir import RunDir
 
 Ask = Callable[[int, TakeProfile], object]  # requests a profile of the worker of a rank
@@ -23,7 +23,7 @@ class Profiling:
     def __init__(self, directory: RunDir, run_id: str, ask: Ask) -> None:
         self._directory, self._run_id, self._ask = directory, run_id, ask
         self._began = False
-        self._under_way: tuple[ProfileWish, str, float] | None = None  # with its path and deadline
+        self._under_way: tuple[ProfileRequest, str, float] | None = None  # with its path and deadline
         self._answers: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
     @immediate
@@ -54,7 +54,7 @@ class Profiling:
         except StorageError:
             pass
 
-    def _take_up(self, wish: ProfileWish | None) -> None:
+    def _take_up(self, wish: ProfileRequest | None) -> None:
         is_first, self._began = not self._began, True
         if wish is None or not wish.is_open:
             return
@@ -69,7 +69,7 @@ class Profiling:
         asked = TakeProfile(self._run_id, -1, wish.id, wish.seconds, wish.format, wish.idle, path)
         self._ask(wish.rank, asked)
 
-    def _settle(self, wish: ProfileWish, path: str, until: float) -> None:
+    def _settle(self, wish: ProfileRequest, path: str, until: float) -> None:
         problem = self._answer_to(wish)
         if problem is None and time.monotonic() > until:
             problem = f"the agent of rank {wish.rank} has not answered: it, or its worker, is frozen or gone"
@@ -79,7 +79,7 @@ class Profiling:
         self._under_way = None
         profile_request.trim(self._directory)
 
-    def _answer_to(self, wish: ProfileWish) -> str | None:
+    def _answer_to(self, wish: ProfileRequest) -> str | None:
         """Return the agent's answer: an error, "" for success, None if there is none; the answer stays queued."""
         kept = None
         while not self._answers.empty():

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
-from hopsml.cluster.driver import kept_secrets
+from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import RunSpec
@@ -157,7 +157,7 @@ def build(
         source=recorded["source"],
         sha256=shipped.sha256,
         code_sha256=recorded["code_sha256"],
-        secrets=kept_secrets.given_again(recorded.get("secrets", ()), secrets or {}, os.environ, what),
+        secrets=secret_extraction.given_again(recorded.get("secrets", ()), secrets or {}, os.environ, what),
     )
     if preflight is not None:
         spec = msgspec.structs.replace(spec, preflight=checks.preflight("preflight", preflight))

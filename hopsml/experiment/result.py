@@ -7,7 +7,7 @@ from typing import Any
 
 from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import StorageError
-from hopsml.experiment import in_force, last_records
+from hopsml.experiment import last_records, training_summary
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking import strict_json
@@ -76,14 +76,14 @@ class Result(tuple[str, Any]):
             summaries = [single.summary() for single in several]
             missing = [f"WARNING  {last_records.words(self.unrecorded)}"] if self.unrecorded else []
             return "\n\n".join([*summaries, *missing, f"run directory of all {len(several)}  {self.run_dir}"])
-        warning = in_force.warning(self.in_force)
+        warning = training_summary.warning(self.in_force)
         rows = [
             *([("WARNING", warning)] if warning else []),
             *([("WARNING", last_records.words(self.unrecorded))] if self.unrecorded else []),
             ("state", f"{self.state} after {self.seconds:.1f} s"),
             ("workers", f"{len(self.workers)}: " + ", ".join(_slot(worker) for worker in self.workers)),
             ("ring order", " -> ".join(self.ring_order)),
-            ("merging", in_force.merging(self.in_force)),
+            ("merging", training_summary.merging(self.in_force)),
             ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else "no steps were reported"),
             *((name, _short(value)) for name, value in self.metrics.items() if name != "log"),
             ("run directory", self.run_dir),

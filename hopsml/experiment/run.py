@@ -14,7 +14,7 @@ from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.plain import as_json, outputs
 from hopsml.errors import ArgumentError, CoordinatorLost, RunError, WorkerFailed
-from hopsml.experiment import in_force, last_records
+from hopsml.experiment import last_records, training_summary
 from hopsml.experiment.handle import Handle
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.profiling import Ask, Profiling
@@ -197,7 +197,7 @@ class Run(Handle[Result]):
             try:
                 result = self._result()
                 told = as_json(result.metrics)
-                if warning := in_force.warning(result.in_force):
+                if warning := training_summary.warning(result.in_force):
                     self._note(warning)
             except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result
                 error, result = problem, None
@@ -279,7 +279,7 @@ class Run(Handle[Result]):
         layout = self.state.layout
         training = {p.rank for p in layout.placements if p.role in TRAINING_ROLES} if layout else set()
         seen = [view.seen for rank, view in sorted(self.state.members.items()) if rank in training]
-        return in_force.of(seen, self.state.committed if self._resize is not None else None)
+        return training_summary.of(seen, self.state.committed if self._resize is not None else None)
 
     def _write_status(self, error: BaseException | None) -> None:
         record = last_records.status(

@@ -1,11 +1,12 @@
-"""The model registry: versions of models with metrics, signature and lineage, in the project's directory on any store.
+"""Model registry: versions of models with metrics, signature and lineage, in the project's directory on any store.
 
-    version = hopsml.model.export(model, "digits", metrics={"accuracy": 0.98})  # in the training function or on the driver
+    version = hopsml.model.export(model, "digits", metrics={"accuracy": 0.98})  # in the training function or on the
+    driver
     hopsml.model.get_best_model("digits", "accuracy", "MAX")
     hopsml.model.set_alias("digits", version.version, "production")
     hopsml.model.find("digits", "production").local_files()
 
-Where ``MLFLOW_TRACKING_URI`` is set, versions stand in MLflow's registry, too, and aliases are kept there.
+If ``MLFLOW_TRACKING_URI`` is set, versions are also registered in MLflow's registry, which then stores the aliases.
 """
 
 from hopsml.errors import ModelExists, ModelNotFound
@@ -26,7 +27,7 @@ from hopsml.model.registry import (
 )
 from hopsml.model.version import Version
 
-ModelArchiveExists = ModelExists  # the predecessor's name
+ModelArchiveExists = ModelExists  # name in the predecessor
 
 __all__ = [
     "Metric",

@@ -1,8 +1,8 @@
-"""Names for versions, such as ``production``: one small file each in the model's directory.
+"""Storage of aliases, which are names for versions such as ``production``, in the model's directory.
 
     <project>/Models/<name>/aliases/production.json
 
-One file an alias, replaced in one step: two callers that set two aliases at the same time do not undo each other's.
+Each alias has its own file, which is replaced atomically, so that concurrent changes of two aliases do not interfere.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ FOLDER = "aliases"
 
 
 class Aliases(Protocol):
-    """Where the aliases of one model are kept."""
+    """Interface of the storage for the aliases of one model."""
 
     def all(self) -> dict[str, int]:
-        """Alias -> number of the version, by name."""
+        """Return alias -> version number, sorted by alias."""
 
     def set(self, alias: str, version: int) -> None:
-        """Let an alias stand for a version from now on."""
+        """Assign an alias to a version, replacing an earlier assignment."""
 
     def delete(self, alias: str) -> bool:
-        """Forget an alias; False where there was none."""
+        """Delete an alias of the model; return False if it did not exist."""
 
 
 class FolderAliases(Aliases):
-    """In the model's own directory. Methods raise StorageError."""
+    """Aliases as files in the model's directory; its methods raise StorageError."""
 
     def __init__(self, model_url: str) -> None:
         self._url = urls.join(model_url, FOLDER)
 
     def all(self) -> dict[str, int]:
+        """Return alias -> version number, from the files of the directory."""
         try:
             entries = for_url(self._url).list_dir(self._url)
         except PathNotFound:
@@ -48,23 +49,27 @@ class FolderAliases(Aliases):
             if entry.name.endswith(".json") and not urls.is_temporary(entry.url):
                 try:
                     found[entry.name.removesuffix(".json")] = _version_in(entry.url)
-                except PathNotFound:  # deleted meanwhile
+                except PathNotFound:  # deleted since the listing
                     continue
         return found
 
     def set(self, alias: str, version: int) -> None:
+        """Write the file of an alias."""
         record = {"version": version, "user": settings.user_name(), "time": time.time()}
         place = self._file(alias)
         for_url(place).write_bytes(place, (json.dumps(record, indent=1) + "\n").encode())
 
     def delete(self, alias: str) -> bool:
+        """Delete the file of an alias; return False if it did not exist."""
         return for_url(self._url).delete(self._file(alias))
 
     def _file(self, alias: str) -> str:
+        """Return the URL of an alias file."""
         return urls.join(self._url, f"{alias}.json")
 
 
 def _version_in(url: str) -> int:
+    """Return the version number in an alias file."""
     data = read_record(url)
     try:
         return int(json.loads(data)["version"])

@@ -1,7 +1,7 @@
-"""``hopsml.model.predict``: a model called for the rows of a DataFrame, of Spark's on its executors, or of pandas.
+"""Batch inference: ``hopsml.model.predict`` calls a model for the rows of a Spark or pandas DataFrame.
 
-Each Python worker of Spark's loads a model once and keeps it: tasks that come to it later find it there. Rows travel in
-Arrow's form, and columns become arrays without being touched row by row.
+Each Python worker of Spark loads a model once and caches it for later tasks. Rows are transferred in Arrow format, and
+columns are converted to arrays without a loop over rows.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ def predict(
     prefix: str = "",
     project: str | None = None,
 ) -> Table:
-    """The rows with the model's outputs as further columns, named as its signature has them.
+    """Return the rows with the model's outputs as additional columns, named as in its signature.
 
-    The version is looked up and the columns are compared with its signature at once; rows are computed when Spark is asked
-    for them. A column is a number, or an array of numbers, nested as the tensor is or flat.
+    The version is looked up, and the columns are compared with its signature, immediately; Spark computes the rows on
+    demand. A column holds numbers or arrays of numbers; arrays may be nested like the tensor, or flat.
 
     Args:
-        df: a DataFrame of Spark's, or of pandas.
-        name: the model.
-        version: its number, ``"latest"``, an alias, ``"best"``; see ``find``.
-        batch_size: rows of one call of the model; by default the size that is fastest on the first rows.
-        inputs: input of the model -> its column, or the list of columns that are put side by side; of a model with one
-            input the column or the list alone. By default the column of the input's name; for a model with one input the
-            only column that fits.
-        prefix: of the names of the new columns.
-        project: another project, by its name.
+        df: DataFrame of Spark or pandas.
+        name: Name of the model.
+        version: Version number, ``"latest"``, an alias, or ``"best"``; see ``find``.
+        batch_size: Rows in one call of the model; by default the fastest size on the first rows.
+        inputs: Name of an input -> its column, or the list of columns that are stacked; for a model with one input, the
+            column or list alone. By default an input is read from the column of the same name; for a model with one
+            input, from the only suitable column.
+        prefix: Prefix of the names of the new columns.
+        project: Name of another project.
 
     Raises:
-        ModelNotFound: (LookupError) no such model, version or alias.
-        ArgumentError: (ValueError) a column is missing, or its type is not what the model takes; the model has no
-            signature, or is not of a kind that can be called.
+        ModelNotFound: (LookupError) The model, version or alias does not exist.
+        ArgumentError: (ValueError) A column is missing or has an unsuitable type, or the model has no signature or
+            cannot be called.
+        ArgumentTypeError: ``df`` is not a DataFrame.
     """
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
         raise ArgumentError(f"batch_size={batch_size!r}: it must be a whole number from 1, or None to find one out")
@@ -80,6 +81,11 @@ def predict(
 
 
 def _signature(version: Version) -> Signature:
+    """Return the signature of a version.
+
+    Raises:
+        ArgumentError: The version has no signature.
+    """
     signature = version.description.signature
     if signature is None:
         raise ArgumentError(
@@ -91,17 +97,29 @@ def _signature(version: Version) -> Signature:
 
 @dataclass(frozen=True)
 class Inference:
-    """What a Python worker needs to know; it travels with the task."""
+    """Parameters of a batch inference, which are shipped to Spark's Python workers.
+
+    Attributes:
+        url: URL of the version's directory.
+        description: Description of the version.
+        bindings: Columns of each input.
+        fields: Arrow fields of the appended columns.
+        prefix: Prefix of the names of the appended columns.
+        batch_size: Rows in one call of the model; None to determine it.
+        cache: Folder for local copies of models; "" for the default.
+        trusted: Users whose models the driver trusts.
+        names: Original names of the columns if they are renamed for Spark.
+    """
 
     url: str
     description: ModelDescription
     bindings: tuple[Binding, ...]
-    fields: tuple[Any, ...]  # Arrow's, of the columns that are appended
+    fields: tuple[Any, ...]
     prefix: str
     batch_size: int | None
-    cache: str  # folder for copies of models; "" for the usual one
-    trusted: frozenset[str] = frozenset()  # users whose models the driver believes
-    names: tuple[str, ...] = ()  # of the columns, where they travel under others
+    cache: str
+    trusted: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
 
 
 def _work(
@@ -112,6 +130,7 @@ def _work(
     prefix: str,
     batch_size: int | None,
 ) -> Inference:
+    """Return the parameters of the inference after comparing the columns with the signature."""
     bindings = columns.bind(signature, schema, inputs, contract.takes_missing(version.description))
     fields = columns.output_fields(signature, schema, prefix)
     return Inference(
@@ -129,10 +148,11 @@ def _work(
 def _on_pandas(
     df: Any, version: Version, signature: Signature, inputs: InputColumns | None, prefix: str, batch_size: int | None
 ) -> Any:
+    """Return a pandas DataFrame with the predictions."""
     import pyarrow as pa
 
     table = pandas_tables.arrow_of(df)
-    if df.empty and df.shape[1]:  # of lists pandas tells no type then, and there is nothing to compute
+    if df.empty and df.shape[1]:  # in this case pandas has no type of list elements, and there are no rows to compute
         if inputs is not None or len(signature.inputs) > 1 or next(iter(signature.inputs.values())).features:
             unknown = pa.schema([(name, pa.null()) for name in table.column_names])
             columns.bind(signature, unknown, pandas_tables.by_text(inputs), takes_missing=True)
@@ -150,6 +170,7 @@ def _on_pandas(
 def _on_spark(
     df: Any, version: Version, signature: Signature, inputs: InputColumns | None, prefix: str, batch_size: int | None
 ) -> Any:
+    """Return a Spark DataFrame with the predictions."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StructType
@@ -157,14 +178,17 @@ def _on_spark(
     work = _work(version, signature, to_arrow_schema(df.schema), inputs, prefix, batch_size)
     added = from_arrow_schema(pa.schema(work.fields))
     whole = StructType([*df.schema.fields, *added.fields])
-    if any("." in name or "`" in name for name in df.columns):  # Spark's mapInArrow takes the dot for a field's
+    if any("." in name or "`" in name for name in df.columns):  # mapInArrow would parse the dot as a field access
         work = replace(work, names=tuple(df.columns))
         df = df.toDF(*(f"c{place}" for place in range(len(df.columns))))
     return df.mapInArrow(_body(work), whole)
 
 
 def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What Spark ships to its Python workers: it can be read where there is no hopsml, and says so there."""
+    """Return the function for Spark's Python workers, which reports an error if hopsml is missing there.
+
+    It imports hopsml only when it is called, so that it can be unpickled without hopsml.
+    """
     shipped = pickle.dumps(work)
 
     def rows(batches: Iterator[Any]) -> Iterator[Any]:
@@ -189,7 +213,7 @@ def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def in_task(batches: Iterator[Any], work: Inference) -> Iterator[Any]:
-    """The body of a task: batches of Arrow's in, the same rows with their predictions out."""
+    """Run a Spark task: add the predictions to each of its Arrow batches."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -197,34 +221,40 @@ def in_task(batches: Iterator[Any], work: Inference) -> Iterator[Any]:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(task.resources()["gpu"].addresses)
     cores = max(1, task.cpus()) if task is not None else 0
     first = next(batches, None)
-    if first is not None:  # a task without rows loads nothing
+    if first is not None:  # a task without rows does not load the model
         yield from predicted(_chained(first, batches), work, _loaded(work, cores))
 
 
 def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    """Yield ``first``, then the rest."""
     yield first
     yield from rest
 
 
 @dataclass
 class _Kept:
-    """A model that this process has loaded, and the size of batches that was found for it."""
+    """Loaded model in this process, with the tuner of its batch size."""
 
     model: LoadedModel
     tuner: BatchTuner
 
 
-MOST_KEPT = 3  # models in one process, which Spark and notebooks keep for hours; those that were used longest ago go
+MOST_KEPT = 3  # cached models per process, as Spark and notebooks live for hours; least recently used ones go
 _kept: dict[tuple[str, str, int | None], _Kept] = {}
 _lock = threading.Lock()
 
 
 def _loaded(work: Inference, cores: int) -> _Kept:
-    """The version, loaded the first time. ``cores``: how many it may compute with, 0 for as many as there are."""
+    """Return the version from the cache, loading it at the first call.
+
+    Args:
+        work: Parameters of the inference.
+        cores: Number of cores that the model may use; 0 for all.
+    """
     key = work.url, work.description.digest, work.batch_size
     with _lock:
         if key in _kept:
-            _kept[key] = _kept.pop(key)  # the newest is last
+            _kept[key] = _kept.pop(key)  # move to the end: most recently used
         else:
             while len(_kept) >= MOST_KEPT:
                 del _kept[next(iter(_kept))]
@@ -238,7 +268,13 @@ def _loaded(work: Inference, cores: int) -> _Kept:
 
 
 def predicted(batches: Iterable[Any], work: Inference, kept: _Kept) -> Iterator[Any]:
-    """Each batch of Arrow's with the outputs of the model as further columns."""
+    """Yield each Arrow batch with the outputs of the model as additional columns.
+
+    Args:
+        batches: Arrow batches; empty ones are omitted.
+        work: Parameters of the inference.
+        kept: The loaded model.
+    """
     import pyarrow as pa
 
     for batch in batches:
@@ -253,7 +289,7 @@ def predicted(batches: Iterable[Any], work: Inference, kept: _Kept) -> Iterator[
 
 
 def _parts(batch: Any, tuner: BatchTuner) -> Iterator[Any]:
-    """Slices of a batch; each as long as the tuner says at that moment."""
+    """Yield slices of a batch, each with the tuner's current size."""
     done = 0
     while done < batch.num_rows:
         part = batch.slice(done, tuner.size)
@@ -262,6 +298,7 @@ def _parts(batch: Any, tuner: BatchTuner) -> Iterator[Any]:
 
 
 def _call(part: Any, work: Inference, kept: _Kept) -> dict[str, Any]:
+    """Call the model for one slice, and return the outputs as Arrow arrays."""
     given = columns.tensors(work.bindings, part, contract.missing_of(kept.model))
     began = time.perf_counter()
     found = kept.model.predict(given)

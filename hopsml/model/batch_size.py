@@ -1,22 +1,30 @@
-"""How many rows a model is called with at once: found out on the first batches. Pure; times come from outside."""
+"""Tuning of the number of rows in one call of a model, on the first batches. Pure; times come from the caller."""
 
 from __future__ import annotations
 
 FIRST = 256
 FACTOR = 4
 LARGEST = 65_536
-WORTH = 1.05  # so much faster a larger batch must be, since it takes more memory
-MOST_BYTES = 64 << 20  # of the inputs of one batch
-SAMPLES = 2  # calls with each size; the faster one counts
+WORTH = 1.05  # minimum speed-up that justifies a larger batch, which takes more memory
+MOST_BYTES = 64 << 20  # maximum size of the inputs of one batch
+SAMPLES = 2  # calls with each size; the fastest one counts
 
 
 class BatchTuner:
-    """Makes batches larger as long as that makes rows faster.
+    """Tuner that enlarges batches while that increases the rows per second.
 
-    ``row_bytes``: of one row of inputs. ``fixed``: a size that was given; then nothing is tried.
+    Attributes:
+        size: Number of rows for the next call.
+        settled: True if the size is final.
     """
 
     def __init__(self, row_bytes: int, fixed: int | None = None) -> None:
+        """Initialize the tuner with its first size.
+
+        Args:
+            row_bytes: Size of one row of inputs, in bytes.
+            fixed: Size given by the user, which is not tuned.
+        """
         self._most = max(1, min(LARGEST, MOST_BYTES // max(1, row_bytes)))
         self.size = fixed if fixed is not None else min(FIRST, self._most)  # rows of the next call
         self.settled = fixed is not None
@@ -24,7 +32,7 @@ class BatchTuner:
         self._warm = False
 
     def took(self, rows: int, seconds: float) -> None:
-        """A call with so many rows took so long; fewer rows than ``size`` say nothing, nor does the first call of all."""
+        """Record the duration of a call; the first call, and calls with fewer rows than ``size``, are ignored."""
         if self.settled or rows != self.size:
             return
         if not self._warm:

@@ -1,6 +1,6 @@
-"""Columns of a table and the tensors of a model's signature: which column is which input, and what comes out as columns.
+"""Conversion between table columns and the tensors of a model's signature, in both directions.
 
-Pure, over Arrow's schemas and arrays. Everything that a schema can tell is told before a row is read.
+Pure functions of Arrow schemas and arrays. All errors that a schema reveals are raised before any row is read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 Columns = str | Sequence[str]
 InputColumns = Mapping[str, Columns] | Columns
-_IS_NAN = b"hopsml.is_nan"  # in the metadata of a field
+_IS_NAN = b"hopsml.is_nan"  # key in the metadata of a field
 _WHERE = "printSchema() shows them"
 _VECTOR = "is a vector of Spark's ML; pyspark.ml.functions.vector_to_array makes an array of it"
 
 
 @dataclass(frozen=True)
 class Binding:
-    """One input, and the column that it is read from; several columns are put side by side."""
+    """Input of a model, and the columns that it is read from; several columns are stacked."""
 
     name: str
     spec: TensorSpec
@@ -37,11 +37,19 @@ class Binding:
 def bind(
     signature: Signature, schema: Any, given: InputColumns | None = None, takes_missing: bool = False
 ) -> list[Binding]:
-    """Which columns (``schema``: pyarrow's) each input is read from.
+    """Determine the columns from which each input is read.
 
-    Given by the input's name, or alone where there is one input; else the column of the input's name; else the columns of
-    the features' names; else, of a model with one input, the only column whose type fits. ``takes_missing``: whether values
-    may be missing, so that whole numbers may come as float64. Raises ArgumentError naming the column or the input.
+    The order is: the columns given for the input; the column of the input's name; the columns of its features' names;
+    for a model with one input, the only column of a suitable type.
+
+    Args:
+        signature: Signature of the model.
+        schema: PyArrow schema of the table.
+        given: Columns by input, or for a model with one input alone; None for the defaults.
+        takes_missing: True if values may be missing, so that whole numbers may arrive as float64.
+
+    Raises:
+        ArgumentError: A column is missing or unsuitable; the message names the column or the input.
     """
     asked = _by_input(signature, given)
     for name in asked:
@@ -66,7 +74,12 @@ def bind(
 
 
 def _by_input(signature: Signature, given: InputColumns | None) -> Mapping[str, Columns]:
-    """What was asked for each input. Raises ArgumentError, ArgumentTypeError."""
+    """Return the columns given for each input.
+
+    Raises:
+        ArgumentError: One column is given for a model with several inputs.
+        ArgumentTypeError: A value is neither a column's name nor a list of names.
+    """
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -87,6 +100,7 @@ def _by_input(signature: Signature, given: InputColumns | None) -> Mapping[str, 
 def _columns_of(
     name: str, spec: TensorSpec, schema: Any, given: Columns | None, is_only: bool, takes_missing: bool
 ) -> tuple[str, ...]:
+    """Return the columns of one input, as described in ``bind``."""
     columns = (given,) if isinstance(given, str) else tuple(given or ())
     for column in columns:
         if column not in schema.names:
@@ -121,25 +135,34 @@ def _columns_of(
 
 
 def _is_vector(kind: Any) -> bool:
+    """Return True if an Arrow type is a vector of Spark ML."""
     import pyarrow as pa
 
     return bool(pa.types.is_struct(kind) and kind.get_field_index("indices") >= 0)
 
 
 def _shown(spec: TensorSpec) -> str:
+    """Return a tensor's dtype and shape, without the batch dimension, as text."""
     sizes = ", ".join("any" if size is None else str(size) for size in spec.shape[1:])
     return f"{spec.dtype} of shape [{sizes}]" if sizes else f"one {spec.dtype} a row"
 
 
 def _misfit(kind: Any, spec: TensorSpec, of: int, takes_missing: bool) -> str:
-    """Why a column of this Arrow type, one of ``of`` that are put together, cannot be the tensor; "" if it can."""
+    """Return the reason for which a column of an Arrow type cannot be the tensor; "" if it can.
+
+    Args:
+        kind: Arrow type of the column.
+        spec: Tensor of the signature.
+        of: Number of columns that are stacked.
+        takes_missing: True if values may be missing.
+    """
     import pyarrow as pa
 
     depth, lists, value, size = len(spec.shape) - 1, 0, kind, None
     while pa.types.is_list(value) or pa.types.is_large_list(value) or pa.types.is_fixed_size_list(value):
         size = value.list_size if pa.types.is_fixed_size_list(value) else None
         lists, value = lists + 1, value.value_type
-    if pa.types.is_dictionary(value):  # a category is its value
+    if pa.types.is_dictionary(value):  # the values of a categorical column count
         value = value.value_type
     if pa.types.is_null(value) and takes_missing:
         return ""
@@ -159,9 +182,9 @@ def _misfit(kind: Any, spec: TensorSpec, of: int, takes_missing: bool) -> str:
 
 
 def _takes(value: Any, dtype: str, takes_missing: bool) -> bool:
-    """Whether values of an Arrow type become this dtype without losing what they are: no fractions to whole numbers.
+    """Return True if values of an Arrow type can be converted to this dtype without loss, such as of fractions.
 
-    Whole numbers with missing ones among them are float64: whether all are whole is seen when they are read.
+    Whole numbers with missing values are float64; the check that they are whole takes place when they are read.
     """
     import pyarrow as pa
 
@@ -176,13 +199,19 @@ def _takes(value: Any, dtype: str, takes_missing: bool) -> bool:
     return bool(pa.types.is_floating(value) or pa.types.is_decimal(value)) and (takes_missing or "int" not in dtype)
 
 
-# ------------------------------------------------------------------------------------------ rows in, rows out
+# ------------------------------------------------------------------------------------------ conversion of rows
 
 
 def tensors(bindings: Sequence[Binding], batch: Any, missing: MissingValues | None = None) -> dict[str, NDArray[Any]]:
-    """Convert the rows of an Arrow batch to the signature's inputs. ArgumentError names the column and its row.
+    """Convert the rows of an Arrow batch to the inputs of the model.
 
-    ``missing``: the replacement of missing values; None: there must be none.
+    Args:
+        bindings: Columns of each input.
+        batch: Arrow batch.
+        missing: Replacements of missing values; None if no value may be missing.
+
+    Raises:
+        ArgumentError: A value is unsuitable; the message names the column and, for missing values, the row.
     """
     import numpy as np
 
@@ -200,17 +229,21 @@ def tensors(bindings: Sequence[Binding], batch: Any, missing: MissingValues | No
 
 
 def with_missing(field: Any, is_nan: bool) -> Any:
-    """Return an Arrow field that records if its nulls were NaN or None: scikit-learn distinguishes them among texts."""
+    """Return an Arrow field that records if its nulls were NaN or None.
+
+    Scikit-learn distinguishes them among texts.
+    """
     return field.with_metadata({_IS_NAN: b"1" if is_nan else b""})
 
 
 def _missing_in(batch: Any, column: str, missing: MissingValues) -> MissingValues:
+    """Return the replacements of missing values for one column, as recorded in its field."""
     is_nan = (batch.schema.field(column).metadata or {}).get(_IS_NAN)
     return missing if is_nan is None else MissingValues(float("nan") if is_nan else None)
 
 
 def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | None) -> NDArray[Any]:
-    """With the lists as further dimensions."""
+    """Convert a column to an array; the levels of lists become dimensions."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -241,7 +274,7 @@ def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | N
         values = values.dictionary_decode()
     if pa.types.is_null(values.type):
         values = values.cast(pa.string() if spec.dtype == "str" else pa.float64())
-    if pa.types.is_decimal(values.type):  # as numbers with a point are in Spark's SQL
+    if pa.types.is_decimal(values.type):  # decimals: Spark SQL's type of literals with a point
         values = values.cast(pa.float64())
     array = values.to_numpy(zero_copy_only=False)
     if missing is not None and values.null_count and array.dtype.kind == "O":
@@ -249,13 +282,17 @@ def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | N
     if array.dtype.kind in "iuf" and dtype.kind in "iu" and array.size:
         _check_whole(array, dtype, name, spec)
     if not (array.dtype.kind == "f" and dtype.kind in "biu" and np.isnan(array).any()) and dtype.kind != "b":
-        array = array.astype(dtype, copy=False)  # otherwise unchanged, with NaN or objects among them
+        array = array.astype(dtype, copy=False)  # otherwise unchanged, with NaN or objects
     found: NDArray[Any] = array.reshape(rows, *sizes)
     return found
 
 
 def _check_whole(array: NDArray[Any], dtype: Any, name: str, spec: TensorSpec) -> None:
-    """Raise ArgumentError for numbers that are not whole, or outside of the dtype's range."""
+    """Check that numbers are whole and within the range of the dtype.
+
+    Raises:
+        ArgumentError: A number is not.
+    """
     import numpy as np
 
     limits = np.iinfo(dtype)
@@ -273,17 +310,19 @@ def _check_whole(array: NDArray[Any], dtype: Any, name: str, spec: TensorSpec) -
 
 
 def _dtype(name: str) -> Any:
+    """Return the dtype of a name, including bfloat16 and similar types."""
     import numpy as np
 
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # bfloat16 and the like; TensorFlow and JAX bring it
+        import ml_dtypes  # for bfloat16 and similar types; installed with TensorFlow and JAX
 
         return np.dtype(getattr(ml_dtypes, name))
 
 
 def _first_null(column: Any) -> str:
+    """Return the text that names the first row with a missing value."""
     for number, value in enumerate(column.to_pylist()):
         if value is None or (isinstance(value, list) and _holds_none(value)):
             return f"row {number} of a batch"
@@ -291,10 +330,12 @@ def _first_null(column: Any) -> str:
 
 
 def _holds_none(values: list[Any]) -> bool:
+    """Return True if a nested list contains None."""
     return any(one is None or (isinstance(one, list) and _holds_none(one)) for one in values)
 
 
 def _shaped(array: NDArray[Any], binding: Binding) -> NDArray[Any]:
+    """Reshape an array to the shape of the input."""
     wanted = binding.spec.shape[1:]
     found = array.shape[1:]
     if len(found) == len(wanted) and all(size in (None, is_) for size, is_ in zip(wanted, found, strict=True)):
@@ -311,7 +352,16 @@ def _shaped(array: NDArray[Any], binding: Binding) -> NDArray[Any]:
 
 
 def output_fields(signature: Signature, schema: Any, prefix: str) -> list[Any]:
-    """Arrow's fields of the columns that are appended. Raises ArgumentError where one is there already."""
+    """Return the Arrow fields of the columns that are appended.
+
+    Args:
+        signature: Signature of the model.
+        schema: PyArrow schema of the table.
+        prefix: Prefix of the new columns' names.
+
+    Raises:
+        ArgumentError: A column of this name exists, or an output has a type that no column can hold.
+    """
     import pyarrow as pa
 
     found = []
@@ -329,21 +379,22 @@ def output_fields(signature: Signature, schema: Any, prefix: str) -> list[Any]:
 
 
 def _arrow_type(dtype: str) -> Any:
+    """Return the Arrow type for an output's dtype, from the types that Spark supports."""
     import numpy as np
     import pyarrow as pa
 
-    if dtype in ("bfloat16", "float16"):  # Spark knows neither
+    if dtype in ("bfloat16", "float16"):  # not supported by Spark
         return pa.float32()
     try:
         kind = pa.from_numpy_dtype(np.dtype(dtype))
     except (TypeError, pa.ArrowNotImplementedError) as error:
         raise ArgumentError(f"an output of the model is {dtype}, which no column can hold") from error
-    unsigned = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}  # Spark knows none
+    unsigned = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}  # not supported by Spark
     return unsigned.get(kind, kind)
 
 
 def column_of(array: NDArray[Any], field: Any) -> Any:
-    """An output of a model as an Arrow array, its further dimensions as lists."""
+    """Convert an output of a model to an Arrow array, with dimensions after the first one as lists."""
     import numpy as np
     import pyarrow as pa
 
@@ -361,7 +412,7 @@ def column_of(array: NDArray[Any], field: Any) -> Any:
 
 
 def nested(flat: Any, shape: tuple[int, ...]) -> Any:
-    """The values of an array of this shape as an Arrow array, the dimensions behind the first one as lists."""
+    """Return the values of an array of this shape as an Arrow array, with dimensions after the first one as lists."""
     import numpy as np
     import pyarrow as pa
 
@@ -371,12 +422,13 @@ def nested(flat: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _levels(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Length and number of the lists of each level, the innermost first."""
+    """Yield length and number of the lists of each level, from the innermost."""
     for level in range(len(shape) - 1, 0, -1):
         yield shape[level], prod(shape[:level])
 
 
 def _depth(kind: Any) -> int:
+    """Return the number of list levels of an Arrow type."""
     import pyarrow as pa
 
     return 1 + _depth(kind.value_type) if pa.types.is_list(kind) else 0

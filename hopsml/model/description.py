@@ -1,7 +1,7 @@
-"""``model.json``: everything that is known of one version of a model. Pure; the file is written last, so it means complete.
+"""Content of ``model.json``, which describes one version of a model. Pure.
 
-A tensor's shape has None where the size is free; the first dimension is the batch. Names of dtypes are numpy's (``float32``,
-``int64``, ``bool``, ``str``).
+The file is written last, so its existence means that the version is complete. A tensor's shape has None for a variable
+size; the first dimension is the batch. Names of dtypes are NumPy's (``float32``, ``int64``, ``bool``, ``str``).
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from hopsml import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError, StorageError
 
 MODEL_JSON = "model.json"
-FILES = "files"  # the folder of a version's files
-FORMAT = 1  # of the file; a reader refuses a higher one
-LATEST, BEST = "latest", "best"  # computed, so no alias may be called so
+FILES = "files"  # folder of a version's files
+FORMAT = 1  # of the file; a reader rejects higher values
+LATEST, BEST = "latest", "best"  # computed names, which no alias may have
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 _RESERVED_ALIAS = re.compile(rf"{LATEST}|{BEST}|v?\d+")
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """One input or output: its dtype, and its shape with None for what is free, the batch first.
+    """Dtype and shape of an input or output.
 
-    ``features``: what the entries of the last dimension are called, where the model knows that.
+    Attributes:
+        dtype: Name of the dtype.
+        shape: Sizes of the dimensions, the batch first; None for a variable size.
+        features: Names of the entries of the last dimension, if the model has them.
     """
 
     dtype: str
@@ -38,55 +41,78 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """What a model takes and gives, by name."""
+    """Inputs and outputs of a model, by name."""
 
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
 
 
 class ModelFile(msgspec.Struct, frozen=True):
-    """One file of a version: its length in bytes and the SHA-256 of its content, in hexadecimal digits."""
+    """File of a version: its length in bytes and the SHA-256 of its content, in hexadecimal digits."""
 
     bytes: int
     sha256: str
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """Where a version comes from; what is not known is empty."""
+    """Origin of a version; unknown values are empty.
+
+    Attributes:
+        run_id: ID of the run.
+        run_url: URL of the run directory.
+        commit: Commit of the code's repository.
+        dirty: True if the code differed from the commit; None if unknown.
+        data: Inputs as in the run's record: url, bytes, checksum and so on.
+    """
 
     run_id: str = ""
     run_url: str = ""
-    commit: str = ""  # of the code's repository
-    dirty: bool | None = None  # whether the code differed from the commit; None: not known
-    data: list[dict[str, Any]] = []  # inputs as the run's record has them: url, bytes, checksum ...
+    commit: str = ""
+    dirty: bool | None = None
+    data: list[dict[str, Any]] = []
 
 
 class ModelDescription(msgspec.Struct, frozen=True):
-    """The content of ``model.json``.
+    """Description of a version, stored as ``model.json``.
 
-    ``artifacts``: what can be loaded, by format (``saved_model``, ``keras``, ``torch_export``, ``torchscript``, ``onnx``,
-    ``sklearn``), as a path below ``folder``, "" for that folder itself. ``files``: by path below ``folder``.
+    Attributes:
+        name: Name of the model.
+        version: Version number.
+        flavor: tensorflow, keras, torch, onnx, sklearn or files.
+        created: Time of the export, in UTC.
+        artifacts: Format that can be loaded (``saved_model``, ``keras``, ``torch_export``, ``torchscript``, ``onnx``,
+            ``sklearn``) -> its path relative to ``folder``; "" for that folder itself.
+        signature: Inputs and outputs; None if unknown.
+        metrics: Name -> value of each metric.
+        description: Text by the exporter.
+        creator: Name of the exporting user.
+        lineage: Origin of the version.
+        requirements: Package -> its version at the export.
+        files: Path relative to ``folder`` -> file.
+        bytes: Total size of all files.
+        folder: Folder of the files, next to ``model.json``.
+        format: Format version of the file.
     """
 
     name: str
     version: int
-    flavor: str  # tensorflow | keras | torch | onnx | sklearn | files
-    created: datetime  # UTC
+    flavor: str
+    created: datetime
     artifacts: dict[str, str] = {}
     signature: Signature | None = None
     metrics: dict[str, float] = {}
     description: str = ""
     creator: str = ""
     lineage: Lineage = Lineage()
-    requirements: dict[str, str] = {}  # package -> version
+    requirements: dict[str, str] = {}
     files: dict[str, ModelFile] = {}
-    bytes: int = 0  # of all files
-    folder: str = FILES  # where they lie, beside model.json
+    bytes: int = 0
+    folder: str = FILES
     format: int = FORMAT
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the names and contents of all files, in hexadecimal digits: the same files, the same digest."""
+        """SHA-256 over the names and contents of all files, in hexadecimal digits."""
         total = hashlib.sha256()
         for name, file in sorted(self.files.items()):
             total.update(f"{name}\0{file.bytes}\0{file.sha256}\n".encode())
@@ -97,22 +123,22 @@ _decoder = msgspec.json.Decoder(ModelDescription)
 
 
 def encode(description: ModelDescription) -> bytes:
-    """As a JSON text for people, too."""
+    """Return a description as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(description), indent=1) + b"\n"
 
 
 def decode(data: bytes, url: str) -> ModelDescription:
     """Return the description in a file's content.
 
-    Names and paths in it become paths of this machine, so none may lead out of the folder that it is relative to: the file
-    may be another user's.
+    Names and paths in it become paths of this machine, and the file may be another user's; therefore none may lead out
+    of the folder that it is relative to.
 
     Args:
-        data: content of the file.
-        url: of the file, for messages.
+        data: Content of the file.
+        url: URL of the file, for messages.
 
     Raises:
-        StorageError: it is no description, one with such a name, or one of a newer hopsml.
+        StorageError: The content is not a description, has an invalid name or path, or was written by a newer hopsml.
     """
     try:
         found = _decoder.decode(data)
@@ -129,19 +155,30 @@ def decode(data: bytes, url: str) -> ModelDescription:
 
 
 def _stays_below(path: str) -> bool:
+    """Return True if a relative path does not lead out of its folder."""
     return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
-# ------------------------------------------------------------------------------------------ what may be said
+# ------------------------------------------------------------------------------------------ validation
 
 
 def checked_name(name: Any) -> str:
-    """The name of a model. Raises ArgumentError, ArgumentTypeError."""
+    """Return a valid name of a model.
+
+    Raises:
+        ArgumentError: The name has invalid characters or an invalid length.
+        ArgumentTypeError: The name is not text.
+    """
     return _checked("model_name", name)
 
 
 def checked_alias(alias: Any) -> str:
-    """The name of an alias. Raises ArgumentError, ArgumentTypeError."""
+    """Return a valid name of an alias.
+
+    Raises:
+        ArgumentError: The name is reserved or invalid.
+        ArgumentTypeError: The name is not text.
+    """
     if isinstance(alias, str) and _RESERVED_ALIAS.fullmatch(alias):
         raise ArgumentError(
             f"alias={alias!r}: {LATEST}, {BEST}, numbers and v1, v2 ... stand for versions already; choose another word, "
@@ -151,6 +188,7 @@ def checked_alias(alias: Any) -> str:
 
 
 def _checked(what: str, text: Any) -> str:
+    """Return a valid name; ``what`` names the argument in errors."""
     if not isinstance(text, str):
         raise ArgumentTypeError(f"{what}={text!r:.80} is a {type(text).__name__}; it must be text")
     if not _NAME.fullmatch(text):
@@ -162,7 +200,12 @@ def _checked(what: str, text: Any) -> str:
 
 
 def checked_version(version: Any) -> int:
-    """The number of a version. Raises ArgumentError, ArgumentTypeError."""
+    """Return a valid version number.
+
+    Raises:
+        ArgumentError: The number is below 1.
+        ArgumentTypeError: The value is not a whole number.
+    """
     if isinstance(version, bool) or not isinstance(version, int):
         raise ArgumentTypeError(
             f"version={version!r:.80} is a {type(version).__name__}; it must be a whole number from 1"
@@ -173,9 +216,11 @@ def checked_version(version: Any) -> int:
 
 
 def checked_metrics(metrics: Any) -> dict[str, float]:
-    """Names to finite numbers, also of numpy's and in a framework's tensor; None for none.
+    """Return valid metrics: names with finite numbers, which may also be NumPy scalars or tensors; empty for None.
 
-    Raises ArgumentError and ArgumentTypeError.
+    Raises:
+        ArgumentError: A value is not finite.
+        ArgumentTypeError: ``metrics`` is not a dict, a name is not text, or a value is not a number.
     """
     if metrics is None:
         return {}
@@ -200,33 +245,37 @@ def checked_metrics(metrics: Any) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """The number that an array or tensor holds, on whatever device; everything else as it is."""
+    """Return the number in an array or tensor of one element, on any device; other values unchanged."""
     if isinstance(value, (int, float)) or not all(size == 1 for size in getattr(value, "shape", [0])):
         return value
     if hasattr(value, "item"):
         return value.item()
-    return value.numpy().item() if hasattr(value, "numpy") else value  # TensorFlow's has no item()
+    return value.numpy().item() if hasattr(value, "numpy") else value  # TensorFlow's tensors have no item()
 
 
-# ------------------------------------------------------------------------------------------ which one is best
+# ------------------------------------------------------------------------------------------ best version
 
 
 class Metric:
-    """Whether the largest or the smallest value of a metric is best."""
+    """Directions of a metric: the largest or the smallest value is best."""
 
     MAX = "MAX"
     MIN = "MIN"
 
 
 def checked_direction(direction: Any) -> str:
-    """MAX or MIN, in any case. Raises ArgumentError."""
+    """Return MAX or MIN for a direction in any case.
+
+    Raises:
+        ArgumentError: The value is neither.
+    """
     if isinstance(direction, str) and direction.upper() in (Metric.MAX, Metric.MIN):
         return direction.upper()
     raise ArgumentError(f"direction={direction!r:.80}: it must be MAX or MIN")
 
 
 def usual_direction(metric: str) -> str:
-    """MIN for what by its name is a loss or an error, else MAX."""
+    """Return MIN for a metric whose name denotes a loss or an error, otherwise MAX."""
     words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", metric).lower())
     return Metric.MIN if _SMALLER_IS_BETTER & set(words) else Metric.MAX
 
@@ -235,9 +284,15 @@ _SMALLER_IS_BETTER = {"loss", "error", "err", "mse", "mae", "rmse", "mape", "msl
 
 
 def best(versions: Iterable[ModelDescription], metric: str, direction: str) -> ModelDescription:
-    """The version with the largest or smallest value; of equals the youngest.
+    """Return the version with the best value of a metric; of equal values the newest version.
 
-    Raises ArgumentError where no version has this metric, naming those that there are.
+    Args:
+        versions: Versions of one model.
+        metric: Name of the metric.
+        direction: ``Metric.MAX`` or ``Metric.MIN``.
+
+    Raises:
+        ArgumentError: No version has this metric; the message lists the existing ones.
     """
     given = list(versions)
     having = [one for one in given if metric in one.metrics]
@@ -251,7 +306,11 @@ def best(versions: Iterable[ModelDescription], metric: str, direction: str) -> M
 
 
 def main_metric(versions: Iterable[ModelDescription]) -> str:
-    """The one metric that all versions are compared by. Raises ArgumentError where there is none, or more than one."""
+    """Return the only metric of all versions, by which they are compared.
+
+    Raises:
+        ArgumentError: There is no metric, or more than one.
+    """
     given = list(versions)
     known = sorted({key for one in given for key in one.metrics})
     if len(known) == 1:

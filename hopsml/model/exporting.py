@@ -1,4 +1,4 @@
-"""``hopsml.model.export``: a model, or files, as the next version of the registry."""
+"""Export of a model, or of files, as a new version in the registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from hopsml import settings
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.model import claims, description, lineage, registry
+from hopsml.model import description, lineage, registry, version_lock
 from hopsml.model.description import Lineage, ModelDescription, ModelFile
 from hopsml.model.flavors import contract, files
 from hopsml.model.flavors.contract import SavedModel
@@ -43,31 +43,37 @@ def export(
     example: Any = None,
     model_path: str | os.PathLike[str] | None = None,
 ) -> Version | None:
-    """Make a version of the model ``model_name``, of a model in memory or of files; the version, complete.
+    """Export a model in memory, or files, as a version of the model ``model_name``.
 
-    In a training function all ranks call it, since some frameworks read variables together; the chief's files stay, and the
-    other ranks get None. The version's lineage is the run, with the commit of its code and the inputs that it has noted.
+    In a training function all ranks must call it, since some frameworks read variables collectively. Only the chief's
+    files are stored; the other ranks get None. The lineage of the version is the run, with the commit of its code and
+    the recorded inputs.
 
     Args:
-        model: a Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn, an
-            ``onnx.ModelProto`` (see ``to_onnx``); or the path or URL of files, local or relative to the project.
-        model_name: letters, digits, ``_``, ``-`` and ``.``.
-        model_version: the version's number; by default the next free one.
-        overwrite: replace the version of that number.
-        metrics: name to finite number, by which versions are compared.
-        description: for people.
-        synchronous, synchronous_timeout: of the predecessor, without effect: the version is there when this returns.
-        project: another project, by its name.
-        example: inputs that the model's signature is seen from, where the model itself does not tell it: an array, or a dict
-            of arrays, with the batch first. Of an estimator of scikit-learn also a DataFrame: where its columns are not all
-            numbers, each is an input of its own.
-        model_path: the predecessor's name for ``model``.
+        model: A Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn, an ``onnx.ModelProto`` (see
+            ``to_onnx``); or the path or URL of files, local or relative to the project.
+        model_name: Letters, digits, ``_``, ``-`` and ``.``.
+        model_version: Version number; by default the next free one.
+        overwrite: True to replace the version of that number.
+        metrics: Name -> finite number, by which versions are compared.
+        description: Text about the version.
+        synchronous: Accepted for compatibility with the predecessor; has no effect, because the version is complete
+            when this function returns.
+        synchronous_timeout: Accepted for compatibility with the predecessor; has no effect.
+        project: Name of another project.
+        example: Inputs from which the signature is derived, if the model does not define it: an array, or a dict of
+            arrays, with the batch first. For an estimator of scikit-learn also a DataFrame; if its columns are not all
+            numeric, each one is a separate input.
+        model_path: The predecessor's name of ``model``.
+
+    Returns:
+        The complete version; None on ranks other than the chief.
 
     Raises:
-        ArgumentError: (ValueError) a name, number or metric that cannot be used; a model that cannot be saved.
-        ModelExists: (ValueError) the version is there already.
-        PathNotFound: (FileNotFoundError) there is nothing at the path.
-        StorageError: (OSError) the store refuses.
+        ArgumentError: (ValueError) A name, number or metric is invalid, or the model cannot be saved.
+        ModelExists: (ValueError) The version exists.
+        PathNotFound: (FileNotFoundError) The path does not exist.
+        StorageError: (OSError) The store rejects the files.
     """
     if (model is None) == (model_path is None):
         raise ArgumentError("export() takes one model: the object, or the path of its files")
@@ -90,7 +96,7 @@ def export(
 
 @dataclass(frozen=True)
 class _Asked:
-    """The arguments, checked."""
+    """Validated arguments of an export."""
 
     url: str  # of the model's directory
     version: int | None
@@ -99,10 +105,11 @@ class _Asked:
     description: str
 
 
-_version, _metrics = description.checked_version, description.checked_metrics  # an argument has the module's name
+_version, _metrics = description.checked_version, description.checked_metrics  # an argument shadows the module
 
 
 def _export_object(model: Any, asked: _Asked, example: Any) -> Version | None:
+    """Save a model in memory by its flavor, and register it."""
     flavor = contract.flavor_of(model)
     module, context = contract.named(flavor), current()
     with _temporary_folder() as folder:
@@ -114,6 +121,7 @@ def _export_object(model: Any, asked: _Asked, example: Any) -> Version | None:
 
 
 def _export_files(given: str, asked: _Asked, project: str | None) -> Version | None:
+    """Register existing files as a version."""
     context = current()
     if context is not None and not context.is_chief:
         return None
@@ -133,7 +141,11 @@ def _export_files(given: str, asked: _Asked, project: str | None) -> Version | N
 
 
 def _check_checkpoints(folder: Path, source: str) -> None:
-    """Raise CorruptCheckpoint if the files to export are, or hold, a checkpoint that fails its checksums."""
+    """Check the checksums of checkpoints among the files to export.
+
+    Raises:
+        CorruptCheckpoint: A checkpoint does not match its checksums.
+    """
     for manifest in sorted(folder.rglob(checkpoints.MANIFEST)) if folder.is_dir() else []:
         root = manifest.parent
         name = urls.name(source) if root == folder else root.name
@@ -142,12 +154,12 @@ def _check_checkpoints(folder: Path, source: str) -> None:
 
 
 def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origin: Lineage) -> Version:
-    """Claim a number, upload, complete. The files are read for their digests before anything is claimed."""
+    """Claim a number, upload the files and complete the version; file digests are computed before the claim."""
     found = {name: ModelFile((folder / name).stat().st_size, sha256(folder / name)) for name in local_files(folder)}
     if not found:
         raise ArgumentError("the model has no files: there is nothing to export")
     run_dir.make_project(urls.parent(urls.parent(asked.url)))
-    claim = claims.claim(asked.url, asked.version, asked.overwrite)
+    claim = version_lock.claim(asked.url, asked.version, asked.overwrite)
     try:
         claim.fill(folder)
         return claim.complete(
@@ -174,7 +186,7 @@ def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origi
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """An empty folder of this process's own, gone afterwards; in a worker within its scratch."""
+    """Provide an empty private folder that is deleted afterwards; in a worker it is below the work directory."""
     context = current()
     parent = context.work_dir if context is not None and context.work_dir.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="hopsml-unused-", dir=parent))
@@ -185,7 +197,11 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _located(given: str, project: str | None) -> str:
-    """The URL of a path: as it stands, else in the project. Raises PathNotFound naming where was looked."""
+    """Return the URL of a path: local, on the remote file system, or relative to the project.
+
+    Raises:
+        PathNotFound: The path does not exist in any of these places; the message lists them.
+    """
     remote = urls.remote_of(given)
     if urls.split(given)[0]:
         places = [given]

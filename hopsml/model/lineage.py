@@ -1,4 +1,4 @@
-"""Where a model comes from: the run, the commit of its code, the data, as far as they are recorded."""
+"""Lineage of a model: its run, the commit of its code and its data, as far as they are recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from hopsml.tracking import code, inputs
 
 
 def of_run(run_url: str, noted: list[dict[str, Any]] | None = None) -> Lineage:
-    """From a run's record. ``noted``: inputs that its function has noted and that may not be on the store yet."""
+    """Return the lineage from the record of a run.
+
+    Args:
+        run_url: URL of the run directory.
+        noted: Inputs that the training function recorded and that may not be on the store yet; None to read them from
+            the store.
+    """
     directory = RunDir(run_url)
     around = _record(directory, directory.environment_json)
     repository = (around.get("code") or {}).get("git") or {}
@@ -24,7 +30,7 @@ def of_run(run_url: str, noted: list[dict[str, Any]] | None = None) -> Lineage:
 
 
 def of_worker(context: WorkerContext) -> Lineage:
-    """Inside a run: its record so far, with the inputs that the function has noted in this process."""
+    """Return the lineage in a worker: the run's record so far, with the inputs recorded in this process."""
     try:
         text = (context.events_dir.parent / "inputs.jsonl").read_text(encoding="utf-8")
     except OSError:
@@ -33,14 +39,14 @@ def of_worker(context: WorkerContext) -> Lineage:
 
 
 def of_driver() -> Lineage:
-    """Outside of a run: the code that this process runs, and the inputs that it has noted."""
+    """Return the lineage outside a run: the code of this process, and the inputs that it recorded."""
     script = code.script()
     repository, _ = code.git(script.parent if script is not None else Path.cwd())
     return Lineage("", "", str(repository.get("commit", "")), repository.get("dirty"), _unique(inputs.declared()))
 
 
 def run_above(url: str) -> str:
-    """URL of the run in whose directory a file lies; "" where it lies in none."""
+    """Return the URL of the run directory that contains a file; "" if none does."""
     while (above := urls.parent(url)) != url and above not in ("", "."):
         if urls.name(above) == EXPERIMENTS:
             return url
@@ -49,13 +55,14 @@ def run_above(url: str) -> str:
 
 
 def _record(directory: RunDir, url: str) -> dict[str, Any]:
+    """Return the content of a run's JSON file; empty if it cannot be read."""
     try:
         return directory.read_json(url)
-    except (PathNotFound, StorageError):  # written while the run is under way; a model is worth more than its lineage
+    except (PathNotFound, StorageError):  # it is written during the run; a missing lineage must not prevent the export
         return {}
 
 
 def _unique(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each input once, as it was noted last; as plain JSON."""
+    """Return each input once, as last recorded, as plain JSON."""
     found = {str(one.get("url", "")): one for one in data}
     return [json.loads(json.dumps(one, default=str)) for one in found.values()]

@@ -1,8 +1,8 @@
-"""MLflow's model registry beside the project's: the same versions stand there, pointing to their files, and aliases count.
+"""Mirror of the registry in MLflow's model registry: versions, with links to their files, and aliases.
 
-The project's directory says what versions there are; their numbers are the directory's. A version of MLflow's is the one
-whose source it has, and has the same number unless somebody else registered versions under that name. MLflow that is away
-keeps nobody from exporting: what it has missed it gets with the next export.
+The project's directory determines which versions exist, and their numbers. A version in MLflow is identified by its
+source; it has the same number unless other versions were registered under that name. If MLflow is unreachable, exports
+succeed, and the next export registers the missing versions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import order
 from hopsml.tracking.mlflow.store import MlflowAway, MlflowMissing, MlflowRefused, Store, limited_waiting
 
-_MOST_PASSED_OVER = 50  # numbers, each of which costs MLflow a few requests
+_MOST_PASSED_OVER = 50  # numbers, each of which costs a few requests to MLflow
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,18 @@ T = TypeVar("T")
 
 
 def tracking_uri() -> str:
-    """Of the server whose registry counts; "" for none."""
+    """Return the URI of the MLflow server whose registry is used; "" for none."""
     return settings.mlflow_tracking_uri({})
 
 
 def publish(made: Version, versions: Iterable[Version]) -> None:
-    """Let MLflow have a version that was just made, and those of ``versions``, all of its model by number, that it missed.
+    """Register a new version in MLflow, and earlier versions that are missing there.
 
-    One that was deleted there stays deleted. What goes wrong is a warning.
+    Versions that were deleted in MLflow are not registered again. Errors are logged as warnings.
+
+    Args:
+        made: The new version.
+        versions: All versions of the model, ordered by number.
     """
     name = made.name
 
@@ -51,7 +55,13 @@ def publish(made: Version, versions: Iterable[Version]) -> None:
 
 
 def unpublish(name: str, model_url: str, number: int) -> None:
-    """Delete a version there, too. What goes wrong is a warning."""
+    """Delete a version in MLflow; errors are logged as warnings.
+
+    Args:
+        name: Name of the model.
+        model_url: URL of the model's directory.
+        number: Version number in the directory.
+    """
 
     def delete(store: Store) -> None:
         for theirs, ours in _numbers(store, name, model_url).items():
@@ -62,13 +72,17 @@ def unpublish(name: str, model_url: str, number: int) -> None:
 
 
 class MlflowAliases(Aliases):
-    """Kept by MLflow for versions that it has, and in the model's directory for others and for the time it is away."""
+    """Aliases in MLflow, with the model's directory as the second storage.
+
+    MLflow stores the aliases of versions that are registered there; the directory is used for other versions, and while
+    MLflow is unreachable.
+    """
 
     def __init__(self, name: str, model_url: str) -> None:
         self._name, self._url, self._folder = name, model_url, FolderAliases(model_url)
 
     def all(self) -> dict[str, int]:
-        """Of both; where MLflow has a version, what it says of aliases for that counts."""
+        """Return alias -> version number; for versions that MLflow has, its aliases override those of the directory."""
         own = self._folder.all()
 
         def ask(store: Store) -> dict[str, int]:
@@ -82,6 +96,7 @@ class MlflowAliases(Aliases):
         return dict(sorted((own if found is None else found).items()))
 
     def set(self, alias: str, version: int) -> None:
+        """Write an alias to the directory and, if MLflow has the version, to MLflow."""
         self._folder.set(alias, version)
 
         def set_there(store: Store) -> None:
@@ -92,6 +107,7 @@ class MlflowAliases(Aliases):
         _attempt(f"MLflow does not know that {alias} is version {version} of the model '{self._name}'", set_there)
 
     def delete(self, alias: str) -> bool:
+        """Delete an alias in both places; return False if it did not exist."""
         known = alias in self.all()
         self._folder.delete(alias)
         _attempt(
@@ -102,7 +118,7 @@ class MlflowAliases(Aliases):
 
 
 def _numbers(store: Store, name: str, model_url: str) -> dict[str, int]:
-    """MLflow's number of a version -> the directory's, of those whose files lie in the model's directory."""
+    """Return MLflow's number -> number in the directory, for versions whose files are in the model's directory."""
     return {
         version: int(urls.name(source))
         for version, source in store.sources(name).items()
@@ -111,6 +127,7 @@ def _numbers(store: Store, name: str, model_url: str) -> dict[str, int]:
 
 
 def _register(store: Store, version: Version) -> None:
+    """Register a version in MLflow, with the same number if possible."""
     known = version.description
     tags = {
         "hopsml.version": str(version.version),
@@ -121,8 +138,8 @@ def _register(store: Store, version: Version) -> None:
     }
     run_id = _run_id(known.lineage.run_url)
     tags = {name: text for name, text in tags.items() if text}
-    # Numbers that were never complete, or were deleted, are passed over there, too, so that both count alike: but not those
-    # of years. It is known by its source and its tag all the same.
+    # Numbers of incomplete or deleted versions are skipped in MLflow as well, so that both registries have the same
+    # numbers, but only up to a limit: a version is identified by its source and its tag in any case.
     made = store.register(version.name, version.url, run_id, tags, known.description)
     if 0 < version.version - int(made) <= _MOST_PASSED_OVER:
         while int(made) < version.version:
@@ -131,7 +148,7 @@ def _register(store: Store, version: Version) -> None:
 
 
 def _run_id(run_url: str) -> str:
-    """MLflow's id of the run that the version comes from; "" where it has none, or none yet."""
+    """Return MLflow's ID of the run that produced a version; "" if it has none yet."""
     if not run_url:
         return ""
     try:
@@ -142,7 +159,7 @@ def _run_id(run_url: str) -> str:
 
 
 def _attempt(otherwise: str, action: Callable[[Any], T]) -> T | None:
-    """What it returns; None, with a warning, where MLflow is missing, away, or refuses."""
+    """Run an action on MLflow; None, with a warning, if MLflow is not installed, is unreachable or refuses."""
     uri = tracking_uri()
     try:
         with limited_waiting(CALL_TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""A DataFrame of pandas as a table of Arrow's: what pandas writes otherwise than Arrow is brought into its form."""
+"""Conversion of pandas DataFrames to Arrow tables."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from hopsml.model.columns import InputColumns
 
 
 def by_text(inputs: Any) -> InputColumns | None:
-    """``inputs`` of ``predict`` with columns by their names as Arrow has them: pandas's may be numbers."""
+    """Return ``inputs`` of ``predict`` with column names as text, as in Arrow; those of pandas may be numbers."""
     if isinstance(inputs, Mapping):
         return {name: _text(asked) for name, asked in inputs.items()}
     return None if inputs is None else _text(inputs)
 
 
 def _text(asked: Any) -> Any:
+    """Return one column name, or a list of them, as text."""
     return [_name(one) for one in asked] if isinstance(asked, (list, tuple)) else _name(asked)
 
 
 def _name(column: Any) -> Any:
+    """Return a column name as text if it is a number."""
     return str(column) if isinstance(column, int) and not isinstance(column, bool) else column
 
 
 def arrow_of(df: Any) -> Any:
-    """The columns of a DataFrame. NaN in numbers stays what it is: a model may know what to do with it.
+    """Convert a DataFrame to an Arrow table; NaN among numbers is retained, because models may accept it.
 
-    Raises ArgumentError for columns that Arrow cannot hold, and for two of one name.
+    Raises:
+        ArgumentError: A column has no common type, or two columns have the same name.
     """
     import pandas as pd
     import pyarrow as pa
@@ -40,7 +43,7 @@ def arrow_of(df: Any) -> Any:
     for place, name in enumerate(names):
         try:
             column = df.iloc[:, place]
-            if isinstance(column.dtype, pd.SparseDtype):  # as get_dummies(sparse=True) makes them
+            if isinstance(column.dtype, pd.SparseDtype):  # as get_dummies(sparse=True) creates them
                 column = column.sparse.to_dense()
             found.append(_array(column))
             fields.append(_field(name, found[-1].type, column))
@@ -52,7 +55,7 @@ def arrow_of(df: Any) -> Any:
 
 
 def _field(name: str, kind: Any, column: Any) -> Any:
-    """Return a column's Arrow field, with the missing value among objects: NaN, as pandas reads it from files, or None."""
+    """Return a column's Arrow field with the kind of missing value among objects: NaN, as read from files, or None."""
     import pyarrow as pa
 
     field = pa.field(name, kind)
@@ -63,6 +66,7 @@ def _field(name: str, kind: Any, column: Any) -> Any:
 
 
 def _array(column: Any) -> Any:
+    """Convert a column to an Arrow array."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -81,7 +85,7 @@ def _array(column: Any) -> Any:
 
 
 def _of_arrays(column: Any) -> Any:
-    """Arrays of several dimensions, such as pictures, as lists in lists."""
+    """Convert a column of multidimensional arrays, such as images, to nested lists."""
     import numpy as np
     import pyarrow as pa
 

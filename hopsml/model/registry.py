@@ -1,12 +1,12 @@
-"""The model registry: versions of models in a project's directory, found by number, alias, age or metric.
+"""Model registry: versions of models in a project's directory, found by number, alias, age or metric.
 
     from hopsml.model import registry
 
     version = registry.find("digits", "production")
     version.metrics, version.url, version.local_files()
 
-A version is complete when its ``model.json`` is there (``claims.py``); nothing else counts. ``project`` is the name of
-another project than this one, which lies beside it.
+A version is complete if its ``model.json`` exists (``claims.py``); other versions are ignored. ``project`` is the name
+of another project, whose directory is next to the current one's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from hopsml import settings, suggestions
 from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound
-from hopsml.model import claims, description, mlflow_registry
+from hopsml.model import description, mlflow_registry, version_lock
 from hopsml.model.alias_store import Aliases, FolderAliases
 from hopsml.model.description import BEST, LATEST, MODEL_JSON, ModelDescription
 from hopsml.model.version import Version
@@ -28,7 +28,7 @@ PARALLEL_READS = 8
 
 
 def models(project: str | None = None) -> list[str]:
-    """Names of the models that have a complete version, sorted."""
+    """Return the sorted names of the models that have a complete version."""
     url = urls.join(settings.project_url(project), MODELS)
     try:
         entries = for_url(url).list_dir(url)
@@ -38,10 +38,14 @@ def models(project: str | None = None) -> list[str]:
 
 
 def versions(name: str, project: str | None = None) -> list[Version]:
-    """The complete versions of a model, the oldest first. Raises ModelNotFound where there is none."""
+    """Return the complete versions of a model, the oldest first.
+
+    Raises:
+        ModelNotFound: The model has no complete version.
+    """
     url = model_url(name, project)
     with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="hopsml-read-model") as pool:
-        found = pool.map(lambda number: _read(url, number), claims.numbers(url))
+        found = pool.map(lambda number: _read(url, number), version_lock.numbers(url))
         complete = [version for version in found if version is not None]
     if not complete:
         raise _unknown_model(name, project)
@@ -49,15 +53,18 @@ def versions(name: str, project: str | None = None) -> list[Version]:
 
 
 def find(name: str, version: int | str = LATEST, project: str | None = None) -> Version:
-    """One version of a model.
+    """Return one version of a model.
 
-    ``version``: its number, ``"latest"``, an alias, or ``"best"`` by the one metric that the versions have;
-    ``"best:accuracy"`` names it, and ``"best:accuracy:MIN"`` a direction, which else is MIN for what by its name is a loss
-    or an error.
+    Args:
+        name: Name of the model.
+        version: Version number, ``"latest"``, an alias, or ``"best"`` by the only metric of the versions;
+            ``"best:accuracy"`` names the metric, and ``"best:accuracy:MIN"`` also the direction, which by default is
+            MIN for a metric whose name denotes a loss or an error, otherwise MAX.
+        project: Name of another project.
 
     Raises:
-        ModelNotFound: (LookupError) no such model, version or alias.
-        ArgumentError: "best" without a metric that could decide.
+        ModelNotFound: (LookupError) The model, version or alias does not exist.
+        ArgumentError: "best" is given and the metric is ambiguous or unknown.
     """
     url = model_url(name, project)
     if isinstance(version, str) and not version.isdecimal():
@@ -78,27 +85,43 @@ def find(name: str, version: int | str = LATEST, project: str | None = None) -> 
 
 
 def get_model(name: str, version: int | str = LATEST, project_name: str | None = None) -> Version:
-    """As ``find``; the predecessor's name for it."""
+    """Return one version of a model; the predecessor's name of ``find``."""
     return find(name, version, project_name)
 
 
 def get_best_model(name: str, metric: str, direction: str, project: str | None = None) -> Version:
-    """The version with the largest (``Metric.MAX``) or smallest (``Metric.MIN``) value of a metric; of equals the youngest.
+    """Return the version with the best value of a metric; of equal values the newest version.
 
-    Raises ModelNotFound for an unknown model, ArgumentError for a metric that no version has and for another direction.
+    Args:
+        name: Name of the model.
+        metric: Name of the metric.
+        direction: ``Metric.MAX`` or ``Metric.MIN``.
+        project: Name of another project.
+
+    Raises:
+        ModelNotFound: The model does not exist.
+        ArgumentError: No version has the metric, or the direction is invalid.
     """
     return _best(versions(name, project), metric, description.checked_direction(direction))
 
 
 def aliases(name: str, project: str | None = None) -> dict[str, int]:
-    """Alias -> number of the version that it stands for."""
+    """Return alias -> version number for a model."""
     return aliases_of(name, project).all()
 
 
 def set_alias(name: str, version: int | str, alias: str, project: str | None = None) -> Version:
-    """Let ``alias`` stand for a version from now on, whatever it stood for before; returns that version.
+    """Assign an alias to a version, replacing an earlier assignment, and return that version.
 
-    ``version`` as for ``find``. Raises ModelNotFound, and ArgumentError for an alias that is no word of its own.
+    Args:
+        name: Name of the model.
+        version: As for ``find``.
+        alias: Name of the alias.
+        project: Name of another project.
+
+    Raises:
+        ModelNotFound: The model or version does not exist.
+        ArgumentError: The alias is invalid or reserved.
     """
     description.checked_alias(alias)
     found = find(name, version, project)
@@ -107,17 +130,28 @@ def set_alias(name: str, version: int | str, alias: str, project: str | None = N
 
 
 def delete_alias(name: str, alias: str, project: str | None = None) -> None:
-    """Forget an alias. Raises ModelNotFound where there is none."""
+    """Delete an alias of a model.
+
+    Raises:
+        ModelNotFound: The alias does not exist.
+    """
     description.checked_alias(alias)
     if not aliases_of(name, project).delete(alias):
         raise _unknown_alias(name, alias, project)
 
 
 def delete(name: str, version: int | str, *, force: bool = False, project: str | None = None) -> None:
-    """Delete a version with its files; its number is not given again.
+    """Delete a version with its files; its number is not reused.
 
-    ``version`` as for ``find``, and the number of one whose export was killed. ``force``: also one that an alias stands for,
-    with the alias. Raises ModelNotFound, and ArgumentError where an alias stands for it.
+    Args:
+        name: Name of the model.
+        version: As for ``find``, or the number of a version whose export was killed.
+        force: True to also delete a version that has aliases, together with them.
+        project: Name of another project.
+
+    Raises:
+        ModelNotFound: The version does not exist.
+        ArgumentError: The version has an alias, and ``force`` is False.
     """
     url, kept = model_url(name, project), aliases_of(name, project)
     if isinstance(version, str) and not version.isdecimal():
@@ -130,28 +164,32 @@ def delete(name: str, version: int | str, *, force: bool = False, project: str |
             f"version {number} of the model '{name}' is {', '.join(standing)}: let that be another version first, or pass "
             "force=True (--force); nothing was deleted"
         )
-    if number not in claims.numbers(url):
+    if number not in version_lock.numbers(url):
         _no_such_version(name, number, project)
     for alias in standing:
         kept.delete(alias)
-    claims.delete(urls.join(url, str(number)))
+    version_lock.delete(urls.join(url, str(number)))
     if mlflow_registry.tracking_uri():
         mlflow_registry.unpublish(name, url, number)
 
 
 def model_url(name: str, project: str | None = None) -> str:
-    """URL of the directory that holds all versions of a model. Raises ArgumentError for what is no model's name."""
+    """Return the URL of the directory that holds all versions of a model.
+
+    Raises:
+        ArgumentError: The name is invalid.
+    """
     return urls.join(settings.project_url(project), MODELS, description.checked_name(name))
 
 
 def aliases_of(name: str, project: str | None = None) -> Aliases:
-    """Where the aliases of a model are kept."""
+    """Return the storage of a model's aliases: MLflow if it is configured, otherwise the directory."""
     url = model_url(name, project)
     return mlflow_registry.MlflowAliases(name, url) if mlflow_registry.tracking_uri() else FolderAliases(url)
 
 
 def announce(made: Version, project: str | None = None) -> None:
-    """Let MLflow's registry have a new version, where there is one. What goes wrong is a warning."""
+    """Register a new version in MLflow if it is configured; errors are logged as warnings."""
     if mlflow_registry.tracking_uri():
         mlflow_registry.publish(made, versions(made.name, project))
 
@@ -160,7 +198,7 @@ def announce(made: Version, project: str | None = None) -> None:
 
 
 def _read(url: str, number: int) -> Version | None:
-    """None unless it is complete."""
+    """Return a version of the model; None if it is not complete."""
     place = urls.join(url, str(number), MODEL_JSON)
     try:
         data = read_record(place)
@@ -170,10 +208,12 @@ def _read(url: str, number: int) -> Version | None:
 
 
 def _newest(url: str) -> Version | None:
-    return next(filter(None, (_read(url, number) for number in reversed(claims.numbers(url)))), None)
+    """Return the complete version with the highest number; None if there is none."""
+    return next(filter(None, (_read(url, number) for number in reversed(version_lock.numbers(url)))), None)
 
 
 def _best(found: list[Version], metric: str, direction: str) -> Version:
+    """Return the best version; without a metric by the only one, without a direction by the usual one."""
     descriptions = [version.description for version in found]
     metric = metric or description.main_metric(descriptions)
     chosen: ModelDescription = description.best(
@@ -183,6 +223,7 @@ def _best(found: list[Version], metric: str, direction: str) -> Version:
 
 
 def _aliased(name: str, alias: str, project: str | None) -> Version:
+    """Return the version of an alias."""
     number = aliases(name, project).get(alias)
     if number is None:
         raise _unknown_alias(name, alias, project)
@@ -194,10 +235,11 @@ def _aliased(name: str, alias: str, project: str | None) -> Version:
     return found
 
 
-# ------------------------------------------------------------------------------------------ what is not there
+# ------------------------------------------------------------------------------------------ errors
 
 
 def _unknown_model(name: str, project: str | None) -> ModelNotFound:
+    """Return the error for a model that does not exist."""
     known = models(project)
     url = urls.join(settings.project_url(project), MODELS)
     hint = suggestions.instead(name, known, "`hopsml models ls` lists them") if known else "there is none"
@@ -205,20 +247,22 @@ def _unknown_model(name: str, project: str | None) -> ModelNotFound:
 
 
 def _unknown_alias(name: str, alias: str, project: str | None) -> ModelNotFound:
-    numbers = [version.version for version in versions(name, project)]  # an unknown model is told first
+    """Return the error for an alias that does not exist."""
+    numbers = [version.version for version in versions(name, project)]  # an unknown model is reported first
     known = [*aliases(name, project), LATEST, BEST]
     hint = suggestions.instead(alias, known, f"`hopsml models show {name}` lists them")
     return ModelNotFound(f"the model '{name}' has no version or alias {alias!r} (versions: {_listed(numbers)}); {hint}")
 
 
 def _no_such_version(name: str, number: int, project: str | None) -> Any:
-    """Raises."""
+    """Raise the error for a version that does not exist."""
     numbers = [version.version for version in versions(name, project)]
-    claimed = number in claims.numbers(model_url(name, project))
+    claimed = number in version_lock.numbers(model_url(name, project))
     why = ": its export is not complete, or it was deleted" if claimed else ""
     raise ModelNotFound(f"the model '{name}' has no version {number}{why}; it has {_listed(numbers)}")
 
 
 def _listed(numbers: list[int]) -> str:
+    """Return the highest numbers as text."""
     shown = ", ".join(map(str, numbers[-8:]))
     return f"..., {shown}" if len(numbers) > 8 else shown

@@ -1,4 +1,4 @@
-"""One complete version of a model, and its files on this machine."""
+"""Complete version of a model, and the local copy of its files."""
 
 from __future__ import annotations
 
@@ -22,18 +22,22 @@ from hopsml.storage.tree import download_tree
 
 CACHE = "HOPSML_MODEL_CACHE"
 _CHUNK = 1 << 20
-_NAME_IN_CACHE = 100  # of the characters of a name, which may fill a folder's name alone; the digest tells them apart
-_ABANDONED_S = 86_400.0  # a copy that nobody has finished for so long nobody will
+_NAME_IN_CACHE = 100  # length of the name in a folder's name, which is limited; the digest makes it unique
+_ABANDONED_S = 86_400.0  # age at which an incomplete copy counts as abandoned
 
 
 class DamagedModel(StorageError):
-    """A file of a version does not hold what was exported."""
+    """Error for a file of a version whose content differs from what was exported."""
 
 
 class Version(Mapping[str, Any]):
-    """A version as it was when it was looked up.
+    """Version of a model at the time of its lookup.
 
-    It reads as a dict of what ``model.json`` holds, too: ``version["metrics"]["accuracy"]``.
+    It can also be read as a dict with the content of ``model.json``: ``version["metrics"]["accuracy"]``.
+
+    Attributes:
+        url: URL of the version's directory.
+        description: Description of the version.
     """
 
     def __init__(self, url: str, description: ModelDescription) -> None:
@@ -58,20 +62,20 @@ class Version(Mapping[str, Any]):
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """Name of the version's model."""
         return self.description.name
 
     @property
     def version(self) -> int:
-        """The version's number, from 1."""
+        """Version number, counted from 1."""
         return self.description.version
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics that were given when it was exported."""
+        """Metrics that were given at the export."""
         return self.description.metrics
 
-    training_metrics = metrics  # under the name that Hopsworks' client has for it
+    training_metrics = metrics  # name in the client of Hopsworks
 
     @property
     def version_path(self) -> str:
@@ -91,16 +95,21 @@ class Version(Mapping[str, Any]):
     def local_files(
         self, cache_folder: str | os.PathLike[str] | None = None, trusted: Collection[str] = frozenset()
     ) -> Path:
-        """A local folder that holds the version's files, fetched once and checked against their digests.
+        """Return a local folder with the version's files, which are downloaded once and checked against their digests.
 
-        ``cache_folder``: where copies are kept, by content; it must be this user's alone. By default ``HOPSML_MODEL_CACHE``,
-        else a folder of this user's among the temporary ones. Several processes may fetch at once. ``trusted``: users whose
-        models are believed besides those of ``HOPSML_TRUSTED_OWNERS``, as the one who asked has it where he is.
+        Several processes may call this at the same time.
+
+        Args:
+            cache_folder: Folder for copies, by content; only this user may have write access to it. By default
+                ``HOPSML_MODEL_CACHE``, else a folder of this user below the temporary folder.
+            trusted: Users whose models are trusted in addition to those of ``HOPSML_TRUSTED_OWNERS``, such as those
+                that the requesting process trusts.
 
         Raises:
-            ModelNotFound: (LookupError) the version has been deleted meanwhile.
-            DamagedModel: (StorageError) a file is not what was exported.
-            ArgumentError: it belongs to somebody who is not trusted, and can be loaded as a model of any kind.
+            ModelNotFound: (LookupError) The version has been deleted since its lookup.
+            DamagedModel: (StorageError) A file differs from what was exported.
+            ArgumentError: The version can be loaded as a model, and belongs to a user who is not trusted; or others may
+                write to the cache folder.
         """
         self.check_owner(trusted)
         cache = _private(Path(cache_folder) if cache_folder is not None else _default_cache())
@@ -111,7 +120,7 @@ class Version(Mapping[str, Any]):
         fresh = Path(urls.temporary_sibling(str(target)))
         try:
             self._fetch(fresh)
-            if target.exists() and not _has_all(target, self.description):  # somebody has cleaned up there
+            if target.exists() and not _has_all(target, self.description):  # the existing copy is incomplete
                 shutil.rmtree(target, ignore_errors=True)
             fresh.rename(target)
         except OSError as error:
@@ -121,7 +130,7 @@ class Version(Mapping[str, Any]):
                 raise QuotaExceeded(said, str(cache)) from error
             if isinstance(error, StorageError):
                 raise
-            if not _has_all(target, self.description):  # else another process was first
+            if not _has_all(target, self.description):  # otherwise another process has completed the copy
                 raise causes.from_os_error("write", str(target), error) from error
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -129,7 +138,8 @@ class Version(Mapping[str, Any]):
         return target
 
     def _fetch(self, fresh: Path) -> None:
-        fresh.mkdir()  # a model may be without files
+        """Download the files and check their digests."""
+        fresh.mkdir()  # a model may have no files
         try:
             download_tree(self.files_url, fresh)
         except PathNotFound as error:
@@ -146,11 +156,17 @@ class Version(Mapping[str, Any]):
                 )
 
     def check_owner(self, trusted: Collection[str] = frozenset()) -> None:
-        """Raise ArgumentError if a version that can be loaded belongs to a user who is not trusted.
+        """Check that a version that can be loaded belongs to a trusted user.
 
-        Loading runs its author's code, whatever its kind: a pickle runs code, the graph of a SavedModel reads and writes
-        files, a Keras model has layers with any code, an ONNX graph names further files. Plain files are not checked: they
-        run nothing when they are fetched.
+        Loading runs code of the model's author, whatever its kind: a pickle runs code, the graph of a SavedModel reads
+        and writes files, a Keras model has layers with any code, an ONNX graph names further files. Plain files are not
+        checked: downloading them runs no code.
+
+        Args:
+            trusted: Users that are trusted in addition to those of ``HOPSML_TRUSTED_OWNERS``.
+
+        Raises:
+            ArgumentError: The owner is not trusted.
         """
         if not self.description.artifacts:
             return
@@ -160,7 +176,7 @@ class Version(Mapping[str, Any]):
 
 
 def _sweep(cache: Path) -> None:
-    """Remove copies that were begun by processes that are dead."""
+    """Delete copies that ended processes left incomplete."""
     for left in cache.glob(".tmp-*"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > _ABANDONED_S:
@@ -168,7 +184,7 @@ def _sweep(cache: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a local file, in hexadecimal digits."""
+    """Return the SHA-256 of a local file, in hexadecimal digits."""
     total = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(_CHUNK):
@@ -177,7 +193,7 @@ def sha256(path: Path) -> str:
 
 
 def _has_all(folder: Path, description: ModelDescription) -> bool:
-    """A copy appears whole, so lengths tell whether it is still so."""
+    """Return True if a copy is complete; copies appear atomically, so that the lengths of files suffice."""
     try:
         return folder.is_dir() and all(
             (folder / name).stat().st_size == file.bytes for name, file in description.files.items()
@@ -187,11 +203,16 @@ def _has_all(folder: Path, description: ModelDescription) -> bool:
 
 
 def _default_cache() -> Path:
+    """Return the default folder for copies."""
     return Path(os.environ.get(CACHE) or Path(tempfile.gettempdir(), f"hopsml-models-{os.geteuid()}"))
 
 
 def _private(folder: Path) -> Path:
-    """The folder, made where it is missing; ArgumentError where somebody else could change what is in it."""
+    """Return the folder, which is created if necessary.
+
+    Raises:
+        ArgumentError: Other users may write to the folder.
+    """
     try:
         privacy.make_own_folder(folder)
     except PermissionError as error:

@@ -16,7 +16,7 @@ from hopsml import tracebacks
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.errors import HopsmlError
 from hopsml.notebook import frontend, html, run_view, search_view, text
-from hopsml.notebook.story import Story
+from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.view import View
 from hopsml.search.dispatch.snapshot import SearchSnapshot
 
@@ -51,7 +51,7 @@ class Display(ABC):
     and ends with the run; an error there ends the display, never the training.
     """
 
-    immediate = True  # see ``hopsml.delivery``
+    immediate = True  # see ``hopsml.callbacks``
 
     def __init__(self, run_id: str, publish: Publish | None) -> None:
         """Create a display; ``show`` publishes it.
@@ -140,7 +140,7 @@ class RunDisplay(Display):
         """
         super().__init__(state.run_id, publish)
         self._state, self._name, self._run_dir = state, name, run_dir
-        self._story = Story(state.began)
+        self._story = RunTimeline(state.began)
         self._story.enter(state.phase, state.began)
         self._lock = threading.Lock()
 

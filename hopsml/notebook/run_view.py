@@ -10,7 +10,7 @@ from hopsml import states
 from hopsml.cluster.driver.run_state import MemberView
 from hopsml.cluster.gang.events import Phase
 from hopsml.errors import WorkerFailed
-from hopsml.notebook.story import Story, Usage, worth_showing
+from hopsml.notebook.run_timeline import RunTimeline, Usage, worth_showing
 from hopsml.notebook.style import about
 from hopsml.notebook.view import (
     Cell,
@@ -50,7 +50,7 @@ _STAGES = {
 
 
 def view_of(
-    story: Story,
+    story: RunTimeline,
     members: Mapping[int, MemberView],
     *,
     size: int,
@@ -98,7 +98,7 @@ def view_of(
     )
 
 
-def state_of(story: Story) -> Lifecycle:
+def state_of(story: RunTimeline) -> Lifecycle:
     """Return the state of the run: that of its phase, or its outcome if it has ended."""
     if story.ended is not None:
         return states.end(story.error)
@@ -106,7 +106,7 @@ def state_of(story: Story) -> Lifecycle:
     return Lifecycle.CLOSING if story.is_over else phase.state
 
 
-def _stages(story: Story, end: float) -> tuple[StageView, ...]:
+def _stages(story: RunTimeline, end: float) -> tuple[StageView, ...]:
     """Return the stages in the order of their first occurrence; repeated ones, as in a changing group, are summed."""
     ends = [*(stage.began for stage in story.stages[1:]), end][
         : len(story.stages)
@@ -127,7 +127,7 @@ def _stages(story: Story, end: float) -> tuple[StageView, ...]:
 # waiting messages
 
 
-def _waits_for(story: Story, members: Mapping[int, MemberView], size: int) -> str:
+def _waits_for(story: RunTimeline, members: Mapping[int, MemberView], size: int) -> str:
     """Return what the run waits for in its present phase; an empty string if nothing."""
     if story.ended is not None:
         return ""
@@ -164,7 +164,7 @@ def _named(views: Sequence[MemberView]) -> str:
 # numbers
 
 
-def _progress(story: Story, now: float) -> ProgressView | None:
+def _progress(story: RunTimeline, now: float) -> ProgressView | None:
     """Return the progress bar; None if no worker has reported a number of steps, or the training has succeeded."""
     told = story.progress
     if told is None or told.total < 1 or (story.ended is not None and story.error is None):
@@ -180,7 +180,7 @@ def _progress(story: Story, now: float) -> ProgressView | None:
     return ProgressView(share, tuple(facts))
 
 
-def _steps(story: Story, progress: ProgressView | None) -> Pairs:
+def _steps(story: RunTimeline, progress: ProgressView | None) -> Pairs:
     """Return the step and the rate, if no progress bar shows them."""
     if story.step is None or progress is not None:
         return ()
@@ -193,7 +193,7 @@ def _whole(value: int) -> str:
     return f"{value:,}".replace(",", " ")
 
 
-def _curves(story: Story) -> tuple[CurveView, ...]:
+def _curves(story: RunTimeline) -> tuple[CurveView, ...]:
     """Return curves of the first metrics with several different values."""
     drawn = [(name, history) for name, history in story.histories.items() if history.is_curve][:CURVES]
     return tuple(CurveView.of(short(name, 40), found) for name, found in drawn)
@@ -228,7 +228,7 @@ def _shown(members: Mapping[int, MemberView]) -> list[int]:
     return sorted((failed + others)[:ROWS])
 
 
-def _workers(members: Mapping[int, MemberView], story: Story) -> Table:
+def _workers(members: Mapping[int, MemberView], story: RunTimeline) -> Table:
     """Return a table with a row per shown rank, without columns that are empty for all of them."""
     ranks = _shown(members)
     rows = [_row(members[rank], story) for rank in ranks]
@@ -242,7 +242,7 @@ def _workers(members: Mapping[int, MemberView], story: Story) -> Table:
     return Table(columns, tuple(cells), f"{len(hidden)} more: {counts}" if hidden else "")
 
 
-def _row(view: MemberView, story: Story) -> dict[str, str]:
+def _row(view: MemberView, story: RunTimeline) -> dict[str, str]:
     """Return a worker's cells by column, the most important first, because a narrow page cuts off the rest."""
     return {
         "rank": str(view.rank),
@@ -281,7 +281,7 @@ def _memory(megabytes: float) -> str:
     return f"{megabytes / 1000:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
 
 
-def _state(view: MemberView, story: Story) -> str:
+def _state(view: MemberView, story: RunTimeline) -> str:
     """Return a worker's state.
 
     One that was active when its group ended is shown as stopped, or lost if it failed the run.
@@ -295,7 +295,7 @@ def _state(view: MemberView, story: Story) -> str:
 # errors
 
 
-def _log(story: Story, is_told: bool) -> tuple[str, tuple[str, ...]]:
+def _log(story: RunTimeline, is_told: bool) -> tuple[str, tuple[str, ...]]:
     """Return title and tail of the failed rank's log, else of the output of rank 0.
 
     ``is_told``: leave out what the error next to the display contains.

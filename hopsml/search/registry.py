@@ -12,8 +12,8 @@ from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.space.space import Searchspace
 
 SEARCHERS = {
-    "random": "hopsml.search.algorithms.random:RandomSearch",
-    "grid": "hopsml.search.algorithms.grid:GridSearch",
+    "random": "hopsml.search.algorithms.random:RandomSearcher",
+    "grid": "hopsml.search.algorithms.grid:GridSearcher",
     "differential_evolution": "hopsml.search.algorithms.differential_evolution:DifferentialEvolution",
     "tpe": "hopsml.search.algorithms.tpe:Tpe",
     "gp": "hopsml.search.algorithms.gp:Gp",
@@ -22,12 +22,12 @@ SEARCHERS = {
     # For functions that report nothing while they run: configurations are repeated with a greater parameter 'budget'.
     "asha": "hopsml.search.algorithms.asha:AshaSearcher",
     "hyperband": "hopsml.search.algorithms.hyperband:HyperbandSearcher",
-    "none": "hopsml.search.algorithms.single:SingleRun",
+    "none": "hopsml.search.algorithms.single:SingleRunSearcher",
 }
 STOPPERS = {
     "none": "",
     "median": "hopsml.search.algorithms.median:MedianStop",
-    "asha": "hopsml.search.algorithms.asha:Asha",
+    "asha": "hopsml.search.algorithms.asha:AshaStopper",
     "hyperband": "hopsml.search.algorithms.hyperband:Hyperband",
     "pbt": "hopsml.search.algorithms.pbt:PopulationBased",
     "pb2": "hopsml.search.algorithms.pb2:PB2",

@@ -1,4 +1,4 @@
-"""The job service: what is asked of a cluster, what of it runs when, and what a person is shown of both.
+"""Job service: accepts jobs for a cluster, schedules and runs them, and displays jobs and runs in a browser.
 
-What is here needs the extra ``service``, but for ``scheduler``; importing ``hopsml`` imports nothing of it.
+All modules except ``scheduler`` need the extra ``service``; importing ``hopsml`` imports none of them.
 """

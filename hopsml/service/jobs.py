@@ -1,4 +1,4 @@
-"""The service as its addresses use it: store, code, and the thread that runs the jobs."""
+"""Job service of one server process: the store, the uploaded code, and the thread that runs the jobs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,32 @@ from hopsml.serving.metrics import Meter
 log = logging.getLogger("hopsml.service")
 
 DAY_S = 86_400.0
-AUDIT_DAYS = 90.0  # that an entry of the audit log is kept
-DROP_S = 3600.0  # between two looks for older ones
-PATH_BYTES = 4096  # of the workspace's folder, which takes the place of its name
-LEAST_S = 0.25  # from one turn to the next: a thousand submissions at once are not a thousand turns
+AUDIT_DAYS = 90.0  # days for which an entry of the audit log is retained
+DROP_S = 3600.0  # seconds between two removals of older entries
+PATH_BYTES = 4096  # bytes allowed for the workspace folder's path, which replaces the workspace's name in the job file
+LEAST_S = 0.25  # least seconds between two passes: a thousand submissions at once do not cause a thousand passes
 
 
 @dataclass
 class JobService:
-    """One server's; ``start`` and ``close`` begin and end its thread."""
+    """Job service of one server, with the thread that runs its jobs.
+
+    Attributes:
+        store: Database of jobs.
+        engine: Engine that runs applications.
+        workspaces: Uploaded code.
+        manager: Reconciliation loop that advances jobs.
+        secrets: Stored secrets of users.
+        profile: Name of the profile that jobs run under.
+        queues: Names of the configured queues.
+        retention: Thread that removes files of ended jobs.
+        scaler: Thread that adds and removes nodes; None without a nodes file.
+        audit_days: Days for which entries of the audit log are retained.
+        meter: Metrics that the service thread records.
+        on_lead: Called when this server becomes the leader.
+        is_local: True if jobs run on this machine, in the environment of the service.
+        only_user: The account that may run jobs if they have the server's rights; empty if any account may.
+    """
 
     store: JobStore
     engine: Engine
@@ -50,17 +67,17 @@ class JobService:
     retention: Retention
     scaler: Scaler | None = None
     audit_days: float = AUDIT_DAYS
-    meter: Meter = field(default_factory=Meter)  # of its thread
-    on_lead: Callable[[], object] = lambda: None  # called when this server begins to run the jobs
-    is_local: bool = False  # jobs run on this machine, in the environment of the service
-    only_user: str = ""  # the account that may run jobs, where they run as the server itself; empty: any may
+    meter: Meter = field(default_factory=Meter)
+    on_lead: Callable[[], object] = lambda: None
+    is_local: bool = False
+    only_user: str = ""
     _dropped_s: float = -math.inf
     _woken: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to run jobs."""
+        """Start the threads that run jobs, remove old files and scale nodes."""
         self._thread = threading.Thread(target=self._run, name="hopsml-jobs", daemon=True)
         self._thread.start()
         self.retention.start()
@@ -68,6 +85,7 @@ class JobService:
             self.scaler.start()
 
     def _run(self) -> None:
+        """Run passes until the service is closed, and log changes of the server's status."""
         told, led = "", False
         while not self._ended.is_set():
             self._woken.clear()
@@ -82,7 +100,7 @@ class JobService:
             self._woken.wait(TURN_S - LEAST_S)
 
     def _turn(self) -> str:
-        """How things stand after it, for whoever reads the log."""
+        """Run one pass of the manager; return the server's status, or the store's error, for the log."""
         began = time.perf_counter()
         try:
             self.manager.turn()
@@ -90,23 +108,29 @@ class JobService:
             self.drop_old(time.time())
         except StoreError as error:
             return str(error)
-        except Exception:  # one job's trouble must not end the service
+        except Exception:  # the failure of one job must not end the service
             log.exception("a turn failed; the next one begins with what is stored")
         return self.manager.standing()
 
     def drop_old(self, now: float) -> None:
-        """Forget entries of the audit log that are older than they are kept; whoever leads does, at most once an hour."""
+        """Delete entries of the audit log that are older than ``audit_days``.
+
+        Only the leader does so, at most once an hour.
+
+        Args:
+            now: The time, in seconds since 1970.
+        """
         if self.manager.leads and now - self._dropped_s >= DROP_S:
             self._dropped_s = now
             if dropped := AuditLog(self.store).drop(now - self.audit_days * DAY_S):
                 log.info("%d entries of the audit log are older than %g days and dropped", dropped, self.audit_days)
 
     def wake(self) -> None:
-        """Let the next turn begin at once."""
+        """Start the next pass of the manager without waiting for its interval."""
         self._woken.set()
 
     def close(self) -> None:
-        """End the thread, and what it has begun to submit; applications go on, and are found by the next server."""
+        """Stop the threads and pending submissions; running applications continue, and the next server finds them."""
         self._ended.set()
         self._woken.set()
         if self.scaler is not None:
@@ -128,7 +152,17 @@ class JobService:
         self.retention.remove(row, time.time())
 
     def check(self, job: JobSpec, workspace: str, owner: str) -> None:
-        """Raise ArgumentError for a job that could never run here, ServiceError where its code is not here."""
+        """Raise an error if a job can never run on this service.
+
+        Args:
+            job: The job to check.
+            workspace: Digest of its uploaded code.
+            owner: The user, whose secrets the job may name.
+
+        Raises:
+            ArgumentError: The job's length, queue, secrets, scripts, environment or size are not accepted.
+            ServiceError: The uploaded code is not on this server.
+        """
         _check_length(job)
         self.check_queue(job.queue)
         self.secrets.check(owner, job.secrets)
@@ -147,7 +181,7 @@ class JobService:
             raise ArgumentError(f"job {job.name} can never run here: {refused}")
 
     def check_account(self, user: str, role: Role) -> None:
-        """Raise ArgumentError if an account may run jobs and these would have the server's rights."""
+        """Raise ArgumentError if an account may run jobs, and its jobs would have the server's rights."""
         if self.only_user and role >= Role.USER and user != self.only_user:
             raise ArgumentError(
                 f"account {user!r} as {role.name.lower()}: jobs of profile {self.profile} run as {self.only_user}, the user "
@@ -156,41 +190,55 @@ class JobService:
             )
 
     def check_queue(self, name: str) -> None:
-        """Raise ArgumentError for a queue that there is not."""
+        """Raise ArgumentError if a queue is not configured."""
         if name not in self.queues:
             there = "there are: " + ", ".join(self.queues)
             raise ArgumentError(f"there is no queue {name!r}; {suggestions.instead(name, self.queues, there)}")
 
     def why(self, row: JobRow) -> str:
-        """Why a job does not run; "" where it does, or is over."""
+        """Return the reason why a job does not run; "" if it runs or has ended."""
         return "" if row.state.is_final else self.manager.why(row)
 
     def sizes(self, row: JobRow, spec: JobSpec) -> list[TaskSize]:
-        """How many slots each task has, and could have."""
+        """Return the number of slots of each task, with its limits."""
         placements = (requests.placement_of(stored) for stored in (row.placement, row.target))
         return requests.sizes(spec, *placements)
 
     def own_name(self, row: JobRow) -> str:
-        """What the names of all applications and runs of a job begin with."""
+        """Return the common prefix of the names of a job's applications and runs."""
         return own_name(row.id, self.manager.prefix)
 
     def log(self, row: JobRow, task: str, offset: int, limit: int, try_number: int | None = None) -> LogPiece | None:
-        """What the driver of a task has printed, of its newest launch; of the newest try where none is named."""
+        """Return a part of a driver's log, of a task's newest launch; None if there is no log.
+
+        Args:
+            row: The job.
+            task: Name of the task; empty for the job's first task.
+            offset: First byte of the log to return.
+            limit: Most bytes to return.
+            try_number: Number of the try, from 1; None for the newest try.
+        """
         application_id = self.application(row, task, try_number)
         return self.engine.log(application_id, offset, limit) if application_id else None
 
     @staticmethod
     def check_try(row: JobRow, try_number: int | None) -> None:
-        """Raise ArgumentError for a try that there has not been."""
+        """Raise ArgumentError if a job has no try of this number."""
         if try_number is not None and not 1 <= try_number <= max(1, row.tries):
             raise ArgumentError(
                 f"job {row.id} has no try {try_number}: it was tried {row.tries} times, and the first one is 1"
             )
 
     def application(self, row: JobRow, task: str, try_number: int | None = None) -> str:
-        """The id of the newest launch of a task, of the first one where none is named; "" where none has one (yet).
+        """Return the application id of a task's newest launch; "" if it has not been launched yet.
 
-        Raises ArgumentError for a task that the job does not have, and for a try that there has not been.
+        Args:
+            row: The job.
+            task: Name of the task; empty for the job's first task.
+            try_number: Number of the try, from 1; None for the newest try.
+
+        Raises:
+            ArgumentError: The job has no such task or no such try.
         """
         self.check_try(row, try_number)
         launches = self.store.launches_of(row.serial, row.tries if try_number is None else try_number)
@@ -202,8 +250,9 @@ class JobService:
 
 
 def _check_length(job: JobSpec) -> None:
-    """Raise ArgumentError for a job that its driver could not read: it gets a file with a line for each value."""
-    if len(job.model_dump_json(by_alias=True, exclude_defaults=True)) < limits.FILE_BYTES >> 5:  # nearly all of them
+    """Raise ArgumentError if a job file, which has a line for each value, would be too long for its driver."""
+    # Nearly all jobs are short: they need not be written as YAML.
+    if len(job.model_dump_json(by_alias=True, exclude_defaults=True)) < limits.FILE_BYTES >> 5:
         return
     length = len(specs.dump(job).encode()) + PATH_BYTES
     if length > limits.FILE_BYTES:

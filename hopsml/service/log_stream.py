@@ -1,4 +1,7 @@
-"""A driver's log as it comes over HTTP: events in, text out; a connection that broke is made anew where it had come to."""
+"""Client of a driver's log stream: reads server-sent events and returns text.
+
+After a connection failure it reconnects, and continues after the last event that it received.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,20 @@ from typing import Any
 
 from hopsml.errors import ArgumentError, ServiceError
 
-PATIENCE_S = 60.0  # for a server that is away
+PATIENCE_S = 60.0  # seconds for which an unreachable server is retried
 PAUSE_S = 0.5
-# Opens a stream with a query, and the id of the newest event that was seen, "" for none; its lines.
+# Opens a stream; the arguments are the query and the id of the last event that was received ("" for none). Yields
+# lines.
 Opens = Callable[[Mapping[str, Any], str], AbstractContextManager[Iterable[bytes]]]
 
 
 class NoStreamHere(Exception):
-    """The server has no such address: it is of an older hopsml, or there is no such job."""
+    """Error for a server without this stream: its hopsml is older, or the job does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """One event of a stream."""
+    """One server-sent event of a stream."""
 
     id: str
     kind: str
@@ -32,7 +36,7 @@ class ServerEvent:
 
 
 def events(lines: Iterable[bytes]) -> Iterator[ServerEvent]:
-    """Whole events; what an end cut off is left out."""
+    """Parse the complete events of a stream of lines; an incomplete last event is dropped."""
     found: dict[str, str] = {}
     for line in lines:
         text = line.decode().rstrip("\r\n")
@@ -53,9 +57,17 @@ def pieces(
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[str]:
-    """What is printed, to the end of the job.
+    """Yield the text of a task's driver log until the job ends, and reconnect after failures.
 
-    Raises NoStreamHere where it is no address at first, ServiceError where the server is away for a minute.
+    Args:
+        opens: Opens the stream.
+        task: Name of the task.
+        pause: Sleeps between two attempts.
+        clock: Monotonic time, in seconds.
+
+    Raises:
+        NoStreamHere: The first attempt finds no stream at this address.
+        ServiceError: The server has been unreachable for a minute.
     """
     at, application, patient_until, problem = "", "", clock() + PATIENCE_S, ""
     while True:
@@ -73,7 +85,7 @@ def pieces(
             if not at:
                 raise
             problem = "it has no such stream any more"
-        except ArgumentError:  # it is a ValueError, too
+        except ArgumentError:  # listed first, as it is also a ValueError
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = str(error) or type(error).__name__

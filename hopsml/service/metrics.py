@@ -1,4 +1,4 @@
-"""What Prometheus is told of a job service: names with an end, whatever people submit or ask for."""
+"""Prometheus metrics of a job service, whose label values are bounded whatever users submit or request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopsml.serving.metrics import Counts
 from hopsml.states import Lifecycle
 
 TURN_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-OTHER = "other"  # a queue that is not configured any more
+OTHER = "other"  # label of a queue that is not configured any more
 FAMILIES = {
     "hopsml_jobs": ("gauge", "Jobs by queue and state, those that are over too."),
     "hopsml_oldest_waiting_seconds": ("gauge", "How long the oldest job that waits in a queue has done so."),
@@ -29,7 +29,15 @@ FAMILIES = {
 
 
 def of_jobs(found: Iterable[JobCount], queues: Iterable[str], now: float) -> Counts:
-    """Jobs by queue and state, and how long the oldest waits; each queue that is configured has its numbers, zeros too."""
+    """Return the number of jobs by queue and state, and the age of the oldest waiting job of each queue.
+
+    Every configured queue has its series, also if the number is 0.
+
+    Args:
+        found: Numbers of stored jobs.
+        queues: Names of the configured queues; others are counted as "other".
+        now: The time, in seconds since 1970.
+    """
     counts: Counts = {}
     names = [*queues, OTHER]
     for queue in names:
@@ -46,7 +54,7 @@ def of_jobs(found: Iterable[JobCount], queues: Iterable[str], now: float) -> Cou
 
 
 def of_cluster(capacity: Resources, free: Resources, leads: bool, has_problem: bool) -> Counts:
-    """What there is, and whether it is looked after here."""
+    """Return gauges of the cluster's capacity and free resources, of leadership, and of engine problems."""
     counts = {"hopsml_leads": float(leads), "hopsml_engine_problem": float(has_problem)}
     for family, amount in (("capacity", capacity), ("free", free)):
         each = {"gpus": amount.gpus, "cores": amount.cores, "memory_bytes": amount.memory_mib << 20}
@@ -55,4 +63,5 @@ def of_cluster(capacity: Resources, free: Resources, leads: bool, has_problem: b
 
 
 def _jobs(queue: str, state: Lifecycle) -> str:
+    """Return the name and labels of the gauge of jobs in one queue and state."""
     return f'hopsml_jobs{{queue="{queue}",state="{state.value.lower()}"}}'

@@ -1,4 +1,4 @@
-"""Which nodes a service may add, as a file: ``hopsml server --nodes nodes.yaml``.
+"""Schema of the file with nodes that a service may add: ``hopsml server --nodes nodes.yaml``.
 
 provider: {command: ./nodes.sh}
 groups:
@@ -31,7 +31,7 @@ FIELDS = "a nodes file has provider, groups, drain; see docs/how-to/autoscaling.
 
 
 class Ec2Place(BaseModel):
-    """Where the auto-scaling groups are."""
+    """Location of the EC2 auto-scaling groups."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,7 +39,7 @@ class Ec2Place(BaseModel):
 
 
 class ProviderRule(BaseModel):
-    """One of both."""
+    """Provider of nodes: either a command, or EC2."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,13 +49,14 @@ class ProviderRule(BaseModel):
 
     @model_validator(mode="after")
     def _one(self) -> ProviderRule:
+        """Raise ValueError unless exactly one provider is named."""
         if (self.command is None) == (self.ec2 is None):
             raise ValueError("name one provider: command, or ec2")
         return self
 
 
 class NodeShape(BaseModel):
-    """What of a node can be given to jobs: as much as YARN shows of it."""
+    """Resources of a node that jobs can use, as YARN reports them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,7 +66,10 @@ class NodeShape(BaseModel):
 
 
 class GroupRule(BaseModel):
-    """One group: see ``autoscaler.NodeGroup``. ``scaling_group``: EC2's name of it, where that is another one."""
+    """One node group, from which ``autoscaler.NodeGroup`` is made.
+
+    ``scaling_group`` is EC2's name of the group, if it differs from the name in the file.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -79,7 +83,7 @@ class GroupRule(BaseModel):
     scaling_group: str | None = Field(default=None, min_length=1)
 
     def group(self, name: str) -> NodeGroup:
-        """Raises ArgumentError where the least is above the most."""
+        """Convert the rule to the autoscaler's node group. Raises ArgumentError if ``min`` is greater than ``max``."""
         shape = Resources(self.node.gpus, self.node.cores, self.node.memory)
         return NodeGroup(
             name, shape, self.most, self.least, self.label or "", self.price, float(self.boots_within), float(self.idle)
@@ -87,7 +91,7 @@ class GroupRule(BaseModel):
 
 
 class DrainRule(BaseModel):
-    """YARN's exclude file, and what makes it be read: see ``providers.exclusion``."""
+    """YARN's exclude file, and the command that makes YARN read it; see ``providers.exclusion``."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -96,7 +100,7 @@ class DrainRule(BaseModel):
 
 
 class NodesRules(BaseModel):
-    """The whole file."""
+    """Schema of the whole nodes file."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,7 +111,7 @@ class NodesRules(BaseModel):
 
 @dataclass(frozen=True)
 class NodeSupply:
-    """What a file says: whoever gives nodes, of which groups, and how YARN is told that one is drained."""
+    """Content of a nodes file: the provider, its node groups, and how YARN excludes nodes that are drained."""
 
     provider: NodeProvider
     groups: tuple[NodeGroup, ...]
@@ -115,7 +119,7 @@ class NodeSupply:
 
 
 def load(path: Path) -> NodeSupply:
-    """Raises ArgumentError for a file that cannot be used, and names each field that is wrong."""
+    """Read a nodes file. Raises ArgumentError, with each invalid field, if the file cannot be used."""
     rules = rules_file.read("--nodes", path, NodesRules.model_validate, FIELDS)
     groups = tuple(rule.group(name) for name, rule in rules.groups.items())
     within_s, drain = float(rules.provider.within), rules.drain
@@ -124,7 +128,7 @@ def load(path: Path) -> NodeSupply:
 
 
 def _provider(rules: NodesRules, beside: Path) -> NodeProvider:
-    """A command that names a file beside the rules is that one."""
+    """Create the provider; a relative path of its command is resolved against the folder of the nodes file."""
     if rules.provider.command is not None:
         command, *arguments = shlex.split(rules.provider.command)
         if "/" in command:

@@ -1,4 +1,4 @@
-"""The queues of a service, as a file: ``hopsml server --queues queues.yaml``.
+"""Schema of the file with a service's queues: ``hopsml server --queues queues.yaml``.
 
 research: {weight: 2, guaranteed: {gpus: 16}, limit: {gpus: 64}}
 default: {}
@@ -18,7 +18,7 @@ from hopsml.service.spec.units import Memory
 
 
 class QueueShare(BaseModel):
-    """GPUs, cores and memory; of a limit, what is left out is not limited."""
+    """GPUs, cores and memory of a guarantee or a limit; omitted resources have no limit."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -27,12 +27,12 @@ class QueueShare(BaseModel):
     memory: Memory | None = None
 
     def resources(self, otherwise: int) -> Resources:
-        """The same; ``otherwise`` for what is left out."""
+        """Convert to the scheduler's resources; omitted ones get the value ``otherwise``."""
         return Resources(*(otherwise if each is None else each for each in (self.gpus, self.cores, self.memory)))
 
 
 class QueueRule(BaseModel):
-    """One queue: see ``scheduler.policy.Queue``."""
+    """One queue, from which ``scheduler.policy.Queue`` is made."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class QueueRule(BaseModel):
     driver_memory: Memory | None = None
 
     def queue(self, name: str) -> Queue:
-        """Raises ArgumentError where more is guaranteed than the limit lets it have."""
+        """Convert the rule to the scheduler's queue. Raises ArgumentError if the guarantee exceeds the limit."""
         return Queue(
             name,
             self.weight,
@@ -53,7 +53,14 @@ class QueueRule(BaseModel):
 
 
 def load(path: Path | None) -> tuple[Queue, ...]:
-    """The queues of a file, the one called default among them; that alone where no file is named. Raises ArgumentError."""
+    """Read the queues of a file; the queue "default" is added if the file does not define it.
+
+    Args:
+        path: The file; None for the default queue alone.
+
+    Raises:
+        ArgumentError: The file cannot be used.
+    """
     if path is None:
         return (Queue(),)
     known = TypeAdapter(dict[Name, QueueRule])

@@ -52,7 +52,16 @@ class Retention:
         project_url: str,
         keep_days: float = KEEP_DAYS,
     ) -> None:
-        """``project_url``: the store for messages to drivers; ``keep_days``: retention after the end of a job, in days."""
+        """Initialize the thread, which ``start`` starts.
+
+        Args:
+            store: Database of jobs.
+            engine: Engine that may store drivers' logs on this machine.
+            workspaces: Uploaded code, and job files.
+            manager: Reports whether this server is the leader.
+            project_url: Folder on shared storage below which files are exchanged with drivers.
+            keep_days: Days for which files are retained after the end of a job.
+        """
         self._store, self._engine, self._workspaces, self._manager = store, engine, workspaces, manager
         self._project_url, self._keep_s = project_url, keep_days * DAY_S
         self._lock, self._ended = threading.Lock(), threading.Event()
@@ -64,12 +73,13 @@ class Retention:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread; wait at most ``CLOSE_S`` for a sweep in progress, as the store may be unreachable."""
+        """Stop the sweeping thread; wait at most ``CLOSE_S`` for a sweep in progress, as the store may be unreachable."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
+        """Sweep once an hour while this server is the leader, until the thread is stopped."""
         wait_s = 1.0  # until there is a leader
         while not self._ended.wait(wait_s):
             wait_s = SWEEP_S if self._manager.leads else 1.0
@@ -118,6 +128,7 @@ class Retention:
             return Removed(int(jobs), logs, self._remove_workspaces(now))
 
     def _remove_workspaces(self, now: float) -> int:
+        """Delete unpacked code that no job needs; return the number of workspaces."""
         return self._workspaces.remove_unused(lambda: self._store.code_in_use(now - self._keep_s), now - UPLOADED_S)
 
     def _remove_exchanged(self, ids: Collection[str], serials: Collection[int]) -> None:

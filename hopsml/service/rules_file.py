@@ -1,4 +1,4 @@
-"""Files of rules that a server is started with: YAML, checked as a whole."""
+"""YAML files with the rules of a server, such as queues and nodes, which are validated as a whole."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from pydantic import ValidationError
 from hopsml.errors import ArgumentError
 
 Rules = TypeVar("Rules")
-SHOWN = 10  # mistakes
+SHOWN = 10  # most errors in a message
 
 
 def read(option: str, path: Path, check: Callable[[Any], Rules], fields: str) -> Rules:
-    """What ``check`` makes of a file's content; it raises pydantic's ValidationError.
+    """Read a YAML file, and return what ``check`` makes of its content.
 
-    Raises ArgumentError that names the option, the file, each field that is wrong, and which ``fields`` there are.
+    Args:
+        option: Command-line option that names the file, for messages.
+        path: The file.
+        check: Converts the content; raises pydantic's ValidationError.
+        fields: List of the valid fields, for messages.
+
+    Raises:
+        ArgumentError: The file cannot be read or is invalid; the message names the option, the file and each wrong
+            field.
     """
     try:
         return check(yaml.safe_load(path.read_bytes()))
@@ -32,7 +40,7 @@ def read(option: str, path: Path, check: Callable[[Any], Rules], fields: str) ->
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    """What is wrong, in one line, and where that is known the number of the file's."""
+    """Return one line that describes a YAML error, with the line number in the file if it is known."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     return str(error).partition("\n")[0]

@@ -1,7 +1,7 @@
-"""The thread that adds and ends nodes: it asks provider and manager in turn, and carries out what the autoscaler says.
+"""Thread that adds and removes nodes: it polls provider and manager, and carries out the autoscaler's decisions.
 
-What it knows over a restart is what the provider lists. Nothing is done where this server does not lead, or where the
-cluster does not answer: silence concludes nothing.
+After a restart, its only state is the provider's list of nodes. It does nothing while this server is not the leader, or
+while the cluster does not respond: a missing response is not evidence that nodes are absent.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from hopsml.service.scheduler.resources import NOTHING, Resources
 log = logging.getLogger("hopsml.service")
 
 TURN_S = 3.0
-ASKED_AGAIN_S = 300.0  # for the end of a node that goes on
+ASKED_AGAIN_S = 300.0  # seconds after which the removal of a node that still exists is requested again
 
 
 class Scaler:
-    """``turn`` is called by one thread; ``start`` and ``close`` begin and end that of a server."""
+    """Control loop of nodes, with one thread that calls ``turn``; ``start`` and ``close`` control the thread."""
 
     def __init__(
         self,
@@ -48,7 +48,15 @@ class Scaler:
         exclusion: YarnExclusion | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``exclusion``: how YARN itself is told of nodes that are drained."""
+        """Initialize the loop, and publish the view of an empty fleet.
+
+        Args:
+            manager: Reports demand and leadership, and receives the view of the nodes.
+            provider: Lists, launches and terminates nodes.
+            groups: The node groups that may be scaled.
+            exclusion: YARN's exclude file for nodes that are drained; None if there is none.
+            clock: The time, in seconds since 1970.
+        """
         self._manager, self._provider, self._exclusion, self._clock = manager, provider, exclusion, clock
         self._groups: Mapping[str, NodeGroup] = {group.name: group for group in groups}
         self._problem = ""
@@ -59,47 +67,50 @@ class Scaler:
         manager.scaled(self._view)
 
     def _forget(self) -> None:
+        """Discard all cached state, as after a change of the leader."""
         self._term = 0
         self._memory = FleetMemory()
         self._known: set[str] = set()
         self._draining: set[str] = set()
-        self._ending_s: dict[str, float] = {}  # since when nodes are to end
+        self._ending_s: dict[str, float] = {}  # node id -> time at which its removal was requested
         self._excluded: dict[str, str] = {}  # id -> host
 
     # ------------------------------------------------------------------------------------------ the thread
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that scales nodes."""
         self._thread = threading.Thread(target=self._run, name="hopsml-nodes", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; nodes stay as they are."""
+        """Stop the scaling thread; nodes remain as they are."""
         self._ended.set()
         self._provider.close()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
+        """Run a pass every ``TURN_S`` seconds until the thread is stopped."""
         while not self._ended.wait(TURN_S):
             try:
                 self.turn()
-            except Exception:  # nodes that cannot be scaled must not end the thread that may do it later
+            except Exception:  # a failure must not end the thread, as a later pass may succeed
                 log.exception("nodes: a turn failed")
 
-    # ------------------------------------------------------------------------------------------ a turn
+    # ------------------------------------------------------------------------------------------ one pass
 
     def turn(self) -> None:
-        """Look, decide, act."""
+        """Run one pass: list nodes, let the autoscaler decide, and carry out its actions."""
         try:
             self._turn()
-        except StoreError as error:  # who leads is not known
+        except StoreError as error:  # the leader is unknown
             self._trouble(f"nodes cannot be added or ended: {error}")
 
     def _turn(self) -> None:
+        """Run one pass, while this server is the leader. Raises StoreError."""
         if not self._still_leads():
             self._forget()
-            self._term = self._manager.term()  # whatever was remembered counted under an earlier lease
+            self._term = self._manager.term()  # state of an earlier lease is obsolete
             if not self._term:
                 return
         try:
@@ -126,18 +137,19 @@ class Scaler:
             self._admit(nodes)
 
     def _still_leads(self) -> bool:
-        """True if no other server has led since this one's cached state was read. Raises StoreError."""
+        """Return True if no other server has led since this one's cached state was read. Raises StoreError."""
         return bool(self._term) and self._manager.term() == self._term
 
     def _trouble(self, said: str) -> None:
+        """Publish a problem with the view of the nodes, and log it if it is new."""
         if said != self._problem:
             log.warning("%s", said)
         self._problem = said
         self._manager.scaled(replace(self._view, problem=said))
 
     def _fleet(self, given: Sequence[GivenNode], demand: Demand, there: Mapping[str, Resources]) -> list[FleetNode]:
-        """Nodes as they stand, the provider's word and the cluster's together."""
-        found = [node for node in given if node.is_draining and node.id not in self._known]  # by an earlier life
+        """Return the state of each node, from the lists of the provider and of the cluster."""
+        found = [node for node in given if node.is_draining and node.id not in self._known]  # drained before a restart
         self._draining |= {node.id for node in found}
         self._excluded |= {node.id: node.hosts[0] for node in found if node.hosts}
         self._known = {node.id for node in given}
@@ -166,6 +178,7 @@ class Scaler:
         return fleet
 
     def _phase(self, node: GivenNode, name: str) -> NodePhase:
+        """Return the phase of a node's life: booting, up, draining or ending."""
         if node.is_ending or node.id in self._ending_s:
             return NodePhase.ENDING
         if node.id in self._draining:
@@ -173,12 +186,16 @@ class Scaler:
         return NodePhase.UP if name else NodePhase.BOOTING
 
     def _is_late(self, action: ScalingAction, used: frozenset[str]) -> bool:
-        """Whether a job was placed on a node just before it was closed."""
+        """Return True if a job was placed on the node just before the node was closed to jobs.
+
+        The action must not be carried out then, unless the provider has announced the end of the node.
+        """
         if isinstance(action, LaunchNodes | RecallNode) or action.node.is_warned:
             return False
         return bool(action.node.name) and action.node.name in used
 
     def _carry_out(self, action: ScalingAction, nodes: Mapping[str, GivenNode]) -> None:
+        """Carry out one action of the autoscaler; a provider's failure is logged."""
         try:
             match action:
                 case LaunchNodes(group, count, jobs):
@@ -205,13 +222,14 @@ class Scaler:
                 self._memory = self._memory.failed(action.group, self._clock())
 
     def _exclude(self, node: FleetNode) -> None:
+        """Add a node's host to YARN's exclude file."""
         host = node.name.rpartition(":")[0] or node.name
         if self._exclusion is not None and host:
             self._excluded[node.id] = host
             self._exclusion.exclude(host)
 
     def _admit(self, nodes: Mapping[str, GivenNode]) -> None:
-        """What is gone is taken out of YARN's file: another node may get its name."""
+        """Remove hosts of ended nodes from YARN's exclude file, as a new node may get the same name."""
         for each in [each for each in self._excluded if each not in nodes]:
             try:
                 if self._exclusion is not None:
@@ -222,7 +240,7 @@ class Scaler:
 
 
 def _called(node: GivenNode, name: str, demand: Demand) -> list[str]:
-    """By all names that the cluster has had for it: jobs may be on one that the cluster does not list any more."""
+    """Return all names by which the cluster has known a node; jobs may run on one that it does not list any more."""
     if name:
         return [name]
     return [each for each in demand.nodes.rows if (each.rpartition(":")[0] or each) in node.hosts]

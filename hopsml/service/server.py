@@ -1,10 +1,10 @@
-"""``hopsml server``: one process with the addresses and the thread that runs the jobs.
+"""Process of ``hopsml server``: the HTTP server, and the thread that runs the jobs.
 
-<state>/service.db       jobs, unless --database names another place
-<state>/client.json      the address, and a token of whoever has started it, for ``hopsml jobs`` on this machine
-<state>/secrets.key      under which secrets are kept, unless HOPSML_SECRETS_KEY is set
+<state>/service.db       jobs, unless --database names another database
+<state>/client.json      the address, and a token of the user who started the server, for ``hopsml jobs`` on this machine
+<state>/secrets.key      key that encrypts secrets, unless HOPSML_SECRETS_KEY is set
 <state>/workspaces/, jobs/, applications/
-<state>/project/         runs of jobs, unless --project-url, the profile, HOPSML_PROJECT_URL or Hadoop names a place for them
+<state>/project/         runs of jobs, unless --project-url, the profile, HOPSML_PROJECT_URL or Hadoop name a store
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hopsml import profiles, settings
 from hopsml.cluster.shared.processes import write_no_core_dumps
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.profiles import Profile
-from hopsml.service import holder, nodes_file, queues
+from hopsml.service import leader_id, nodes_file, queues
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
@@ -54,17 +54,39 @@ if TYPE_CHECKING:
 log = logging.getLogger("hopsml.service")
 
 CLIENT = "client.json"
-PROJECT = "project"  # below the state: the next server is started in whatever folder
+PROJECT = "project"  # below the state folder, as the next server may start in another working directory
 TAG = "hopsml-job"
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """``state``: a folder of this server's own; ``queues``: a file, or None for one queue; ``nodes``: those it may add;
+    """Settings of a server process.
 
-    ``port``: 0 for any that is free, None for the last one of this folder, so that whoever follows a job finds it again.
-    ``trusted_proxies``: addresses whose X-Forwarded-For names the caller, for limits and the audit log.
-    ``address``: by which others reach it; empty: as it listens. ``sign_in``: a file, or None where tokens alone count.
+    Attributes:
+        state: Folder that only this server uses.
+        database: URL of the database; empty for a SQLite file in the state folder.
+        profile: Name of the profile that jobs run under; empty for the default.
+        project_url: Project whose runs are displayed, and in which jobs record theirs; empty for the profile's.
+        host: Address to listen at.
+        port: Port to listen at; 0 for a free one; None for the last port of this state folder, so that clients which
+            follow a job find the server again.
+        queues: File with queues; None for one queue.
+        policy: Scheduler's policy; None for the default.
+        nodes: File with nodes that the server may add.
+        audit_days: Days for which entries of the audit log are retained.
+        keep_days: Days for which files of ended jobs are retained.
+        changes_per_s: Limit of requests that change something, per second.
+        reads_per_s: Limit of requests that read, per second.
+        unfinished_jobs: Limit of one user's jobs that have not ended; 0 for no limit.
+        stored_jobs: Limit of one user's jobs, including ended ones; 0 for no limit.
+        certificate: TLS certificate file; None for HTTP without TLS.
+        key: Private key file of the certificate.
+        address: URL by which others reach the server; empty for the address that it listens at.
+        sign_in: File with the rules of sign-in; None if only tokens are accepted.
+        trust_users: True if several accounts may run jobs that have the rights of the server.
+        archives: URLs below which packed environments may be stored; empty for the project's store, if it is shared.
+        lease_s: Seconds after which another server of the database becomes leader if this one stops responding.
+        trusted_proxies: Addresses whose X-Forwarded-For header names the client, for limits and the audit log.
     """
 
     state: Path
@@ -80,22 +102,29 @@ class ServerSettings:
     keep_days: float = KEEP_DAYS
     changes_per_s: float = 200.0
     reads_per_s: float = 1000.0
-    unfinished_jobs: int = JobLimits().unfinished  # of one user; 0: any number
-    stored_jobs: int = JobLimits().stored  # of one user, with those that have ended; 0: any number
+    unfinished_jobs: int = JobLimits().unfinished
+    stored_jobs: int = JobLimits().stored
     certificate: Path | None = None
     key: Path | None = None
     address: str = ""
     sign_in: Path | None = None
-    trust_users: bool = False  # of several accounts that run jobs where those run as this server
-    archives: tuple[str, ...] = ()  # URLs below which packed environments may lie; empty: the project's store
-    lease_s: float = LEASE_S  # after which another server of the database leads when this one stands still
+    trust_users: bool = False
+    archives: tuple[str, ...] = ()
+    lease_s: float = LEASE_S
     trusted_proxies: tuple[str, ...] = ()
 
 
 def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
-    """Answer and run jobs until SIGINT or SIGTERM; ``ready`` is called with the address to open, token and all.
+    """Serve requests and run jobs until SIGINT or SIGTERM.
 
-    Raises StoreError, StorageError, and ArgumentError for a profile that cannot be left alone.
+    Args:
+        wanted: Settings of the server.
+        ready: Called with the address to open, which contains the token, when the server accepts requests.
+
+    Raises:
+        StoreError: The database cannot be used.
+        StorageError: The project's store cannot be used.
+        ArgumentError: A setting is invalid, for example a profile whose jobs would end with the service.
     """
     from hopsml.service.browse.changes import Changes
     from hopsml.service.browse.project import Project
@@ -109,7 +138,7 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
     certificate = tls.pair(wanted.certificate, wanted.key)
     if certificate is not None:
-        certificate.context()  # what is wrong with it is said before anything else is begun
+        certificate.context()  # an invalid certificate is reported before anything else starts
     durable.make_folder(wanted.state)
     listener = listening(wanted, certificate)
     try:
@@ -142,7 +171,11 @@ def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
 
 
 def listening(wanted: ServerSettings, certificate: Certificate | None = None) -> socket.socket:
-    """A socket at the port that is asked for. Raises ArgumentError where it is taken; the last one is given up for any."""
+    """Return a listening socket at the requested port, or at any free port if the previous one is taken.
+
+    Raises:
+        ArgumentError: A port that the settings name is taken.
+    """
     from hopsml.service.rest import server
 
     if wanted.port is None:
@@ -152,7 +185,7 @@ def listening(wanted: ServerSettings, certificate: Certificate | None = None) ->
 
 
 def _address(wanted: ServerSettings, listening: str) -> str:
-    """By which others reach the server. Raises ArgumentError for a text that is none."""
+    """Return the URL by which others reach the server. Raises ArgumentError for an invalid URL."""
     if not wanted.address:
         return listening
     try:
@@ -168,7 +201,17 @@ def _address(wanted: ServerSettings, listening: str) -> str:
 
 
 def _provider(file: Path | None, here: str) -> Provider | None:
-    """By which people sign in; one that is away is said, and keeps no server from starting. Raises ArgumentError."""
+    """Return the sign-in provider of a rules file, or None without a file.
+
+    An unreachable provider is logged, and does not prevent the start of the server.
+
+    Args:
+        file: File with the rules of sign-in.
+        here: URL of this server, to which the provider redirects.
+
+    Raises:
+        ArgumentError: The file is invalid.
+    """
     if file is None:
         return None
     from hopsml.service.sign_in import rules
@@ -184,7 +227,19 @@ def _provider(file: Path | None, here: str) -> Provider | None:
 
 
 def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
-    """Store, engine and manager of a server, not yet started; and the name of the service."""
+    """Create the job service of a server with store, engine and manager, without starting it.
+
+    Args:
+        wanted: Settings of the server.
+        address: URL by which others reach this server.
+
+    Returns:
+        The job service, and the name of the service, which is stored in its database.
+
+    Raises:
+        ArgumentError: A setting is invalid.
+        StoreError: The database cannot be used.
+    """
     if not wanted.audit_days > 0:
         raise ArgumentError(f"--audit-days {wanted.audit_days:g}: the audit log is kept for more than 0 days: write 90")
     if not wanted.keep_days > 0:
@@ -212,7 +267,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         workspaces,
         profile=profile.name,
         prefix=prefix,
-        holder=holder.own(),
+        holder=leader_id.own(),
         address=address,
         policy=wanted.policy,
         queues=known,
@@ -251,7 +306,7 @@ def _check_accounts(jobs: JobService, wanted: ServerSettings) -> None:
 
 
 def _project_url(wanted: ServerSettings) -> str:
-    """Of the project in which jobs record their runs, and whose runs the page shows."""
+    """Return the URL of the project whose runs are displayed, and in which jobs record their runs."""
     named = wanted.project_url or profiles.load(wanted.profile or None).store
     if not named:
         named = settings.project_url(local=wanted.state.absolute() / PROJECT)
@@ -269,13 +324,12 @@ def _archives(wanted: ServerSettings) -> tuple[str, ...]:
     project, cluster = urls.base(_project_url(wanted)), settings.default_fs() or ""
     if not project or urls.is_local(project):
         return ()
-    names = {f"{urls.split(project)[0]}://", cluster} - {
-        ""
-    }  # of the cluster's own file system: with its host, and without
+    names = {f"{urls.split(project)[0]}://", cluster} - {""}  # the cluster's own file system, with and without its host
     return tuple(sorted({project, *(names if project in names else ())}))
 
 
 def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Engine:
+    """Create the engine of a profile. Raises ArgumentError if drivers would end with the service."""
     if is_detachable(profile):
         driver_mib = memory.mib(profile.spark.get("spark.driver.memory", "1g"))
         return YarnEngine(prefix, project_url, driver_mib, resizes=profile.grows)
@@ -291,7 +345,7 @@ def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Eng
 
 
 def _own_token(state: Path, store: JobStore) -> str:
-    """A token for whoever has started the server: the one in its file, if it is valid."""
+    """Return the administrator's token of the server's own user: the stored one if it is valid, else a new one."""
     token, tokens = _known_token(state / CLIENT), Tokens(store)
     if not token or tokens.caller(token, time.time()) is None:
         token = tokens.create(getpass.getuser(), Role.ADMIN, time.time(), label="of the server's own user")
@@ -299,7 +353,7 @@ def _own_token(state: Path, store: JobStore) -> str:
 
 
 def _note(state: Path, address: str, token: str, certificate: Path | None = None) -> None:
-    """Leave address and token for this user's commands, in a file that nobody else can read; and what they may trust."""
+    """Store address, token and certificate path for this user's commands, in a file that only this user can read."""
     known = {"address": address, "token": token}
     if certificate is not None:
         known["certificate"] = str(certificate.absolute())
@@ -310,7 +364,7 @@ def _note(state: Path, address: str, token: str, certificate: Path | None = None
 
 
 def _answers(file: Path) -> bool:
-    """Whether the server that a file names takes calls: another one of this state, which leads."""
+    """Return True if the server that a file names accepts connections: another server of this state folder."""
     try:
         there = urlsplit(json.loads(file.read_text())["address"])
         port = there.port or {"https": 443, "http": 80}.get(there.scheme, 0)
@@ -321,7 +375,7 @@ def _answers(file: Path) -> bool:
 
 
 def _last_port(file: Path) -> int:
-    """Of the server that a file names; 0 where there is none."""
+    """Return the port of the server that a file names; 0 if there is none."""
     try:
         return urlsplit(json.loads(file.read_text())["address"]).port or 0
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -329,6 +383,7 @@ def _last_port(file: Path) -> int:
 
 
 def _known_token(file: Path) -> str:
+    """Return the token that a file contains; "" if there is none."""
     try:
         return str(json.loads(file.read_text())["token"])
     except (OSError, ValueError, LookupError, TypeError):

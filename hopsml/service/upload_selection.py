@@ -45,6 +45,8 @@ def select(folder: Path, most_files: int, most_folders: int, most_depth: int) ->
 
 @dataclass(frozen=True)
 class _Walk:
+    """Traversal of a folder that collects the files to upload."""
+
     folder: Path  # as shown in messages
     root: Path
     found: UploadSelection
@@ -91,6 +93,7 @@ class _Walk:
         return ""
 
     def _check(self, name: str) -> None:
+        """Raise ArgumentError if the files, folders or depth exceed the limits."""
         files, folders, depth = self.limits
         why = (
             f"more than {files} files" if len(self.found.files) > files
@@ -105,6 +108,7 @@ class _Walk:
 
 
 def _is_utf8(name: str) -> bool:
+    """Return True if a file name can be encoded as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:

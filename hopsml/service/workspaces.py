@@ -1,6 +1,6 @@
-"""Code that was uploaded: by its content, unpacked once, and what of it an application is started with.
+"""Storage of uploaded code, addressed by its content, and creation of the submissions that use it.
 
-<root>/workspaces/<sha256>/      as it was in the zip, for this user alone
+<root>/workspaces/<sha256>/      unpacked files of a zip, readable by this user alone
 <root>/uploads/<user>/<sha256>   "bytes entries" of a workspace that a user has uploaded; <user> is a digest
 <root>/jobs/<job>/job.yaml       the job file, naming that folder
 """
@@ -36,16 +36,16 @@ from hopsml.service.store import JobRow
 from hopsml.storage import durable, urls
 from hopsml.submission import SubmissionPlan, shipping
 
-MOST_BYTES = 64 << 20  # of a zip
+MOST_BYTES = 64 << 20  # size of a zip
 MOST_UNPACKED_BYTES = 512 << 20
 MOST_FILES = 10_000
-MOST_LISTED = 100_000  # entries of a zip whose list is read; some may be those of zips within it
-_ENTRY = b"PK\x01\x02"  # what each entry of that list begins with
-MOST_FOLDERS, MOST_DEPTH = 5000, 50  # of a workspace
+MOST_LISTED = 100_000  # entries of the zip's list that are read; some may belong to zips within it
+_ENTRY = b"PK\x01\x02"  # signature of each entry of that list
+MOST_FOLDERS, MOST_DEPTH = 5000, 50  # limits of a workspace
 MOST_OF_A_USER_BYTES, MOST_OF_A_USER_ENTRIES = (
     4 << 30,
     500_000,
-)  # of all workspaces that one uploaded; files and folders
+)  # limits of all workspaces that one user uploaded: bytes; files and folders
 LAUNCHES_OF_A_TRY = 1000
 
 log = logging.getLogger(__name__)
@@ -54,23 +54,35 @@ SecretValues = Callable[[str, Sequence[str]], Mapping[str, str]]
 
 
 class Workspaces:
-    """All below one folder, which only this user may read."""
+    """Uploaded code and job files, all below one folder that only this user may read."""
 
     def __init__(self, root: Path, project_url: str, secrets: SecretValues, archives: Sequence[str] = ()) -> None:
-        """``project_url``: where the runs of all jobs lie; ``secrets``: an owner's, by name; ``archives``: URLs of stores
-        below which packed environments may lie.
+        """Create the folders.
+
+        Args:
+            root: Folder of the files.
+            project_url: Folder of shared storage for the runs of all jobs.
+            secrets: Returns an owner's secrets by name.
+            archives: URLs below which packed environments may be stored.
         """
         self._root, self._project_url, self._secrets, self._archives = root, project_url, secrets, archives
-        self._lock = threading.Lock()  # of what users have uploaded
+        self._lock = threading.Lock()  # guards the counts of users' uploads
         for name in ("workspaces", "uploads", "jobs"):
             durable.make_folder(root / name)
-            (root / name).chmod(0o700)  # whatever the umask
+            (root / name).chmod(0o700)  # regardless of the umask
 
     def put(self, content: bytes, user: str = "") -> str:
         """Store a zip's files on the disk; return their digest.
 
-        Existing files are compared with those of the zip, and replaced if one differs. Raises ArgumentError for a zip that
-        is not safe, or if the user's uploads that are still needed are too large.
+        Existing files are compared with those of the zip, and replaced if one differs.
+
+        Args:
+            content: The zip.
+            user: Name of the user who uploads it.
+
+        Raises:
+            ArgumentError: The zip is not safe, or the user's uploads that are still needed are too large.
+            ServiceError: The file system is full or not writable.
         """
         digest = hashlib.sha256(content).hexdigest()
         folder = self._root / "workspaces"
@@ -97,7 +109,7 @@ class Workspaces:
                     fresh.rename(target)
             durable.sync_file(folder)
         except OSError:
-            if not target.is_dir():  # somebody else was quicker
+            if not target.is_dir():  # another upload of the same code was faster
                 raise
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -167,34 +179,38 @@ class Workspaces:
             aside = folder.with_name(f"gone-{folder.name}")  # an upload of the same code must not find a part of it
             folder.rename(aside)
             if aside.stat().st_mtime >= before_s:  # a job that is being submitted has found it before the rename
-                with contextlib.suppress(OSError):  # uploaded anew meanwhile
+                with contextlib.suppress(OSError):  # the same code was uploaded again in between
                     aside.rename(folder)
                     return False
         shutil.rmtree(aside, ignore_errors=True)
         return True
 
     def missing(self, spec: JobSpec, digest: str) -> list[str]:
-        """Scripts and functions of a job that its code does not have, each with what is wrong. Raises as ``folder`` does."""
+        """Return the scripts and functions of a job that are missing in its code, each with an explanation.
+
+        Raises:
+            ServiceError: The code is not on this server.
+        """
         folder = self.folder(digest)
         return [problem for name, task in spec.tasks.items() if (problem := _missing(folder, name, task))]
 
     def folder(self, digest: str) -> Path:
-        """Where the files of a workspace lie. Raises ServiceError where they are not here."""
+        """Return a workspace's folder, and renew its time of use. Raises ServiceError if it is not on this server."""
         found = self._root / "workspaces" / digest
         try:
             is_there = bool(digest) and found.is_dir()
             if is_there:
-                os.utime(found)  # a job is about to need it: it counts as new again
+                os.utime(found)  # a job is about to need it: renew its time, so that it is not removed as unused
         except FileNotFoundError:  # removed as unused at this moment
             is_there = False
-        except OSError:  # a disk that is read only
+        except OSError:  # a file system that is read only
             pass
         if not is_there:
             raise ServiceError(f"the code of the job ({digest[:12] or 'none'}) is not on this server: submit it again")
         return found
 
     def check_archives(self, spec: JobSpec) -> None:
-        """Raise ArgumentError for a packed environment on a store that is not allowed."""
+        """Raise ArgumentError if a packed environment is on a store that is not allowed."""
         for task in spec.tasks.values():
             if task.environment is not None and task.environment.archive is not None:
                 shipping.check_allowed(task.environment.archive, self._archives)
@@ -202,12 +218,18 @@ class Workspaces:
     def order(
         self, row: JobRow, spec: JobSpec, launch: TaskLaunch, profile: Profile, prefix: str, slots: int = 0
     ) -> SubmitOrder:
-        """How an application of a job is submitted; its files are looked at when its turn comes.
+        """Create the order to submit an application of a job; files are read only when the order is carried out.
 
-        ``slots``: with how many workers an elastic task begins; 0 for one that is not.
+        Args:
+            row: The job.
+            spec: Its specification.
+            launch: The launch of one task.
+            profile: The profile that the job runs under.
+            prefix: Prefix of the service's tags.
+            slots: Number of workers with which an elastic task starts; 0 for other tasks.
         """
         own = own_name(row.id, prefix)
-        # Each try, and each launch in it, is a further attempt at one application: its runs go on from their checkpoints.
+        # Tries and launches are attempts of one application, so that its runs continue from their checkpoints.
         variables = {
             "HOPSML_APPLICATION_ID": f"{own}-{launch.task}",
             "HOPSML_APPLICATION_ATTEMPT": str((row.tries - 1) * LAUNCHES_OF_A_TRY + launch.number),
@@ -223,6 +245,7 @@ class Workspaces:
             variables[sealed_secrets.KEY] = sealed_secrets.new_key()
 
         def plan() -> SubmissionPlan:
+            """Write the job file, and return the plan of the submission."""
             self.check_archives(spec)  # the job may have been stored under other rules
             named = spec.model_copy(update={"workspace": str(self.folder(row.workspace))})
             path = self._root / "jobs" / row.id / "job.yaml"
@@ -239,7 +262,13 @@ class Workspaces:
 
 
 def own_name(job: str, prefix: str) -> str:
-    """What the applications and runs of a job are called first, on any service; ``prefix``: that of its service's tags."""
+    """Return the prefix of the names of a job's applications and runs.
+
+    Args:
+        job: The job's id.
+        prefix: Prefix of its service's tags; the part after the last hyphen is appended, so that names differ by
+            service.
+    """
     return f"{job}-{prefix.rpartition('-')[2]}"
 
 
@@ -279,7 +308,7 @@ def pack(folder: Path) -> bytes:
 
 
 def _has_files(content: bytes, folder: Path) -> bool:
-    """True if all files of a zip that was unpacked here before are unchanged; other files are ignored."""
+    """Return True if all files of a zip that was unpacked here before are unchanged; other files are ignored."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for entry in archive.infolist():
             path = folder / entry.filename
@@ -295,7 +324,12 @@ def _has_files(content: bytes, folder: Path) -> bool:
 
 
 def _unpack(content: bytes, target: Path) -> None:
-    """Raises ArgumentError for what is no zip, is too large, or would write elsewhere."""
+    """Unpack a zip into a folder.
+
+    Raises:
+        ArgumentError: The zip is invalid or too large, or would write outside the folder.
+        ServiceError: The file system is full or not writable.
+    """
     if len(content) > MOST_BYTES:
         raise ArgumentError(f"the zip has {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are taken")
     if content.count(_ENTRY) > MOST_LISTED:  # a list of a million names would take half a minute and half a gigabyte
@@ -314,7 +348,7 @@ def _unpack(content: bytes, target: Path) -> None:
         ValueError,
         lzma.LZMAError,
         OSError,
-    ) as error:  # damaged, unknown method, encrypted; names that no folder can hold, or twice
+    ) as error:  # damaged, unknown method, encrypted; names that no folder can contain, or duplicate names
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise ServiceError(f"the workspace cannot be kept: {error.strerror}; make room at the server") from error
         raise ArgumentError(f"the workspace is no zip that can be read: {error}") from error
@@ -340,7 +374,16 @@ def _check_entries(names: Sequence[str]) -> None:
 
 
 def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left: int) -> int:
-    """One file; how many bytes may still come. What the zip says of its sizes is not believed."""
+    """Unpack one file of a zip; return how many bytes the remaining files may have.
+
+    The sizes in the zip's list are not trusted: bytes are counted while they are unpacked.
+
+    Args:
+        archive: The zip.
+        entry: The file's entry in the list.
+        target: Folder to unpack into.
+        left: Bytes that may still be written.
+    """
     path = target / entry.filename
     kind, allowed = stat.S_IFMT(entry.external_attr >> 16), (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG)
     if not path.resolve().is_relative_to(target.resolve()) or kind not in allowed or "\0" in entry.filename:
@@ -362,7 +405,7 @@ def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, 
 
 
 def _missing(folder: Path, name: str, task: Task) -> str:
-    """What is wrong with the file, or the function, that a task names; "" where nothing is."""
+    """Return what is wrong with the file or function that a task names; "" if both exist."""
     if task.command is not None:
         return ""
     (named,) = task.files()
@@ -381,10 +424,11 @@ def _missing(folder: Path, name: str, task: Task) -> str:
 
 
 def _binds(file: Path, name: str) -> bool:
-    """Whether a module may have this name: where it cannot be told, it may."""
+    """Return True if a module may define this name, also if that cannot be determined."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: of expressions that are too deep
+    # the last two: from expressions that are nested too deeply
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True
     imports_all = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
     return imports_all or any(

@@ -1,10 +1,12 @@
-"""Serving: models of the registry answer requests by REST, from this machine or from a cluster.
+"""Serving of registry models by REST, on this machine or on a cluster.
 
-hopsml.serving.start("digits", version="best")
-hopsml.serving.predict("digits", rows)
-hopsml.serving.canary("digits", version=4, share=0.1)
-hopsml.serving.roll("digits", version=4)
-hopsml.serving.stop("digits")
+A serving is identified by its name:
+
+    hopsml.serving.start("digits", version="best")
+    hopsml.serving.predict("digits", rows)
+    hopsml.serving.canary("digits", version=4, share=0.1)
+    hopsml.serving.roll("digits", version=4)
+    hopsml.serving.stop("digits")
 """
 
 from hopsml.errors import AlreadyServed, ServingError, ServingNotFound

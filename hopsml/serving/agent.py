@@ -1,8 +1,8 @@
-"""Holds a place for a replica on a node of a cluster: the body of a Spark task.
+"""Agent of a serving on a cluster: the body of a Spark task, which holds a slot for one replica on a node.
 
-It connects to the supervisor, shows its token, and starts, kills and listens to one replica as it is told; what the two
-say to one another it passes on. Models' files are fetched on its machine. It ends with its connection, and its replica
-with it.
+It connects to the supervisor and authenticates by a token. On request it starts and kills its replica, and forwards the
+messages between both. It downloads the files of models to its machine. It ends with its connection, and the replica
+ends with it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from hopsml.cluster.shared import processes
 from hopsml.errors import HopsmlError
 from hopsml.model.registry import MODELS
 from hopsml.model.version import Version
-from hopsml.serving import hands, places
-from hopsml.serving.hands import LocalProcess
+from hopsml.serving import places, replica_launcher
 from hopsml.serving.messages import (
     AgentHello,
     AgentWelcome,
     EndAgent,
     EndReplica,
     FollowRoute,
+    ForwardToReplica,
     FromReplica,
-    Line,
+    JsonLinesConnection,
     LogSent,
     ReplicaEnded,
-    ReplicaSaid,
+    ReplicaMessage,
     ReplicaStarted,
     RouteKept,
     SendLog,
     ServedVersion,
     ServingSettings,
     StartReplica,
-    TellReplica,
     ToAgent,
     ToReplica,
 )
 from hopsml.serving.places import ServingFolder
+from hopsml.serving.replica_launcher import LocalProcess
 from hopsml.serving.shipping import Shipper
 from hopsml.storage import urls
 
@@ -60,8 +60,15 @@ CONNECT_TIMEOUT_S = 30.0
 UNACKNOWLEDGED_S = 20.0
 
 
-class PlaceBootstrap(msgspec.Struct, frozen=True):
-    """What a task needs to find the supervisor. ``certificate``: the one that is trusted, PEM."""
+class AgentBootstrap(msgspec.Struct, frozen=True):
+    """Address and credentials with which a task connects to the supervisor.
+
+    Attributes:
+        host: Host of the supervisor.
+        port: Port of the supervisor.
+        certificate: Trusted certificate, in PEM format.
+        token: Token of the agents.
+    """
 
     host: str
     port: int
@@ -69,31 +76,57 @@ class PlaceBootstrap(msgspec.Struct, frozen=True):
     token: str
 
 
-class PlaceMeans(msgspec.Struct, frozen=True):
-    """What Spark has given the task. ``variables``: the replica's, which say which GPUs are its own."""
+class AgentResources(msgspec.Struct, frozen=True):
+    """Resources that Spark assigned to the task.
+
+    Attributes:
+        task: ID of the task attempt; -1 without Spark.
+        threads: Number of threads of a model.
+        variables: Environment variables of the replica, which select its GPUs.
+    """
 
     task: int = -1
     threads: int = 1
     variables: dict[str, str] = {}
 
 
-class PlaceLost(HopsmlError):
-    """The connection to the supervisor has ended without a word: Spark runs the task again."""
+class AgentLost(HopsmlError):
+    """Error for a connection to the supervisor that ended unexpectedly, after which Spark runs the task again."""
 
 
-class PlaceAgent:
-    """One place: at most one replica at a time."""
+class ServingAgent:
+    """Agent with at most one replica at a time."""
 
-    def __init__(self, folder: ServingFolder, line: Line, settings: ServingSettings, host: str, means: PlaceMeans):
+    def __init__(
+        self,
+        folder: ServingFolder,
+        line: JsonLinesConnection,
+        settings: ServingSettings,
+        host: str,
+        means: AgentResources,
+    ):
+        """Initialize the agent without a replica.
+
+        Args:
+            folder: Private folder of the agent.
+            line: Connection to the supervisor.
+            settings: Settings of the serving.
+            host: Address of this machine at which the driver can reach the replica.
+            means: Resources of the task.
+        """
         self._folder, self._line, self._settings, self._host, self._means = folder, line, settings, host, means
         self._process: LocalProcess | None = None
         self._listening: asyncio.Task[None] | None = None
         self._to_replica: asyncio.Queue[ToReplica] = asyncio.Queue()
         self._telling: asyncio.Task[None] | None = None
-        self._files: dict[int, ServedVersion] = {}  # on this machine
+        self._files: dict[int, ServedVersion] = {}  # files on this machine
 
     async def live(self) -> None:
-        """Until the supervisor says so. Raises PlaceLost."""
+        """Handle messages until the supervisor ends the agent.
+
+        Raises:
+            PlaceLost: The connection ended before.
+        """
         shipper = Shipper(self._folder, self._settings)
         shipping = asyncio.create_task(shipper.run())
         try:
@@ -101,23 +134,25 @@ class PlaceAgent:
                 if isinstance(message, EndAgent):
                     return
                 await self._do(message)
-            raise PlaceLost("the driver of this serving is gone")
+            raise AgentLost("the driver of this serving is gone")
         finally:
             await self._end()
             shipping.cancel()
             await shipper.last()
 
     async def _do(self, message: object) -> None:
+        """Handle one message of the supervisor."""
         if isinstance(message, StartReplica):
             await self._start(message.number)
         elif isinstance(message, EndReplica) and self._process is not None:
             self._process.kill()
-        elif isinstance(message, TellReplica):
+        elif isinstance(message, ForwardToReplica):
             self._to_replica.put_nowait(message.message)
         elif isinstance(message, SendLog):
             self._line.send(self._log(message.last))
 
     async def _start(self, number: int) -> None:
+        """Start a replica at a free port, and report its process or the error."""
         await self._end()
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
@@ -126,7 +161,7 @@ class PlaceAgent:
                 listener.listen(BACKLOG)
                 port = listener.getsockname()[1]
                 means = self._means
-                self._process = await hands.start_process(
+                self._process = await replica_launcher.start_process(
                     self._folder, number, listener, means.threads, FromReplica, means.variables
                 )
         except OSError as error:
@@ -138,8 +173,9 @@ class PlaceAgent:
         self._telling = asyncio.create_task(self._tell(self._process, self._to_replica))
 
     async def _listen(self, process: LocalProcess) -> None:
+        """Forward the messages of the replica, then report how it ended."""
         while (message := await process.line.receive()) is not None:
-            self._line.send(ReplicaSaid(message))  # type: ignore[arg-type]
+            self._line.send(ReplicaMessage(message))  # type: ignore[arg-type]
         process.line.close()
         how = await process.ended()
         if self._process is process:
@@ -147,7 +183,7 @@ class PlaceAgent:
         self._line.send(ReplicaEnded(how))
 
     async def _tell(self, process: LocalProcess, messages: asyncio.Queue[ToReplica]) -> None:
-        """In the order in which they came, each when what it names is here."""
+        """Forward messages to the replica in order; before a route, download the files of its versions."""
         while True:
             message = await messages.get()
             if isinstance(message, FollowRoute):
@@ -155,13 +191,16 @@ class PlaceAgent:
                     here = {number: await self._here(number, one) for number, one in message.versions.items()}
                 except (HopsmlError, OSError) as error:
                     reason = redact.text(f"its files cannot be fetched on {socket.gethostname()}: {error}")
-                    self._line.send(ReplicaSaid(RouteKept(message.route.number, reason)))
+                    self._line.send(ReplicaMessage(RouteKept(message.route.number, reason)))
                     continue
                 message = FollowRoute(message.route, here)
             process.line.send(message)
 
     async def _here(self, number: int, one: ServedVersion) -> ServedVersion:
-        """A version with its files on this machine; those that were fetched before are used though the store be away."""
+        """Return a version with its files on this machine.
+
+        Files that were downloaded before are used even if the storage is unavailable.
+        """
         known = self._files.get(number)
         if known is None or known.description != one.description or not Path(known.files).is_dir():
             url = urls.join(self._settings.project, MODELS, one.description.name, str(one.description.version))
@@ -171,6 +210,7 @@ class PlaceAgent:
         return known
 
     def _log(self, last: int) -> LogSent:
+        """Return the newest lines of the replica's log."""
         paths = self._folder.logs()
         if not paths:
             return LogSent(socket.gethostname(), "")
@@ -178,7 +218,7 @@ class PlaceAgent:
         return LogSent(f"{socket.gethostname()}:{paths[-1]}", "\n".join(lines))
 
     async def _end(self) -> None:
-        """Kill the replica that is left, if one is."""
+        """Kill the remaining replica, if any."""
         if self._telling is not None:
             self._telling.cancel()
         if self._process is not None:
@@ -188,8 +228,17 @@ class PlaceAgent:
             self._listening = None
 
 
-def run_place(bootstrap: PlaceBootstrap, means: PlaceMeans) -> None:
-    """The whole life of an agent. Raises PlaceLost, OSError: Spark runs the task again then."""
+def run_place(bootstrap: AgentBootstrap, means: AgentResources) -> None:
+    """Run an agent to its end.
+
+    Args:
+        bootstrap: Address and credentials of the supervisor.
+        means: Resources of the task.
+
+    Raises:
+        PlaceLost: The connection ended; Spark runs the task again.
+        OSError: The supervisor cannot be reached; Spark runs the task again.
+    """
     processes.die_with_parent(os.getppid())
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     folder, lock = _own_folder()
@@ -201,7 +250,10 @@ def run_place(bootstrap: PlaceBootstrap, means: PlaceMeans) -> None:
 
 
 def _own_folder() -> tuple[ServingFolder, int]:
-    """A folder of this agent's alone, and the lock that says that it lives; what killed agents left goes."""
+    """Return a private folder of this agent, and its lock, which marks the folder as in use.
+
+    Folders of killed agents are deleted.
+    """
     above = places.machines_folder() / "places"
     above.mkdir(mode=0o700, exist_ok=True)
     for left in above.iterdir():
@@ -210,47 +262,49 @@ def _own_folder() -> tuple[ServingFolder, int]:
         folder = ServingFolder(Path(tempfile.mkdtemp(dir=above)))
         lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.lock.exists():  # else another agent has put it away between these two lines
+        if folder.lock.exists():  # otherwise another agent has deleted it between these two lines
             return folder, lock
         os.close(lock)
 
 
 def _put_away(folder: ServingFolder) -> None:
+    """Delete the folder of an agent that has ended."""
     try:
         lock = os.open(folder.lock, os.O_RDWR)
-    except OSError:  # gone by now, or just being made
+    except OSError:  # already deleted, or not complete yet
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder.path, ignore_errors=True)
     except BlockingIOError:
-        pass  # its agent lives
+        pass  # its agent is alive
     finally:
         os.close(lock)
 
 
-async def _connected(bootstrap: PlaceBootstrap, means: PlaceMeans, folder: ServingFolder) -> None:
+async def _connected(bootstrap: AgentBootstrap, means: AgentResources, folder: ServingFolder) -> None:
+    """Connect to the supervisor and run the agent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned
     context.load_verify_locations(cadata=bootstrap.certificate)
     connecting = asyncio.open_connection(bootstrap.host, bootstrap.port, ssl=context)
     reader, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
     _notice_losses(writer)
-    line = Line(reader, writer, ToAgent)
+    line = JsonLinesConnection(reader, writer, ToAgent)
     line.send(AgentHello(bootstrap.token, socket.gethostname(), means.task))
     welcome = await line.receive()
     if not isinstance(welcome, AgentWelcome):
-        raise PlaceLost("the driver of this serving is gone, or does not want this agent")
+        raise AgentLost("the driver of this serving is gone, or does not want this agent")
     folder.write_token(welcome.token)
     folder.settings.write_bytes(msgspec.json.encode(welcome.settings))
-    # What this agent cannot bring to storage before its end, the next one on this machine does.
+    # Segments that this agent cannot upload before its end are uploaded by the next agent on this machine.
     folder.requests.symlink_to(places.waiting_requests(welcome.settings.name, welcome.settings.project))
-    host = writer.get_extra_info("sockname")[0]  # where the driver is reached from, it reaches this machine
+    host = writer.get_extra_info("sockname")[0]  # the driver can reach this address
     with contextlib.closing(line):
-        await PlaceAgent(folder, line, welcome.settings, host, means).live()
+        await ServingAgent(folder, line, welcome.settings, host, means).live()
 
 
 def _notice_losses(writer: asyncio.StreamWriter) -> None:
-    """A driver's machine that is gone says nothing: signs of life that nobody acknowledges end the connection."""
+    """Close the connection if the driver's machine does not acknowledge data; a failed machine sends nothing."""
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_S * 1000))

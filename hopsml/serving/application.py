@@ -1,6 +1,6 @@
-"""The ASGI application of one replica: authorisation, limits, both REST interfaces, metrics.
+"""ASGI application of one replica: authorization, limits, both REST interfaces, metrics.
 
-Written for ASGI itself: what a web framework would add to each request costs as much as all that is done here.
+It uses ASGI directly: the overhead of a web framework per request would equal all of the work done here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from hopsml.serving.refusals import RequestRefused, bad_request, not_found
 from hopsml.serving.routes import NoSuchVersion
 
 if TYPE_CHECKING:
-    from hopsml.serving.holder import VersionHolder
     from hopsml.serving.limits import ServingLimits
+    from hopsml.serving.loaded_versions import LoadedVersions
     from hopsml.serving.request_log import RequestLog
     from hopsml.serving.trying import Arrays
 
@@ -33,12 +33,14 @@ log = logging.getLogger("hopsml.serving")
 
 T = TypeVar("T")
 _JSON, _TEXT = b"application/json", b"text/plain; version=0.0.4; charset=utf-8"
-_OPEN = ("live", "ready")  # asked by load balancers, which know no token; they say nothing of models
-_LONG = 256 << 10  # bytes of a body, or of arrays, beyond which JSON is read and written beside the event loop
+_OPEN = ("live", "ready")  # requested by load balancers, which have no token; the answers reveal nothing about models
+_LONG = 256 << 10  # bytes of a body, or of arrays, above which a thread processes the JSON
 
 
 @dataclass
 class _Answer:
+    """HTTP answer with its body and headers."""
+
     status: int
     body: bytes
     kind: bytes = _JSON
@@ -47,18 +49,29 @@ class _Answer:
 
 
 class RestApplication:
-    """``name``: of the served model in paths; ``token``: what requests must bear, "" for none."""
+    """ASGI application that answers the requests to one model."""
 
     def __init__(
         self,
         name: str,
-        holder: VersionHolder,
+        holder: LoadedVersions,
         limits: ServingLimits,
         token: str,
         meter: metrics.Meter,
         request_log: RequestLog | None = None,
         counts: Callable[[], Awaitable[metrics.Counts]] | None = None,
     ) -> None:
+        """Initialize the application of one replica.
+
+        Args:
+            name: Name of the model in paths.
+            holder: Loaded versions of the model.
+            limits: Limits of requests.
+            token: Token required for requests; "" for none.
+            meter: Counts of this process.
+            request_log: Log of requests; None to log none.
+            counts: Function that returns the counts of all replicas; None for those of this process.
+        """
         self._name, self._holder, self._limits, self._meter = name, holder, limits, meter
         self._token = token
         self._log = request_log
@@ -66,7 +79,7 @@ class RestApplication:
         self._parsing = ThreadPoolExecutor(1, "parse")
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """One request, or the server's own start and end."""
+        """Handle one HTTP request; other ASGI events are ignored."""
         if scope["type"] != "http":
             return
         began = time.perf_counter()
@@ -82,6 +95,7 @@ class RestApplication:
         await _send(send, answer, scope["method"] == "HEAD")
 
     async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> _Answer:
+        """Authorize a request and dispatch it by its path."""
         headers = dict(scope["headers"])
         target = paths.parse(scope["method"], scope["path"])
         if target.what not in _OPEN:
@@ -101,17 +115,20 @@ class RestApplication:
         return await self._tell(target)
 
     def _check_name(self, target: paths.Target) -> None:
+        """Refuse a request for another model."""
         if target.model != self._name:
             raise not_found(f"there is no model '{target.model[:80]}' here; there is: {self._name}")
 
     # ------------------------------------------------------------------------------------------ predictions
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """Return the body of a request within the limits."""
         if b"inference-header-content-length" in headers:
             raise bad_request("tensors as binary data are not understood; send them as JSON")
         return await whole_body(self._limits.body_bytes, headers, receive)
 
     async def _predict(self, target: paths.Target, body: bytes, deadline: float) -> _Answer:
+        """Compute a prediction and write it to the request log."""
         began = time.perf_counter()
         version = self._chosen(target)
         self._holder.began(version)
@@ -144,6 +161,7 @@ class RestApplication:
             self._holder.ended(version)
 
     def _chosen(self, target: paths.Target) -> int:
+        """Return the version that answers a request."""
         try:
             return self._holder.choose(target.version, target.label)
         except NoSuchVersion as error:
@@ -151,10 +169,11 @@ class RestApplication:
                 raise RequestRefused(503, f"{error}; try again soon", {"retry-after": "1"}) from None
             raise not_found(str(error)) from None
 
-    async def _asked(self, target: paths.Target, batcher: Batcher, body: bytes) -> bodies.Asked:
+    async def _asked(self, target: paths.Target, batcher: Batcher, body: bytes) -> bodies.InferenceRequest:
+        """Parse the body of a request."""
         signature, missing = batcher.model.signature, contract.missing_of(batcher.model)
 
-        def parse() -> bodies.Asked:
+        def parse() -> bodies.InferenceRequest:
             if target.what == "predict":
                 return bodies.asked_v1(body, signature.inputs, missing)
             return bodies.asked_v2(body, signature, missing)
@@ -162,12 +181,13 @@ class RestApplication:
         return await self._beside(len(body), parse)
 
     async def _beside(self, size: int, work: Callable[[], T]) -> T:
-        """Do it at once, or in a thread if so many bytes would keep the replica from its signs of life."""
+        """Do work at once, or on a thread if its size would delay the replica's heartbeats."""
         if size < _LONG:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._parsing, work)
 
-    async def _computed(self, batcher: Batcher, asked: bodies.Asked, deadline: float) -> Arrays:
+    async def _computed(self, batcher: Batcher, asked: bodies.InferenceRequest, deadline: float) -> Arrays:
+        """Compute a prediction with its deadline; errors become HTTP errors."""
         try:
             return await batcher.predict(asked.inputs, deadline)
         except QueueFull as error:
@@ -182,9 +202,10 @@ class RestApplication:
             log.warning("the model failed: %s: %s", type(error).__name__, error)
             raise RequestRefused(500, f"the model failed: {type(error).__name__}: {error}"[:2000]) from error
 
-    # ------------------------------------------------------------------------------------------ what is told
+    # ------------------------------------------------------------------------------------------ information
 
     async def _tell(self, target: paths.Target) -> _Answer:
+        """Answer a request for health, metrics or metadata."""
         what, holder = target.what, self._holder
         if what == "live":
             return _Answer(200, bodies.dumps({"live": True}))
@@ -209,6 +230,7 @@ class RestApplication:
         return _Answer(200, bodies.dumps(bodies.metadata_v2(self._name, versions, platform, signature)))
 
     def _versions(self, target: paths.Target) -> _Answer:
+        """Answer a request for the states of versions, in TensorFlow Serving's form."""
         states = self._holder.versions
         if target.version is not None or target.label is not None:
             chosen = self._chosen(target)
@@ -220,15 +242,17 @@ class RestApplication:
         return _Answer(200, bodies.dumps({"model_version_status": shown}))
 
     def close(self) -> None:
-        """End the thread for long bodies."""
+        """Shut down the thread for long bodies."""
         self._parsing.shutdown(wait=False)
 
 
 def _size(*arrays: Arrays) -> int:
+    """Return the total size of arrays in bytes."""
     return sum(array.nbytes for some in arrays for array in some.values())
 
 
 async def _send(send: Send, answer: _Answer, without_body: bool) -> None:
+    """Send an answer by ASGI."""
     headers = [(b"content-type", answer.kind), (b"content-length", b"%d" % len(answer.body)), *answer.headers]
     if answer.version is not None:
         headers.append((b"model-version", b"%d" % answer.version))

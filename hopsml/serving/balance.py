@@ -1,18 +1,17 @@
-"""Which replica a request goes to, and whether it may be sent once more; pure.
+"""Selection of the replica for a request, and of requests to repeat. Pure.
 
-A replica counts as there from the moment when it follows a route, and as lost from a connection that broke until its next
-sign of life.
+A replica is available once it follows a route, and lost from a broken connection until its next heartbeat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-SENDINGS = 2  # a request is sent once more when the replica that has it is lost
+SENDINGS = 2  # a request is sent once more if its replica is lost
 
 
 class Balancer:
-    """The replicas that answer, and how many requests are in each."""
+    """Available replicas, with the number of requests in each."""
 
     def __init__(self) -> None:
         self._addresses: dict[int, tuple[str, int]] = {}
@@ -21,21 +20,25 @@ class Balancer:
 
     @property
     def answering(self) -> int:
-        """How many there are."""
+        """Number of available replicas."""
         return len(self._addresses)
 
     def there(self, replica: int, address: tuple[str, int]) -> None:
-        """A replica answers at this address."""
+        """Add a replica that answers at this address."""
         self._addresses[replica] = address
 
     def lost(self, replica: int) -> None:
-        """A replica does not answer any more."""
+        """Remove a replica that does not answer any more."""
         self._addresses.pop(replica, None)
 
     def choose(self, tried: Collection[int] = ()) -> tuple[int, tuple[str, int]] | None:
-        """The replica with the fewest requests, of equals each in turn; one that was not ``tried`` where there is one.
+        """Return the replica with the fewest requests and its address; equal ones alternate.
 
-        None where none answers.
+        Args:
+            tried: Replicas to avoid if there are others.
+
+        Returns:
+            None if no replica is available.
         """
         fresh = [one for one in self._addresses if one not in tried] or list(self._addresses)
         if not fresh:
@@ -46,14 +49,14 @@ class Balancer:
         return chosen, self._addresses[chosen]
 
     def began(self, replica: int) -> None:
-        """A request is in it."""
+        """Count a request that was sent to a replica."""
         self._in_flight[replica] = self._in_flight.get(replica, 0) + 1
 
     def ended(self, replica: int) -> None:
-        """A request was answered, or lost."""
+        """Count a request that was answered or lost."""
         self._in_flight[replica] -= 1
 
 
 def is_sent_again(sendings: int) -> bool:
-    """Whether a request that was lost for the ``sendings``-th time, counted from 1, is sent once more."""
+    """Return True if a request that was lost for the ``sendings``-th time, counted from 1, is sent again."""
     return sendings < SENDINGS

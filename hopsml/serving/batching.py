@@ -1,8 +1,8 @@
-"""Requests are gathered while the last batch computes, and computed together: nobody waits for a clock.
+"""Dynamic batching: requests that arrive while a batch is computed form the next batch, without a timer.
 
-A request that finds nobody computing begins at once, alone; what comes meanwhile is the next batch. One thread
-computes, since a model's own threads share the cores. A batch that fails is tried again request by request, so that one
-request's values cannot fail its neighbours.
+A request that arrives while nothing is computed starts at once, alone. One thread computes, since the model's own
+threads share the cores. If a batch fails, its requests are computed one by one, so that the values of one request
+cannot fail the others.
 """
 
 from __future__ import annotations
@@ -22,31 +22,35 @@ if TYPE_CHECKING:
 
 
 class QueueFull(Exception):
-    """More requests wait than may."""
+    """Error for a request beyond the maximum number of waiting requests."""
 
 
 class DeadlinePassed(Exception):
-    """The request was not computed in time."""
+    """Error for a request that was not computed in time."""
 
 
 @dataclass(eq=False)
 class Waiting:
-    """One request: its arrays, and how many rows they have."""
+    """Waiting request: its arrays, their number of rows, and the future of its answer."""
 
     inputs: Arrays
     rows: int
     answer: asyncio.Future[Arrays]
-    form: tuple[tuple[str, tuple[int, ...]], ...] = field(init=False)  # only equal ones are computed together
+    form: tuple[tuple[str, tuple[int, ...]], ...] = field(init=False)  # requests of equal form can share a batch
 
     def __post_init__(self) -> None:
         self.form = tuple((array.dtype.str, array.shape[1:]) for array in self.inputs.values())
 
 
 def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
-    """Take a batch from the head of the queue; empty where nobody waits.
+    """Remove a batch from the head of the queue; empty if no request waits.
 
-    Requests stay in order; one that has more rows than ``most_rows`` is a batch of its own. Those for whose answer nobody
-    waits any more are dropped.
+    Requests stay in order; one with more rows than ``most_rows`` is a separate batch. Requests that are already
+    answered or abandoned are dropped.
+
+    Args:
+        waiting: Queue of requests.
+        most_rows: Maximum number of rows of a batch.
     """
     batch: list[Waiting] = []
     rows = 0
@@ -63,10 +67,7 @@ def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
 
 
 class Batcher:
-    """The queue of one loaded model. All methods belong to one event loop; ``executor`` has one thread.
-
-    ``on_batch`` is told the rows of each batch.
-    """
+    """Request queue of one loaded model; all methods must be called on one event loop."""
 
     def __init__(
         self,
@@ -77,6 +78,15 @@ class Batcher:
         most_waiting: int,
         on_batch: Callable[[int], None] = lambda rows: None,
     ) -> None:
+        """Initialize an empty queue.
+
+        Args:
+            model: The loaded model.
+            executor: Executor with one thread.
+            most_rows: Maximum number of rows of a batch.
+            most_waiting: Maximum number of waiting requests.
+            on_batch: Function that is called with the number of rows of each batch.
+        """
         self.model = model
         self._executor, self._on_batch = executor, on_batch
         self._most_rows = most_rows if takes_batches(model.signature) else 0
@@ -88,9 +98,15 @@ class Batcher:
         return len(self._waiting)
 
     async def predict(self, inputs: Arrays, deadline: float) -> Arrays:
-        """The model's answer for these rows; ``deadline`` on the loop's clock.
+        """Compute the model's outputs for these rows in the next batch; errors of the model are passed on.
 
-        Raises QueueFull, what the model raises, and DeadlinePassed: also where the model computes for ever.
+        Args:
+            inputs: Arrays by input.
+            deadline: Deadline on the clock of the event loop.
+
+        Raises:
+            QueueFull: Too many requests wait.
+            DeadlinePassed: The request was not computed in time, even if the model never returns.
         """
         if len(self._waiting) >= self._most_waiting:
             raise QueueFull(f"{len(self._waiting)} requests wait already")
@@ -108,7 +124,7 @@ class Batcher:
             timer.cancel()
 
     async def _compute(self) -> None:
-        """Batch after batch while requests wait."""
+        """Compute batches while requests wait."""
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
@@ -120,11 +136,13 @@ class Batcher:
 
 
 def _too_late(request: Waiting) -> None:
+    """Fail a request whose deadline has passed."""
     if not request.answer.done():
         request.answer.set_exception(DeadlinePassed("the request was not computed within its deadline"))
 
 
 def _answer(batch: Sequence[Waiting], results: Sequence[Arrays | Exception]) -> None:
+    """Set the answers of a batch's requests."""
     for one, result in zip(batch, results, strict=True):
         if one.answer.done():
             continue
@@ -135,26 +153,28 @@ def _answer(batch: Sequence[Waiting], results: Sequence[Arrays | Exception]) -> 
 
 
 def compute(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays | Exception]:
-    """One answer, or error, for each request of the batch."""
+    """Return one answer, or error, for each request of the batch."""
     if len(batch) == 1:
         return [_alone(model, batch[0])]
     try:
         return list(_together(model, batch))
-    except (Exception, SystemExit):  # noqa: BLE001 whose values it was is found by asking for each alone
+    except (Exception, SystemExit):  # noqa: BLE001 computing each request alone shows which one fails
         return [_alone(model, one) for one in batch]
 
 
 def _alone(model: LoadedModel, request: Waiting) -> Arrays | Exception:
+    """Compute one request alone; exceptions are returned."""
     try:
         outputs = model.predict(request.inputs)
         return _checked(outputs, request.rows) if takes_batches(model.signature) else outputs
-    except SystemExit as left:  # which would end the replica, and all requests in it
+    except SystemExit as left:  # it would end the replica and all its requests
         return RuntimeError(f"its code called sys.exit({left.code!r})")
-    except Exception as error:  # noqa: BLE001 it is the answer
+    except Exception as error:  # noqa: BLE001 the error is the answer
         return error
 
 
 def _together(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays]:
+    """Compute a batch in one call, and split the outputs."""
     import numpy as np
 
     names = batch[0].inputs
@@ -171,7 +191,11 @@ def _together(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays]:
 
 
 def _checked(outputs: Arrays, rows: int) -> Arrays:
-    """Outputs with an answer for each row. Raises ValueError: whose the others are nobody knows."""
+    """Return the outputs, if each has one entry per row.
+
+    Raises:
+        ValueError: An output has another number of rows, so that it cannot be split by request.
+    """
     for name, array in outputs.items():
         if array.shape[:1] != (rows,):
             raise ValueError(f"output {name!r} has the shape {array.shape} for {rows} row{'s' if rows != 1 else ''}")

@@ -1,7 +1,7 @@
-"""The bodies of both REST interfaces: TensorFlow Serving's ``:predict``, and ``infer`` of the Open Inference Protocol
-(KServe's version 2). JSON in, arrays out, and back; pure.
+"""Bodies of both REST interfaces, as conversions between JSON and arrays. Pure.
 
-JSON has neither NaN nor Infinity: a request that holds one is refused, in an answer ``null`` stands for it.
+The interfaces are TensorFlow Serving's ``:predict``, and ``infer`` of the Open Inference Protocol (KServe's version 2).
+JSON has neither NaN nor Infinity: a request with either is refused, and answers contain ``null`` in their place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hopsml.model.flavors.contract import MissingValues
     from hopsml.serving.trying import Arrays
 
-SIGNATURE = "serving_default"  # the one that is served
+SIGNATURE = "serving_default"  # the only signature that is served
 DATATYPES = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
     "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64",
@@ -31,21 +31,32 @@ DATATYPES = {
 }  # fmt: skip
 _GZIP = b"\x1f\x8b"
 _OF_ROWS = orjson.OPT_SERIALIZE_NUMPY
-_ROWS_AT_ONCE = 4096  # that become JSON while no other thread can run: signs of life go on
+_ROWS_AT_ONCE = 4096  # converted while no other thread can run, so that heartbeats continue
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request's arrays, and what its answer has to look like."""
+class InferenceRequest:
+    """Arrays of a request, and the form of its answer.
+
+    Attributes:
+        inputs: Arrays by input.
+        by_rows: True if the request has ``instances``, False for ``inputs``.
+        outputs: Requested outputs; empty for all.
+        id: ID of the request, which the answer repeats.
+    """
 
     inputs: Arrays
-    by_rows: bool = True  # ``instances``; else ``inputs``
-    outputs: tuple[str, ...] = ()  # that are wanted; all where there are none
+    by_rows: bool = True
+    outputs: tuple[str, ...] = ()
     id: str | None = None
 
 
 def loads(body: bytes) -> dict[str, Any]:
-    """A JSON object. RequestRefused (400) where it is none."""
+    """Return the JSON object in a body.
+
+    Raises:
+        RequestRefused: (400) The body is not a JSON object.
+    """
     if body.startswith(_GZIP):
         raise bad_request("the body is compressed; send JSON as it is, without Content-Encoding")
     try:
@@ -59,22 +70,29 @@ def loads(body: bytes) -> dict[str, Any]:
 
 
 def _near(body: bytes, position: int) -> bool:
+    """Return True if the text at an error position contains NaN or Infinity."""
     around = body[max(0, position - 2) : position + 10]
     return any(word in around for word in (b"NaN", b"Inf", b"nan", b"inf"))
 
 
 def dumps(content: Any) -> bytes:
-    """JSON, with numpy's arrays in it."""
+    """Return content, which may contain NumPy arrays, as JSON."""
     return orjson.dumps(content, option=_OF_ROWS)
 
 
-# ------------------------------------------------------------------------------------------ TensorFlow Serving's
+# ------------------------------------------------------------------------------------------ TensorFlow Serving
 
 
-def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValues | None = None) -> Asked:
-    """Parse ``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, by inputs. RequestRefused (400) has the reason.
+def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValues | None = None) -> InferenceRequest:
+    """Parse ``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, by inputs.
 
-    ``missing``: as for ``tensors.array_of``.
+    Args:
+        body: Body of the request.
+        inputs: Inputs of the model.
+        missing: As for ``tensors.array_of``.
+
+    Raises:
+        RequestRefused: (400) The body is invalid.
     """
     content = loads(body)
     unknown = sorted(content.keys() - {"instances", "inputs", "signature_name"})
@@ -89,11 +107,12 @@ def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValu
     if ("instances" in content) == ("inputs" in content):
         raise bad_request("a request has either instances (row by row) or inputs (input by input)")
     if "instances" in content:
-        return Asked(_of_instances(content["instances"], inputs, missing))
-    return Asked(_of_columns(content["inputs"], inputs, missing), by_rows=False)
+        return InferenceRequest(_of_instances(content["instances"], inputs, missing))
+    return InferenceRequest(_of_columns(content["inputs"], inputs, missing), by_rows=False)
 
 
 def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
+    """Return arrays by input from a list of rows."""
     if not isinstance(rows, list) or not rows:
         raise bad_request("instances must be a list with a row at least")
     if isinstance(rows[0], dict) and rows[0].keys() != {"b64"}:
@@ -111,6 +130,7 @@ def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingV
 
 
 def _of_columns(columns: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
+    """Return arrays by input from values by input."""
     if isinstance(columns, dict) and columns.keys() != {"b64"}:
         tensors.check_names(columns, inputs)
         found = {name: tensors.array_of(name, columns[name], tensor, missing) for name, tensor in inputs.items()}
@@ -120,14 +140,17 @@ def _of_columns(columns: Any, inputs: Mapping[str, TensorSpec], missing: Missing
 
 
 def _only(inputs: Mapping[str, TensorSpec], where: str) -> list[tuple[str, TensorSpec]]:
-    """The one input, which need not be named."""
+    """Return the only input, which need not be named."""
     if len(inputs) != 1:
         raise bad_request(f"{where}: the model has {len(inputs)} inputs, so each must be named: {', '.join(inputs)}")
     return list(inputs.items())
 
 
-def answer_v1(outputs: Arrays, asked: Asked) -> bytes:
-    """``{"predictions": [...]}`` for rows, ``{"outputs": ...}`` for columns; a single output is not named."""
+def answer_v1(outputs: Arrays, asked: InferenceRequest) -> bytes:
+    """Return the answer by TensorFlow Serving's interface.
+
+    The form is ``{"predictions": [...]}`` for rows and ``{"outputs": ...}`` for inputs; a single output is not named.
+    """
     values = {name: tensors.plain(array) for name, array in outputs.items()}
     if not asked.by_rows:
         return dumps({"outputs": next(iter(values.values())) if len(values) == 1 else values})
@@ -145,7 +168,7 @@ _TENSORFLOWS = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HA
 
 
 def metadata_v1(model: str, version: int, signature: Signature) -> Any:
-    """The signature in TensorFlow Serving's form."""
+    """Return the signature in TensorFlow Serving's form."""
     definition = {
         "inputs": {name: _tensor_info(name, tensor) for name, tensor in signature.inputs.items()},
         "outputs": {name: _tensor_info(name, tensor) for name, tensor in signature.outputs.items()},
@@ -158,6 +181,7 @@ def metadata_v1(model: str, version: int, signature: Signature) -> Any:
 
 
 def _tensor_info(name: str, tensor: TensorSpec) -> Any:
+    """Return a tensor's description in TensorFlow Serving's form."""
     sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in tensor.shape]
     dtype = _TENSORFLOWS.get(tensor.dtype, f"DT_{tensor.dtype.upper()}")
     return {"name": name, "dtype": dtype, "tensor_shape": {"dim": sizes, "unknown_rank": False}}
@@ -166,10 +190,16 @@ def _tensor_info(name: str, tensor: TensorSpec) -> Any:
 # ------------------------------------------------------------------------------------------ Open Inference Protocol
 
 
-def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = None) -> Asked:
-    """Parse ``{"inputs": [{"name", "shape", "datatype", "data"}]}``. RequestRefused (400) has the reason.
+def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = None) -> InferenceRequest:
+    """Parse ``{"inputs": [{"name", "shape", "datatype", "data"}]}``.
 
-    ``missing``: as for ``tensors.array_of``.
+    Args:
+        body: Body of the request.
+        signature: Signature of the model.
+        missing: As for ``tensors.array_of``.
+
+    Raises:
+        RequestRefused: (400) The body is invalid.
     """
     content, inputs = loads(body), signature.inputs
     given: dict[str, Any] = {}
@@ -187,10 +217,13 @@ def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = 
         if name not in signature.outputs:
             raise bad_request(f"'{name[:80]}' is no output of the model; there are: {', '.join(signature.outputs)}")
     number_of = content.get("id")
-    return Asked(tensors.check_rows(arrays), outputs=wanted, id=None if number_of is None else str(number_of))
+    return InferenceRequest(
+        tensors.check_rows(arrays), outputs=wanted, id=None if number_of is None else str(number_of)
+    )
 
 
 def _list_of(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return a list of objects in a request; empty if it is missing."""
     found = content.get(key, [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise bad_request(f"{key} must be a list of objects")
@@ -198,6 +231,7 @@ def _list_of(content: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: MissingValues | None) -> Any:
+    """Return the array of one tensor in a request."""
     datatype, shape = given["datatype"], given["shape"]
     if datatype not in DATATYPES.values():
         raise bad_request(
@@ -208,7 +242,7 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: Mi
     flat: list[Any] = given["data"]
     if not isinstance(flat, list):
         raise bad_request(f"input '{name}': its data must be a list")
-    while flat and isinstance(flat[0], list):  # nested, as is allowed
+    while flat and isinstance(flat[0], list):  # nested lists, which the protocol permits
         if not all(isinstance(row, list) for row in flat):
             raise bad_request(f"input '{name}': its rows differ in shape")
         flat = [value for row in flat for value in row]
@@ -224,8 +258,8 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: Mi
     return tensors.shaped(name, array.reshape(shape), tensor)
 
 
-def answer_v2(outputs: Arrays, asked: Asked, model: str, version: int) -> bytes:
-    """``{"model_name", "model_version", "id", "outputs": [{"name", "datatype", "shape", "data"}]}``."""
+def answer_v2(outputs: Arrays, asked: InferenceRequest, model: str, version: int) -> bytes:
+    """Return ``{"model_name", "model_version", "id", "outputs": [{"name", "datatype", "shape", "data"}]}``."""
     shown = [
         {
             "name": name,
@@ -241,7 +275,7 @@ def answer_v2(outputs: Arrays, asked: Asked, model: str, version: int) -> bytes:
 
 
 def metadata_v2(model: str, versions: list[int], platform: str, signature: Signature) -> Any:
-    """The model's metadata as the protocol has them."""
+    """Return the model's metadata in the protocol's form."""
     return {
         "name": model,
         "versions": [str(one) for one in versions],
@@ -252,5 +286,6 @@ def metadata_v2(model: str, versions: list[int], platform: str, signature: Signa
 
 
 def _metadata_tensor(name: str, tensor: TensorSpec) -> Any:
+    """Return a tensor's description in the protocol's form."""
     shape = [-1 if size is None else size for size in tensor.shape]
     return {"name": name, "datatype": DATATYPES.get(tensor.dtype, "BYTES"), "shape": shape}

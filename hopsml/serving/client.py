@@ -1,4 +1,4 @@
-"""Asking a server: predictions by HTTP with the token of this machine, and its supervisor by its socket."""
+"""Clients of a server: predictions by HTTP with this machine's token, and commands to its supervisor."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import msgspec
 
 from hopsml import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
-from hopsml.serving import access, claims, definitions
-from hopsml.serving.claims import ServerRecord
+from hopsml.serving import access, definitions, server_records
 from hopsml.serving.front import CONTROL
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_answer, encode_line
 from hopsml.serving.places import ServingFolder
+from hopsml.serving.server_records import ServerRecord
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,9 +27,14 @@ TOKEN = "HOPSML_SERVING_TOKEN"
 
 
 def server_of(name: str) -> ServerRecord:
-    """Who serves a name. Raises ServingNotFound, and ServingError where it is stopped."""
+    """Return the server of a name.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+        ServingError: The serving is stopped.
+    """
     definitions.known(name)
-    record = claims.read(name, settings.project_url())
+    record = server_records.read(name, settings.project_url())
     if record is None:
         raise ServingError(
             f"'{name}' is stopped: start it by hopsml.serving.start({name!r}), or `hopsml serve run {name}`"
@@ -38,10 +43,19 @@ def server_of(name: str) -> ServerRecord:
 
 
 def request(record: ServerRecord, path: str, content: Any, timeout_s: float) -> Any:
-    """POST JSON, and the answer's. A server that ended with the request in it is asked again, once: another replica may
-    answer.
+    """Send JSON by POST, and return the JSON of the answer.
 
-    Raises ArgumentError for what it refuses as wrong (400, 404), ServingError for all else.
+    If the connection fails, the request is repeated once, because another replica may answer.
+
+    Args:
+        record: The server.
+        path: Path of the URL.
+        content: Content of the request, which may contain NumPy arrays.
+        timeout_s: Timeout in seconds.
+
+    Raises:
+        ArgumentError: The server refuses the request as invalid (400, 404, 413).
+        ServingError: Any other failure.
     """
     body = msgspec.json.encode(content, enc_hook=_plain)
     for attempt in (1, 2):
@@ -69,7 +83,11 @@ def request(record: ServerRecord, path: str, content: Any, timeout_s: float) -> 
 
 
 def by_input(rows: Any) -> Any:
-    """Rows that are dicts, as a dict of lists by input; everything else as it is. ArgumentError where rows differ."""
+    """Convert rows that are dicts to a dict of lists by input; other values are returned unchanged.
+
+    Raises:
+        ArgumentError: The rows have different inputs.
+    """
     if not isinstance(rows, (list, tuple)) or not rows or not all(isinstance(row, Mapping) for row in rows):
         return rows
     names = list(rows[0])
@@ -83,12 +101,12 @@ def by_input(rows: Any) -> Any:
 
 
 def array_of(value: Any) -> NDArray[Any]:
-    """An output as an array; ``null`` among numbers is what JSON has for NaN."""
+    """Return an output as an array; ``null`` among numbers becomes NaN."""
     import numpy as np
 
     found = np.asarray(value)
     if found.dtype == object:
-        with contextlib.suppress(TypeError, ValueError):  # texts, bytes
+        with contextlib.suppress(TypeError, ValueError):  # texts or bytes
             return np.asarray(value, float)
     return found
 
@@ -96,6 +114,7 @@ def array_of(value: Any) -> NDArray[Any]:
 def _post(
     record: ServerRecord, path: str, body: bytes, timeout_s: float, token: str | None = None
 ) -> tuple[int, bytes]:
+    """Send one POST request, and return status and body of the answer."""
     where = record.url.removeprefix("http://")
     connection = http.client.HTTPConnection(where, timeout=timeout_s)
     try:
@@ -110,12 +129,14 @@ def _post(
 
 
 def token_of(record: ServerRecord) -> str:
-    """What requests must bear: of this machine's folder, or of the private folder of one on a cluster, else
-    ``HOPSML_SERVING_TOKEN``; empty where none has one.
+    """Return the token for requests to a server; empty if there is none.
+
+    The token is read from this machine's folder or, for a server on a cluster, from its private folder, else from
+    ``HOPSML_SERVING_TOKEN``.
     """
     own = ""
     if record.is_on_cluster:
-        with contextlib.suppress(StorageError, ArgumentError):  # somebody else's, who may have been given the token
+        with contextlib.suppress(StorageError, ArgumentError):  # another user's; the variable may have its token
             granted = access.of_launch(record.name, settings.project_url(), record.launch)
             own = granted.token if granted is not None else ""
     elif record.is_here:
@@ -124,8 +145,8 @@ def token_of(record: ServerRecord) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's arrays and numbers as JSON has them."""
-    if type(value).__name__ == "NAType":  # pandas's for what is missing
+    """Convert NumPy arrays and numbers for JSON."""
+    if type(value).__name__ == "NAType":  # pandas.NA, a missing value
         return None
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -143,9 +164,15 @@ def _plain(value: Any) -> Any:
 
 
 def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> SupervisorAnswer | None:
-    """What the supervisor of a serving on a cluster says; None where its driver is not there.
+    """Send a command to the driver of a serving on a cluster; None if the driver cannot be reached.
 
-    Raises ServingError where it does not answer in time, or not to this user.
+    Args:
+        record: The server.
+        command: Command for the supervisor.
+        timeout_s: Timeout in seconds.
+
+    Raises:
+        ServingError: The driver does not answer in time, refuses the command, or the serving was restarted.
     """
     granted = access.of_launch(record.name, settings.project_url(), record.launch)
     if granted is None:
@@ -162,12 +189,21 @@ def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> Supe
 
 
 def ask(folder: ServingFolder, command: Command, timeout_s: float | None) -> SupervisorAnswer | None:
-    """What the supervisor of a serving says; None where there is none, or it ended meanwhile."""
+    """Send a command to the supervisor of a serving on this machine; None if it is not running or has ended.
+
+    Args:
+        folder: Folder of the serving.
+        command: Command for the supervisor.
+        timeout_s: Timeout in seconds; None for none.
+
+    Raises:
+        ServingError: The supervisor does not answer in time.
+    """
     descriptor = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(timeout_s)
-            line.connect(f"/proc/self/fd/{descriptor}/{folder.control.name}")  # a socket's path may have 107 bytes
+            line.connect(f"/proc/self/fd/{descriptor}/{folder.control.name}")  # socket paths have a limit of 107 bytes
             line.sendall(encode_line(command))
             answer = _line_of(line)
     except TimeoutError:
@@ -182,6 +218,7 @@ def ask(folder: ServingFolder, command: Command, timeout_s: float | None) -> Sup
 
 
 def _line_of(line: socket.socket) -> bytes:
+    """Return one line from a socket, or what arrived before its end."""
     parts = []
     while part := line.recv(65536):
         parts.append(part)

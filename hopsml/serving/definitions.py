@@ -1,4 +1,4 @@
-"""What is to be served under a name: ``<project>/Serving/<name>.json``, which stays when the server stops."""
+"""Definitions of servings, ``<project>/Serving/<name>.json``, which remain when the server stops."""
 
 from __future__ import annotations
 
@@ -16,9 +16,21 @@ SAVED_AS = ".json"
 
 
 class ServingDefinition(msgspec.Struct, frozen=True):
-    """``version`` as ``hopsml.model.find`` takes it: a number, an alias, "latest" or "best".
+    """Definition of a serving.
 
-    ``profile``: of the cluster; empty for the machine of whoever starts it.
+    Attributes:
+        name: Name of the serving.
+        model: Name of the model.
+        version: As for ``hopsml.model.find``: a number, an alias, "latest" or "best".
+        host: Address to listen at.
+        port: Port to listen at; 0 for a free one.
+        replicas: Number of replicas.
+        log_requests: True to write the request log.
+        limits: Limits of requests.
+        profile: Profile of the cluster; empty for the machine on which it is started.
+        model_server: Model server in the predecessor's terms.
+        creator: User who created the definition.
+        created: Time of its creation, in UTC.
     """
 
     name: str
@@ -30,16 +42,16 @@ class ServingDefinition(msgspec.Struct, frozen=True):
     log_requests: bool = False
     limits: ServingLimits = ServingLimits()
     profile: str = ""
-    model_server: str = ""  # the predecessor's name for what serves it
+    model_server: str = ""
     creator: str = ""
-    created: datetime | None = None  # UTC
+    created: datetime | None = None
 
 
 _decoder = msgspec.json.Decoder(ServingDefinition)
 
 
 def write(definition: ServingDefinition) -> ServingDefinition:
-    """Record it, whatever was recorded before; who made it first, and when, stays."""
+    """Write a definition, replacing an earlier one except for its creator and creation time."""
     earlier = find(definition.name)
     created = datetime.now(UTC) if earlier is None else earlier.created
     creator = settings.user_name() if earlier is None else earlier.creator
@@ -50,7 +62,12 @@ def write(definition: ServingDefinition) -> ServingDefinition:
 
 
 def find(name: str) -> ServingDefinition | None:
-    """None where there is none. Raises ArgumentError for what is no name, StorageError."""
+    """Return the definition of a serving; None if there is none.
+
+    Raises:
+        ArgumentError: The name is invalid.
+        StorageError: The file cannot be read.
+    """
     url = places.definition_url(places.checked_name(name))
     try:
         return _decoder.decode(read_record(url))
@@ -61,7 +78,11 @@ def find(name: str) -> ServingDefinition | None:
 
 
 def known(name: str) -> ServingDefinition:
-    """As ``find``; ServingNotFound where there is none."""
+    """Return the definition of a serving that must exist.
+
+    Raises:
+        ServingNotFound: There is none.
+    """
     found = find(name)
     if found is None:
         there = names()
@@ -71,7 +92,7 @@ def known(name: str) -> ServingDefinition:
 
 
 def names() -> list[str]:
-    """Of all servings of the project, sorted."""
+    """Return the sorted names of all servings of the project."""
     url = places.servings_url()
     try:
         entries = for_url(url).list_dir(url)
@@ -82,6 +103,6 @@ def names() -> list[str]:
 
 
 def delete(name: str) -> None:
-    """Forget it; nothing happens where there is none."""
+    """Delete the definition of a serving; nothing happens if there is none."""
     url = places.definition_url(name)
     for_url(url).delete(url)

@@ -1,7 +1,7 @@
-"""The driver of a serving on a cluster: supervisor and front in one process, replicas held by Spark's tasks.
+"""Driver of a serving on a cluster: supervisor and front in one process; Spark tasks hold the replicas.
 
-The script that spark-submit runs calls ``main``. Spark's job has a task for each replica, which ends with the serving; one
-that is lost is run again. The address stays for as long as this process lives.
+``main`` is called by the script that spark-submit runs. The Spark job has one task per replica, which ends with the
+serving; a lost task is run again. The address is valid for the lifetime of this process.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import msgspec
 from hopsml import redact
 from hopsml import settings as hopsml_settings
 from hopsml.errors import HopsmlError, StorageError
-from hopsml.serving import access, claims
+from hopsml.serving import access, server_records
 from hopsml.serving.access import LaunchOutcome, ServingAccess
-from hopsml.serving.claims import ServerRecord
-from hopsml.serving.door import Door
+from hopsml.serving.agent_server import AgentServer
 from hopsml.serving.front import Front, listening
-from hopsml.serving.messages import AgentWelcome, AskLogs, Command, StopServing, SupervisorAnswer
+from hopsml.serving.messages import AgentWelcome, Command, LogsRequest, StopServing, SupervisorAnswer
+from hopsml.serving.server_records import ServerRecord
 from hopsml.serving.starting import LOOPBACK
 from hopsml.serving.supervisor import Supervisor, bound
 from hopsml.tracking import machine
@@ -40,7 +40,7 @@ LOST = "the Spark job that holds the replicas has ended"
 
 
 class ClusterServing:
-    """One serving, from its claim to its end."""
+    """Serving on a cluster, from its claim to its end."""
 
     def __init__(self, context: Any, granted: ServingAccess) -> None:
         self._context, self._granted, self._settings = context, granted, granted.settings
@@ -49,10 +49,10 @@ class ClusterServing:
         self._supervisor: Supervisor | None = None
         self._agents_token = secrets.token_urlsafe(32)
         welcome = AgentWelcome(msgspec.structs.replace(self._settings, versions={}), granted.token)
-        self._door = Door(welcome, self._agents_token, self._evict)
+        self._door = AgentServer(welcome, self._agents_token, self._evict)
 
     async def serve(self) -> str:
-        """Until it is stopped; why it ended, empty where somebody wanted it to."""
+        """Run the serving until it is stopped, and return why it ended; empty if it was stopped on request."""
         settings, conf = self._settings, self._context.getConf()
         host = conf.get("spark.driver.host", "127.0.0.1")
         bind = conf.get("spark.driver.bindAddress", host)
@@ -63,7 +63,7 @@ class ClusterServing:
         with contextlib.closing(bound(own or bind, settings.port)) as listener:
             listener.setblocking(False)
             record = self._record(own or host, listener.getsockname()[1])
-            await asyncio.to_thread(claims.claim_on_cluster, settings.project, record)
+            await asyncio.to_thread(server_records.claim_on_cluster, settings.project, record)
             try:
                 await self._answering(listener, host, bind)
             finally:
@@ -71,6 +71,7 @@ class ClusterServing:
         return self._problem
 
     async def _answering(self, listener: socket.socket, host: str, bind: str) -> None:
+        """Start the replicas, write the outcome of the start, and answer requests until the serving is stopped."""
         front = Front(self._settings.name, self._settings.limits, self._granted.token, self._granted.control, self._do)
         self._door.front = front
         self._supervisor = Supervisor(self._settings, self._door, listener.getsockname()[:2])
@@ -92,6 +93,7 @@ class ClusterServing:
             starting.cancel()
 
     def _record(self, host: str, port: int) -> ServerRecord:
+        """Return the server record of this process."""
         return ServerRecord(
             self._settings.name,
             host,
@@ -109,18 +111,19 @@ class ClusterServing:
         )
 
     def _release(self, record: ServerRecord) -> None:
+        """Delete the server record; an error is logged."""
         try:
-            claims.release_on_cluster(self._settings.project, record)
+            server_records.release_on_cluster(self._settings.project, record)
         except StorageError as error:
             log.warning("the record of this server stays behind: %s", error)
 
     async def _do(self, command: Command) -> SupervisorAnswer:
-        """What the owner asks for."""
+        """Carry out a command of the owner."""
         assert self._supervisor is not None
         if isinstance(command, StopServing):
             self._stopped.set()
             return self._supervisor.status()
-        if isinstance(command, AskLogs):
+        if isinstance(command, LogsRequest):
             return msgspec.structs.replace(self._supervisor.status(), logs=await self._door.logs(command.last))
         answer = await self._supervisor.answer(command)
         return msgspec.structs.replace(answer, machines=self._door.machines())
@@ -128,13 +131,16 @@ class ClusterServing:
     # ------------------------------------------------------------------------------------------ Spark
 
     def _hold_places(self, host: str, port: int) -> None:
-        """One Spark job of a task a replica, on a thread of its own; its end before the serving's ends the serving."""
+        """Run one Spark job with a task per replica, on a separate thread.
+
+        If the job ends before the serving, the serving stops.
+        """
         from pyspark import InheritableThread
 
         loop = asyncio.get_running_loop()
 
         def ended(problem: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended before
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: the serving has ended before
                 loop.call_soon_threadsafe(self._job_ended, problem)
 
         body = place_body(host, port, self._door.identity.certificate, self._agents_token)
@@ -144,48 +150,62 @@ class ClusterServing:
         job.start()
 
     def _job_ended(self, problem: str) -> None:
+        """Stop the serving with an error because its Spark job has ended."""
         if not self._stopped.is_set():
             self._problem = f"{LOST}: {problem}"
             log.error("%s", self._problem)
             self._stopped.set()
 
     def _evict(self, task: int) -> None:
-        """Spark kills this attempt and its Python process, and runs the task again."""
+        """Kill a Spark task attempt with its Python process; Spark runs the task again."""
         try:
             self._context._jsc.sc().killTaskAttempt(task, True, "its agent does not answer")
-        except Exception as error:  # noqa: BLE001 py4j's: Spark is stopping, or has noticed by itself
+        except Exception as error:  # noqa: BLE001 an error of py4j: Spark is stopping, or the task has ended
             log.debug("task %s was not killed: %s", task, error)
 
 
 def _run_job(context: Any, replicas: int, body: Callable[[Iterator[int]], Iterator[int]], ended: Any) -> None:
+    """Run the Spark job of the agents, and report how it ended."""
     try:
         context.setJobGroup("hopsml-serving", f"hopsml: places for {replicas} replicas", interruptOnCancel=True)
         context.parallelize(range(replicas), replicas).mapPartitions(body).collect()
         ended("its tasks have ended")
-    except Exception as error:  # noqa: BLE001 py4j and Spark throw all kinds
+    except Exception as error:  # noqa: BLE001 py4j and Spark raise exceptions of many kinds
         ended(redact.text((str(error).strip() or type(error).__name__)[:2000]))
 
 
 def place_body(host: str, port: int, certificate: str, token: str) -> Callable[[Iterator[int]], Iterator[int]]:
-    """What a task does: it holds a place for a replica, for as long as there is a driver."""
+    """Return the body of a Spark task: run an agent until the driver ends it.
+
+    Args:
+        host: Host of the driver.
+        port: Port of the driver for agents.
+        certificate: Certificate of the driver, in PEM format.
+        token: Token of the agents.
+    """
 
     def body(_: Iterator[int]) -> Iterator[int]:
         from pyspark import TaskContext
 
-        from hopsml.serving.agent import PlaceBootstrap, PlaceMeans, run_place
+        from hopsml.serving.agent import AgentBootstrap, AgentResources, run_place
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task else None
         variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}
-        means = PlaceMeans(task.taskAttemptId(), task.cpus(), variables) if task else PlaceMeans()
-        run_place(PlaceBootstrap(host, port, certificate, token), means)
+        means = AgentResources(task.taskAttemptId(), task.cpus(), variables) if task else AgentResources()
+        run_place(AgentBootstrap(host, port, certificate, token), means)
         yield 0
 
     return body
 
 
 def main(name: str, launch: str) -> None:
-    """The program: serve ``name`` as its private folder says. Exit status 1 where it could not, or was lost."""
+    """Serve ``name`` as configured in its private folder; exit with status 1 after an error.
+
+    Args:
+        name: Name of the serving.
+        launch: ID of the start.
+    """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     redact.clean_log("hopsml")
@@ -203,7 +223,7 @@ def main(name: str, launch: str) -> None:
         problem = str(error)
         access.write_outcome(name, project, LaunchOutcome(launch, problem))
     finally:
-        with contextlib.suppress(Exception):  # its JVM is gone
+        with contextlib.suppress(Exception):  # the JVM has ended
             context.stop()
     if problem:
         log.error("%s", problem)

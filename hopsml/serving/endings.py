@@ -1,4 +1,4 @@
-"""Whether a serving on a cluster that does not answer has ended, and making sure of it."""
+"""Check if a serving on a cluster that does not answer has ended, and end it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import time
 from hopsml import settings, submission
 from hopsml.cluster.shared import processes
 from hopsml.errors import ApplicationNotFound, ClusterError
-from hopsml.serving.claims import ServerRecord
+from hopsml.serving.server_records import ServerRecord
 from hopsml.tracking import machine
 from hopsml.yarn import ResourceManager
 
-_YARNS = "application_"  # how YARN's ids begin
+_YARNS = "application_"  # prefix of YARN's application IDs
 POLL_S = 0.2
 
 
 def how_ended(record: ServerRecord) -> str:
-    """In words; empty while its application runs, and where that cannot be known from here."""
+    """Return the text about how a serving's application has ended; empty if it runs or its state is unknown here."""
     if not record.is_on_cluster:
         return ""
     if _is_known_here(record) and _driver_has_ended(record):
@@ -29,7 +29,15 @@ def how_ended(record: ServerRecord) -> str:
 
 
 def end(record: ServerRecord, timeout_s: float) -> bool:
-    """End a serving whose driver does not answer; whether it has ended. Raises ClusterError where YARN refuses."""
+    """End a serving whose driver does not answer, and return True if it has ended.
+
+    Args:
+        record: The server.
+        timeout_s: Timeout in seconds.
+
+    Raises:
+        ClusterError: YARN refuses to end the application.
+    """
     if _is_known_here(record) and not _driver_has_ended(record):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(record.pid, signal.SIGKILL)
@@ -40,7 +48,7 @@ def end(record: ServerRecord, timeout_s: float) -> bool:
 
 
 def wait(record: ServerRecord, timeout_s: float) -> bool:
-    """Until its application is over; False where it is not in time, or that cannot be known from here."""
+    """Wait for the end of a serving's application; False after the timeout, or if its state is unknown here."""
     deadline = time.monotonic() + timeout_s
     is_yarns = record.application.startswith(_YARNS)
     if not is_yarns and not _is_known_here(record):
@@ -53,7 +61,7 @@ def wait(record: ServerRecord, timeout_s: float) -> bool:
 
 
 def said_by_yarn(application: str) -> str:
-    """How an application has ended; empty where it has not, or YARN does not answer."""
+    """Return the text about how an application has ended; empty if it runs or YARN does not answer."""
     try:
         found = ResourceManager.of_environment().application(application)
     except ApplicationNotFound:
@@ -64,12 +72,15 @@ def said_by_yarn(application: str) -> str:
 
 
 def _is_known_here(record: ServerRecord) -> bool:
-    """Whether the driver's pid means its process here: not in another container, though that has the machine's name."""
+    """Return True if the driver's pid is valid here: on the same machine, of the same user, in the same PID namespace.
+
+    A container may have the host name of its machine, but another PID namespace.
+    """
     is_here = (record.machine, record.user) == (socket.gethostname(), settings.user_name())
     return is_here and record.pid_namespace in ("", machine.pid_namespace())
 
 
 def _driver_has_ended(record: ServerRecord) -> bool:
-    """Also where another process has its pid by now."""
+    """Return True if the driver process has ended, even if its pid was reused."""
     began = record.process_started
     return processes.has_ended(record.pid) or (began is not None and machine.process_started(record.pid) != began)

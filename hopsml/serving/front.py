@@ -1,6 +1,7 @@
-"""The one address of a serving on a cluster: takes requests, sends each to a replica, and once more where that is lost.
+"""Front of a serving on a cluster: its only address, which forwards each request to a replica.
 
-Predictions change nothing, so that one may be computed twice. What a replica answers is passed on as it is.
+A request whose replica is lost is sent once more. Predictions have no side effects, so one may be computed twice.
+Answers of replicas are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hopsml.serving.refusals import RequestRefused
 
 log = logging.getLogger("hopsml.serving")
 
-CONTROL = "/hopsml/control"  # commands to the supervisor, as its socket has them on one machine
+CONTROL = "/hopsml/control"  # path of commands to the supervisor; on one machine they go to its socket
 _HOP_BY_HOP = {
     b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect", b"content-length"
 }  # fmt: skip
@@ -39,25 +40,34 @@ Do = Callable[[Command], Awaitable[SupervisorAnswer]]
 
 
 class Front:
-    """``token``: what requests must bear; ``control``: what commands must; ``do``: carries a command out."""
+    """ASGI application that forwards requests to replicas."""
 
     def __init__(self, name: str, limits: ServingLimits, token: str, control: str, do: Do) -> None:
+        """Initialize the front without replicas.
+
+        Args:
+            name: Name of the serving.
+            limits: Limits of requests.
+            token: Token required for requests.
+            control: Token required for commands.
+            do: Function that carries out a command.
+        """
         self._name, self._limits, self._token, self._control, self._do = name, limits, token, control, do
         self._balancer, self._connections = Balancer(), Connections()
         self._changed = asyncio.Event()
 
     def there(self, replica: int, address: tuple[str, int]) -> None:
-        """A replica answers."""
+        """Add a replica that answers at this address."""
         self._balancer.there(replica, address)
         self._changed.set()
 
     def gone(self, replica: int) -> None:
-        """A replica has ended; what is in it goes to others."""
+        """Remove a replica that has ended; its requests are sent to other replicas."""
         self._balancer.lost(replica)
         self._connections.end(replica)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one HTTP request; other ASGI events are ignored."""
         if scope["type"] != "http":
             return
         try:
@@ -75,6 +85,7 @@ class Front:
         await send({"type": "http.response.body", "body": answer.body})
 
     async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> ReplicaAnswer:
+        """Authorize a request and forward it, or carry out a command."""
         headers, path = dict(scope["headers"]), scope["path"].rstrip("/")
         if path in _OPEN:
             ready = path == _OPEN[0] or self._balancer.answering > 0
@@ -97,6 +108,7 @@ class Front:
         return await self._sent(scope["method"].encode(), target, passed, body, until)
 
     async def _commanded(self, body: bytes) -> ReplicaAnswer:
+        """Carry out the command in a body."""
         try:
             command = decode_command(body)
         except msgspec.MsgspecError as error:
@@ -106,7 +118,7 @@ class Front:
         return ReplicaAnswer(200, _JSON, msgspec.json.encode(await self._do(command)))
 
     async def _sent(self, method: bytes, target: bytes, headers: Headers, body: bytes, until: float) -> ReplicaAnswer:
-        """Send it to a replica, and once more to another where that one is lost; it waits until there is one."""
+        """Send a request to a replica, and once more to another one if that is lost; wait while there is none."""
         tried: set[int] = set()
         losses = 0
         while True:
@@ -128,6 +140,7 @@ class Front:
                 self._balancer.ended(replica)
 
     async def _chosen(self, tried: set[int], until: float) -> tuple[int, tuple[str, int]]:
+        """Return an available replica; wait until the deadline if there is none."""
         while (chosen := self._balancer.choose(tried)) is None:
             self._changed.clear()
             try:
@@ -145,7 +158,7 @@ class Front:
 
 @asynccontextmanager
 async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Answer at this socket; yields what ends that, when all that has come has been answered."""
+    """Answer requests at this socket; yields a function that stops it after all received requests are answered."""
     import uvicorn
 
     config = uvicorn.Config(
@@ -162,7 +175,7 @@ async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Call
         timeout_graceful_shutdown=int(DRAIN_S),
     )
     server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are the driver's
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # the driver handles signals
     serving = asyncio.create_task(server.serve(sockets=[]))
     while not server.started and not serving.done():
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Starts a serving on a cluster, and waits until its replicas answer, or until it is known why they do not."""
+"""Start of a serving on a cluster: submission, and the wait for its replicas' answers or the reason of a failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hopsml.storage import python_child
 POLL_S, ASK_YARN_S = 0.2, 2.0
 END_S = 60.0
 
-_submitters: dict[tuple[str, str], subprocess.Popen[bytes]] = {}  # by name and project
+_submitters: dict[tuple[str, str], subprocess.Popen[bytes]] = {}  # (name, project) -> process of spark-submit
 
 
 def start(
@@ -34,12 +34,26 @@ def start(
     token: str,
     timeout_s: float,
 ) -> None:
-    """Returns when all replicas answer. Raises AlreadyServed, ArgumentError, ServingError; then nothing runs."""
+    """Start a serving on a cluster; returns when all replicas answer. After an error, no process remains.
+
+    Args:
+        definition: Definition of the serving.
+        profile: Profile of the cluster.
+        route: First route.
+        versions: Versions of the route.
+        token: Token required for requests.
+        timeout_s: Timeout in seconds.
+
+    Raises:
+        AlreadyServed: Another server has the name.
+        ArgumentError: The profile or definition is not suitable.
+        ServingError: The serving could not be started.
+    """
     project = settings.project_url()
     with starting.alone(definition.name, project) as (folder, lock):
         launch = secrets.token_hex(8)
         chosen = starting.chosen_settings(definition, project, route, versions)
-        submitter.plan(profile, folder, definition.name, launch, definition.replicas)  # what is wrong is said now
+        submitter.plan(profile, folder, definition.name, launch, definition.replicas)  # check first
         access.write(ServingAccess(launch, profile.name, token, secrets.token_urlsafe(32), chosen))
         folder.write_token(token)
         folder.application.unlink(missing_ok=True)
@@ -47,7 +61,7 @@ def start(
         process = _submit(folder, lock, chosen, profile, launch)
         try:
             error = _awaited(folder, process, chosen, launch, timeout_s)
-        except BaseException:  # Ctrl-C: nobody wants it any more
+        except BaseException:  # Ctrl-C: the start is abandoned
             _end(folder, process, chosen)
             raise
         if error:
@@ -59,21 +73,22 @@ def start(
 def _submit(
     folder: ServingFolder, lock: int, chosen: ServingSettings, profile: Profile, launch: str
 ) -> subprocess.Popen[bytes]:
+    """Start the submitter process, which inherits the lock of the serving."""
     words = (str(folder.path), profile.name, chosen.name, launch, str(chosen.replicas), str(lock))
     environment = {**python_child.environment(), "HOPSML_PROJECT_URL": chosen.project}
     with folder.submission_log.open("ab") as output:
         process = subprocess.Popen(
-            # -P: it looks for profiles in this folder, and for modules elsewhere
+            # -P: the process loads profiles, but not modules, from the working directory
             [os.path.abspath(sys.executable), "-P", "-m", "hopsml.serving.submitter", *words],
             pass_fds=[lock],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # it outlives a notebook, and gets no Ctrl-C of its terminal
+            start_new_session=True,  # it outlives a notebook, and must not receive Ctrl-C of its terminal
         )
     starting.remember(process)
-    reap(chosen.name, chosen.project)  # of one that has ended by itself
+    reap(chosen.name, chosen.project)  # of a serving that ended before
     _submitters[chosen.name, chosen.project] = process
     return process
 
@@ -81,7 +96,7 @@ def _submit(
 def _awaited(
     folder: ServingFolder, process: subprocess.Popen[bytes], chosen: ServingSettings, launch: str, timeout_s: float
 ) -> str:
-    """Why it was not started; empty where it was."""
+    """Wait for the outcome of a start, and return the error; empty if it succeeded."""
     deadline = time.monotonic() + timeout_s
     asked_s = time.monotonic()
     while time.monotonic() < deadline:
@@ -102,19 +117,24 @@ def _awaited(
 
 
 def _over(folder: ServingFolder) -> str:
-    """How the application has ended that was left to YARN; empty where none has."""
+    """Return the text about how a detached YARN application has ended; empty if it runs or there is none."""
     return endings.said_by_yarn(folder.application.read_text()) if folder.application.exists() else ""
 
 
 def reap(name: str, project: str) -> None:
-    """Wait for spark-submit's end, where this process has started it and the serving has ended."""
+    """Wait for the end of spark-submit, if this process started it.
+
+    Args:
+        name: Name of the serving, which must have ended.
+        project: URL of the project.
+    """
     process = _submitters.pop((name, project), None)
     if process is not None:
         starting.reap(process.pid, END_S)
 
 
 def _end(folder: ServingFolder, process: subprocess.Popen[bytes], chosen: ServingSettings) -> None:
-    """Leave nothing behind of a start that has failed."""
+    """End the application of a failed start, and delete its tokens."""
     if process.poll() is None:
         process.terminate()
     reap(chosen.name, chosen.project)

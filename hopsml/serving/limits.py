@@ -1,4 +1,4 @@
-"""What one replica takes on."""
+"""Limits of the requests that one replica accepts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import msgspec
 
 
 class ServingLimits(msgspec.Struct, frozen=True):
-    """Bounds of a request, of a call of the model, and of the queue in front of it."""
+    """Limits of a request, of a call of the model, and of the request queue.
 
-    body_bytes: int = 64 << 20  # of a request
-    batch_rows: int = 256  # of one call of the model; a request with more is a call of its own
-    queue_requests: int = 1000  # that wait, for each version; the next one gets 429
-    deadline_s: float = 30.0  # from a request's head to its answer
+    Attributes:
+        body_bytes: Maximum size of a request's body, in bytes.
+        batch_rows: Maximum rows of one call of the model; a request with more rows is a separate call.
+        queue_requests: Maximum number of waiting requests per version; further ones are refused with 429.
+        deadline_s: Time from the head of a request to its answer, in seconds.
+    """
+
+    body_bytes: int = 64 << 20
+    batch_rows: int = 256
+    queue_requests: int = 1000
+    deadline_s: float = 30.0

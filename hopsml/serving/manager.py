@@ -1,4 +1,4 @@
-"""Start, change and stop what is served: the calls of ``hopsml.serving``."""
+"""Functions of ``hopsml.serving``, which start, change and stop servings."""
 
 from __future__ import annotations
 
@@ -17,37 +17,51 @@ from hopsml.errors import (
     ServingNotFound,
     StorageError,
 )
-from hopsml.serving import access, claims, client, definitions, endings, launching, places, starting, submitter
-from hopsml.serving.claims import ServerRecord
+from hopsml.serving import access, client, definitions, endings, launching, places, server_records, starting, submitter
 from hopsml.serving.definitions import ServingDefinition
 from hopsml.serving.limits import ServingLimits
 from hopsml.serving.messages import (
-    AskLogs,
-    AskStatus,
     ChangeRoute,
     Command,
+    LogsRequest,
     ServedVersion,
+    StatusRequest,
     StopServing,
     SupervisorAnswer,
 )
 from hopsml.serving.places import ServingFolder
 from hopsml.serving.routes import Route
+from hopsml.serving.server_records import ServerRecord
 from hopsml.storage.filesystem import for_url
 
 STATUS_TIMEOUT_S = 10.0
 ROLL_TIMEOUT_S = 300.0
-STOP_TIMEOUT_S = 90.0  # requests drain, the request log goes to storage
+STOP_TIMEOUT_S = 90.0  # requests drain, and the request log is uploaded
 RUNNING, STOPPED, UNKNOWN = "Running", "Stopped", "Unknown"
 
 
 class ServingStatus(msgspec.Struct, frozen=True):
-    """How a serving stands.
+    """Status of a serving.
 
-    ``state``: "Running" or "Stopped", in a list also "Unknown", and ``why``. ``version`` answers by default, ``canary`` a
-    ``share`` of requests instead. ``ready`` of ``replicas`` answer, None where another machine alone knows; ``restarts``:
-    how often one was started again. ``token_file`` is empty where requests need no token, or it lies on another machine.
-    On a cluster ``application`` is Spark's id, ``profile`` says which cluster, ``supervisor`` and ``pids`` are of its
-    machines; ``why`` says how it ended by itself, or what is wrong.
+    Attributes:
+        name: Name of the serving.
+        model: Name of the model.
+        state: "Running" or "Stopped"; in a list also "Unknown".
+        url: URL of the server; empty if it does not run.
+        version: Version that answers by default.
+        canary: Version that answers a share of the requests; None if there is none.
+        share: Share of the requests that the canary answers, 0 to 1.
+        replicas: Configured number of replicas.
+        ready: Number of replicas that answer; None if only another machine knows it.
+        restarts: Number of restarts of replicas.
+        pids: Process IDs of the replicas, on their machines.
+        supervisor: Process ID of the supervisor, on its machine.
+        token_file: File with the token; empty if requests need no token, or the file is on another machine.
+        logs: Folder of the logs.
+        application: ID of the Spark application on a cluster.
+        profile: Profile of the cluster.
+        machines: Machines on which replicas run, on a cluster.
+        why: Reason for which a serving on a cluster ended or does not answer, or for which the state is unknown.
     """
 
     name: str
@@ -60,13 +74,13 @@ class ServingStatus(msgspec.Struct, frozen=True):
     replicas: int = 0
     ready: int | None = 0
     restarts: int = 0
-    pids: tuple[int, ...] = ()  # of replicas
-    supervisor: int = 0  # its pid
+    pids: tuple[int, ...] = ()
+    supervisor: int = 0
     token_file: str = ""
-    logs: str = ""  # folder
+    logs: str = ""
     application: str = ""
     profile: str = ""
-    machines: tuple[str, ...] = ()  # that replicas run on
+    machines: tuple[str, ...] = ()
     why: str = ""
 
     def __str__(self) -> str:
@@ -112,38 +126,38 @@ def start(
     lifeline: int = -1,
     profile: str | None = None,
 ) -> ServingStatus:
-    """Serve a model of the registry by REST; returns when it answers. It outlives this process.
+    """Serve a model of the registry by REST, and return when it answers.
 
-    It runs on this machine, or with the profile of a cluster as a Spark application there, with an executor for each
-    replica; a replica that is lost is replaced, its requests are sent to another one, and the address stays.
+    The serving outlives this process. It runs on this machine or, with the profile of a cluster, as a Spark application
+    with one executor per replica. A failed replica is replaced, its requests are sent to another one, and the address
+    does not change.
 
-    What is None is as it was when the name was served last, else the default.
+    Arguments that are None keep their value from the last start of this name; at the first start, the defaults apply.
 
     Args:
-        name: Of what is served, in URLs: ``/v1/models/NAME:predict``.
-        version: As ``hopsml.model.find`` takes it: a number, "latest" (the default), "best", an alias.
-        model: The model's name; the same as ``name`` by default.
-        host: The address to listen at; "127.0.0.1" by default: who is on another machine cannot connect. On a cluster it
-            is the driver's by default.
-        port: 0, the default, for any that is free.
-        replicas: Processes that answer, behind one address; 1 by default. Cores are shared out among them.
-        log_requests: Whether inputs and outputs are written to ``Serving/NAME.requests`` of the project; False by
-            default.
-        max_body_mb: Of a request, in MiB; 64 by default.
-        max_batch_rows: Of one call of the model; 256 by default.
-        max_queue: Requests that wait in one replica; 1,000 by default.
-        deadline: Seconds that a request may take until it is computed; 30 by default.
-        token: What requests must bear; a random one by default, which is kept in a file that only this user can read.
-        without_token: Let everybody ask who can connect.
-        start_timeout: Seconds until all replicas must answer.
-        lifeline: A file descriptor; the serving stops when it can be read, as the end of a pipe can when its writer is
-            gone; not on a cluster.
-        profile: A file of conf/ with YARN, a standalone Spark or local-cluster; "local" for this machine.
+        name: Name of the serving in URLs: ``/v1/models/NAME:predict``.
+        version: As for ``hopsml.model.find``: a number, "latest" (the default), "best", an alias.
+        model: Name of the model; by default ``name``.
+        host: Address to listen at. The default is "127.0.0.1", to which other machines cannot connect; on a cluster it
+            is the driver's address.
+        port: Port to listen at; 0, the default, for any free one.
+        replicas: Number of processes that answer behind one address; default 1. They share the cores.
+        log_requests: True to write inputs and outputs to ``Serving/NAME.requests`` of the project; default False.
+        max_body_mb: Maximum size of a request, in MiB; default 64.
+        max_batch_rows: Maximum rows of one call of the model; default 256.
+        max_queue: Maximum number of requests that wait in one replica; default 1,000.
+        deadline: Seconds within which a request must be computed; default 30.
+        token: Token required for requests; by default a random one, stored in a file that only this user can read.
+        without_token: True to accept requests of everyone who can connect.
+        start_timeout: Seconds within which all replicas must answer.
+        lifeline: File descriptor; the serving stops when it becomes readable, such as a pipe whose writer has ended.
+            Not on a cluster.
+        profile: File in conf/ with YARN, a standalone Spark or local-cluster; "local" for this machine.
 
     Raises:
-        AlreadyServed: (ArgumentError) another server has the name; the message has its address.
-        ModelNotFound: (ArgumentError) no such model, version or alias.
-        ServingError: the port is taken, or a replica cannot load the model; the message says why.
+        AlreadyServed: (ArgumentError) Another server has the name; the message has its address.
+        ModelNotFound: (ArgumentError) The model, version or alias does not exist.
+        ServingError: The port is in use, or a replica cannot load the model; the message has the reason.
     """
     starting.check_installed()
     earlier = definitions.find(places.checked_name(name)) or ServingDefinition(name, model or name)
@@ -167,7 +181,7 @@ def start(
             "asked from others; leave host out for the driver's address, or name one of that machine's"
         )
     checked = starting.checked_token(token, without_token, definition.host)
-    with starting.alone(name, settings.project_url()):  # before anything is fetched
+    with starting.alone(name, settings.project_url()):  # check before files are downloaded
         pass
     try:
         number, served, labels = _found(definition.model, definition.version, fetch=cluster is None)
@@ -184,7 +198,7 @@ def start(
         launching.start(definition, cluster, route, versions, checked, start_timeout)
     try:
         definitions.write(definition)
-    except StorageError:  # a start that fails leaves nothing behind
+    except StorageError:  # a failed start leaves no server behind
         _stop(name)
         raise
     return status(name)
@@ -193,6 +207,7 @@ def start(
 def _limits(
     earlier: ServingLimits, body_mb: float | None, batch_rows: int | None, queue: int | None, deadline_s: float | None
 ) -> ServingLimits:
+    """Return the earlier limits with the given ones changed."""
     found: dict[str, Any] = {}
     if body_mb is not None:
         found["body_bytes"] = int(_number("max_body_mb", body_mb) * (1 << 20))
@@ -206,6 +221,7 @@ def _limits(
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> int:
+    """Return a valid whole number from ``least`` to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a whole number")
     if not least <= value <= most:
@@ -214,6 +230,7 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
 
 
 def _number(name: str, value: Any) -> float:
+    """Return a valid positive number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a number")
     if not 0 < value < float("inf"):
@@ -222,21 +239,26 @@ def _number(name: str, value: Any) -> float:
 
 
 def _found(model: str, version: int | str, *, fetch: bool) -> tuple[int, ServedVersion, dict[str, int]]:
-    """The version's number, its files on this machine, and the model's aliases.
+    """Return the version's number, the version with its local files, and the model's aliases.
 
-    Without ``fetch`` it has no files yet: the machines of a cluster that serve it get them.
+    Without ``fetch`` no files are downloaded; the machines of the cluster download them.
     """
     from hopsml.model import registry
 
     found = registry.find(model, version)
     _check_servable(found.description)
     if not fetch:
-        found.check_owner()  # before anything is started
+        found.check_owner()  # before a server is started
     files = str(found.local_files(places.models_folder())) if fetch else ""
     return found.version, ServedVersion(files, found.description), registry.aliases(model)
 
 
 def _check_servable(description: Any) -> None:
+    """Check that a version has an artifact that can be called.
+
+    Raises:
+        ArgumentError: It has none.
+    """
     from hopsml.model.flavors.contract import LOADERS
 
     if not LOADERS.keys() & description.artifacts.keys():
@@ -248,12 +270,20 @@ def _check_servable(description: Any) -> None:
 
 
 def roll(name: str, version: int | str = "latest", *, timeout: float = ROLL_TIMEOUT_S) -> ServingStatus:
-    """Go over to another version without a failed request: it is loaded beside the one that answers, and then takes
-    over.
+    """Switch to another version without failed requests, and return when all replicas answer with it.
 
-    Returns when all replicas answer with it. A canary ends. Raises ServingError where a replica cannot load it, has not
-    the memory for both, or does not answer with it within ``timeout`` seconds: then the version before it answers as ever.
-    ModelNotFound, ServingNotFound.
+    The new version is loaded while the current one answers, and then replaces it. A canary ends. If the roll fails, the
+    current version remains.
+
+    Args:
+        name: Name of the serving.
+        version: As for ``hopsml.model.find``.
+        timeout: Seconds within which all replicas must answer with the new version.
+
+    Raises:
+        ServingError: A replica cannot load the version, has not enough memory for both, or exceeds the timeout.
+        ModelNotFound: The version does not exist.
+        ServingNotFound: There is no serving of this name.
     """
     _number("timeout", timeout)
     definition = definitions.known(name)
@@ -265,10 +295,21 @@ def roll(name: str, version: int | str = "latest", *, timeout: float = ROLL_TIME
 
 
 def canary(name: str, version: int | str, share: float, *, timeout: float = ROLL_TIMEOUT_S) -> ServingStatus:
-    """Let another version answer a share of requests, from 0 to 1, beside the one that answers by default.
+    """Direct a share of requests to another version, in addition to the version that answers by default.
 
-    ``share=0`` ends it. Requests that name a version, or the label "stable" or "canary", get that one. Raises as
-    ``roll`` does.
+    Requests that name a version, or the label "stable" or "canary", are answered by that one.
+
+    Args:
+        name: Name of the serving.
+        version: The canary version, as for ``hopsml.model.find``.
+        share: Share of requests that it answers, 0 to 1; 0 ends the canary.
+        timeout: Seconds within which all replicas must answer.
+
+    Raises:
+        ServingError: As for ``roll``.
+        ModelNotFound: The version does not exist.
+        ServingNotFound: There is no serving of this name.
+        ArgumentError: ``share`` is invalid, or the version is the default one.
     """
     _number("timeout", timeout)
     definition = definitions.known(name)
@@ -288,13 +329,17 @@ def canary(name: str, version: int | str, share: float, *, timeout: float = ROLL
 
 
 def _running(name: str) -> tuple[ServerRecord, Route]:
-    """Who serves it, and what all its replicas follow. Raises ServingError where it is stopped, or runs elsewhere."""
+    """Return the server of a serving, and the route of all its replicas.
+
+    Raises:
+        ServingError: The serving is stopped, or runs on another machine.
+    """
     record = client.server_of(name)
     if not record.is_here and not record.is_on_cluster:
         raise ServingError(
             f"'{name}' is served by {record.user} on {record.machine}: it can be changed there alone; predict works here"
         )
-    answer = _ask(record, AskStatus(), STATUS_TIMEOUT_S)
+    answer = _ask(record, StatusRequest(), STATUS_TIMEOUT_S)
     if answer is None or answer.route is None:
         raise ServingError(
             f"'{name}' is not running: its server has ended; hopsml.serving.start({name!r}) starts it again"
@@ -303,7 +348,7 @@ def _running(name: str) -> tuple[ServerRecord, Route]:
 
 
 def _ask(record: ServerRecord, command: Command, timeout_s: float) -> SupervisorAnswer | None:
-    """What its supervisor says, wherever that is; None where there is none."""
+    """Send a command to the supervisor, here or on a cluster; None if there is none."""
     if record.is_on_cluster:
         return client.ask_driver(record, command, timeout_s)
     folder = ServingFolder(Path(record.folder))
@@ -311,6 +356,7 @@ def _ask(record: ServerRecord, command: Command, timeout_s: float) -> Supervisor
 
 
 def _change(record: ServerRecord, route: Route, versions: Mapping[int, ServedVersion], timeout_s: float) -> None:
+    """Change the route of a running serving."""
     answer = _ask(record, ChangeRoute(route, dict(versions), timeout_s), timeout_s + STATUS_TIMEOUT_S)
     where = f"`hopsml serve logs {record.name}`" if record.is_on_cluster else record.folder
     if answer is None:
@@ -320,10 +366,14 @@ def _change(record: ServerRecord, route: Route, versions: Mapping[int, ServedVer
 
 
 def status(name: str) -> ServingStatus:
-    """How a serving stands. Raises ServingNotFound."""
+    """Return the status of a serving.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
     definition = definitions.known(name)
     project = settings.project_url()
-    record = claims.read(name, project)
+    record = server_records.read(name, project)
     if record is None:
         return ServingStatus(name, definition.model, STOPPED, profile=definition.profile)
     if not record.is_here and not record.is_on_cluster:
@@ -340,7 +390,7 @@ def status(name: str) -> ServingStatus:
             name, definition.model, state, url, logs=logs, application=application, profile=profile, why=why
         )
     if record.is_on_cluster and (token := client.token_of(record)) != folder.read_token():
-        folder.write_token(token)  # it was started from another machine
+        folder.write_token(token)  # the serving was started on another machine
     return ServingStatus(
         name,
         definition.model,
@@ -363,25 +413,31 @@ def status(name: str) -> ServingStatus:
 
 
 def _heard(record: ServerRecord) -> tuple[SupervisorAnswer | None, str]:
-    """What its supervisor says of itself, or why a driver of a cluster says nothing."""
+    """Return the supervisor's answer, or None and the reason for which a driver does not answer."""
     if not record.is_on_cluster:
-        return _ask(record, AskStatus(), STATUS_TIMEOUT_S), ""
+        return _ask(record, StatusRequest(), STATUS_TIMEOUT_S), ""
     try:
-        answer = _ask(record, AskStatus(), STATUS_TIMEOUT_S)
+        answer = _ask(record, StatusRequest(), STATUS_TIMEOUT_S)
     except (ServingError, ArgumentError, StorageError) as error:
         return None, str(error)
     return answer, f"its driver does not answer at {record.url}" if answer is None else "its replicas are starting"
 
 
 def stop(name: str) -> None:
-    """Answer what has come, and end. What is stopped already stays so. Raises ServingNotFound, ServingError."""
+    """Answer the received requests and stop a serving; nothing happens if it is stopped already.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+        ServingError: It runs on another machine, or does not end.
+    """
     definitions.known(name)
     _stop(name)
 
 
 def _stop(name: str) -> None:
+    """Stop the server of a name, if any."""
     project = settings.project_url()
-    record = claims.read(name, project)
+    record = server_records.read(name, project)
     if record is None:
         return
     if record.is_on_cluster:
@@ -395,12 +451,14 @@ def _stop(name: str) -> None:
         starting.wait_for_end(name, record.pid, STOP_TIMEOUT_S)
         folder.write_token("")
     url = places.server_url(name, project)
-    if (left := claims.read(name, project)) is not None and left.pid == record.pid:  # of one that was killed
+    if (
+        left := server_records.read(name, project)
+    ) is not None and left.pid == record.pid:  # left by a server that was killed
         for_url(url).delete(url)
 
 
 def _stop_on_cluster(record: ServerRecord, project: str) -> None:
-    """Ask its driver to end; where that does not answer, end the application."""
+    """Request the driver to end; if it does not answer, end the application."""
     try:
         answer = client.ask_driver(record, StopServing(), STATUS_TIMEOUT_S)
     except ServingError:
@@ -412,39 +470,43 @@ def _stop_on_cluster(record: ServerRecord, project: str) -> None:
             f"{record.machine}); end it there"
         )
     launching.reap(record.name, project)
-    starting.wait_for_end(record.name, 0, STOP_TIMEOUT_S)  # spark-submit, where it was started from here
-    claims.release_on_cluster(project, record)
+    starting.wait_for_end(record.name, 0, STOP_TIMEOUT_S)  # waits for spark-submit, if it runs on this machine
+    server_records.release_on_cluster(project, record)
     access.forget(record.name, project)
     places.folder_of(record.name, project).write_token("")
 
 
 def delete(name: str) -> None:
-    """Stop it, and forget it; its request log stays. Raises ServingNotFound."""
+    """Stop a serving and delete its definition; its request log remains.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
     stop(name)
     definitions.delete(name)
 
 
 def servings() -> list[ServingStatus]:
-    """All of the project, by name."""
+    """Return the status of all servings of the project, by name."""
     found = []
     for name in definitions.names():
         try:
             found.append(status(name))
-        except ServingNotFound:  # it was deleted meanwhile
+        except ServingNotFound:  # deleted since the listing
             continue
         except (
             ArgumentError,
             ServingError,
             StorageError,
-        ) as error:  # another user's, or one that hangs: not all others'
+        ) as error:  # another user's, or one that hangs, must not hide others
             found.append(ServingStatus(name, "", UNKNOWN, why=str(error)))
     return found
 
 
 def logs(name: str, last: int = 100) -> str:
-    """The newest ``last`` lines of each log: the supervisor's, and one of each replica.
+    """Return the newest ``last`` lines of each log: the supervisor's, and one per replica.
 
-    They lie on this machine; those of replicas on a cluster are fetched while it runs.
+    They are read from this machine; those of replicas on a cluster are requested while the serving runs.
     """
     definitions.known(name)
     project = settings.project_url()
@@ -452,9 +514,9 @@ def logs(name: str, last: int = 100) -> str:
     for path in places.folder_of(name, project).logs():
         lines = path.read_text(errors="replace").splitlines()[-last:]
         parts.append("\n".join([f"==> {path} <==", *lines]))
-    record = claims.read(name, project)
+    record = server_records.read(name, project)
     if record is not None and record.is_on_cluster:
-        answer = client.ask_driver(record, AskLogs(last), STATUS_TIMEOUT_S)
+        answer = client.ask_driver(record, LogsRequest(last), STATUS_TIMEOUT_S)
         found = answer.logs if answer is not None else {}
         parts += [f"==> {where} <==\n{text}" for where, text in sorted(found.items())]
     return "\n".join(parts)
@@ -463,21 +525,22 @@ def logs(name: str, last: int = 100) -> str:
 def predict(
     name: str, rows: Any, *, version: int | None = None, label: str | None = None, timeout: float = 60.0
 ) -> Any:
-    """Ask for predictions; where the server that has the request ends, another replica is asked once more.
+    """Return predictions for rows; if the server of the request fails, it is sent once more to another replica.
 
     Args:
-        name: Of what is served.
-        rows: An array, or lists, of the only input, a row a prediction; or a dict of them by input; or a list of dicts, a
-            row each.
-        version: A certain version instead of the one that answers by default.
-        label: A certain label instead: "stable", "canary", or an alias.
+        name: Name of the serving.
+        rows: An array, or nested lists, for a model with one input, with one row per prediction; or a dict of them by
+            input; or a list of dicts, one per row.
+        version: Version to use in place of the one that answers by default.
+        label: Label to use instead: "stable", "canary", or an alias.
         timeout: Seconds to wait for the answer.
 
-    Returns: An array for a model with one output, else a dict of arrays by output.
+    Returns:
+        An array for a model with one output, else a dict of arrays by output.
 
     Raises:
-        ArgumentError: the rows are not what the model takes; the message names the input.
-        ServingError: it is stopped, overloaded, or fails.
+        ArgumentError: The rows do not fit the model; the message names the input.
+        ServingError: The serving is stopped or overloaded, or the model fails.
     """
     if version is not None and label is not None:
         raise ArgumentError("version and label exclude each other")
@@ -490,5 +553,5 @@ def predict(
 
 
 def exists(name: str) -> bool:
-    """Whether it is served, or was created to be."""
+    """Return True if a serving of this name is defined, whether it runs or not."""
     return definitions.find(name) is not None

@@ -1,4 +1,4 @@
-"""What supervisor, replicas and those who ask the supervisor say to one another: a line of JSON each."""
+"""Messages between supervisor, replicas, agents and clients of the supervisor, each one line of JSON."""
 
 from __future__ import annotations
 
@@ -11,20 +11,32 @@ from hopsml.model.description import ModelDescription
 from hopsml.serving.limits import ServingLimits
 from hopsml.serving.routes import Route
 
-LONGEST_LINE = 64 << 20  # bytes; a description names each file of a model
-LONGEST_HELLO = 4 << 10  # bytes; it is read before its token is known
+LONGEST_LINE = 64 << 20  # bytes; a description lists all files of a model
+LONGEST_HELLO = 4 << 10  # bytes; the message is read before its token is checked
 
 
 class ServedVersion(msgspec.Struct, frozen=True):
-    """A version whose files lie in this folder of this machine."""
+    """Version of a model, with the folder of its files on this machine."""
 
     files: str
     description: ModelDescription
 
 
 class ServingSettings(msgspec.Struct, frozen=True):
-    """What a serving was started with; ``settings.json`` of its folder. ``project``: the URL of its project. ``trusted``:
-    users whose models whoever started it believes.
+    """Settings with which a serving was started, stored as ``settings.json`` in its folder.
+
+    Attributes:
+        name: Name of the serving.
+        project: URL of its project.
+        model: Name of the model.
+        host: Address to listen at.
+        port: Port to listen at; 0 for a free one.
+        replicas: Number of replicas.
+        log_requests: True to write the request log.
+        limits: Limits of requests.
+        route: First route.
+        versions: Version number -> version, for the route.
+        trusted: Users whose models the starting user trusts.
     """
 
     name: str
@@ -44,22 +56,22 @@ class ServingSettings(msgspec.Struct, frozen=True):
 
 
 class FollowRoute(msgspec.Struct, frozen=True, tag=True):
-    """Go over to this route."""
+    """Command to load the versions of a route and to switch to it."""
 
     route: Route
     versions: dict[int, ServedVersion]
 
 
 class DrainNow(msgspec.Struct, frozen=True, tag=True):
-    """Answer what has come, take nothing more, and end."""
+    """Command to answer the received requests, accept no more, and end."""
 
 
 class SendCounts(msgspec.Struct, frozen=True, tag=True):
-    """Say at once what has been counted."""
+    """Command to send the current counts at once."""
 
 
 class TotalCounts(msgspec.Struct, frozen=True, tag=True):
-    """What all replicas have counted."""
+    """Sum of the counts of all replicas."""
 
     counts: dict[str, float]
 
@@ -70,42 +82,42 @@ ToReplica = FollowRoute | DrainNow | SendCounts | TotalCounts
 
 
 class ReplicaAlive(msgspec.Struct, frozen=True, tag=True):
-    """A sign of life, each second."""
+    """Heartbeat of a replica, sent each second, with its counts."""
 
     is_loading: bool
     counts: dict[str, float]
 
 
 class RouteTurned(msgspec.Struct, frozen=True, tag=True):
-    """The route with this number is followed."""
+    """Report that the route with this number is in effect."""
 
     number: int
 
 
 class RouteKept(msgspec.Struct, frozen=True, tag=True):
-    """The route with this number cannot be followed."""
+    """Report that the route with this number cannot take effect; the previous one remains."""
 
     number: int
     reason: str
 
 
-class AskTotal(msgspec.Struct, frozen=True, tag=True):
-    """What have all counted?"""
+class TotalRequest(msgspec.Struct, frozen=True, tag=True):
+    """Request for the counts of all replicas, with those of the sender."""
 
     counts: dict[str, float]
 
 
-FromReplica = ReplicaAlive | RouteTurned | RouteKept | AskTotal
+FromReplica = ReplicaAlive | RouteTurned | RouteKept | TotalRequest
 
 # ------------------------------------------------------------------------------------------ to the supervisor
 
 
-class AskStatus(msgspec.Struct, frozen=True, tag=True):
-    """How does it stand?"""
+class StatusRequest(msgspec.Struct, frozen=True, tag=True):
+    """Command to return the status of the serving."""
 
 
 class ChangeRoute(msgspec.Struct, frozen=True, tag=True):
-    """Go over to this route, within so many seconds; its number does not count."""
+    """Command to switch to a route within ``timeout_s`` seconds; the route's number is ignored."""
 
     route: Route
     versions: dict[int, ServedVersion]
@@ -113,77 +125,97 @@ class ChangeRoute(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopServing(msgspec.Struct, frozen=True, tag=True):
-    """Let requests that are under way be answered, and end."""
+    """Command to answer the received requests and to end the serving."""
 
 
-class AskLogs(msgspec.Struct, frozen=True, tag=True):
-    """The newest lines of each log of a serving on a cluster."""
+class LogsRequest(msgspec.Struct, frozen=True, tag=True):
+    """Command to return the newest lines of each log of a serving on a cluster."""
 
     last: int
 
 
-Command = AskStatus | ChangeRoute | StopServing | AskLogs
+Command = StatusRequest | ChangeRoute | StopServing | LogsRequest
 
 
 class SupervisorAnswer(msgspec.Struct, frozen=True):
-    """``error`` is empty where what was asked for was done."""
+    """Answer of the supervisor to a command.
+
+    Attributes:
+        error: Error of the command; empty if it succeeded.
+        host: Address at which the serving listens.
+        port: Port at which it listens.
+        pid: Process ID of the supervisor.
+        ready: Number of replicas that answer.
+        pids: Process IDs of the running replicas.
+        route: Route that all replicas follow; None before the first one.
+        restarts: Number of restarts of replicas.
+        logs: Location of a log -> its newest lines, on a cluster.
+        machines: Machines on which replicas run, on a cluster.
+        replicas: Configured number of replicas.
+    """
 
     error: str = ""
     host: str = ""
     port: int = 0
     pid: int = 0
-    ready: int = 0  # replicas that answer
-    pids: tuple[int, ...] = ()  # of replicas that run
-    route: Route | None = None  # that all follow
+    ready: int = 0
+    pids: tuple[int, ...] = ()
+    route: Route | None = None
     restarts: int = 0
-    logs: dict[str, str] = {}  # of a cluster, by where they lie
-    machines: tuple[str, ...] = ()  # of a cluster, that replicas run on
-    replicas: int = 0  # that there are to be
+    logs: dict[str, str] = {}
+    machines: tuple[str, ...] = ()
+    replicas: int = 0
 
 
 # ------------------------------------------------------------------------------------------ to an agent
 
 
 class AgentWelcome(msgspec.Struct, frozen=True, tag=True):
-    """What is served; ``token``: what requests must bear."""
+    """Settings of the serving for a new agent, with the token required for requests."""
 
     settings: ServingSettings
     token: str
 
 
 class StartReplica(msgspec.Struct, frozen=True, tag=True):
-    """Start this replica."""
+    """Command to start this replica."""
 
     number: int
 
 
 class EndReplica(msgspec.Struct, frozen=True, tag=True):
-    """End it at once."""
+    """Command to kill the agent's replica."""
 
 
-class TellReplica(msgspec.Struct, frozen=True, tag=True):
-    """Pass this on; the agent knows where a version's files lie on its machine."""
+class ForwardToReplica(msgspec.Struct, frozen=True, tag=True):
+    """Message to be forwarded to the replica; the agent inserts the folders of versions on its machine."""
 
     message: ToReplica
 
 
 class SendLog(msgspec.Struct, frozen=True, tag=True):
-    """Send the newest lines of the replica's log."""
+    """Command to send the newest lines of the replica's log."""
 
     last: int
 
 
 class EndAgent(msgspec.Struct, frozen=True, tag=True):
-    """Nothing is served any more."""
+    """Command to end the agent, because the serving ends."""
 
 
-ToAgent = AgentWelcome | StartReplica | EndReplica | TellReplica | SendLog | EndAgent
+ToAgent = AgentWelcome | StartReplica | EndReplica | ForwardToReplica | SendLog | EndAgent
 
 # ------------------------------------------------------------------------------------------ from an agent
 
 
 class AgentHello(msgspec.Struct, frozen=True, tag=True):
-    """Here is a place for a replica. ``task``: Spark's number of the task that holds it, -1 for none."""
+    """First message of an agent, which offers a slot for a replica.
+
+    Attributes:
+        token: Token of the agents.
+        machine: Host name of its machine.
+        task: ID of its Spark task attempt; -1 without Spark.
+    """
 
     token: str
     machine: str
@@ -191,7 +223,7 @@ class AgentHello(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
-    """The replica's process, and where it will listen; ``error`` where it could not be started."""
+    """Report of a started replica: its process and its address, or ``error`` if it could not be started."""
 
     pid: int = 0
     host: str = ""
@@ -199,26 +231,26 @@ class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
     error: str = ""
 
 
-class ReplicaSaid(msgspec.Struct, frozen=True, tag=True):
-    """A message of the replica's."""
+class ReplicaMessage(msgspec.Struct, frozen=True, tag=True):
+    """Message of the replica that its agent forwards."""
 
     message: FromReplica
 
 
 class ReplicaEnded(msgspec.Struct, frozen=True, tag=True):
-    """The replica's process has ended, in this way."""
+    """Report that the replica's process has ended, and how."""
 
     how: str
 
 
 class LogSent(msgspec.Struct, frozen=True, tag=True):
-    """The newest lines of the log at ``where``."""
+    """Newest lines of the log at ``where``."""
 
     where: str
     text: str
 
 
-FromAgent = AgentHello | ReplicaStarted | ReplicaSaid | ReplicaEnded | LogSent
+FromAgent = AgentHello | ReplicaStarted | ReplicaMessage | ReplicaEnded | LogSent
 
 
 decode_command: Callable[[bytes], Command] = msgspec.json.Decoder(Command).decode
@@ -227,30 +259,37 @@ decode_settings = msgspec.json.Decoder(ServingSettings).decode
 
 
 def encode_line(message: msgspec.Struct) -> bytes:
-    """With the end of the line."""
+    """Return a message as one line of JSON with its line break."""
     return msgspec.json.encode(message) + b"\n"
 
 
-class Line:
-    """A connection on which messages come and go; ``types``: what may come."""
+class JsonLinesConnection:
+    """Connection on which messages are sent and received as lines of JSON."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: object) -> None:
+        """Initialize the connection with its streams.
+
+        Args:
+            reader: Stream of incoming lines.
+            writer: Stream of outgoing lines.
+            types: Types of the incoming messages.
+        """
         self._reader, self._writer = reader, writer
         self._decoder = msgspec.json.Decoder(types)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Does not wait; whoever does not read is found by its silence."""
+        """Send a message without waiting; a peer that does not read is detected by missing heartbeats."""
         if not self._writer.is_closing():
             self._writer.write(encode_line(message))
 
     async def receive(self, most: int = LONGEST_LINE) -> object | None:
-        """Return the next message; None when the other side is gone.
+        """Return the next message; None when the other side has disconnected.
 
         Args:
-            most: bytes of the message.
+            most: Maximum size of the message in bytes.
 
         Raises:
-            msgspec.MsgspecError: the line is no message, or longer than ``most``.
+            msgspec.MsgspecError: The line is not a message, or is longer than ``most``.
         """
         line = bytearray()
         while not line.endswith(b"\n"):
@@ -267,21 +306,21 @@ class Line:
         return message
 
     async def _next(self) -> bytes:
-        """Return what is left of a line, or a part of it that is longer than the reader reads ahead."""
+        """Return the rest of a line, or a part of it that exceeds the reader's buffer."""
         try:
             return await self._reader.readuntil(b"\n")
         except asyncio.LimitOverrunError as error:
             return await self._reader.readexactly(error.consumed)
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection after pending messages are sent."""
         self._writer.close()
 
     def abort(self) -> None:
-        """End it at once, whether the other side listens or not."""
+        """Close the connection at once; pending messages are dropped."""
         self._writer.transport.abort()
 
 
 def known_versions(route: Route, versions: Mapping[int, ServedVersion]) -> dict[int, ServedVersion]:
-    """Those that a route needs."""
+    """Return the versions that a route needs."""
     return {number: versions[number] for number in route.versions}

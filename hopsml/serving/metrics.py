@@ -1,6 +1,6 @@
-"""What a server counts, in the form that Prometheus reads; pure.
+"""Metrics of a server, in the text format of Prometheus. Pure.
 
-A count is a number by its full name, labels included, so that those of several replicas are added name by name.
+A count is a number under its full name, including labels, so that the counts of several replicas are added by name.
 """
 
 from __future__ import annotations
@@ -23,17 +23,24 @@ _HELP = {
 
 
 class Meter:
-    """The counts of one process."""
+    """Counters and histograms of one process."""
 
     def __init__(self) -> None:
         self.counts: Counts = {}
 
     def add(self, name: str, amount: float = 1.0) -> None:
-        """Count up."""
+        """Increase a count by an amount."""
         self.counts[name] = self.counts.get(name, 0.0) + amount
 
     def observe(self, name: str, value: float, bounds: Iterable[float], labels: str = "") -> None:
-        """One value of a histogram."""
+        """Add one value to a histogram.
+
+        Args:
+            name: Name of the histogram.
+            value: The value.
+            bounds: Upper bounds of the buckets.
+            labels: Labels in Prometheus' format, without braces.
+        """
         comma = "," if labels else ""
         for bound in bounds:
             self.add(f'{name}_bucket{{{labels}{comma}le="{bound:g}"}}', float(value <= bound))
@@ -43,22 +50,23 @@ class Meter:
         self.add(f"{name}_count{braced}")
 
     def answered(self, version: int | None, status: int, seconds: float) -> None:
-        """A request has been answered, by a version or before one was chosen."""
+        """Count an answered request; ``version`` is None if the request was answered before a version was chosen."""
         label = f'version="{"" if version is None else version}"'
         self.add(f'hopsml_requests_total{{{label},status="{status}"}}')
         self.observe("hopsml_request_seconds", seconds, LATENCY_S, label)
 
     def batch(self, rows: int) -> None:
-        """The model was called."""
+        """Count a call of the model with this number of rows."""
         self.observe("hopsml_batch_rows", rows, BATCH_ROWS)
 
 
 def is_gauge(name: str) -> bool:
-    """Whether a count may fall."""
+    """Return True if a metric is a gauge, whose value may decrease."""
     return _HELP.get(_family(name), ("",))[0] == "gauge"
 
 
 def _family(name: str, families: Mapping[str, tuple[str, str]] = _HELP) -> str:
+    """Return the name of a count without labels and histogram endings."""
     base = name.partition("{")[0]
     for ending in ("_bucket", "_sum", "_count"):
         if base.endswith(ending) and base.removesuffix(ending) in families:
@@ -67,7 +75,10 @@ def _family(name: str, families: Mapping[str, tuple[str, str]] = _HELP) -> str:
 
 
 class Sum:
-    """The counts of all replicas. Counters of one that has ended stay counted; none is ever told lower than before."""
+    """Counts of all replicas together.
+
+    The counters of ended replicas remain included, and no counter ever decreases.
+    """
 
     def __init__(self) -> None:
         self._latest: dict[int, Counts] = {}
@@ -75,17 +86,17 @@ class Sum:
         self._told: Counts = {}
 
     def update(self, replica: int, counts: Counts) -> None:
-        """What a replica has counted so far."""
+        """Replace the counts of a replica by its newest ones."""
         self._latest[replica] = counts
 
     def ended(self, replica: int) -> None:
-        """The replica has ended; the one that follows it begins at nothing."""
+        """Retain the counters of a replica that has ended; its successor starts at zero."""
         for name, value in self._latest.pop(replica, {}).items():
             if not is_gauge(name):
                 self._ended[name] = self._ended.get(name, 0.0) + value
 
     def total(self) -> Counts:
-        """All of them together."""
+        """Return the sums over all replicas."""
         found: Counts = dict(self._ended)
         for counts in self._latest.values():
             for name, value in counts.items():
@@ -98,7 +109,12 @@ class Sum:
 
 
 def text(counts: Mapping[str, float], families: Mapping[str, tuple[str, str]] = _HELP) -> str:
-    """Prometheus' text format; ``families``: what is told, in their order, each with its kind and what it means."""
+    """Return counts in Prometheus' text format.
+
+    Args:
+        counts: Counts by their full names.
+        families: Metrics to include, in this order: name -> (kind, description).
+    """
     lines: list[str] = []
     for family, (kind, what) in families.items():
         own = [name for name in counts if _family(name, families) == family]
@@ -109,6 +125,6 @@ def text(counts: Mapping[str, float], families: Mapping[str, tuple[str, str]] = 
 
 
 def _order(name: str) -> tuple[str, float, str]:
-    """Buckets by their bound, not by its text."""
+    """Return the sorting key of a count: buckets by their numerical bounds."""
     head, mark, bound = name.partition('le="')
     return head, float(bound.rstrip('"}')) if mark else 0.0, name

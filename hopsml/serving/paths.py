@@ -1,9 +1,11 @@
-"""What a path of the REST interfaces asks for; pure.
+"""Parser of the paths of the REST interfaces. Pure.
 
-/v1/models/N[/versions/V|/labels/L][/metadata|:predict]      TensorFlow Serving's
-/v2, /v2/health/live, /v2/health/ready                       Open Inference Protocol
-/v2/models/N[/versions/V][/ready|/infer]
-/metrics                                                     Prometheus
+The paths are:
+
+    /v1/models/N[/versions/V|/labels/L][/metadata|:predict]      TensorFlow Serving
+    /v2, /v2/health/live, /v2/health/ready                       Open Inference Protocol
+    /v2/models/N[/versions/V][/ready|/infer]
+    /metrics                                                     Prometheus
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _DOES_V2: dict[str, What] = {"": "model", "/ready": "model_ready", "/infer": "in
 
 @dataclass(frozen=True)
 class Target:
-    """What is asked for, of which model, in which version."""
+    """Requested operation, with its model and version or label."""
 
     what: What
     model: str = ""
@@ -40,7 +42,15 @@ class Target:
 
 
 def parse(method: str, path: str) -> Target:
-    """RequestRefused with 404 for a path that is none of these, and with 405 for the wrong method."""
+    """Return the operation that a request's method and path denote.
+
+    Args:
+        method: HTTP method.
+        path: Path of the URL.
+
+    Raises:
+        RequestRefused: (404) The path is unknown; (405) the method is wrong.
+    """
     path = path.rstrip("/") or "/"
     target = _target(path)
     wanted = ("POST",) if target.what in _POSTED else ("GET", "HEAD")
@@ -50,6 +60,7 @@ def parse(method: str, path: str) -> Target:
 
 
 def _target(path: str) -> Target:
+    """Return the operation of a path."""
     if path in _FIXED:
         return Target(_FIXED[path])
     if found := _V1.fullmatch(path):
@@ -64,10 +75,12 @@ def _target(path: str) -> Target:
 
 
 def _name(quoted: str) -> str:
+    """Decode a quoted name."""
     return urllib.parse.unquote(quoted)
 
 
 def _number(text: str | None) -> int | None:
+    """Return a version number; None if the path has none."""
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text):

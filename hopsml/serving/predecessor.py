@@ -1,4 +1,4 @@
-"""The predecessor's names for what ``hopsml.serving`` does, as existing code calls them."""
+"""Functions of the predecessor's serving module, for existing code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODELS = "Models"
 
 
 class ServingEntry(msgspec.Struct, frozen=True):
-    """What the predecessor's ``get`` tells of one serving. ``created`` is in UTC."""
+    """Description of a serving in the predecessor's form; ``created`` is in UTC."""
 
     id: int
     name: str
@@ -52,25 +52,40 @@ def create_or_update(
     instances: int | None = None,
     **unused: Any,
 ) -> None:
-    """Say what is to be served under a name; ``start`` starts it. One that runs goes over to the version.
+    """Define a serving, which ``start`` starts; a running one switches to the version.
 
-    Every order of the predecessor's positional arguments is understood:
+    Every order of the predecessor's positional arguments is accepted:
 
         (serving_name, model_path, model_server, model_version, ...)       the newest
         (serving_name, model_path, model_version, artifact_version, transformer, model_server, ...)
         (serving_name, artifact_path, model_version, model_server, ...)
         (artifact_path, serving_name, serving_type, model_version, ...)    the oldest
 
-    ``model_path`` leads to a model of the registry (``Models/NAME`` or ``Models/NAME/VERSION``). ``instances`` are
-    replicas; ``inference_logging`` other than "NONE" writes the request log; of one that runs, both count at its next
-    start. What is about Kafka, KServe, batching and
-    resources is taken and has no effect: batches are formed by themselves. Raises ArgumentError.
+    Arguments for Kafka, KServe, batching and resources are accepted without effect; batching is automatic.
+
+    Args:
+        serving_name: Name of the serving.
+        model_path: Path of a model in the registry: ``Models/NAME`` or ``Models/NAME/VERSION``.
+        model_server: "TENSORFLOW_SERVING" or "PYTHON".
+        model_version: Version number or alias; by default the one in the path, else the newest.
+        *others: Further positional arguments, in which a model server is recognized.
+        artifact_path: Former name of ``model_path``.
+        serving_type: Former name of ``model_server``.
+        predictor: Not supported.
+        transformer: Not supported.
+        inference_logging: Any value other than "NONE" enables the request log; a running serving applies it at its next
+            start.
+        instances: Number of replicas; a running serving applies it at its next start.
+        **unused: Accepted without effect.
+
+    Raises:
+        ArgumentError: An argument is invalid or not supported, or a running serving has another model.
     """
     path = model_path if artifact_path is None else artifact_path
     if "/" in str(serving_name):
         serving_name, path = str(path), serving_name
     server: str | int | None = serving_type if model_server is None else model_server
-    if isinstance(server, int) and not isinstance(server, bool):  # a version stands third
+    if isinstance(server, int) and not isinstance(server, bool):  # the third argument is a version
         named = [one for one in (model_version, *others) if isinstance(one, str) and one.upper() in SERVERS]
         server, model_version = (named[0] if named else None), server
     if transformer is not None or predictor is not None:
@@ -102,7 +117,7 @@ def create_or_update(
 
 
 def _of_path(path: str | None) -> tuple[str, int | None]:
-    """The model, and the version where the path leads to one."""
+    """Return the model, and the version if the path contains one."""
     names = [name for name in str(path or "").rstrip("/").split("/") if name]
     if not names:
         raise ArgumentError(f"model_path={path!r}: it must lead to a model, such as 'Models/digits'")
@@ -112,6 +127,7 @@ def _of_path(path: str | None) -> tuple[str, int | None]:
 
 
 def _checked_version(version: Any) -> int | str:
+    """Return a valid version; "latest" for None."""
     if version is None:
         return "latest"
     if isinstance(version, str) and version.isdecimal():
@@ -122,6 +138,7 @@ def _checked_version(version: Any) -> int | str:
 
 
 def _checked_instances(instances: Any) -> int:
+    """Return a valid number of replicas."""
     if isinstance(instances, bool) or not isinstance(instances, int):
         raise ArgumentTypeError(
             f"instances={instances!r:.80} is a {type(instances).__name__}; it must be a whole number"
@@ -132,6 +149,7 @@ def _checked_instances(instances: Any) -> int:
 
 
 def _checked_server(server: Any) -> str:
+    """Return the model server in its current spelling; "" for None."""
     if server is None:
         return ""
     found = SERVERS.get(str(server).upper())
@@ -141,17 +159,18 @@ def _checked_server(server: Any) -> str:
 
 
 def get(serving_name: str) -> ServingEntry | None:
-    """What is known of a serving; None where there is none."""
+    """Return the description of a serving; None if it does not exist."""
     definition = definitions.find(serving_name)
     return None if definition is None else _entry(definition)
 
 
 def get_all() -> list[ServingEntry]:
-    """All of the project."""
+    """Return the descriptions of all servings of the project."""
     return [_entry(definitions.known(name)) for name in definitions.names()]
 
 
 def _entry(definition: ServingDefinition) -> ServingEntry:
+    """Return the description of a serving from its definition and status."""
     found = manager.status(definition.name)
     return ServingEntry(
         zlib.crc32(definition.name.encode()),
@@ -167,49 +186,84 @@ def _entry(definition: ServingDefinition) -> ServingEntry:
 
 
 def _known(serving_name: str) -> ServingEntry:
+    """Return the description of a serving that must exist."""
     return _entry(definitions.known(serving_name))
 
 
 def get_id(serving_name: str) -> int | None:
-    """A number that stays the same; None where there is no such serving."""
+    """Return a constant number for a serving; None if it does not exist."""
     found = get(serving_name)
     return None if found is None else found.id
 
 
 def get_status(serving_name: str) -> str:
-    """ "Running" or "Stopped". Raises ServingNotFound, as all of the following do."""
+    """Return the state of a serving: "Running" or "Stopped".
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
     return _known(serving_name).status
 
 
 def get_model_path(serving_name: str) -> str:
-    """URL of the model's folder."""
+    """Return the URL of the model's directory.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
     return _known(serving_name).model_path
 
 
 def get_model_name(serving_name: str) -> str:
-    """The model's name (the predecessor gave its version)."""
+    """Return the name of the model; the predecessor returned its version.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
     return _known(serving_name).model_name
 
 
 def get_model_version(serving_name: str) -> int | str:
-    """The version that answers; of one that is stopped the version that it is to be started with."""
+    """Return the version that answers or, for a stopped serving, the version that it will start with.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
     return _known(serving_name).model_version
 
 
 def get_model_server(serving_name: str) -> str:
-    """ "TENSORFLOW_SERVING" or "PYTHON", as it was created; hopsml's own server speaks the same REST form for both."""
+    """Return "TENSORFLOW_SERVING" or "PYTHON", as given at its creation.
+
+    The server of hopsml has the same REST interface for both.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
     return _known(serving_name).model_server
 
 
 def describe(serving_name: str) -> None:
-    """Print how it stands."""
+    """Print the status of a serving.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
     print(manager.status(serving_name))
 
 
 def make_inference_request(serving_name: str, data: dict[str, Any], verb: str = ":predict") -> Any:
-    """Send ``{"signature_name", "instances"}`` or ``{"inputs"}`` in TensorFlow Serving's form; the answer as it came.
+    """Send a request in TensorFlow Serving's form, and return the content of the answer.
 
-    Raises ServingNotFound, ArgumentError for what the server refuses, ServingError.
+    Args:
+        serving_name: Name of the serving.
+        data: ``{"signature_name", "instances"}`` or ``{"inputs"}``.
+        verb: Only ":predict" is supported.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+        ArgumentError: The server refuses the request as invalid, or the verb is unknown.
+        ServingError: The serving is stopped or overloaded, or the model fails.
     """
     if verb not in _VERBS:
         raise ArgumentError(f"verb={verb!r}: models are asked by {' or '.join(_VERBS)}")

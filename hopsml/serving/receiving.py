@@ -1,4 +1,4 @@
-"""What is done with each request before anybody looks into it: its token is checked, its body is read."""
+"""First steps for each request: check its token, and read its body."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from hopsml.serving.refusals import RequestRefused, bad_request
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-_MOST_DISCARDED = 1 << 30  # bytes of a body that is too long
+_MOST_DISCARDED = 1 << 30  # bytes of an oversized body
 
 
 def check_token(name: str, token: str, headers: Mapping[bytes, bytes]) -> None:
-    """RequestRefused (401) where a token is wanted, which is not empty then, and another or none is borne."""
+    """Check the token of a request; an empty ``token`` means that none is required.
+
+    Raises:
+        RequestRefused: (401) The request has no token or a wrong one.
+    """
     if token and not hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {token}".encode()):
         raise RequestRefused(
             401,
@@ -25,10 +29,18 @@ def check_token(name: str, token: str, headers: Mapping[bytes, bytes]) -> None:
 
 
 async def whole_body(most_bytes: int, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
-    """The body. RequestRefused (413) where it is too long.
+    """Return the body of a request.
 
-    The rest of one is read and thrown away: most clients look for an answer only when they have sent all. Those that ask
-    before they send (Expect: 100-continue) are told before.
+    The rest of an oversized body is read and discarded, because most clients read the answer only after sending
+    everything. Clients that ask first (Expect: 100-continue) are refused at once.
+
+    Args:
+        most_bytes: Maximum size in bytes.
+        headers: Headers of the request.
+        receive: Receive function of ASGI.
+
+    Raises:
+        RequestRefused: (413) The body is too long; (400) the connection ended.
     """
     said = headers.get(b"content-length", b"")
     parts: list[bytes] = []
@@ -54,13 +66,14 @@ async def whole_body(most_bytes: int, headers: Mapping[bytes, bytes], receive: R
 
 
 def _too_long(most_bytes: int) -> RequestRefused:
+    """Return the error for an oversized body."""
     return RequestRefused(
         413, f"a request may have {most_bytes} bytes; send fewer rows at once, or start with max_body_mb="
     )
 
 
 async def _discard(receive: Receive) -> None:
-    """The rest of a body, up to a bound."""
+    """Discard the rest of a body, up to a limit."""
     left = _MOST_DISCARDED
     while left > 0:
         message = await receive()

@@ -1,4 +1,4 @@
-"""Why a request gets no answer: an HTTP status and a sentence that names the value, the rule and the remedy."""
+"""Refusals of requests: an HTTP status and a sentence with the value, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 
 class RequestRefused(Exception):
-    """``status``: of HTTP, 400 to 599; ``headers`` go with the answer; ``version``: that was chosen, if one was."""
+    """Error for a request that is answered by an HTTP error.
+
+    Attributes:
+        status: HTTP status, 400 to 599.
+        text: Text of the answer.
+        headers: Additional headers of the answer.
+        version: Version that was chosen; None if none was.
+    """
 
     def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
@@ -15,10 +22,10 @@ class RequestRefused(Exception):
 
 
 def bad_request(text: str) -> RequestRefused:
-    """What is in the body cannot be computed."""
+    """Return the error for a body that cannot be computed (400)."""
     return RequestRefused(400, text)
 
 
 def not_found(text: str) -> RequestRefused:
-    """No such path, model, version or label."""
+    """Return the error for an unknown path, model, version or label (404)."""
     return RequestRefused(404, text)

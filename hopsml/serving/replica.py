@@ -1,7 +1,7 @@
-"""One replica of a serving: ``python -m hopsml.serving.replica FOLDER NUMBER LISTENER CONTROL PARENT``.
+"""Replica process of a serving: ``python -m hopsml.serving.replica FOLDER NUMBER LISTENER CONTROL PARENT``.
 
-LISTENER is the listening socket that all replicas share, CONTROL the line to the supervisor, PARENT the supervisor's
-pid: the replica ends with it.
+LISTENER is the listening socket that all replicas share, CONTROL the connection to the supervisor, PARENT the
+supervisor's pid: the replica ends with it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting
 from hopsml.cluster.shared.processes import die_with_parent, write_no_core_dumps
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
-from hopsml.serving.holder import VersionHolder
+from hopsml.serving.loaded_versions import LoadedVersions
 from hopsml.serving.messages import (
-    AskTotal,
     DrainNow,
     FollowRoute,
-    Line,
+    JsonLinesConnection,
     ReplicaAlive,
     RouteKept,
     RouteTurned,
@@ -35,6 +34,7 @@ from hopsml.serving.messages import (
     ServingSettings,
     ToReplica,
     TotalCounts,
+    TotalRequest,
     decode_settings,
 )
 from hopsml.serving.metrics import Counts, Meter
@@ -48,21 +48,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("hopsml.serving")
 
 ALIVE_S = 1.0
-PAUSE_S, MOST_PAUSE_S = 0.0005, 0.005  # between two connections, for each that is open
+PAUSE_S, MOST_PAUSE_S = 0.0005, 0.005  # pause between two accepted connections, per open connection
 TOTAL_TIMEOUT_S = 5.0
-PLATFORMS = {"saved_model": "tensorflow_savedmodel"}  # artifact -> the protocol's name, where that is another
+PLATFORMS = {"saved_model": "tensorflow_savedmodel"}  # artifact -> name in the protocol, if it differs
 
 
 class Replica:
-    """The hands around the application: the line to the supervisor, signs of life, the end."""
+    """Runtime of the application: connection to the supervisor, heartbeats and shutdown."""
 
-    def __init__(self, folder: ServingFolder, number: int, settings: ServingSettings, line: Line) -> None:
+    def __init__(
+        self, folder: ServingFolder, number: int, settings: ServingSettings, line: JsonLinesConnection
+    ) -> None:
         self._line, self._settings = line, settings
         self._versions: dict[int, ServedVersion] = {}
         self._meter = Meter()
         self._log = RequestLog(folder.requests, f"{number}-{os.getpid()}") if settings.log_requests else None
-        self._holder = VersionHolder(self._load, settings.limits, self._meter, self._tell)
-        self._first = asyncio.Event()  # a version answers, or the end has come
+        self._holder = LoadedVersions(self._load, settings.limits, self._meter, self._tell)
+        self._first = asyncio.Event()  # set when a version answers or the replica ends
         self._acceptor: Acceptor | None = None
         self._totals: list[asyncio.Future[Counts]] = []
         self._application = RestApplication(
@@ -70,7 +72,7 @@ class Replica:
         )
 
     async def serve(self, listener: socket.socket) -> None:
-        """Until the supervisor says so, or is gone."""
+        """Answer requests until the supervisor ends the replica or disconnects."""
         import uvicorn
 
         config = uvicorn.Config(
@@ -87,13 +89,14 @@ class Replica:
         )
         server = uvicorn.Server(config)
         tasks = [asyncio.create_task(self._listen(server)), asyncio.create_task(self._beat())]
-        await self._first.wait()  # what would connect before goes to the others, or waits
+        await self._first.wait()  # earlier connections go to other replicas, or wait
         if not server.should_exit:
             serving = asyncio.create_task(server.serve(sockets=[]))
             while not server.started and not serving.done():
                 await asyncio.sleep(0)
-            # One connection, then a pause, the longer the more there are: those with fewer take the next one. A server
-            # that takes all that wait at once, as asyncio's do, leaves none to the other replicas.
+            # After each accepted connection it pauses, longer with more open connections, so that replicas with fewer
+            # accept the next one. A server that accepts all waiting connections at once, like asyncio's, leaves none to
+            # the other replicas.
             async with accepting(
                 server,
                 listener,
@@ -108,10 +111,11 @@ class Replica:
             self._log.close()
 
     async def _listen(self, server: Any) -> None:
+        """Handle the messages of the supervisor."""
         while True:
             message = await self._line.receive()
             if message is None:
-                os._exit(1)  # nobody would start it again, or end it
+                os._exit(1)  # without a supervisor the replica could not be restarted or ended
             if isinstance(message, FollowRoute):
                 self._versions |= message.versions
                 self._holder.follow(message.route)
@@ -125,10 +129,11 @@ class Replica:
             elif isinstance(message, DrainNow):
                 server.should_exit = True
                 if self._acceptor is not None:
-                    self._acceptor.close()  # at once: the server looks ten times a second
+                    self._acceptor.close()  # at once, because the server checks only ten times a second
                 self._first.set()
 
     async def _beat(self) -> None:
+        """Send heartbeats with the counts, and flush the request log."""
         while True:
             self._line.send(ReplicaAlive(self._holder.is_loading, self._counts()))
             if self._log is not None:
@@ -136,22 +141,24 @@ class Replica:
             await asyncio.sleep(ALIVE_S)
 
     def _counts(self) -> Counts:
+        """Return the current counts of this replica."""
         held = {f'hopsml_version_loaded{{version="{one}"}}': 1.0 for one in self._holder.versions}
         dropped = {} if self._log is None else {"hopsml_log_dropped_total": float(self._log.dropped)}
         now = {"hopsml_queue_requests": float(self._holder.waiting), "hopsml_replicas": float(self._holder.is_ready)}
         return {**self._meter.counts, **now, **held, **dropped}
 
     async def _total(self) -> Counts:
-        """What all replicas have counted; this one alone where the supervisor is too slow to tell."""
+        """Return the counts of all replicas; those of this one if the supervisor does not answer in time."""
         waiting: asyncio.Future[Counts] = asyncio.get_running_loop().create_future()
         self._totals.append(waiting)
-        self._line.send(AskTotal(self._counts()))
+        self._line.send(TotalRequest(self._counts()))
         try:
             return await asyncio.wait_for(waiting, TOTAL_TIMEOUT_S)
         except TimeoutError:
             return self._counts()
 
     def _tell(self, event: Turned | RouteRefused) -> None:
+        """Report a route that took effect or was refused."""
         if isinstance(event, Turned):
             self._line.send(RouteTurned(event.number))
             self._first.set()
@@ -159,6 +166,7 @@ class Replica:
             self._line.send(RouteKept(event.number, event.reason))
 
     def _load(self, version: int) -> tuple[LoadedModel, str]:
+        """Load a version, and return it with the name of its platform."""
         one = self._versions[version]
         model = contract.load(Path(one.files), one.description)
         artifact = next(name for name in contract.LOADERS if name in one.description.artifacts)
@@ -166,14 +174,21 @@ class Replica:
 
 
 async def run(folder: ServingFolder, number: int, listener: socket.socket, control: socket.socket) -> None:
-    """Serve until the end."""
+    """Serve as one replica until the end.
+
+    Args:
+        folder: Folder of the serving.
+        number: Number of the replica.
+        listener: Listening socket.
+        control: Socket of the supervisor.
+    """
     settings = decode_settings(folder.settings.read_bytes())
     reader, writer = await asyncio.open_connection(sock=control)
-    await Replica(folder, number, settings, Line(reader, writer, ToReplica)).serve(listener)
+    await Replica(folder, number, settings, JsonLinesConnection(reader, writer, ToReplica)).serve(listener)
 
 
 def main(words: list[str]) -> None:
-    """The program."""
+    """Run the program with its command-line arguments."""
     folder, number, listener, control, parent = words
     die_with_parent(int(parent))
     write_no_core_dumps()
@@ -185,7 +200,7 @@ def main(words: list[str]) -> None:
 
         uvloop.run(run(ServingFolder(Path(folder)), int(number), listening, socket.socket(fileno=int(control))))
     logging.shutdown()
-    os._exit(0)  # a model that computes for ever shall not hold the process
+    os._exit(0)  # exits without waiting for a model that never returns
 
 
 if __name__ == "__main__":

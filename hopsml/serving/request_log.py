@@ -1,11 +1,10 @@
-"""The request log: one JSON line a request, in local segments of bounded size, which are brought to storage when
-complete.
+"""Request log: one JSON line per request, in local segments of limited size that are uploaded when complete.
 
     <folder>/<writer>-<n>.part      being written
-    <folder>/<writer>-<n>.jsonl     complete: to be shipped, then deleted
+    <folder>/<writer>-<n>.jsonl     complete: to be uploaded, then deleted
 
-What cannot be shipped stays, up to a bound; beyond it new lines are dropped and counted, and requests are answered as
-ever.
+Segments that cannot be uploaded remain, up to a limit; beyond it new lines are dropped and counted, and requests are
+still answered.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 256 << 20  # of all segments on this machine
 SEGMENT_BYTES = 8 << 20
-SEGMENT_S = 60.0  # a segment is complete after so long, too
+SEGMENT_S = 60.0  # age at which a segment is completed, whatever its size
 FLUSH_BYTES = 64 << 10
 PART, COMPLETE = ".part", ".jsonl"
 _PART = re.compile(r"(.+)-(\d+)\.part")
@@ -38,8 +37,16 @@ def line(
     seconds: float,
     asked_id: str | None,
 ) -> bytes:
-    """One request: ``time`` (seconds since 1970), ``version``, ``inputs``, ``outputs`` (null where it failed), ``status``,
-    ``ms``, and ``id`` where it has one.
+    """Return the JSON line of one request.
+
+    Args:
+        when_s: Time in seconds since 1970; key ``time``.
+        version: Version that answered.
+        inputs: Arrays by input.
+        outputs: Arrays by output; None, written as null, if the request failed.
+        status: HTTP status.
+        seconds: Duration in seconds; key ``ms``, in milliseconds.
+        asked_id: ID of the request; key ``id``, omitted if None.
     """
     content: dict[str, Any] = {
         "time": round(when_s, 3),
@@ -53,9 +60,19 @@ def line(
 
 
 class RequestLog:
-    """Writes lines; none waits for a disk longer than one write of 64 kB takes. Belongs to one thread."""
+    """Writer of the request log; each write of at most about 64 KiB is the only wait for the disk.
+
+    It must be used by a single thread.
+    """
 
     def __init__(self, folder: Path, writer: str, most_bytes: int = MOST_BYTES) -> None:
+        """Initialize the writer and create the folder.
+
+        Args:
+            folder: Folder of the segments.
+            writer: Name of this writer, which ends with its pid.
+            most_bytes: Maximum size of all segments in the folder.
+        """
         self.dropped = 0
         self._folder, self._writer, self._most_bytes = folder, writer, most_bytes
         self._buffer: list[bytes] = []
@@ -67,25 +84,26 @@ class RequestLog:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, text: bytes) -> None:
-        """Add one line."""
+        """Add one line to the buffer, and flush a full buffer."""
         self._buffer.append(text)
         self._buffered += len(text)
         if self._buffered >= FLUSH_BYTES:
             self.flush()
 
     def flush(self, now_s: float | None = None) -> None:
-        """Write what is buffered; complete a segment that is long or old enough. ``now_s``: monotonic seconds."""
+        """Write the buffer, and complete a segment that is long or old enough; ``now_s`` is monotonic."""
         now = time.monotonic() if now_s is None else now_s
         if self._buffer:
             lines, self._buffer, self._buffered = self._buffer, [], 0
             try:
                 self._append(b"".join(lines), now)
-            except OSError:  # no room, or the folder is gone
+            except OSError:  # disk full, or the folder was deleted
                 self.dropped += len(lines)
         if self._file is not None and (self._written >= SEGMENT_BYTES or now - self._began_s >= SEGMENT_S):
             self.complete()
 
     def _append(self, content: bytes, now: float) -> None:
+        """Write content to the current segment, or to a new one."""
         if self._file is None:
             if used(self._folder) + len(content) > self._most_bytes:
                 raise OSError("the request log has used up its room")
@@ -96,31 +114,31 @@ class RequestLog:
         self._written += os.write(self._file, content)
 
     def complete(self) -> None:
-        """The segment that is being written can be shipped."""
+        """Complete the current segment, so that it can be uploaded."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
             finish(self._folder / f"{self._writer}-{self._number}{PART}")
 
     def close(self) -> None:
-        """Write all, complete all."""
+        """Write the buffer and complete the current segment."""
         self.flush()
         self.complete()
 
 
 def used(folder: Path) -> int:
-    """Bytes of all segments."""
+    """Return the total size of all segments in bytes."""
     total = 0
     for entry in os.scandir(folder):
         try:
             total += entry.stat().st_size
-        except FileNotFoundError:  # shipped meanwhile
+        except FileNotFoundError:  # uploaded since the listing
             continue
     return total
 
 
 def finish(part: Path) -> None:
-    """A segment that is no longer written can be shipped; what a killed writer left of its last line is cut off."""
+    """Complete a segment that is no longer written; an incomplete last line of a killed writer is cut off."""
     try:
         content_end = _end_of_last_line(part)
         if content_end == 0:
@@ -133,6 +151,7 @@ def finish(part: Path) -> None:
 
 
 def _end_of_last_line(part: Path) -> int:
+    """Return the length of a segment up to its last complete line."""
     size = part.stat().st_size
     with part.open("rb") as file:
         begin = max(0, size - (4 << 20))
@@ -142,5 +161,10 @@ def _end_of_last_line(part: Path) -> int:
 
 
 def left_by(names: list[str], writers: set[str]) -> list[str]:
-    """Those unfinished segments whose writers are none of ``writers``, which are the living ones."""
+    """Return the names of unfinished segments whose writers have ended.
+
+    Args:
+        names: Names of files.
+        writers: Names of the writers that are alive.
+    """
     return [name for name in names if (found := _PART.fullmatch(name)) and found[1] not in writers]

@@ -1,9 +1,8 @@
-"""Which version answers a request, and how a server goes from one set of versions to the next; pure.
+"""Selection of the version that answers a request, and transitions between sets of versions. Pure.
 
-A server is told a ``Route``: the versions that it holds, which of them answers by default, and the share of requests
-that a canary answers instead. It loads what it lacks beside what it has, turns over in one step when all of it is
-loaded, and lets go of an earlier version when the last request that is in it has been answered. A version that cannot
-be loaded changes nothing.
+A server receives a ``Route``: the versions it has to load, the default version, and the share of requests that a canary
+answers. It loads missing versions while the current ones answer, switches atomically when all are loaded, and unloads
+an earlier version after its last request. A version that cannot be loaded changes nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +15,17 @@ from hopsml import suggestions
 
 @dataclass(frozen=True)
 class Route:
-    """``default`` answers requests that name no version, but for a share of 0 to 1 of them, which ``canary`` answers.
+    """Versions that a server has loaded, with their shares of requests.
 
-    ``labels``: further names of versions that are served; "stable" and "canary" are always there where there is one.
+    Attributes:
+        number: Number of the route, in the order of the requests for routes.
+        default: Version that answers requests without a version.
+        canary: Version that answers a share of these requests; None if there is none.
+        share: Share of the canary, 0 to 1.
+        labels: Further names of versions; "stable" and "canary" always exist if there is such a version.
     """
 
-    number: int  # of the order in which routes were asked for
+    number: int
     default: int
     canary: int | None = None
     share: float = 0.0
@@ -29,39 +33,39 @@ class Route:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """What has to be loaded."""
+        """Versions that must be loaded."""
         return (self.default,) if self.canary in (None, self.default) else (self.default, int(self.canary or 0))
 
     def version_of(self, label: str) -> int | None:
-        """The version with this label; None where there is none."""
+        """Return the version with this label; None if there is none."""
         own = {"stable": self.default} if self.canary is None else {"stable": self.default, "canary": self.canary}
         return {**{name: one for name, one in self.labels.items() if one in self.versions}, **own}.get(label)
 
 
 @dataclass(frozen=True)
 class Load:
-    """Load this version and try it out; then say ``loaded`` or ``failed``."""
+    """Action to load a version and try it out; its result is the event ``loaded`` or ``failed``."""
 
     version: int
 
 
 @dataclass(frozen=True)
 class Unload:
-    """Let go of this version: nothing is in it."""
+    """Action to unload a version without requests."""
 
     version: int
 
 
 @dataclass(frozen=True)
 class Turned:
-    """The route with this number is followed from now on."""
+    """Report that the route with this number has taken effect."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class RouteRefused:
-    """The route with this number cannot be followed, for this reason; the one before it stays."""
+    """Report that the route with this number cannot take effect; the previous one remains."""
 
     number: int
     reason: str
@@ -71,23 +75,23 @@ RouteAction = Load | Unload | Turned | RouteRefused
 
 
 class NoSuchVersion(LookupError):
-    """No version answers to this number or label, or none is loaded yet; the text says which there are."""
+    """Error for a version number or label that is not served, or while no version is loaded."""
 
 
 class Router:
-    """The state of one server's versions. Methods that return actions change it; whoever calls carries them out."""
+    """State machine of one server's versions; callers carry out the actions that its methods return."""
 
     def __init__(self) -> None:
-        self.route: Route | None = None  # that is followed
+        self.route: Route | None = None  # in effect
         self._next: Route | None = None  # whose versions are being loaded
         self._loaded: set[int] = set()
         self._loading: set[int] = set()
         self._in_flight: dict[int, int] = {}
-        self._asked = 0  # requests that named no version, since the route is followed
+        self._asked = 0  # requests without a version since the route took effect
 
     @property
     def versions(self) -> dict[int, str]:
-        """Version -> "LOADING", "AVAILABLE" or "UNLOADING", by version."""
+        """Version number -> "LOADING", "AVAILABLE" or "UNLOADING", sorted by version."""
         kept = self.route.versions if self.route else ()
         held = {one: "AVAILABLE" if one in kept else "UNLOADING" for one in self._loaded}
         coming = self._next.versions if self._next else ()
@@ -96,7 +100,7 @@ class Router:
         return dict(sorted(states.items()))
 
     def ask(self, route: Route) -> list[RouteAction]:
-        """Go over to a route; one that was asked for before and is not followed yet is given up."""
+        """Begin to switch to a route; an earlier one that has not taken effect is abandoned."""
         given_up = self._next
         self._next = route
         actions: list[RouteAction] = []
@@ -107,13 +111,13 @@ class Router:
         return [*actions, *(Load(one) for one in missing), *self._turn()]
 
     def loaded(self, version: int) -> list[RouteAction]:
-        """A version is there, and has answered a first call."""
+        """Handle a version that was loaded and has answered a first call."""
         self._loading.discard(version)
         self._loaded.add(version)
         return self._turn()
 
     def failed(self, version: int, reason: str) -> list[RouteAction]:
-        """A version cannot be loaded."""
+        """Handle a version that could not be loaded, with the reason."""
         self._loading.discard(version)
         if self._next is None or version not in self._next.versions:
             return self._let_go()
@@ -121,7 +125,15 @@ class Router:
         return [RouteRefused(number, reason), *self._let_go()]
 
     def choose(self, version: int | None = None, label: str | None = None) -> int:
-        """The version that answers a request; NoSuchVersion where none does."""
+        """Return the version that answers a request.
+
+        Args:
+            version: Version that the request names.
+            label: Label that the request names.
+
+        Raises:
+            NoSuchVersion: The version or label is not served, or no version is loaded.
+        """
         if self.route is None:
             raise NoSuchVersion("no version is loaded yet")
         if label is not None:
@@ -138,7 +150,7 @@ class Router:
         return self._share()
 
     def _share(self) -> int:
-        """By a share of 0.1 each tenth request goes to the canary: exactly, and spread evenly."""
+        """Return default or canary; with a share of 0.1, exactly each tenth request goes to the canary."""
         assert self.route is not None
         if self.route.canary is None:
             return self.route.default
@@ -147,11 +159,11 @@ class Router:
         return self.route.canary if after > before else self.route.default
 
     def began(self, version: int) -> None:
-        """A request is in this version."""
+        """Count a request that this version is to answer."""
         self._in_flight[version] = self._in_flight.get(version, 0) + 1
 
     def ended(self, version: int) -> list[RouteAction]:
-        """A request that was in this version has been answered."""
+        """Count a request that this version has answered, and return versions to unload."""
         self._in_flight[version] -= 1
         if self._in_flight[version]:
             return []
@@ -159,13 +171,14 @@ class Router:
         return self._let_go()
 
     def _turn(self) -> list[RouteAction]:
+        """Put the next route into effect if all its versions are loaded."""
         if self._next is None or not set(self._next.versions) <= self._loaded:
             return self._let_go()
         self.route, self._next, self._asked = self._next, None, 0
         return [Turned(self.route.number), *self._let_go()]
 
     def _let_go(self) -> list[RouteAction]:
-        """What neither the route needs, nor the next one, nor a request."""
+        """Return actions to unload versions that no route and no request needs."""
         needed = {one for route in (self.route, self._next) if route for one in route.versions} | set(self._in_flight)
         gone = sorted(self._loaded - needed)
         self._loaded -= set(gone)

@@ -1,4 +1,4 @@
-"""Starts the supervisor of a serving, and waits until its replicas answer."""
+"""Start of a serving's supervisor on this machine, and the wait for its replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 
 from hopsml import extras, settings
 from hopsml.errors import ArgumentError, ServingError
-from hopsml.serving import claims, endings, places
+from hopsml.serving import endings, places, server_records
 from hopsml.serving.definitions import ServingDefinition
 from hopsml.serving.messages import ServedVersion, ServingSettings, SupervisorAnswer, decode_answer
 from hopsml.serving.places import ServingFolder
@@ -26,23 +26,36 @@ from hopsml.serving.routes import Route
 from hopsml.storage import python_child, trust
 
 _NEEDS = ("uvicorn", "httptools", "orjson")
-LAST_LINES = 2000  # characters of a log in an error
+LAST_LINES = 2000  # characters of a log in an error message
 SHORTEST_TOKEN = 16
 SUBMIT_ENDS_S = 30.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-_started: dict[int, subprocess.Popen[bytes]] = {}  # supervisors of this process, to be reaped when they end
+_started: dict[int, subprocess.Popen[bytes]] = {}  # supervisors that this process started, to be reaped when they end
 
 
 def check_installed() -> None:
-    """ArgumentError where something is missing that a server needs."""
+    """Check that all packages that a server needs are installed.
+
+    Raises:
+        ArgumentError: A package is missing.
+    """
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(f"serving needs {', '.join(missing)}: {extras.install('serving')}")
 
 
 def checked_token(token: str | None, without_token: bool, host: str) -> str:
-    """The token that requests must bear: the one that is given, else a random one; "" for none. Raises ArgumentError."""
+    """Return the token required for requests: the given one, else a random one; "" for none.
+
+    Args:
+        token: Token that the user gave, or None.
+        without_token: True if no token is required.
+        host: Address to listen at.
+
+    Raises:
+        ArgumentError: The token is too short or invalid, or the server without a token would accept remote connections.
+    """
     if without_token:
         if token is not None:
             raise ArgumentError("token and without_token=True exclude each other")
@@ -63,36 +76,40 @@ def checked_token(token: str | None, without_token: bool, host: str) -> str:
 
 @contextmanager
 def alone(name: str, project: str) -> Iterator[tuple[ServingFolder, int]]:
-    """The folder of a serving, and its lock, held; who is passed the lock holds it further. Raises AlreadyServed."""
+    """Provide the folder of a serving and its locked lock file; a process that inherits the lock holds it further.
+
+    Raises:
+        AlreadyServed: Another server has the name.
+    """
     folder = places.folder_of(name, project)
     lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _lock(lock, name, project)
-        record = claims.read(name, project)
+        record = server_records.read(name, project)
         if record is not None and not (record.is_here and record.folder == str(folder.path)):
             if not endings.how_ended(record):
-                raise claims.taken(record, places.server_url(name, project))
-            claims.release_on_cluster(project, record)
+                raise server_records.taken(record, places.server_url(name, project))
+            server_records.release_on_cluster(project, record)
         yield folder, lock
     finally:
         os.close(lock)
 
 
 def _lock(lock: int, name: str, project: str) -> None:
-    """Lock it; spark-submit of a driver that has ended is waited for, which holds it a moment longer."""
+    """Acquire the lock of a serving; wait for the spark-submit of an ended driver, which releases it later."""
     deadline = time.monotonic() + SUBMIT_ENDS_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            record = claims.read(name, project)
+            record = server_records.read(name, project)
             if record is None:
                 raise ServingError(
                     f"'{name}' is just being started or stopped by another process; try again soon"
                 ) from None
             if not endings.how_ended(record) or time.monotonic() > deadline:
-                raise claims.taken(record, places.server_url(name, project)) from None
+                raise server_records.taken(record, places.server_url(name, project)) from None
         time.sleep(0.1)
 
 
@@ -104,7 +121,20 @@ def start(
     timeout_s: float,
     lifeline: int,
 ) -> int:
-    """Its pid, when all replicas answer. Raises AlreadyServed, ServingError; then nothing runs."""
+    """Start the supervisor, and return its pid when all replicas answer; after an error, no process remains.
+
+    Args:
+        definition: Definition of the serving.
+        route: First route.
+        versions: Versions of the route.
+        token: Token required for requests.
+        timeout_s: Timeout in seconds.
+        lifeline: File descriptor at whose end the serving stops; -1 for none.
+
+    Raises:
+        AlreadyServed: Another server has the name.
+        ServingError: The serving could not be started.
+    """
     project = settings.project_url()
     with alone(definition.name, project) as (folder, lock):
         folder.write_token(token)
@@ -124,7 +154,7 @@ def start(
 def chosen_settings(
     definition: ServingDefinition, project: str, route: Route, versions: dict[int, ServedVersion]
 ) -> ServingSettings:
-    """What the supervisor is told; ``project``: its URL."""
+    """Return the settings of a start for its supervisor; ``project`` is the project's URL."""
     return ServingSettings(
         definition.name,
         project,
@@ -141,12 +171,12 @@ def chosen_settings(
 
 
 def remember(process: subprocess.Popen[bytes]) -> None:
-    """It is reaped when it has ended."""
+    """Register a child process to be reaped when it has ended."""
     _started[process.pid] = process
 
 
 def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float) -> SupervisorAnswer:
-    """Start it; what it says when it has started, or has not."""
+    """Start the supervisor, and return its announcement of success or failure."""
     reader, writer = os.pipe()
     kept = [lock, writer, *([lifeline] if lifeline >= 0 else [])]
     try:
@@ -165,7 +195,7 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # it outlives a notebook, and gets no Ctrl-C of its terminal
+                start_new_session=True,  # it outlives a notebook, and must not receive Ctrl-C of its terminal
             )
     finally:
         os.close(writer)
@@ -173,7 +203,7 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
     with open(reader, "rb") as said:
         try:
             answers = select.select([said], [], [], timeout_s)[0]
-        except BaseException:  # Ctrl-C: nobody wants it any more
+        except BaseException:  # Ctrl-C: the start is abandoned
             _end(process)
             raise
         if not answers:
@@ -187,18 +217,23 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """Terminate a process and wait for its end."""
     process.terminate()
     reap(process.pid, 60.0)
 
 
 def wait(pid: int) -> int:
-    """Until a supervisor ends that this process has started; its exit status, 0 for one of another process."""
+    """Wait for the end of a supervisor that this process started, and return its exit status.
+
+    Returns:
+        0 for a supervisor that another process started.
+    """
     process = _started.get(pid)
     return 0 if process is None else process.wait()
 
 
 def reap(pid: int, timeout_s: float) -> None:
-    """Wait for the end of a supervisor, if this process has started it."""
+    """Wait for the end of a supervisor if this process started it, and kill it after the timeout."""
     process = _started.pop(pid, None)
     if process is not None:
         try:
@@ -209,7 +244,16 @@ def reap(pid: int, timeout_s: float) -> None:
 
 
 def wait_for_end(name: str, pid: int, timeout_s: float) -> None:
-    """Until the lock of a serving is free. ServingError where that takes too long."""
+    """Wait until the lock of a serving is free.
+
+    Args:
+        name: Name of the serving.
+        pid: Process ID of its supervisor, which is reaped if it is a child; 0 if unknown.
+        timeout_s: Timeout in seconds.
+
+    Raises:
+        ServingError: The lock is not free in time.
+    """
     reap(pid, timeout_s)
     folder = places.folder_of(name, settings.project_url())
     deadline = time.monotonic() + timeout_s

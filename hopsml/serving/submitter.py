@@ -1,7 +1,9 @@
-"""Submits a serving to a cluster: ``python -P -m hopsml.serving.submitter FOLDER PROFILE NAME LAUNCH REPLICAS LOCK``.
+"""Program that submits a serving to a cluster, and follows a driver on this machine.
 
-A driver on this machine is accompanied to its end, with LOCK held; one in YARN's own container is left to YARN, and the
-application's id is written to the folder. SIGTERM ends what was submitted.
+    python -P -m hopsml.serving.submitter FOLDER PROFILE NAME LAUNCH REPLICAS LOCK
+
+It follows a driver on this machine to its end, holding LOCK. A driver in a container of YARN is detached,
+and the ID of its application is written to the folder. SIGTERM ends what was submitted.
 """
 
 from __future__ import annotations
@@ -17,13 +19,24 @@ from hopsml.serving.places import ServingFolder
 from hopsml.submission import SubmissionPlan
 from hopsml.submission.command import spark_settings
 
-LOCAL = "local"  # the profile of this machine
-MOST_FAILURES = "1000000"  # of a task: executors may be lost for as long as the serving lives
+LOCAL = "local"  # profile for this machine
+MOST_FAILURES = "1000000"  # failures of a task: executors may fail at any time during the life of the serving
 SCRIPT = "from hopsml.serving.driver import main\n\nmain({name!r}, {launch!r})\n"
 
 
 def plan(profile: Profile, folder: ServingFolder, name: str, launch: str, replicas: int) -> SubmissionPlan:
-    """What is submitted: an executor for each replica. Writes the script; raises ArgumentError for what cannot work."""
+    """Return the submission of a serving with one executor per replica, after writing its script.
+
+    Args:
+        profile: Profile of the cluster.
+        folder: Folder of the serving, for the script.
+        name: Name of the serving.
+        launch: ID of the start.
+        replicas: Number of replicas.
+
+    Raises:
+        ArgumentError: The settings cannot work.
+    """
     folder.script.write_text(SCRIPT.format(name=name, launch=launch))
     known = spark_settings(profile)
     cores = known.get("spark.executor.cores", "1")
@@ -32,12 +45,16 @@ def plan(profile: Profile, folder: ServingFolder, name: str, launch: str, replic
     conf = {"spark.task.maxFailures": MOST_FAILURES, "spark.yarn.maxAppAttempts": "1", "spark.task.cpus": cores}
     if int(gpus := known.get("spark.executor.resource.gpu.amount", "0")):
         conf["spark.task.resource.gpu.amount"] = gpus
-    conf["spark.dynamicAllocation.enabled"] = "false"  # replicas stay
+    conf["spark.dynamicAllocation.enabled"] = "false"  # replicas hold their executors
     return submission.plan(profile, str(folder.script), num_workers=replicas, conf=conf)
 
 
 def checked_profile(name: str) -> Profile | None:
-    """The profile of a cluster; None for one without Spark. Raises ArgumentError for one that cannot hold replicas."""
+    """Return the profile of a cluster; None for a profile without Spark.
+
+    Raises:
+        ArgumentError: The cluster cannot hold replicas.
+    """
     if name in ("", LOCAL):
         return None
     profile = profiles.load(name)
@@ -56,7 +73,7 @@ def checked_profile(name: str) -> Profile | None:
 
 
 def main(words: list[str]) -> None:
-    """The program."""
+    """Run the program with its command-line arguments."""
     path, profile_name, name, launch, replicas, _ = words
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     folder = ServingFolder(Path(path))

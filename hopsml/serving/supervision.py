@@ -1,7 +1,7 @@
-"""When replicas are started, told of a route, killed and started again; pure, the caller has processes and the clock.
+"""State machine of a serving's replicas: start, routes, kill and restart. Pure; callers have processes and clock.
 
-A roll is asked of all replicas at once. It has succeeded when each of them follows the new route; where one cannot, dies
-of it (two models at once may be too much for its memory) or takes too long, all of them go back to the route before.
+A roll is requested of all replicas at once. It succeeds when all of them follow the new route. If one cannot, fails
+(two models may exceed its memory) or takes too long, all return to the previous route.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from hopsml.serving.routes import Route
 from hopsml.storage.backoff import pause_s
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
-STEADY_S = 60.0  # a replica that has answered for so long has no earlier failures
-SILENT_S = 10.0  # without a word of a replica: it is stopped, or hangs
-SILENT_LOADING_S = 120.0  # the import of a framework may keep Python from all else
-DRAIN_S = 30.0  # for requests that are under way when all ends
+STEADY_S = 60.0  # a replica that has answered for this time has its earlier failures forgotten
+SILENT_S = 10.0  # silence timeout of a replica, after which it counts as stopped or hanging
+SILENT_LOADING_S = 120.0  # the import of a framework may block Python
+DRAIN_S = 30.0  # for received requests when the serving ends
 
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start this replica."""
+    """Action to start this replica."""
 
     replica: int
 
 
 @dataclass(frozen=True)
 class Follow:
-    """Tell this replica to go over to a route."""
+    """Action to send a route to this replica."""
 
     replica: int
     route: Route
@@ -36,14 +36,14 @@ class Follow:
 
 @dataclass(frozen=True)
 class DrainReplica:
-    """Let this replica end when what is in it has been answered."""
+    """Action to end this replica after its requests are answered."""
 
     replica: int
 
 
 @dataclass(frozen=True)
 class KillReplica:
-    """End this replica at once; why, for the log."""
+    """Action to kill this replica, with the reason for the log."""
 
     replica: int
     reason: str
@@ -51,7 +51,7 @@ class KillReplica:
 
 @dataclass(frozen=True)
 class RouteOutcome:
-    """What became of the route with this number; ``error`` is empty where all replicas follow it."""
+    """Result of the route with this number; ``error`` is empty if all replicas follow it."""
 
     number: int
     error: str = ""
@@ -59,7 +59,7 @@ class RouteOutcome:
 
 @dataclass(frozen=True)
 class AllEnded:
-    """Nothing runs any more."""
+    """Report that no replica runs any more."""
 
 
 SupervisionAction = Spawn | Follow | DrainReplica | KillReplica | RouteOutcome | AllEnded
@@ -67,7 +67,18 @@ SupervisionAction = Spawn | Follow | DrainReplica | KillReplica | RouteOutcome |
 
 @dataclass
 class ReplicaState:
-    """``follows``: number of its route, 0 before the first; times are monotonic seconds, None where there is none."""
+    """State of one replica; times are in monotonic seconds, None if not set.
+
+    Attributes:
+        is_running: True if its process runs.
+        is_connected: True if it has sent a message, so that it can receive routes.
+        is_loading: True while it loads a version.
+        follows: Number of its route; 0 before the first one.
+        failures: Number of consecutive failures.
+        ready_s: Time at which it first answered.
+        restart_s: Time of its next restart.
+        heard_s: Time of its last message.
+    """
 
     is_running: bool = False
     is_connected: bool = False
@@ -80,11 +91,11 @@ class ReplicaState:
 
 
 class Supervision:
-    """The replicas of one serving. Each event gives actions, in the order in which they are to be carried out."""
+    """State machine of all replicas of one serving; each event returns actions in the order of their execution."""
 
     def __init__(self, replicas: int) -> None:
         self.replicas = [ReplicaState() for _ in range(replicas)]
-        self.settled: Route | None = None  # what all follow, or go back to
+        self.settled: Route | None = None  # route that all follow, or return to
         self._rolling: Route | None = None
         self._roll_until_s = math.inf
         self._roll_timeout_s = math.inf
@@ -92,12 +103,12 @@ class Supervision:
 
     @property
     def ready(self) -> int:
-        """How many replicas answer."""
+        """Number of replicas that answer."""
         return sum(one.is_running and one.follows > 0 for one in self.replicas)
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the end was asked for, or nothing could be started."""
+        """True if a stop was requested, or the first start failed."""
         return self._stop_s is not None
 
     def begin(self, route: Route, now: float) -> list[SupervisionAction]:
@@ -106,7 +117,7 @@ class Supervision:
         return [self._spawn(number, now) for number in range(len(self.replicas))]
 
     def roll(self, route: Route, now: float, timeout_s: float) -> list[SupervisionAction]:
-        """Go over to another route within so many seconds, while the one before it answers."""
+        """Switch all replicas to another route within ``timeout_s`` seconds; the previous route answers until then."""
         actions: list[SupervisionAction] = []
         if self._rolling is not None:
             actions.append(RouteOutcome(self._rolling.number, f"route {route.number} was asked for meanwhile"))
@@ -114,19 +125,19 @@ class Supervision:
         return [*actions, *self._tell_all(route)]
 
     def connected(self, number: int, now: float) -> list[SupervisionAction]:
-        """A replica listens to what it is told. One that comes back amid a roll begins with the newer route."""
+        """Handle the first message of a replica; one that restarts during a roll gets the newer route."""
         one = self.replicas[number]
         one.is_connected, one.heard_s = True, now
         route = self._rolling or self.settled
         return [Follow(number, route)] if route and not self.is_stopping else []
 
     def heard(self, number: int, is_loading: bool, now: float) -> list[SupervisionAction]:
-        """A sign of life."""
+        """Handle a heartbeat of a replica."""
         self.replicas[number].heard_s, self.replicas[number].is_loading = now, is_loading
         return []
 
     def turned(self, number: int, route: int, now: float) -> list[SupervisionAction]:
-        """A replica follows a route."""
+        """Handle a replica's report that it follows a route."""
         one = self.replicas[number]
         one.follows, one.heard_s, one.is_loading = route, now, False
         one.ready_s = now if one.ready_s is None else one.ready_s
@@ -137,15 +148,15 @@ class Supervision:
         return [RouteOutcome(rolling.number)]
 
     def kept(self, number: int, route: int, reason: str, now: float) -> list[SupervisionAction]:
-        """A replica cannot follow a route."""
+        """Handle a replica's report that it cannot follow a route, with the reason."""
         if self._rolling is not None and route == self._rolling.number:
             return self._go_back(f"replica {number}: {reason}", now)
-        if self.settled is not None and route == self.settled.number:  # a new one, without the files perhaps
+        if self.settled is not None and route == self.settled.number:  # a new replica, which may not have the files
             return [KillReplica(number, f"it cannot follow the route of the others: {reason}")]
         return []
 
     def exited(self, number: int, how: str, now: float) -> list[SupervisionAction]:
-        """A replica's process has ended. ``how``: in words."""
+        """Handle the end of a replica's process; ``how`` is the description of the end."""
         one = self.replicas[number]
         steady = one.ready_s is not None and now - one.ready_s >= STEADY_S
         failures = 1 if steady else one.failures + 1
@@ -159,7 +170,7 @@ class Supervision:
         return actions if any(each.is_running for each in self.replicas) or self.settled else [*actions, AllEnded()]
 
     def tick(self, now: float) -> list[SupervisionAction]:
-        """Time has passed: restarts that are due, replicas that were not heard of, an end that takes too long."""
+        """Return the actions that are due: restarts, kills of silent replicas, and the end of a late roll or drain."""
         if self._stop_s is not None:
             running = [number for number, one in enumerate(self.replicas) if one.is_running]
             return [KillReplica(number, "it has not drained in time") for number in running if now >= self._stop_s]
@@ -167,7 +178,7 @@ class Supervision:
         for number, one in enumerate(self.replicas):
             patience = SILENT_LOADING_S if one.is_loading else SILENT_S
             if one.is_running and now - one.heard_s > patience:
-                one.heard_s = now  # its end is on its way
+                one.heard_s = now  # it has not ended yet
                 actions.append(
                     KillReplica(number, f"nothing was heard of it for {patience:g} s: it is stopped, or hangs")
                 )
@@ -176,7 +187,7 @@ class Supervision:
         return actions
 
     def _late(self, now: float) -> list[SupervisionAction]:
-        """Go back where a roll takes too long: a model's code may hang while it is loaded."""
+        """Return to the previous route if a roll takes too long: the code of a model may hang while it is loaded."""
         if self._rolling is None or self.settled is None or now < self._roll_until_s:
             return []
         late = [str(number) for number, one in enumerate(self.replicas) if one.follows != self._rolling.number]
@@ -185,7 +196,7 @@ class Supervision:
         return self._go_back(reason, now)
 
     def stop(self, now: float) -> list[SupervisionAction]:
-        """Let all replicas drain and end; a route that they are going over to is given up."""
+        """Drain and end all replicas; a roll in progress is abandoned."""
         if self.is_stopping:
             return []
         self._stop_s = now + DRAIN_S
@@ -195,12 +206,13 @@ class Supervision:
         return [*told, *(DrainReplica(number) for number in running)] if running else [*told, AllEnded()]
 
     def _spawn(self, number: int, now: float) -> Spawn:
+        """Reset the state of a replica, and return the action to start it."""
         before = self.replicas[number]
         self.replicas[number] = replace(ReplicaState(), is_running=True, heard_s=now, failures=before.failures)
         return Spawn(number)
 
     def _go_back(self, reason: str, now: float) -> list[SupervisionAction]:
-        """The roll has failed; the very first one ends everything."""
+        """Return to the previous route after a failed roll; if the first route fails, end all replicas."""
         rolling, self._rolling = self._rolling, None
         assert rolling is not None
         outcome = RouteOutcome(rolling.number, reason)
@@ -211,4 +223,5 @@ class Supervision:
         return [outcome, *self._tell_all(self.settled)]
 
     def _tell_all(self, route: Route) -> list[SupervisionAction]:
+        """Return actions that send a route to all connected replicas."""
         return [Follow(number, route) for number, one in enumerate(self.replicas) if one.is_connected]

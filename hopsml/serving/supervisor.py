@@ -1,9 +1,9 @@
-"""The process that keeps a serving up: ``python -m hopsml.serving.supervisor FOLDER LOCK ANNOUNCE LIFELINE``.
+"""Supervisor process of a serving: ``python -m hopsml.serving.supervisor FOLDER LOCK ANNOUNCE LIFELINE``.
 
-It holds the listening socket, so that the port stays whatever becomes of replicas, starts them, rolls them to other
-versions, answers on a socket in its folder, and brings the request log to storage. LOCK is the locked file that keeps a
-second one away; to ANNOUNCE goes one line, when all replicas answer or why not; at the end of LIFELINE (-1 for none) it
-stops.
+It holds the listening socket, so that the port does not change when replicas fail. It starts the replicas, switches
+them to other versions, answers commands on a socket in its folder, and uploads the request log. LOCK is the locked file
+that prevents a second supervisor. One line is written to ANNOUNCE when all replicas answer or the start has failed. At
+the end of LIFELINE (-1 for none) the supervisor stops.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ import msgspec
 from hopsml import redact
 from hopsml.cluster.shared import processes
 from hopsml.errors import HopsmlError, StorageError
-from hopsml.serving import claims
-from hopsml.serving.hands import Hands, LocalHands, ReplicaProcess
+from hopsml.serving import server_records
 from hopsml.serving.messages import (
-    AskStatus,
-    AskTotal,
     ChangeRoute,
     Command,
     DrainNow,
     FollowRoute,
-    Line,
+    JsonLinesConnection,
     ReplicaAlive,
     RouteKept,
     RouteTurned,
     SendCounts,
     ServedVersion,
     ServingSettings,
+    StatusRequest,
     SupervisorAnswer,
     TotalCounts,
+    TotalRequest,
     decode_settings,
     encode_line,
     known_versions,
 )
 from hopsml.serving.metrics import Sum
 from hopsml.serving.places import ServingFolder
+from hopsml.serving.replica_launcher import LocalReplicaLauncher, ReplicaLauncher, ReplicaProcess
 from hopsml.serving.shipping import Shipper
 from hopsml.serving.supervision import (
     AllEnded,
@@ -65,27 +65,39 @@ log = logging.getLogger("hopsml.serving")
 
 TICK_S = 0.1
 COUNTS_TIMEOUT_S = 1.0
-BACKLOG = 2048  # connections that nobody has accepted yet
+BACKLOG = 2048  # connections that have not been accepted yet
 
 
 class Supervised:
-    """A replica's process, and whether it was heard of since it was last asked for its counts."""
+    """Replica process with its connection.
+
+    Attributes:
+        heard: Set when counts have arrived since the last request for them.
+        killed_for: Reason for which the supervisor killed the process; "" if it did not.
+    """
 
     def __init__(self, process: ReplicaProcess) -> None:
         self.process, self.line = process, process.line
         self.heard = asyncio.Event()
-        self.killed_for = ""  # why the supervisor killed it
+        self.killed_for = ""  # reason for which the supervisor killed it
 
 
 class Supervisor:
-    """Carries out what ``Supervision`` decides."""
+    """Supervisor of all replicas, which carries out the decisions of ``Supervision``."""
 
-    def __init__(self, settings: ServingSettings, hands: Hands, address: tuple[str, int]) -> None:
+    def __init__(self, settings: ServingSettings, hands: ReplicaLauncher, address: tuple[str, int]) -> None:
+        """Initialize the supervisor without replicas.
+
+        Args:
+            settings: Settings of the serving.
+            hands: Replica launcher.
+            address: Host and port of the serving, for its status.
+        """
         self._settings, self._hands, self._address = settings, hands, address
         self._supervision = Supervision(settings.replicas)
         self._versions = dict(settings.versions)
         self._processes: dict[int, Supervised] = {}
-        self._starting: dict[int, asyncio.Task[None]] = {}  # replicas that have no process yet
+        self._starting: dict[int, asyncio.Task[None]] = {}  # replicas without a process yet
         self._counts = Sum()
         self._outcomes: dict[int, asyncio.Future[str]] = {}
         self._newest = settings.route.number
@@ -94,22 +106,22 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """Start all replicas; why they do not answer, empty where they do."""
+        """Start all replicas, and return the error of the start; empty if all of them answer."""
         outcome = self._awaited(self._settings.route.number)
         await self._carry_out(self._supervision.begin(self._settings.route, time.monotonic()))
         self._background(self._tick())
         return await outcome
 
     async def wait(self) -> None:
-        """Until nothing runs any more."""
+        """Wait until no replica runs any more."""
         await self._ended.wait()
 
     def stop(self) -> None:
-        """Drain and end."""
+        """Begin to drain and end all replicas."""
         self._background(self._carry_out(self._supervision.stop(time.monotonic())))
 
     def status(self, error: str = "") -> SupervisorAnswer:
-        """How it stands."""
+        """Return the status of the serving, with the error of a command if given."""
         return SupervisorAnswer(
             error,
             *self._address,
@@ -122,7 +134,7 @@ class Supervisor:
         )
 
     async def answer(self, command: Command) -> SupervisorAnswer:
-        """Do what somebody asks for."""
+        """Carry out a command, and return the answer."""
         if isinstance(command, ChangeRoute):
             if self._supervision.is_stopping:
                 return self.status("the serving is stopping")
@@ -137,14 +149,14 @@ class Supervisor:
             outcome = self._awaited(route.number)
             await self._carry_out(self._supervision.roll(route, time.monotonic(), command.timeout_s))
             return self.status(await outcome)
-        if isinstance(command, AskStatus):
+        if isinstance(command, StatusRequest):
             return self.status()
         self.stop()
         await self.wait()
         return self.status()
 
     def _changed(self, versions: Mapping[int, ServedVersion]) -> int | None:
-        """A version that answers, known by its number, and whose files are others now; None for none."""
+        """Return the number of a served version whose files in ``versions`` differ from the loaded ones, or None."""
         settled = self._supervision.settled
         for number in versions.keys() & (settled.versions if settled else ()):
             if self._versions[number].description.digest != versions[number].description.digest:
@@ -154,6 +166,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------ actions
 
     async def _carry_out(self, actions: Iterable[SupervisionAction]) -> None:
+        """Carry out the actions of the state machine."""
         for action in actions:
             if isinstance(action, Spawn):
                 self._starting[action.replica] = asyncio.create_task(self._spawn(action.replica))
@@ -166,7 +179,7 @@ class Supervisor:
             elif isinstance(action, KillReplica):
                 log.warning("replica %s is ended: %s", action.replica, action.reason)
                 one = None if await self._given_up(action.replica) else self._processes.get(action.replica)
-                if one is not None:  # else its end is on its way
+                if one is not None:  # otherwise it is ending already
                     one.killed_for = action.reason
                     one.process.kill()
             elif isinstance(action, RouteOutcome):
@@ -178,14 +191,17 @@ class Supervisor:
                 self._ended.set()
 
     def _awaited(self, number: int) -> asyncio.Future[str]:
+        """Return the future of a route's outcome."""
         return self._outcomes.setdefault(number, asyncio.get_running_loop().create_future())
 
     def _background(self, work: Coroutine[None, None, None]) -> None:
+        """Run work as a task of this supervisor."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _spawn(self, number: int) -> None:
+        """Start a replica process, and begin to receive its messages."""
         try:
             process = await self._hands.start(number)
         except OSError as error:
@@ -199,7 +215,7 @@ class Supervisor:
         self._background(self._listen(number, one))
 
     async def _given_up(self, number: int) -> bool:
-        """End a replica that has no process yet; whether it was one."""
+        """Cancel the start of a replica without a process, and return True if there was such a start."""
         starting = self._starting.pop(number, None)
         if starting is None:
             return False
@@ -211,14 +227,14 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------ events
 
     async def _listen(self, number: int, one: Supervised) -> None:
-        """What a replica says, until its end."""
+        """Handle the messages of a replica until it ends."""
         is_first = True
         while (message := await one.line.receive()) is not None:
             now = time.monotonic()
             if is_first:
                 is_first = False
                 await self._carry_out(self._supervision.connected(number, now))
-            if isinstance(message, (ReplicaAlive, AskTotal)):
+            if isinstance(message, (ReplicaAlive, TotalRequest)):
                 self._counts.update(number, message.counts)
                 one.heard.set()
             if isinstance(message, ReplicaAlive):
@@ -227,11 +243,12 @@ class Supervisor:
                 await self._carry_out(self._supervision.turned(number, message.number, now))
             elif isinstance(message, RouteKept):
                 await self._carry_out(self._supervision.kept(number, message.number, message.reason, now))
-            elif isinstance(message, AskTotal):
+            elif isinstance(message, TotalRequest):
                 self._background(self._tell_total(one))
         await self._reaped(number, one)
 
     async def _reaped(self, number: int, one: Supervised) -> None:
+        """Handle the end of a replica process."""
         one.line.close()
         ended = await one.process.ended()
         del self._processes[number]
@@ -243,7 +260,10 @@ class Supervisor:
         await self._carry_out(self._supervision.exited(number, how, time.monotonic()))
 
     async def _tell_total(self, asker: Supervised) -> None:
-        """Ask all others for their counts; those that do not answer are counted as they were last."""
+        """Request the counts of all other replicas, and send the sum to the asking one.
+
+        For replicas that do not answer in time, the last known counts are used.
+        """
         others = [one for one in self._processes.values() if one is not asker]
         for one in others:
             one.heard.clear()
@@ -253,16 +273,21 @@ class Supervisor:
         asker.line.send(TotalCounts(self._counts.total()))
 
     async def _tick(self) -> None:
+        """Advance the state machine periodically."""
         while not self._ended.is_set():
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
-            for number in list(self._starting):  # it waits for a place
+            for number in list(self._starting):  # waits for an agent
                 await self._carry_out(self._supervision.heard(number, True, now))
             await self._carry_out(self._supervision.tick(now))
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A listening socket. HopsmlError where the port is taken or the address is not this machine's."""
+    """Return a listening socket.
+
+    Raises:
+        HopsmlError: The port is in use, or the address is not this machine's.
+    """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
@@ -278,15 +303,21 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None:
-    """From the claim to its end."""
+    """Run the supervisor, from the claim of the name to its release.
+
+    Args:
+        folder: Folder of the serving.
+        announce: File descriptor for the announcement.
+        lifeline: File descriptor at whose end the supervisor stops; -1 for none.
+    """
     settings = decode_settings(folder.settings.read_bytes())
     loop = asyncio.get_running_loop()
     with contextlib.closing(bound(settings.host, settings.port)) as listener:
         port = listener.getsockname()[1]
-        await asyncio.to_thread(claims.claim, settings, port, folder)
+        await asyncio.to_thread(server_records.claim, settings, port, folder)
         try:
             threads = max(1, len(os.sched_getaffinity(0)) // settings.replicas)
-            hands = LocalHands(folder, listener, threads)
+            hands = LocalReplicaLauncher(folder, listener, threads)
             supervisor = Supervisor(settings, hands, listener.getsockname()[:2])
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, supervisor.stop)
@@ -294,7 +325,7 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
                 loop.add_reader(lifeline, _lost, loop, lifeline, supervisor)
             server = await asyncio.start_unix_server(_door(supervisor), "control")
             for door in server.sockets:
-                processes.wake_by(door)  # whoever knocks
+                processes.wake_by(door)  # a stopped supervisor continues when a client connects
             shipper = Shipper(folder, settings)
             shipping = asyncio.create_task(shipper.run())
             error = await supervisor.start()
@@ -308,22 +339,24 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
 
 
 def _lost(loop: asyncio.AbstractEventLoop, lifeline: int, supervisor: Supervisor) -> None:
+    """Stop the supervisor because its lifeline has ended."""
     loop.remove_reader(lifeline)
     supervisor.stop()
 
 
 def _release(settings: ServingSettings) -> None:
+    """Delete the server record; an error is logged."""
     try:
-        claims.release(settings)
+        server_records.release(settings)
     except StorageError as error:
-        log.warning("%s stays behind, which does no harm: %s", claims.url_of(settings), error)
+        log.warning("%s stays behind, which does no harm: %s", server_records.url_of(settings), error)
 
 
 def _door(supervisor: Supervisor) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Whoever may open the folder may ask."""
+    """Return the handler of the command socket; access to the folder is the authorization."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(reader, writer, Command)
+        line = JsonLinesConnection(reader, writer, Command)
         with contextlib.suppress(ConnectionError, msgspec.MsgspecError):
             while isinstance(command := await line.receive(), Command):
                 line.send(await supervisor.answer(command))
@@ -334,17 +367,18 @@ def _door(supervisor: Supervisor) -> Callable[[asyncio.StreamReader, asyncio.Str
 
 
 def _say(announce: int, answer: SupervisorAnswer) -> None:
-    with contextlib.suppress(OSError):  # whoever started it may be gone
+    """Write the announcement to its descriptor, and close that."""
+    with contextlib.suppress(OSError):  # the starting process may have ended
         os.write(announce, encode_line(answer))
     os.close(announce)
 
 
 def main(words: list[str]) -> None:
-    """The program."""
+    """Run the program with its command-line arguments."""
     folder, _, announce, lifeline = words
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     redact.clean_log("hopsml")
-    os.chdir(folder)  # its socket's path is short from here
+    os.chdir(folder)  # shortens the path of the socket
     with contextlib.suppress(FileNotFoundError):
         os.unlink("control")
     try:

@@ -1,4 +1,4 @@
-"""JSON values to checked arrays, and back; the message of what does not fit names the input and what it takes. Pure."""
+"""Conversion of JSON values to checked arrays and back; error messages name the input and its type. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hopsml.model.flavors.contract import MissingValues
     from hopsml.serving.trying import Arrays
 
-_FITTING = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "c": "fiuc"}  # kind of a dtype -> kinds that may become it
+_FITTING = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "c": "fiuc"}  # kind of a dtype -> kinds it may be made of
 _KINDS = {
     "f": "numbers",
     "i": "whole numbers",
@@ -28,9 +28,16 @@ TEXT = "str"
 
 
 def array_of(name: str, value: Any, tensor: TensorSpec, missing: MissingValues | None = None) -> NDArray[Any]:
-    """Convert nested lists to an array of the input's dtype and shape. Raises RequestRefused (400) if that fails.
+    """Convert nested lists to an array of the input's dtype and shape.
 
-    ``missing``: the replacements of null for a model that accepts missing values; None: there must be none.
+    Args:
+        name: Name of the input.
+        value: Nested lists, or a single value.
+        tensor: Dtype and shape of the input.
+        missing: Replacements of null for a model that accepts missing values; None if no value may be missing.
+
+    Raises:
+        RequestRefused: (400) The value does not fit.
     """
     import numpy as np
 
@@ -73,6 +80,7 @@ def _with_missing(
 
 
 def _cast(name: str, found: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:  # type: ignore[name-defined]  # noqa: F821
+    """Convert an array to a dtype, if no value is lost."""
     import numpy as np
 
     if found.size and found.dtype.kind not in _FITTING.get(wanted.kind, ""):
@@ -93,12 +101,12 @@ def _cast(name: str, found: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]
 
 
 def _of_texts(name: str, value: Any, missing: MissingValues | None) -> NDArray[Any]:
-    """Texts at any depth; ``{"b64": ...}`` stands for bytes, as TensorFlow Serving has it."""
+    """Return an array of texts from nested lists; ``{"b64": ...}`` denotes bytes, as in TensorFlow Serving."""
     import numpy as np
 
     try:
         found = np.asarray(_decoded(value), object)
-    except (ValueError, RecursionError):  # the latter: lists in lists, hundreds of them
+    except (ValueError, RecursionError):  # RecursionError: hundreds of nested lists
         raise bad_request(f"input '{name}': its rows differ in shape") from None
     if missing is not None:
         nulls = _nulls(found)
@@ -112,6 +120,7 @@ def _of_texts(name: str, value: Any, missing: MissingValues | None) -> NDArray[A
 
 
 def _decoded(value: Any) -> Any:
+    """Decode ``{"b64": ...}`` in nested lists."""
     import base64
     import binascii
 
@@ -126,7 +135,11 @@ def _decoded(value: Any) -> Any:
 
 
 def shaped(name: str, array: NDArray[Any], tensor: TensorSpec) -> NDArray[Any]:
-    """The array, if it has the shape that the input takes."""
+    """Return the array if it has the shape of the input.
+
+    Raises:
+        RequestRefused: (400) It has another shape, or no rows.
+    """
     fits = len(array.shape) == len(tensor.shape) and all(
         wanted in (None, size) for size, wanted in zip(array.shape, tensor.shape, strict=True)
     )
@@ -138,17 +151,21 @@ def shaped(name: str, array: NDArray[Any], tensor: TensorSpec) -> NDArray[Any]:
 
 
 def shape_text(shape: Iterable[int | None]) -> str:
-    """For instance ``(any, 64)``."""
+    """Return a shape as text, such as ``(any, 64)``."""
     return f"({', '.join('any' if size is None else str(size) for size in shape)})"
 
 
 def described(tensor: TensorSpec) -> str:
-    """For instance ``float32 (any, 64)``."""
+    """Return dtype and shape as text, such as ``float32 (any, 64)``."""
     return f"{tensor.dtype} {shape_text(tensor.shape)}"
 
 
 def check_names(given: Iterable[str], inputs: Mapping[str, TensorSpec]) -> None:
-    """RequestRefused (400) unless exactly the model's inputs are given."""
+    """Check that exactly the model's inputs are given.
+
+    Raises:
+        RequestRefused: (400) An input is unknown or missing.
+    """
     names = list(given)
     for name in names:
         if name not in inputs:
@@ -161,7 +178,11 @@ def check_names(given: Iterable[str], inputs: Mapping[str, TensorSpec]) -> None:
 
 
 def check_rows(arrays: Arrays) -> Arrays:
-    """The arrays, if all have as many rows as the first."""
+    """Return the arrays if all have the same number of rows.
+
+    Raises:
+        RequestRefused: (400) The numbers differ.
+    """
     first, rows = next(((name, len(array)) for name, array in arrays.items() if array.ndim), ("", 0))
     for name, array in arrays.items():
         if array.ndim and len(array) != rows:
@@ -172,11 +193,12 @@ def check_rows(arrays: Arrays) -> Arrays:
 
 
 def _listed(inputs: Mapping[str, TensorSpec]) -> str:
+    """Return the text that lists the inputs of the model."""
     return "the model takes " + ", ".join(f"{name} ({described(tensor)})" for name, tensor in inputs.items())
 
 
 def plain(array: NDArray[Any]) -> Any:
-    """An output as JSON can say it: numbers as they are, bytes as ``{"b64": ...}``, text as text."""
+    """Convert an output for JSON: numbers and texts unchanged, bytes that are not UTF-8 as ``{"b64": ...}``."""
     import numpy as np
 
     if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 and array.dtype != np.float16:
@@ -187,6 +209,7 @@ def plain(array: NDArray[Any]) -> Any:
 
 
 def _texts(value: Any) -> Any:
+    """Convert texts and bytes in nested lists for JSON."""
     import base64
 
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a server needs to know of a loaded model before it answers."""
+"""Checks of a loaded model before it answers requests."""
 
 from __future__ import annotations
 
@@ -11,24 +11,32 @@ if TYPE_CHECKING:
     from hopsml.model.flavors.contract import LoadedModel
 
 Arrays = dict[str, "NDArray[Any]"]
-_ABOUT_INPUTS = ("InvalidArgumentError", "InvalidArgument")  # TensorFlow's, ONNX Runtime's
+_ABOUT_INPUTS = ("InvalidArgumentError", "InvalidArgument")  # of TensorFlow and of ONNX Runtime
 
 
 def takes_batches(signature: Signature) -> bool:
-    """Whether rows of several requests may be handed over in one call: the first dimension is free everywhere."""
+    """Return True if rows of several requests can be computed in one call.
+
+    The first dimension of all inputs and outputs must be variable.
+    """
     shapes = [tensor.shape for tensor in (*signature.inputs.values(), *signature.outputs.values())]
     return bool(signature.inputs) and all(shape and shape[0] is None for shape in shapes)
 
 
 class IncompleteOutputs(Exception):
-    """The model does not give what its signature names."""
+    """Error for a model that does not return all outputs of its signature."""
 
 
 def try_out(model: LoadedModel) -> str:
-    """Call a model with a row, and with two where it takes batches: its first calls take longer than all others.
+    """Call a model with one row, and with two if it accepts batches, because first calls are slow.
 
-    Returns why it could not be called so, "" where it was: zeros may be nothing that it takes, such as a category that an
-    encoder has not seen. Raises IncompleteOutputs, and what the model raises for a reason of its own.
+    Returns:
+        The reason for which the model does not accept the row; "" if it does. Zeros may be invalid, such as a category
+        that an encoder has not seen.
+
+    Raises:
+        IncompleteOutputs: An output of the signature is missing.
+        Exception: Errors of the model that are not caused by the row.
     """
     row = trial_row(model.signature)
     try:
@@ -46,7 +54,7 @@ def try_out(model: LoadedModel) -> str:
 
 
 def trial_row(signature: Signature) -> Arrays:
-    """Zeros, or empty texts, for each input; every free size is 1."""
+    """Return zeros, or empty texts, for each input, with size 1 for variable dimensions."""
     import numpy as np
 
     def row(tensor: TensorSpec) -> NDArray[Any]:

@@ -26,7 +26,7 @@ PATIENCE_S = 60.0  # in addition to a profile's own seconds; an older request is
 TIMEOUT_S = 5.0  # of one read
 
 
-class ProfileWish(msgspec.Struct, frozen=True):
+class ProfileRequest(msgspec.Struct, frozen=True):
     """Request for a profile, and its state: "asked", "taking", "done" or "failed".
 
     ``answer`` is the profile's path below the run, or the error.
@@ -48,7 +48,7 @@ class ProfileWish(msgspec.Struct, frozen=True):
         return self.state in ("asked", "taking")
 
 
-def checked(rank: int, seconds: int, form: str, idle: bool = False) -> ProfileWish:
+def checked(rank: int, seconds: int, form: str, idle: bool = False) -> ProfileRequest:
     """Return a request of this user; raises ArgumentError for invalid values.
 
     Args:
@@ -64,10 +64,10 @@ def checked(rank: int, seconds: int, form: str, idle: bool = False) -> ProfileWi
     if form not in ENDINGS:
         raise ArgumentError(f"format={form[:40]!r}: it is one of {', '.join(ENDINGS)}")
     by = f"{settings.user_name()} on {platform.node()}"
-    return ProfileWish(secrets.token_hex(8), rank, seconds, form, idle, by, time.time())
+    return ProfileRequest(secrets.token_hex(8), rank, seconds, form, idle, by, time.time())
 
 
-def ask(directory: RunDir, wish: ProfileWish, now: float) -> None:
+def ask(directory: RunDir, wish: ProfileRequest, now: float) -> None:
     """Write a request into the run's directory.
 
     Raises:
@@ -83,22 +83,22 @@ def ask(directory: RunDir, wish: ProfileWish, now: float) -> None:
     _write(directory, wish)
 
 
-def read(directory: RunDir) -> ProfileWish | None:
+def read(directory: RunDir) -> ProfileRequest | None:
     """Return the newest request; None if there is none, or the file is invalid. Raises StorageError."""
     try:
-        return msgspec.convert(RunDir(directory.url, TIMEOUT_S).read_json(directory.profile_json), ProfileWish)
+        return msgspec.convert(RunDir(directory.url, TIMEOUT_S).read_json(directory.profile_json), ProfileRequest)
     except (PathNotFound, msgspec.ValidationError):
         return None
 
 
-def answer(directory: RunDir, wish: ProfileWish, state: str, text: str = "") -> None:
+def answer(directory: RunDir, wish: ProfileRequest, state: str, text: str = "") -> None:
     """Record the state of a request, unless another one has replaced it. Raises StorageError."""
     newest = read(directory)
     if newest is not None and newest.id == wish.id:
         _write(directory, msgspec.structs.replace(wish, state=state, answer=text))
 
 
-def path_of(wish: ProfileWish, now: float) -> str:
+def path_of(wish: ProfileRequest, now: float) -> str:
     """Return the path of a request's profile, relative to the run's directory."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     return f"profiles/rank-{wish.rank}-{moment}{ENDINGS[wish.format]}"
@@ -120,5 +120,5 @@ def trim(directory: RunDir) -> None:
         for_url(entry.url).delete(entry.url)
 
 
-def _write(directory: RunDir, wish: ProfileWish) -> None:
+def _write(directory: RunDir, wish: ProfileRequest) -> None:
     directory.write_json(directory.profile_json, msgspec.to_builtins(wish))

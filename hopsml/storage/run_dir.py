@@ -38,12 +38,12 @@ from pathlib import PurePath
 from typing import Any
 
 from hopsml import redact
-from hopsml.delivery import logger_aside
+from hopsml.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, PermissionRefused, StorageError
 from hopsml.storage import causes, durable, privacy, urls
 from hopsml.storage.filesystem import FileSystem, exists, for_url, read_record
 
-logger = logger_aside(__name__)
+logger = nonblocking_logger(__name__)
 
 _STEP = re.compile(r"^step-(\d{9,})$")
 _FIT = re.compile(r"^fit-([2-9]|[1-9]\d+)$")

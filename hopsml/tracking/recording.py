@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any
 
 from hopsml import redact
-from hopsml.delivery import logger_aside
+from hopsml.callbacks import nonblocking_logger
 from hopsml.errors import PathNotFound, SafeMode, StorageTimeout, StorageUnavailable
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import code, inputs, machine
 from hopsml.tracking.code import Code
 
-logger = logger_aside(__name__)
+logger = nonblocking_logger(__name__)
 
 JOIN_S = 60.0
 _STORE_IS_AWAY = (SafeMode, StorageTimeout, StorageUnavailable)

@@ -17,10 +17,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 from hopsml import settings
-from hopsml.cluster.worker import in_force, server_guard
+from hopsml.cluster.worker import collective_stats, server_guard
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext, current
 from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveTimeout
-from hopsml.training.elastic import mending
+from hopsml.training.elastic import reconfiguration
 from hopsml.training.elastic.pause_point import PausePoint
 
 if TYPE_CHECKING:
@@ -164,10 +164,12 @@ def group(timeout_s: float = 0.0) -> Group | None:
             formed = _form(context, context.collective, timeout_s)
             _place = context.rank, context.world_size
             _group = formed
-            in_force.formed("hopsml", context.world_size)
+            collective_stats.formed("hopsml", context.world_size)
             atexit.register(formed.end, "the worker's function has ended")
             if context.mends is not None:
-                _pause_point = mending.watch(formed, context.mends, lambda changed: _reform(formed, changed), _fixed)
+                _pause_point = reconfiguration.watch(
+                    formed, context.mends, lambda changed: _reform(formed, changed), _fixed
+                )
         return _group
 
 
@@ -330,7 +332,7 @@ def _reform(formed: Group, context: WorkerContext) -> None:
     assert context.collective is not None
     if _needs_all:
         raise CollectiveChanged(_needs_all)
-    formed.reform(**_seated(context, context.collective), form_timeout_s=mending.REFORM_S)
+    formed.reform(**_seated(context, context.collective), form_timeout_s=reconfiguration.REFORM_S)
 
 
 def _seated(context: WorkerContext, seat: CollectiveSeat) -> dict[str, Any]:

@@ -38,7 +38,7 @@ WITHOUT_CHECKPOINTS = (
 _EVENTS, _OURS = "events.out.tfevents.", ".evaluation"
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class CheckpointEvaluation(msgspec.Struct, frozen=True):
     """Result of one checkpoint: its metrics, or the reason why it could not be evaluated."""
 
     step: int
@@ -48,7 +48,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 # Builds the decoder here, so that threads may convert at the same time (tests/test_decoders.py).
-msgspec.convert({"step": 0}, Judgement)
+msgspec.convert({"step": 0}, CheckpointEvaluation)
 
 
 # ------------------------------------------------------------------------------------------ pure
@@ -66,21 +66,21 @@ def due(steps: Sequence[int], judged: Collection[int], order: str) -> int | None
     return None if not left else left[-1 if order == "newest" else 0]
 
 
-def best_of(judgements: Collection[Judgement], asked: Evaluation) -> Judgement | None:
+def best_of(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> CheckpointEvaluation | None:
     """Return the result with the best value of the metric, the earliest of equals; None if no value is a number."""
     sign = 1 if asked.direction == "max" else -1
     known = [(sign * value, -one.step, one) for one in judgements if (value := _value(one, asked)) is not None]
     return max(known, key=lambda entry: entry[:2])[2] if known else None
 
 
-def stagnates(judgements: Collection[Judgement], asked: Evaluation) -> bool:
+def stagnates(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> bool:
     """Return True if ``patience`` checkpoints after the best one have been evaluated and none was better."""
     best = best_of(judgements, asked)
     behind = [one for one in judgements if best is not None and one.step > best.step and not one.problem]
     return asked.patience is not None and len(behind) >= asked.patience
 
 
-def without_metric(judgements: Collection[Judgement], asked: Evaluation) -> str:
+def without_metric(judgements: Collection[CheckpointEvaluation], asked: Evaluation) -> str:
     """Build the error message for evaluated checkpoints that all lack the requested metric; "" if one has it."""
     judged = [one for one in judgements if not one.problem]
     if not judged or best_of(judged, asked) is not None:
@@ -99,7 +99,7 @@ def without_metric(judgements: Collection[Judgement], asked: Evaluation) -> str:
     )
 
 
-def nothing_evaluated(judgements: Collection[Judgement], run: str) -> str:
+def nothing_evaluated(judgements: Collection[CheckpointEvaluation], run: str) -> str:
     """Return why no checkpoint of an ended run was evaluated; "" if one was."""
     if not judgements:
         return f"{run} has no complete checkpoint, so nothing was evaluated: {WITHOUT_CHECKPOINTS}"
@@ -112,7 +112,9 @@ def nothing_evaluated(judgements: Collection[Judgement], run: str) -> str:
     return ""
 
 
-def told(judgement: Judgement, judgements: Collection[Judgement], asked: Evaluation) -> dict[str, Any]:
+def told(
+    judgement: CheckpointEvaluation, judgements: Collection[CheckpointEvaluation], asked: Evaluation
+) -> dict[str, Any]:
     """Return the reported values of a checkpoint: its metrics, and ``best_step``.
 
     ``best_step`` is the step of the best evaluated checkpoint up to this one.
@@ -121,7 +123,7 @@ def told(judgement: Judgement, judgements: Collection[Judgement], asked: Evaluat
     return {**({} if best is None else {"best_step": best.step}), **judgement.metrics}
 
 
-def _value(one: Judgement, asked: Evaluation) -> float | None:
+def _value(one: CheckpointEvaluation, asked: Evaluation) -> float | None:
     """Return the compared metric of a result; None if it is missing or not finite."""
     value = one.metrics.get(asked.metric)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
@@ -143,7 +145,7 @@ def is_lost(lives: bool | None, sign_s: float | None, quiet_s: float) -> bool:
 # ------------------------------------------------------------------------------------------ on the store
 
 
-class Facts:
+class EvaluationStore:
     """Files of one named evaluation of a run: their location, and how to read them."""
 
     def __init__(self, run: RunDir, name: str = FIRST_EVALUATION) -> None:
@@ -160,11 +162,11 @@ class Facts:
         except PathNotFound:
             return {}
 
-    def written(self) -> list[Judgement]:
+    def written(self) -> list[CheckpointEvaluation]:
         """Return the stored results in order of their steps; raise StorageError if they cannot be read."""
         names = [one for one in _names(self.folder) if step_of(one.removesuffix(".json")) is not None]
         read = [self.run.read_json(urls.join(self.folder, name)) for name in sorted(names)]
-        return [msgspec.convert(one, Judgement) for one in read]
+        return [msgspec.convert(one, CheckpointEvaluation) for one in read]
 
 
 def called(function: Callable[..., Any]) -> str:
@@ -250,9 +252,9 @@ class Evaluator:
         assert context.spec.evaluation is not None
         self.asked = context.spec.evaluation
         self._run = RunDir(self.asked.run, context.spec.storage_timeout_s)
-        self._facts = Facts(self._run, self.asked.name)
+        self._facts = EvaluationStore(self._run, self.asked.name)
         self._watch = DriverWatch(self._run)
-        self._best_written: Judgement | None = None
+        self._best_written: CheckpointEvaluation | None = None
         self._failed: dict[int, float] = {}  # steps whose checkpoint could not be read, with the version that failed
         self._has_warned = False
         self.is_calling = False  # while True, an error comes from the user's function
@@ -313,7 +315,7 @@ class Evaluator:
         except PathNotFound:
             return 0.0
 
-    def _judge(self, step: int) -> Judgement:
+    def _judge(self, step: int) -> CheckpointEvaluation:
         """Fetch a checkpoint and call the user's function for it."""
         folder = self._context.work_dir.parent / "evaluated" / step_name(step)
         began, version = time.monotonic(), self._version(step)
@@ -325,16 +327,16 @@ class Evaluator:
             checkpoints.CorruptCheckpoint,
         ) as error:  # its run retains a few checkpoints only, and has deleted this one in between
             self._failed[step] = version
-            return Judgement(step, problem=str(error))
+            return CheckpointEvaluation(step, problem=str(error))
         self.is_calling = True
         try:
             value = self._function(folder, **self._arguments)
             self.is_calling = False
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        return Judgement(step, _metrics(value), time.monotonic() - began)
+        return CheckpointEvaluation(step, _metrics(value), time.monotonic() - began)
 
-    def _note(self, judgement: Judgement) -> None:
+    def _note(self, judgement: CheckpointEvaluation) -> None:
         """Store a result once, report it to the driver, and cancel a training that no longer improves."""
         name = urls.join(self._facts.folder, f"{step_name(judgement.step)}.json")
         try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hopsml import proxies
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
@@ -34,7 +34,7 @@ def prepare(context: WorkerContext) -> None:
     begin = functools.partial(_begin, jax.distributed.initialize, context)
     if context.world_size > 1:
         begin()
-        in_force.formed("jax", context.world_size)
+        collective_stats.formed("jax", context.world_size)
     _accept_repetition(context, begin)
 
 

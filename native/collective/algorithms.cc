@@ -5,19 +5,21 @@
 namespace hopsml {
 namespace {
 
-/* Up to here an array goes whole: a message more costs what its bytes cost. */
+/* Arrays up to this size are sent whole: one message more costs as much as its bytes. */
 constexpr size_t kSmall = 16 << 10;        /* bytes */
-constexpr size_t kMostGathered = 64 << 10; /* bytes that one member gets in all where everything goes to everybody */
+constexpr size_t kMostGathered = 64 << 10; /* bytes that one member receives in all if all members send to all */
 
-/* Measured between hosts at 1 Gbit/s, 0.1 and 1 ms apart (benchmarks/results/network.md). Where more than a few send to one at
- * once, queues overflow, the more the larger what they send; a ring has one sender for each, but many steps. */
+/* Measured between hosts at 1 Gbit/s, 0.1 and 1 ms apart (benchmarks/results/network.md). If more than a few members
+ * send to one at once, queues overflow, the more the larger the messages; in a ring each has one sender, but there are
+ * many steps. */
 constexpr size_t kFew = 4;                 /* members that may always exchange directly */
-constexpr size_t kWorthARound = 128 << 10; /* bytes for each member, from which on a ring of more is worth its steps */
-constexpr size_t kMany = 16;               /* members of whom more never exchange directly */
-constexpr size_t kTiny = 2 << 10;          /* bytes that so many as that may */
-constexpr size_t kUneven = 8;              /* members beyond a power of two: of more small arrays still go in pairs */
+constexpr size_t kWorthARound = 128 << 10; /* bytes per member above which a ring of more members is worth its steps */
+constexpr size_t kMany = 16;               /* more members than this never exchange directly */
+constexpr size_t kTiny = 2 << 10;          /* bytes up to which that many members exchange directly */
+/* members beyond a power of two: above this number small arrays still use the pairwise algorithm */
+constexpr size_t kUneven = 8;
 
-/* Every member that adds rounds to 16 bits: that happens once, or not at all. */
+/* Each member that adds rounds to 16 bits, so a value must be added once only. */
 bool is_rounded_on_its_way(const CallHeader& header) {
   return header.wire != HOPSML_WIRE_SAME || header.type == HOPSML_FLOAT16 || header.type == HOPSML_BFLOAT16;
 }

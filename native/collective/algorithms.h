@@ -1,4 +1,4 @@
-/* Which way data takes over sockets. */
+/* Algorithms by which data is exchanged over sockets. */
 #ifndef HOPSML_COLLECTIVE_ALGORITHMS_H
 #define HOPSML_COLLECTIVE_ALGORITHMS_H
 
@@ -7,16 +7,16 @@
 namespace hopsml {
 
 enum class Algorithm : uint8_t {
-  kGathered, /* everything to everybody, who all reduce it */
-  kDirect,   /* each part to its owner, who reduces it and sends it to all */
+  kGathered, /* all send everything to all, and all reduce it */
+  kDirect,   /* each part is sent to its owner, which reduces it and sends it to all */
   kDoubled,  /* in pairs, whole arrays */
   kHalved,   /* in pairs, halves */
-  kRing,     /* round all members */
+  kRing,     /* around the ring of all members */
 };
 
-/* For this call of so many members, who all find the same; `asked`: what the group was formed with. */
+/* Returns the algorithm for this call with so many members, the same on all of them; `asked`: the group's setting. */
 Algorithm algorithm_for(hopsml_algorithm asked, const Call& call, size_t members);
-/* The call as its members tell each other of it. */
+/* Returns the call as its members send it to each other. */
 Call on_its_way(const Call& call, Algorithm algorithm);
 
 }  // namespace hopsml

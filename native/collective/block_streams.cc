@@ -5,7 +5,7 @@
 namespace hopsml {
 namespace {
 
-constexpr size_t kAtOnce = 16 * kWireBlock; /* elements: in a near cache still, and few calls of the system */
+constexpr size_t kAtOnce = 16 * kWireBlock; /* elements: they fit into a near cache, and need few system calls */
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-/* float32 elements that travel in blocks of 16 bits (wire_formats.h), several blocks to each call of the system. */
+/* float32 elements sent in blocks of 16 bits (wire_formats.h), with several blocks per system call. */
 #ifndef HOPSML_COLLECTIVE_BLOCK_STREAMS_H
 #define HOPSML_COLLECTIVE_BLOCK_STREAMS_H
 
@@ -7,15 +7,15 @@
 
 namespace hopsml {
 
-/* Blocks on their way in. */
+/* Blocks that are being received. */
 class IncomingBlocks {
  public:
   IncomingBlocks(hopsml_wire wire, size_t count);
 
-  /* Where bytes can come in, of so many elements at most. */
+  /* Returns where bytes of at most so many elements can be received. */
   Span room(size_t most);
   void came(size_t size) { held_ += size; }
-  /* Puts the next block there once it is whole; how many elements it has, 0 while it is not whole. */
+  /* Decodes the next block to `elements` if it is complete; returns its number of elements, 0 if it is incomplete. */
   size_t take(float* elements);
   bool done() const { return left_ == 0; }
 
@@ -23,7 +23,7 @@ class IncomingBlocks {
   hopsml_wire wire_;
   size_t left_; /* elements */
   std::vector<uint8_t> bytes_;
-  size_t at_ = 0, held_ = 0; /* of the bytes: those that are decoded, and those that have come */
+  size_t at_ = 0, held_ = 0; /* bytes: decoded, and received */
 };
 
 class EncodingSource : public Source {
@@ -39,7 +39,7 @@ class EncodingSource : public Source {
   const float* elements_;
   size_t left_;
   std::vector<uint8_t> bytes_;
-  size_t at_ = 0, held_ = 0; /* of the bytes: those that have gone, and those that are encoded */
+  size_t at_ = 0, held_ = 0; /* bytes: sent, and encoded */
 };
 
 class DecodingSink : public Sink {

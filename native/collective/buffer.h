@@ -1,4 +1,4 @@
-/* Memory that is kept for the next call: the system would have to find and clear it each time. */
+/* Memory that is reused by the next call, as the system would have to find and clear it each time. */
 #ifndef HOPSML_COLLECTIVE_BUFFER_H
 #define HOPSML_COLLECTIVE_BUFFER_H
 
@@ -10,7 +10,7 @@ namespace hopsml {
 
 class Buffer {
  public:
-  /* At least so many bytes, of any content; what was here is lost where that is more than before. */
+  /* Returns at least so many bytes of any content; growing discards the previous content. */
   uint8_t* of(size_t size) {
     if (size > size_) {
       memory_.reset();

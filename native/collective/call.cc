@@ -56,7 +56,7 @@ CallHeader call_header(Operation operation, uint64_t count, hopsml_type type, ho
   return header;
 }
 
-/* By whole words: of each call so many headers are compared as there are members. */
+/* Compares whole words: each call compares as many headers as there are members. */
 bool same_call(const CallHeader& a, const CallHeader& b) {
   constexpr size_t kWords = sizeof(CallHeader) / sizeof(uint64_t);
   constexpr uint64_t kWithoutPause = ~uint64_t{0} >> 8;

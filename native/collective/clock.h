@@ -1,4 +1,4 @@
-/* Seconds of the monotonic clock, and the time until which one waits. */
+/* Seconds of the monotonic clock, and deadlines. */
 #ifndef HOPSML_COLLECTIVE_CLOCK_H
 #define HOPSML_COLLECTIVE_CLOCK_H
 
@@ -18,7 +18,7 @@ inline double now() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-/* Milliseconds until `when`, as poll() wants them: rounded up, at least 0 and at most a minute. */
+/* Returns the milliseconds until `when` for poll(): rounded up, at least 0 and at most a minute. */
 inline int milliseconds_until(double when) {
   return int(std::ceil(1e3 * std::min(60.0, std::max(0.0, when - now()))));
 }

@@ -1,4 +1,4 @@
-/* The C interface: checks what it is given, and lets no exception out. */
+/* The C interface: checks its arguments, and converts exceptions into statuses. */
 #include "collective.h"
 
 #include <cstdio>
@@ -25,7 +25,7 @@ void say(char* error, size_t error_size, const std::string& text) {
   if (error != nullptr && error_size > 0) std::snprintf(error, error_size, "%s", text.c_str());
 }
 
-/* What is wrong with these options; empty: nothing. */
+/* Returns what is wrong with these options; empty: nothing. */
 std::string problem_of(const hopsml_options* options) {
   if (options == nullptr || options->struct_size < sizeof(hopsml_options)) return "options of another version of the library";
   if (options->size < 1 || options->rank < 0 || options->rank >= options->size) return "no such rank in a group of this size";
@@ -43,7 +43,7 @@ bool overlap(const void* a, uint64_t a_size, const void* b, uint64_t b_size) {
   return a != b && x < y + b_size && y < x + a_size;
 }
 
-/* What the operations have in common. */
+/* Arguments that all operations have in common. */
 struct Arguments {
   uint64_t count;
   hopsml_type type;
@@ -78,7 +78,7 @@ hopsml_status perform(hopsml_group* group, Operation operation, const Arguments&
   return group->perform(request);
 }
 
-/* Does what finds members, lets no exception out, and closes the listener whatever comes of it. */
+/* Runs `work`, which connects members; converts exceptions, and closes the listener in any case. */
 template <typename F>
 hopsml_status with_members(const hopsml_options* options, std::string problem, char* error, size_t error_size, F work) {
   hopsml_status status = problem.empty() ? HOPSML_OK : HOPSML_ARGUMENT;
@@ -97,7 +97,7 @@ hopsml_status with_members(const hopsml_options* options, std::string problem, c
   return status;
 }
 
-hopsml_group* current = nullptr; /* under fork_mutex() */
+hopsml_group* current = nullptr; /* protected by fork_mutex() */
 
 }  // namespace
 
@@ -166,7 +166,7 @@ HOPSML_PUBLIC void hopsml_end(hopsml_group* group, const char* why) {
 }
 
 HOPSML_PUBLIC void hopsml_release(hopsml_group* group) {
-  /* What a fork inherited is left: threads that its parent had in the group would seem to be in it for ever. */
+  /* An inherited group is not freed in a fork: threads of the parent would seem to be in it forever. */
   if (group != nullptr && group->references.fetch_sub(1) == 1 && !group->forked()) delete group;
 }
 

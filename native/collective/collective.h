@@ -1,18 +1,18 @@
 /* Collective operations between the processes of one group.
  *
- * The plain C interface of libhopsml_collective.so. It knows no framework: buffers are plain memory of this process.
- * Who is in a group changes with its generation alone: by another group, or, of a resumable one, by hopsml_reform.
+ * The plain C interface of libhopsml_collective.so. It depends on no framework: buffers are plain memory of this
+ * process. The members of a group change only with its generation: by forming another group, or, for a resumable one,
+ * by hopsml_reform.
  *
- * Calls of one group are made in the same order by all of its members, one after the other; calls from several threads are
- * put in a row. Each call tells the others what it is (operation, type, number of elements, name): where they differ all
- * members get HOPSML_MISMATCH, with the rank and the names, and never a wrong sum. Every call ends: with its result, at the
- * group's deadline, or as soon as a member is lost, with that member's rank. The first that fails ends the group: all further
- * ones of all members fail with the same status, HOPSML_ARGUMENT and HOPSML_CHANGED excepted.
+ * All members of a group make the same calls in the same order, one after the other; calls from several threads are
+ * serialized. Each call sends its description to the others (operation, type, number of elements, name): if they
+ * differ, all members get HOPSML_MISMATCH, with the rank and the names, and never a wrong sum. Every call ends: with
+ * its result, at the group's deadline, or as soon as a member is lost, with that member's rank. The first failure ends
+ * the group: all further calls of all members fail with the same status, except for HOPSML_ARGUMENT and HOPSML_CHANGED.
  *
- * In a resumable group a loss (HOPSML_PEER_LOST, HOPSML_DEADLINE) is no failure: calls wait, until hopsml_reform lets them go on
- * with other members, or hopsml_end ends them. Whoever was in a call then either has its result, on all members, or makes it
- * again, on all members; nobody notices but by the time, the size, and HOPSML_CHANGED.
- */
+ * In a resumable group a loss (HOPSML_PEER_LOST, HOPSML_DEADLINE) is no failure: calls wait until hopsml_reform lets
+ * them continue with other members, or hopsml_end ends them. An interrupted call then either has its result, on all
+ * members, or is repeated on all members; callers notice only the time, the size, and HOPSML_CHANGED. */
 #ifndef HOPSML_COLLECTIVE_H
 #define HOPSML_COLLECTIVE_H
 
@@ -27,16 +27,18 @@ typedef struct hopsml_group hopsml_group;
 
 typedef enum {
   HOPSML_OK = 0,
-  HOPSML_PEER_LOST = 1, /* a member has ended or cannot be reached; hopsml_lost_rank says which */
-  HOPSML_DEADLINE = 2,  /* a member took no part in time; hopsml_lost_rank says which is waited for */
+  HOPSML_PEER_LOST = 1, /* a member has ended or is unreachable; hopsml_lost_rank returns its rank */
+  HOPSML_DEADLINE = 2,  /* a member took no part in time; hopsml_lost_rank returns the rank that is waited for */
   HOPSML_MISMATCH = 3,  /* members called different operations */
-  HOPSML_REFUSED = 4,   /* somebody does not know the group's secret, is of another generation, does not encrypt, or has
-                           changed what was encrypted */
-  HOPSML_ARGUMENT = 5,  /* this call has no meaning */
+  /* a peer does not know the group's secret, is of another generation, does not encrypt, or has changed encrypted data
+   */
+  HOPSML_REFUSED = 4,
+  HOPSML_ARGUMENT = 5,  /* the arguments of this call are invalid */
   HOPSML_SYSTEM = 6,    /* the system refused memory, a socket or a thread */
-  HOPSML_ENDED = 7,     /* this group was ended here: hopsml_end, or a fork */
-  HOPSML_CHANGED = 8,   /* the group has other members than the caller reckons with; nothing was done, and `in` is as it was */
-  HOPSML_UNAVAILABLE = 9 /* this machine has nothing to encrypt with */
+  HOPSML_ENDED = 7,     /* this group was ended in this process: hopsml_end, or a fork */
+  /* the group has other members than the caller assumed; nothing was done, and `in` is unchanged */
+  HOPSML_CHANGED = 8,
+  HOPSML_UNAVAILABLE = 9 /* this machine has no library for encryption */
 } hopsml_status;
 
 typedef enum {
@@ -51,13 +53,14 @@ typedef enum {
 
 typedef enum { HOPSML_SUM = 0, HOPSML_MEAN = 1, HOPSML_MIN = 2, HOPSML_MAX = 3 } hopsml_reduction;
 
-/* Of what is sent between machines, where elements are HOPSML_FLOAT32; sums are made in float32 all the same, and what stays in
- * shared memory, or is small, is not rounded. HOPSML_WIRE_FLOAT16 is scaled in blocks: nothing finite overflows. */
+/* Format of HOPSML_FLOAT32 elements between machines; sums are made in float32 all the same, and data that stays in
+ * shared memory, or is small, is not rounded. HOPSML_WIRE_FLOAT16 is scaled in blocks: no finite value overflows. */
 typedef enum { HOPSML_WIRE_SAME = 0, HOPSML_WIRE_FLOAT16 = 1, HOPSML_WIRE_BFLOAT16 = 2 } hopsml_wire;
 
-/* How all-reduces go over sockets. AUTO: by the size and the number of members. DIRECT: each member exchanges with each other
- * one. PAIRWISE: in pairs, in as many steps as the number has binary digits. RING: each with its neighbours in rank order. What
- * has 16 bits, or is sent in 16 bits, goes directly: it would be rounded in each step. */
+/* Algorithms of all-reduces over sockets. AUTO: chosen by the size and the number of members. DIRECT: each member
+ * exchanges with each other one. PAIRWISE: in pairs, in as many steps as the number has binary digits. RING: each with
+ * its neighbours in rank order. Elements of 16 bits, or sent in 16 bits, always use DIRECT: they would be rounded in
+ * each step. */
 typedef enum { HOPSML_AUTO = 0, HOPSML_DIRECT = 1, HOPSML_PAIRWISE = 2, HOPSML_RING = 3 } hopsml_algorithm;
 
 typedef struct {
@@ -65,74 +68,86 @@ typedef struct {
   int32_t rank;
   int32_t size;
   const char* const* addresses; /* "host:port" of every rank, in ring order; [::1]:port for IPv6 */
-  const char* const* hosts;     /* a name of every rank's machine: equal ones try shared memory; NULL: sockets alone */
-  int32_t listener;             /* a socket that listens on addresses[rank], taken over whatever comes of it; -1: one is made */
-  uint64_t generation;          /* members of another one are refused */
-  const uint8_t* secret;        /* that members prove to each other, before anything else is said; never sent */
+  /* a name for every rank's machine: ranks with equal names try shared memory; NULL: sockets only */
+  const char* const* hosts;
+  /* a socket that listens on addresses[rank], owned by the library in any case; -1: the library makes one */
+  int32_t listener;
+  uint64_t generation;          /* members of another generation are refused */
+  const uint8_t* secret;        /* members prove it to each other before anything else is read; it is never sent */
   size_t secret_size;           /* at least 16 bytes */
-  double form_timeout_s;        /* for all members to find each other */
-  double timeout_s;             /* of an operation, from its call here; 0: none, losses are noticed all the same */
-  int32_t resumable;            /* 1: a loss does not end the group: calls wait for hopsml_reform; the same on all members */
-  double network_timeout_s;     /* without an answer of a member's machine, and it is lost; at least 1; 0: 15 */
+  double form_timeout_s;        /* time limit for connecting all members */
+  /* time limit of an operation, from its call on this member; 0: none, but losses are noticed all the same */
+  double timeout_s;
+  /* 1: a loss does not end the group, and calls wait for hopsml_reform; the same on all members */
+  int32_t resumable;
+  /* a member counts as lost if its machine sends no response for this time; at least 1; 0: 15 */
+  double network_timeout_s;
   int32_t algorithm;            /* a hopsml_algorithm, the same for all members */
-  int32_t guest;                /* 1: what this group calls counts for nobody: its first reform lets it in as a newcomer */
-  int32_t encryption;           /* 1: what goes over sockets is encrypted and cannot be changed under way, or the group does not
-                                   form; the same on all members. What stays in shared memory is as it is */
+  /* 1: calls of this group are not counted, and its first reform admits it to another group as a newcomer */
+  int32_t guest;
+  /* 1: data over sockets is encrypted and authenticated, or the group does not form; the same on all members. Shared
+   * memory is not encrypted */
+  int32_t encryption;
 } hopsml_options;
 
-/* Forms the group: returns when this member is connected with those that it needs. `error` gets a sentence (ends in 0). */
+/* Forms the group: returns when this member is connected with those that it needs. On failure a sentence is written to
+ * `error`. */
 hopsml_status hopsml_form(const hopsml_options* options, hopsml_group** group, char* error, size_t error_size);
 
-/* Those of the newest generation. Who wants several of them that belong together asks for the generation before and after. */
+/* Properties of the newest generation. To get consistent values of several, compare the generation before and after. */
 int32_t hopsml_rank(const hopsml_group* group);
 int32_t hopsml_size(const hopsml_group* group);
 uint64_t hopsml_generation(const hopsml_group* group);
 int32_t hopsml_resumable(const hopsml_group* group);
 
-/* Lets a resumable group go on with other members, from another thread than those that make calls.
+/* Lets a resumable group continue with other members; called from a thread that makes no operations.
  *
- * `options`: this member's new rank, the new members, a higher generation, its secret; `resumable` and `guest` are not looked at.
- * All members of the new generation call it, or, newcomers, hopsml_form; or hopsml_reform of a group that they formed as a guest,
- * by themselves, which keeps what a framework has built on it. A call under way is interrupted as if a member had been lost (also
- * where none was: one may be frozen). When the new generation stands its members tell each other where they are:
+ * `options`: this member's new rank, the new members, a higher generation, its secret; `resumable` and `guest` are
+ * ignored. All members of the new generation call it; newcomers call hopsml_form, or hopsml_reform of a group that they
+ * formed alone as a guest, which preserves what a framework has built on it. A call in progress is interrupted as if a
+ * member had been lost (even if none was: one may be frozen). Once the new generation is formed, its members exchange
+ * their positions:
  *
- *  - the interrupted call is complete where every member that was in the old generation has its whole result; it returns
- *    HOPSML_OK on all of them. Else all of them make it again, with the new members; a mean is that of those.
- *  - what depends on who is a member (all_gather, reduce_scatter, broadcast) is not made again but returns HOPSML_CHANGED.
- *  - newcomers have no interrupted call. Their first call is the next one of the group, and that is the one that the others
- *    make again, where there is one: so let newcomers in where all have paused.
+ * - the interrupted call is complete if every member of the old generation has its whole result; it returns HOPSML_OK
+ *   on all of them. Otherwise all of them repeat it with the new members; a mean is over those.
+ * - an operation that depends on the members (all_gather, reduce_scatter, broadcast) is not repeated but returns
+ *   HOPSML_CHANGED.
+ * - newcomers have no interrupted call. Their first call is the next one of the group, which is the one that the others
+ *   repeat, if there is one: so admit newcomers when all have paused.
  *
- * Returns when this is settled. HOPSML_MISMATCH: a member cannot go on with the others, as these have made calls without it.
- * HOPSML_CHANGED: another thread has asked for a generation that is higher still, which ends this one. On any failure but HOPSML_ARGUMENT (which changes nothing) the group waits for another reform, or its end. */
+ * Returns when this is settled. HOPSML_MISMATCH: a member cannot continue with the others, as these have made calls
+ * without it. HOPSML_CHANGED: another thread has requested a still higher generation, which ends this one. After any
+ * failure except HOPSML_ARGUMENT (which changes nothing) the group waits for another reform, or its end. */
 hopsml_status hopsml_reform(hopsml_group* group, const hopsml_options* options, char* error, size_t error_size);
-/* Whether operations wait for hopsml_reform, as a member was lost (hopsml_lost_rank and hopsml_problem say whom), or as one has
- * failed. A loss is noticed in calls: a member that makes none waits for nothing. */
+/* Returns whether operations wait for hopsml_reform, because a member was lost (see hopsml_lost_rank and
+ * hopsml_problem) or a reform has failed. A loss is noticed in calls: a member that makes none does not wait. */
 int32_t hopsml_waiting(const hopsml_group* group);
-/* The generation that has made the last call that is complete here, or the one that was formed, before any. Between two calls
- * that is the same on all members, while the newest generation may be news to some of them and not to others. */
+/* Returns the generation that made the last complete call of this member, or the one that was formed, before any call.
+ * Between two calls this is the same on all members, while some may not know the newest generation yet. */
 uint64_t hopsml_made_in(const hopsml_group* group);
 
-/* Asks all members of a resumable group to stop at the same place. Every call carries whether any member has asked before it
- * began there; from the return of the first one that does, hopsml_pause_agreed is 1, on all members. A reform clears both: who
- * acts on it looks again after a reform, for a member may have been lost amid that very call. */
+/* Asks all members of a resumable group to pause at the same point. Every call carries whether any member has asked
+ * before it began there; after the return of the first one that does, hopsml_pause_agreed is 1, on all members. A
+ * reform clears both: a caller that acts on it checks again after a reform, as a member may have been lost during that
+ * very call. */
 void hopsml_ask_pause(hopsml_group* group);
 int32_t hopsml_pause_agreed(const hopsml_group* group);
 
-/* The operations. `in` and `out` may be the same memory. `name`: what it is to people, for messages and the comparison. What
- * HOPSML_ARGUMENT refuses was told to nobody, and harms nothing. `generation`, of those whose buffers or arguments depend on who
- * is a member: the one for which they were made, hopsml_generation asked for before hopsml_size and hopsml_rank; when it is
- * another one by now, also since a loss amid the call, that is HOPSML_CHANGED, and the caller makes the call anew, with buffers
- * for the members of now. (`root` counts among those, too: the process that it meant before may be gone, or have another rank.)
+/* The operations. `in` and `out` may be the same memory. `name`: a readable name, for messages and the comparison. A
+ * call that HOPSML_ARGUMENT refuses was not sent to the others, and does no harm. `generation`, of operations whose
+ * buffers or arguments depend on the members: the one for which they were prepared, from hopsml_generation called
+ * before hopsml_size and hopsml_rank. If it is outdated, also because of a loss during the call, the result is
+ * HOPSML_CHANGED, and the caller prepares the buffers for the present members and calls again. (`root` is such an
+ * argument, too: the process may have ended, or have another rank.)
  *
  * all_reduce      out[count] = the reduction of all members' in[count]; equal to the last bit on all of them. The order of the
- *                 sum depends on the way that it goes, so on the size and the number of members. Sums of integers wrap around,
- *                 and their mean is the sum divided, toward zero; the least of anything and NaN is NaN; 16-bit floats are summed
+ *                 sum depends on the algorithm, and so on the size and the number of members. Sums of integers wrap around,
+ *                 and their mean is the sum divided, toward zero; minimum and maximum with NaN are NaN; 16-bit floats are summed
  *                 as float32
  * all_gather      out[size * count] = the members' in[count], in rank order
  * broadcast       out[count] = in[count] of `root`
  * reduce_scatter  out[count] = this rank's part of the reduction of all members' in[size * count]
- * barrier         returns when all have called it
- */
+ * barrier         returns when all have called it */
 hopsml_status hopsml_all_reduce(hopsml_group* group, const void* in, void* out, uint64_t count, hopsml_type type,
                                 hopsml_reduction reduction, hopsml_wire wire, const char* name);
 hopsml_status hopsml_all_gather(hopsml_group* group, const void* in, void* out, uint64_t count, hopsml_type type,
@@ -143,18 +158,19 @@ hopsml_status hopsml_reduce_scatter(hopsml_group* group, const void* in, void* o
                                     hopsml_reduction reduction, uint64_t generation, const char* name);
 hopsml_status hopsml_barrier(hopsml_group* group, const char* name);
 
-/* Why operations of this group fail, or wait; "" while they do not. Valid until this thread asks again. */
+/* Returns why operations of this group fail, or wait; "" if they do not. Valid until this thread calls it again. */
 const char* hopsml_problem(const hopsml_group* group);
-/* The rank that was lost or is waited for; -1 for none. */
+/* Returns the rank that was lost or is waited for; -1 for none. */
 int32_t hopsml_lost_rank(const hopsml_group* group);
 
-/* Ends the group here, from any thread: operations under way return HOPSML_ENDED, the other members HOPSML_PEER_LOST. */
+/* Ends the group on this member, from any thread: its operations return HOPSML_ENDED, those of others HOPSML_PEER_LOST.
+ */
 void hopsml_end(hopsml_group* group, const char* why);
-/* Gives back what hopsml_form or hopsml_current returned; the last one closes sockets and memory. */
+/* Releases what hopsml_form or hopsml_current returned; the last release closes sockets and memory. */
 void hopsml_release(hopsml_group* group);
 
-/* The group that operations of a framework use, one a process: they are built once and outlive groups.
- * set_current keeps a reference of its own (NULL: none any more); current returns one to release, or NULL. */
+/* The group that operations of a framework use, one per process: the operations are built once and outlive groups.
+ * hopsml_set_current holds a separate reference (NULL: none); hopsml_current returns one to release, or NULL. */
 void hopsml_set_current(hopsml_group* group);
 hopsml_group* hopsml_current(void);
 

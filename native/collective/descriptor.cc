@@ -32,7 +32,7 @@ void after_fork_in_child() {
   registry().mutex.unlock();
 }
 
-/* Never destroyed: descriptors may close after the library's own statics are gone. */
+/* Never destroyed: descriptors may close after the library's own statics are destroyed. */
 Registry& registry() {
   static auto* const all = new Registry;
   return *all;

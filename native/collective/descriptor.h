@@ -1,8 +1,7 @@
 /* A file descriptor that closes itself, and that no fork inherits.
  *
- * A child that held a copy of a socket would keep it open when its parent is killed, and the peers would not notice. So
- * every fork closes all of them in the child, where their owners find themselves in another epoch and leave them alone.
- */
+ * A child with a copy of a socket would hold it open when its parent is killed, and the peers would not notice. So
+ * every fork closes all of them in the child, where their owners detect another epoch and do not use them. */
 #ifndef HOPSML_COLLECTIVE_DESCRIPTOR_H
 #define HOPSML_COLLECTIVE_DESCRIPTOR_H
 
@@ -11,15 +10,15 @@
 
 namespace hopsml {
 
-/* Counts the forks between the process that loaded the library and this one. */
+/* Returns the number of forks between the process that loaded the library and this one. */
 uint32_t fork_epoch();
-/* A mutex that no other thread holds in a child at its birth. */
+/* A mutex that is never held by another thread in a child right after a fork. */
 std::mutex& fork_mutex();
 
 class Descriptor {
  public:
   Descriptor() = default;
-  explicit Descriptor(int number); /* takes it over; negative: none */
+  explicit Descriptor(int number); /* owns `number`; negative: none */
   Descriptor(Descriptor&& other) noexcept;
   Descriptor& operator=(Descriptor&& other) noexcept;
   Descriptor(const Descriptor&) = delete;

@@ -1,4 +1,4 @@
-/* The types of elements: sizes, names, and the 16-bit floats in which the machine does not count. */
+/* The types of elements: sizes, names, and the 16-bit floats for which the machine has no arithmetic. */
 #ifndef HOPSML_COLLECTIVE_ELEMENT_TYPES_H
 #define HOPSML_COLLECTIVE_ELEMENT_TYPES_H
 
@@ -26,7 +26,7 @@ inline uint32_t bits_of_float(float value) {
   return bits;
 }
 
-/* No branches, so that the compiler makes vectors of loops over them. Rounding is to the nearest, ties to even. */
+/* Without branches, so that the compiler vectorizes loops over them. Rounding is to the nearest, ties to even. */
 
 inline float float_of_half(uint16_t half) {
   uint32_t magnitude = half & 0x7fffu;

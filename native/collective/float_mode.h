@@ -1,8 +1,7 @@
-/* The arithmetic that the standard describes, whatever the calling thread has chosen.
+/* Standard floating-point arithmetic, whatever mode the calling thread has set.
  *
- * Frameworks let their threads take very small numbers for zero. Members that did and members that did not would differ in the
- * last bits of a result that each of them computes for itself.
- */
+ * Frameworks let their threads flush very small numbers to zero. Members with and without this mode would differ in the
+ * last bits of a result that each of them computes itself. */
 #ifndef HOPSML_COLLECTIVE_FLOAT_MODE_H
 #define HOPSML_COLLECTIVE_FLOAT_MODE_H
 

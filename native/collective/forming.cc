@@ -9,7 +9,8 @@ namespace hopsml {
 namespace {
 
 constexpr double kConversationSeconds = 5; /* between members it takes a millisecond */
-constexpr double kSecondsToReturn = 0.5;   /* of a member whose proved connection broke: it may have given that up itself */
+/* for a member whose authenticated connection broke: it may have given that up itself */
+constexpr double kSecondsToReturn = 0.5;
 constexpr double kLongestPause = 0.05;
 constexpr size_t kVisitorsBeyondMembers = 64;
 constexpr int kBacklog = 256;
@@ -122,7 +123,7 @@ void Forming::advance_visitors() {
     visitor->advance();
     bool is_over = visitor->state() != Handshake::State::kGoing || now() >= visitor->deadline();
     if (visitor->state() == Handshake::State::kProved) {
-      for (Link& link : links_) /* a member that comes twice has given its first connection up */
+      for (Link& link : links_) /* a member that connects twice has given up its first connection */
         if (link.addresses.empty() && link.peer == visitor->peer() && link.channel == Channel(visitor->channel())) {
           link.proved = visitor->take();
           link.lost_at = kNever;
@@ -136,7 +137,7 @@ void Forming::advance_visitors() {
   }
 }
 
-/* Who has proved itself and gone again has a moment to come anew; then it is lost. */
+/* A member that disconnects after its authentication has a moment to connect again; then it is lost. */
 void Forming::look_for_losses() {
   for (Link& link : links_) {
     pollfd event{link.proved.socket.get(), POLLRDHUP, 0};

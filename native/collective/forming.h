@@ -1,8 +1,7 @@
-/* How the members of a group find each other: the higher rank connects to the lower one, which listens.
+/* Connects the members of a group: the higher rank connects to the lower one, which listens.
  *
- * Strangers cost a connection each, for a few seconds, and no more than a bounded number at a time; whatever they send,
- * the group forms, as each member goes on trying until its deadline.
- */
+ * Unauthenticated peers cost one connection each, for a few seconds, up to a bounded number at a time; whatever they
+ * send, the group forms, as each member retries until its deadline. */
 #ifndef HOPSML_COLLECTIVE_FORMING_H
 #define HOPSML_COLLECTIVE_FORMING_H
 
@@ -16,23 +15,24 @@
 
 namespace hopsml {
 
-/* Lines by rank; that of this member is none. */
+/* Connections by rank; the entry of this member is empty. */
 struct Mesh {
   std::vector<Line> control, data;
 };
 
 class Forming {
  public:
-  /* `listener`: none where no higher rank is awaited. */
+  /* `listener`: none if no higher rank is expected. */
   Forming(const Membership& own, Descriptor listener, const Limit& limit);
 
-  /* Connects to `peer` until it has proved itself. */
+  /* Connects to `peer` until the handshake has succeeded. */
   void connect(int32_t peer, std::vector<Address> addresses, Channel channel);
-  /* Awaits that `peer` connects. */
+  /* Expects a connection from `peer`. */
   void expect(int32_t peer, Channel channel);
-  /* Until all are there; Trouble at the limit, when a member ends, or when one proves to be of a later generation. */
+  /* Runs until all are connected. Throws Trouble at the limit, when a member ends, or when one is of a later
+   * generation. */
   void run();
-  /* The connection, once run() has returned. */
+  /* Returns the connection, after run() has returned. */
   Connection take(int32_t peer, Channel channel);
 
  private:
@@ -41,7 +41,7 @@ class Forming {
     Channel channel;
     std::vector<Address> addresses{}; /* empty: the peer connects */
     Connection proved{};
-    std::list<Conversation> talk{};   /* at most one: with whom we connect */
+    std::list<Conversation> talk{};   /* at most one: the handshake of an outgoing connection */
     bool connecting = false;        /* before the first byte */
     double next_try = 0, pause = 0.002, lost_at = kNever;
     size_t tries = 0;
@@ -63,11 +63,11 @@ class Forming {
   Descriptor listener_;
   Limit limit_;
   std::vector<Link> links_;
-  std::list<Conversation> visitors_; /* who has connected and proved nothing yet, the oldest first */
-  std::string turned_away_;          /* why the last of them was refused */
+  std::list<Conversation> visitors_; /* peers that have connected and not authenticated yet, the oldest first */
+  std::string turned_away_;          /* reason why the last of them was refused */
 };
 
-/* Forms the mesh of a group whose members' addresses these are. */
+/* Connects the members of a group, whose addresses these are. */
 Mesh form_mesh(const Membership& own, const std::vector<std::string>& addresses, Descriptor listener, const Limit& limit);
 
 }  // namespace hopsml

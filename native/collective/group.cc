@@ -11,7 +11,7 @@
 namespace hopsml {
 namespace {
 
-constexpr double kLongestGrace = 0.5; /* seconds in which members that take part answer that they do */
+constexpr double kLongestGrace = 0.5; /* seconds in which members confirm that they take part */
 
 Limit limit_of(const hopsml_options& options, const Interrupt& ended) {
   return {options.form_timeout_s > 0 ? now() + options.form_timeout_s : kNever, ended};
@@ -52,7 +52,7 @@ Group::~Group() {
 
 Group::Place Group::place() const {
   std::unique_lock<std::mutex> lock(view_, std::defer_lock);
-  if (!forked()) lock.lock(); /* in a fork it may be held for ever */
+  if (!forked()) lock.lock(); /* in a fork it may be held forever */
   const Membership& own = generation_->own();
   return {own.rank, own.size, own.generation};
 }
@@ -62,7 +62,7 @@ std::shared_ptr<Generation> Group::generation() const {
   return generation_;
 }
 
-/* One thread is here at a time, and in a resumable group the first one stays the first while it waits. */
+/* Only one thread at a time is here, and in a resumable group the first one remains first while it waits. */
 hopsml_status Group::perform(Request& request) {
   if (forked() || ending_) return HOPSML_ENDED;
   request.call.deadline = deadline_after(timeout_);
@@ -72,7 +72,8 @@ hopsml_status Group::perform(Request& request) {
   while (true) {
     if (resumable_) {
       changed_.wait(lock, [this] { return !is_held(); });
-      request.call.deadline = deadline_after(timeout_); /* of the members of now, who have not been waited for yet */
+      /* of the present members, for which this call has not waited yet */
+      request.call.deadline = deadline_after(timeout_);
     }
     if (failed_) return trouble_.status;
     if (hopsml_status refused = refusal(request)) return refused;
@@ -85,7 +86,7 @@ hopsml_status Group::perform(Request& request) {
   }
 }
 
-/* Of a call that the members of now cannot make; HOPSML_OK: they can. */
+/* Returns the status of a call that is impossible with the present members; HOPSML_OK: it is possible. */
 hopsml_status Group::refusal(const Request& request) const {
   const Membership& own = generation_->own();
   if (request.generation && *request.generation != own.generation) return HOPSML_CHANGED;
@@ -106,7 +107,7 @@ void Group::keep_input(const Request& request) {
     kept_.clear();
 }
 
-/* How the call ends; nothing where it waits for a reform, which settles what becomes of it. */
+/* Makes the call and returns its status; nothing if it waits for a reform, which settles its outcome. */
 std::optional<hopsml_status> Group::attempt(Request& request) {
   Call& call = request.call;
   call.header.number = completed_ + 1;
@@ -165,7 +166,7 @@ Standing Group::standing() const {
   return {false, stage_ == Stage::kDoubtful, completed_, made_in_, tried_in_};
 }
 
-/* Stops the reform that is under way: what it waits for may never come, which is why somebody asks for another one. */
+/* Stops the reform in progress: it may wait for a member that never comes, which is why another one is requested. */
 std::shared_ptr<Interrupt> Group::begin_reform(uint64_t generation) {
   auto stop = std::make_shared<Interrupt>();
   std::lock_guard<std::mutex> lock(view_);
@@ -178,14 +179,14 @@ std::shared_ptr<Interrupt> Group::begin_reform(uint64_t generation) {
   return stop_ = stop;
 }
 
-/* The old generation stays until the new one stands: else its members would take each other for lost before they hear that
- * they are to go on. */
+/* The old generation exists until the new one is formed: otherwise its members would count each other as lost before
+ * they receive the order to continue. */
 void Group::reform(const hopsml_options& options, Descriptor listener) {
   if (forked() || ending_) throw ended_here();
   if (!resumable_) throw Trouble{HOPSML_ARGUMENT, -1, "this group is not resumable: it was formed without that option"};
   auto stop = begin_reform(options.generation);
   std::lock_guard<std::mutex> one(reforms_);
-  /* Who waits here has no turn by age: what stands by now may be newer, and must not be interrupted. */
+  /* The order of waiting threads is not defined: the present generation may be newer, and must not be interrupted. */
   if (stop->is_set()) throw ending_ ? ended_here() : overtaken();
   reforming_ = true;
   generation()->interrupt();

@@ -1,4 +1,4 @@
-/* A group as this member has it: calls in a row, and what becomes of them when a member is lost. */
+/* A group on this member: serialization of calls, and their outcome when a member is lost. */
 #ifndef HOPSML_COLLECTIVE_GROUP_H
 #define HOPSML_COLLECTIVE_GROUP_H
 
@@ -13,16 +13,17 @@
 
 namespace hopsml {
 
-/* A call as its caller has it: of at most kMostElements. */
+/* A call with its buffers: at most kMostElements. */
 struct Request {
-  Call call; /* what it is; the rest of it is of an attempt */
+  Call call; /* description of the call; the rest is filled in per attempt */
   const void* in;
   void* out;
-  bool in_of_each = false, out_of_each = false; /* whether they are `count` elements for each member */
-  std::optional<uint64_t> generation{};         /* for whose members they are made; none: any */
+  bool in_of_each = false, out_of_each = false; /* whether the buffer has `count` elements for each member */
+  std::optional<uint64_t> generation{};         /* generation for whose members the buffers were prepared; none: any */
 };
 
-constexpr uint64_t kMostElements = SIZE_MAX / 16; /* bytes of them, of any type, can be counted */
+/* so many elements of any type have a size in bytes that fits into size_t */
+constexpr uint64_t kMostElements = SIZE_MAX / 16;
 
 class Group {
  public:
@@ -31,7 +32,7 @@ class Group {
     uint64_t generation;
   };
 
-  /* Finds the other members. Trouble when that does not succeed. */
+  /* Connects the other members. Throws Trouble on failure. */
   Group(const hopsml_options& options, Descriptor listener);
   ~Group();
 
@@ -41,7 +42,7 @@ class Group {
   hopsml_status perform(Request& request);
   void end(const char* why);
 
-  /* Goes on with other members. Trouble when that does not succeed. */
+  /* Continues with other members. Throws Trouble on failure. */
   void reform(const hopsml_options& options, Descriptor listener);
   bool waiting() const { return waiting_; }
   void ask_pause() { pause_asked_ = true; }
@@ -50,15 +51,16 @@ class Group {
 
   std::string problem() const;
   int32_t lost_rank() const;
-  /* Whether this is a copy in a child of the process that formed it: it can do nothing, and its threads are not here. */
+  /* Returns whether this is a copy in a child of the process that formed it: it can do nothing, and its threads do not
+   * exist here. */
   bool forked() const { return fork_epoch() != epoch_; }
 
   std::atomic<int> references{1};
 
  private:
-  /* Of the call that a thread is in. */
+  /* Progress of the call that a thread is in. */
   enum class Stage {
-    kLacking, /* also: of none */
+    kLacking, /* also if there is no call */
     kDoubtful,
     kWhole, /* settled by a reform */
   };
@@ -79,29 +81,30 @@ class Group {
   std::shared_ptr<Generation> generation() const;
 
   const bool resumable_;
-  std::atomic<bool> guest_; /* a newcomer, until the first reform has let it in */
+  std::atomic<bool> guest_; /* a newcomer, until the first reform has admitted it */
   const uint32_t epoch_;
   Interrupt ended_;
 
-  std::mutex row_;     /* of a resumable group's calls: one that waits for a reform stays before those behind it */
-  std::mutex reforms_; /* one at a time */
+  /* serializes calls: in a resumable group, one that waits for a reform stays before the later ones */
+  std::mutex row_;
+  std::mutex reforms_; /* serializes reforms */
 
-  std::mutex mutex_; /* of an operation under way, and of what follows */
+  std::mutex mutex_; /* held during an operation, protects the members below */
   std::condition_variable changed_;
   std::atomic<double> timeout_;
   uint64_t completed_ = 0, tried_in_ = 0; /* as in Standing */
   std::atomic<uint64_t> made_in_;         /* the same */
   Stage stage_ = Stage::kLacking;
-  std::vector<uint8_t> kept_;       /* what of its input a call writes over, for as long as it may have to be made again */
+  std::vector<uint8_t> kept_;       /* copy of the input that a call overwrites, while it may have to be repeated */
   uint8_t* kept_of_ = nullptr;
   std::atomic<bool> reforming_{false}, waiting_{false}, ending_{false};
-  std::atomic<bool> failed_{false}; /* for good: trouble_ changes no more */
+  std::atomic<bool> failed_{false}; /* permanent: trouble_ no longer changes */
   std::atomic<bool> pause_asked_{false}, pause_agreed_{false};
 
-  mutable std::mutex view_; /* of what others look at while an operation is under way; changed with mutex_ held as well */
+  mutable std::mutex view_; /* protects what other threads read during an operation; writers hold mutex_ as well */
   std::shared_ptr<Generation> generation_;
   std::shared_ptr<Interrupt> stop_; /* of the newest reform */
-  uint64_t newest_;                 /* generation that was asked for */
+  uint64_t newest_;                 /* newest generation that was requested */
   Trouble trouble_{HOPSML_OK, -1, ""};
 };
 

@@ -28,11 +28,11 @@ struct Challenge {
   uint32_t protection;
   uint64_t generation;
   uint8_t nonce[32];
-  uint8_t signature[32]; /* of a refusal; else zeros */
+  uint8_t signature[32]; /* for a refusal; otherwise zeros */
 };
 static_assert(sizeof(Challenge) == Handshake::kLongest, "no padding");
 
-/* What both sides sign, in this order whoever signs. */
+/* Content that both sides sign, in this order for either signer. */
 struct Signed {
   char label[32];
   uint64_t connecting_generation, accepting_generation;

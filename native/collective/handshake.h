@@ -1,4 +1,4 @@
-/* The proof of two members to each other that both know the secret; bytes in, bytes out, no socket.
+/* Handshake in which two members prove to each other that both know the secret; bytes in, bytes out, no socket.
  *
  *     connecting                                     accepting
  *     hello      generation, ranks, channel,
@@ -7,12 +7,13 @@
  *     proof      HMAC over all of this              ->
  *                                                   <-  welcome     HMAC over the same, under another label
  *
- * Both nonces are new in each handshake, so that a recorded one proves nothing. Who accepts answers nothing that needs the
- * secret before the other side has proved that it knows it; only a refusal is signed, so that nobody else can send one.
+ * Both nonces are new in each handshake, so that a recorded one proves nothing. The accepting side sends nothing that
+ * needs the secret before the other side has proved that it knows it, except that a refusal is signed, so that it
+ * cannot be forged.
  *
- * Where both sides encrypt the secret and both nonces give a key for each direction. Whether they do is signed as well, so
- * that nobody between them can talk them out of it. Who has both the secret and a record of the traffic can read it.
- */
+ * If both sides encrypt, a key for each direction is derived from the secret and both nonces. The choice is signed as
+ * well, so that an attacker in between cannot disable encryption. The secret together with a record of the traffic
+ * allows decryption. */
 #ifndef HOPSML_COLLECTIVE_HANDSHAKE_H
 #define HOPSML_COLLECTIVE_HANDSHAKE_H
 
@@ -23,16 +24,17 @@
 
 namespace hopsml {
 
-/* What a member knows before it meets anybody. */
+/* Facts that a member has before it connects to others. */
 struct Membership {
   int32_t rank = 0;
   int32_t size = 1;
   uint64_t generation = 0;
   std::vector<uint8_t> secret;
-  Protection protection = Protection::kNone; /* of what it sends after the handshake; all members have some, or none has */
+  /* protection of data after the handshake; all members encrypt, or none does */
+  Protection protection = Protection::kNone;
 };
 
-/* What a connection between two members is for. */
+/* Purpose of a connection between two members. */
 enum Channel : uint32_t { kControl = 0, kData = 1, kMemory = 2 };
 
 class Handshake {
@@ -41,26 +43,26 @@ class Handshake {
     kGoing,
     kProved,
     kStale,   /* the other side has proved that it is of a later generation */
-    kUnlike,  /* it has proved that it is a member, and one of the two does not encrypt */
-    kRefused  /* reason() says why */
+    kUnlike,  /* it has proved that it is a member, and only one of the two encrypts */
+    kRefused  /* refused; see reason() */
   };
 
   static Handshake connecting(const Membership& own, int32_t to, Channel channel);
   static Handshake accepting(const Membership& own);
 
-  /* The size of the next message; that many bytes go to `read`, once. 0 when none is awaited. */
+  /* Size of the next message; pass that many bytes to `read`, once. 0 if none is expected. */
   size_t wanted() const { return wanted_; }
   void read(const uint8_t* message);
-  /* What is to be sent; the caller takes it away. */
+  /* Bytes to be sent; the caller removes them. */
   std::string& outgoing() { return outgoing_; }
   bool has_outgoing() const { return !outgoing_.empty(); }
 
   State state() const { return state_; }
   const std::string& reason() const { return reason_; }
-  /* Of the other side; before it has proved anything only what it says. */
+  /* Claims of the other side; not verified before the handshake has succeeded. */
   int32_t peer() const { return peer_; }
   uint32_t channel() const { return channel_; }
-  /* What the connection is encrypted with, once all is proved; none: it is not. */
+  /* Keys of the connection after the handshake; none: it is not encrypted. */
   std::optional<Keys> keys() const;
 
   static constexpr size_t kLongest = 80;

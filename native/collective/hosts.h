@@ -1,4 +1,4 @@
-/* Which members are on which machine, as the options name them. */
+/* Assignment of members to machines, from the names in the options. */
 #ifndef HOPSML_COLLECTIVE_HOSTS_H
 #define HOPSML_COLLECTIVE_HOSTS_H
 
@@ -10,13 +10,13 @@
 namespace hopsml {
 
 struct Hosts {
-  std::vector<int32_t> here;    /* the ranks on this member's machine, this one among them */
+  std::vector<int32_t> here;    /* ranks on this member's machine, including this one */
   std::vector<int32_t> leaders; /* the lowest rank of each machine */
 };
 
-/* Where no machines are named each member is on one of its own. */
+/* Without names of machines each member counts as being on a separate one. */
 Hosts hosts_of(const hopsml_options& options);
-/* Where `rank` stands among them. */
+/* Returns the index of `rank` among them. */
 size_t index_of(const std::vector<int32_t>& ranks, int32_t rank);
 
 }  // namespace hopsml

@@ -16,7 +16,7 @@ Interrupt::Interrupt() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 void Interrupt::set() {
   uint64_t one = 1;
   ssize_t written = write(event_.get(), &one, sizeof one);
-  (void)written; /* a counter that is full wakes as well */
+  (void)written; /* a counter that is full wakes the waiting threads as well */
 }
 
 bool Interrupt::is_set() const {

@@ -1,4 +1,4 @@
-/* What one thread sets to end the waiting of others, for good: a descriptor that stays readable. */
+/* Permanent interrupt by which one thread ends the waiting of others: a descriptor that stays readable. */
 #ifndef HOPSML_COLLECTIVE_INTERRUPT_H
 #define HOPSML_COLLECTIVE_INTERRUPT_H
 
@@ -8,7 +8,7 @@ namespace hopsml {
 
 class Interrupt {
  public:
-  Interrupt(); /* Trouble when the system has no descriptor */
+  Interrupt(); /* throws Trouble if the system has no descriptor */
   void set();
   bool is_set() const;
   int descriptor() const { return event_.get(); }
@@ -17,13 +17,13 @@ class Interrupt {
   Descriptor event_;
 };
 
-/* How long a group may take to form, and what stops that before. */
+/* Time limit for forming a group, and an interrupt that ends it earlier. */
 struct Limit {
   double deadline;
   const Interrupt& stop;
 };
 
-/* Whether this becomes readable before the deadline; Trouble when it is to stop first. */
+/* Returns whether the descriptor becomes readable before the deadline. Throws Trouble if the interrupt is set first. */
 bool is_readable(int descriptor, const Limit& limit);
 
 }  // namespace hopsml

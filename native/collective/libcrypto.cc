@@ -9,7 +9,8 @@
 namespace hopsml {
 namespace {
 
-constexpr const char* kNames[] = {"libcrypto.so.3", "libcrypto.so.1.1"}; /* alike in all that is used here */
+/* these versions are equal in all functions used here */
+constexpr const char* kNames[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
 constexpr unsigned long long kNoCleanupAtExit = 0x00080000;               /* OPENSSL_INIT_NO_ATEXIT */
 
 template <typename F>
@@ -27,13 +28,13 @@ bool fill(void* library, Libcrypto& found) {
          find(library, "EVP_chacha20_poly1305", found.chacha20_poly1305);
 }
 
-/* Whoever uses it first decides: a thread may be amid a call while the process ends. */
+/* The first user of the library decides about its cleanup: a thread may be in a call while the process ends. */
 void keep_until_the_end(void* library) {
   int (*init)(unsigned long long, const void*) = nullptr;
   if (find(library, "OPENSSL_init_crypto", init)) init(kNoCleanupAtExit, nullptr);
 }
 
-/* It is never closed. */
+/* Loads the library, which is never closed. */
 Libcrypto load() {
   std::string reasons;
   for (const char* name : kNames) {

@@ -1,10 +1,10 @@
-/* What OpenSSL's libcrypto does for us, found while the process runs: nothing is linked with it, so this loads without. */
+/* Functions of OpenSSL's libcrypto, loaded at run time: nothing is linked with it, so this library loads without it. */
 #ifndef HOPSML_COLLECTIVE_LIBCRYPTO_H
 #define HOPSML_COLLECTIVE_LIBCRYPTO_H
 
 namespace hopsml {
 
-/* Its functions as its manual has them; contexts and ciphers are its own. */
+/* Functions as in its manual; contexts and ciphers are opaque. */
 struct Libcrypto {
   void* (*new_context)();
   void (*free_context)(void* context);
@@ -17,7 +17,7 @@ struct Libcrypto {
   const void* (*chacha20_poly1305)();
 };
 
-/* Trouble (HOPSML_UNAVAILABLE, with the remedy) where this machine has none; the next call looks again. */
+/* Throws Trouble (HOPSML_UNAVAILABLE, with the remedy) if this machine has none; the next call tries again. */
 const Libcrypto& libcrypto();
 
 }  // namespace hopsml

@@ -59,7 +59,7 @@ ssize_t Line::receive(const iovec* parts, int count) {
   return ssize_t(take(parts, count));
 }
 
-/* The size of the next record; else as receive_some. */
+/* Returns the size of the next record; otherwise as receive_some. */
 ssize_t Line::open_next() {
   while (true) {
     RecordReader::State state = reader_->open();
@@ -72,7 +72,7 @@ ssize_t Line::open_next() {
   }
 }
 
-/* Of one record: the next one comes with the next call. */
+/* Takes bytes of one record: the next one is taken by the next call. */
 size_t Line::take(const iovec* parts, int count) {
   size_t taken = 0;
   for (int i = 0; i < count && reader_->size() > 0; i++) {

@@ -1,4 +1,4 @@
-/* A connection between two members that have proved themselves, as bytes go over it: as they are, or in records. */
+/* An authenticated connection between two members, which sends bytes in plain form or in encrypted records. */
 #ifndef HOPSML_COLLECTIVE_LINE_H
 #define HOPSML_COLLECTIVE_LINE_H
 
@@ -9,7 +9,7 @@
 
 namespace hopsml {
 
-/* Of one connection, as one side has them. */
+/* Keys of one connection, from the view of one side. */
 struct Keys {
   CipherKind kind;
   Key sending, receiving;
@@ -17,27 +17,28 @@ struct Keys {
 
 struct Connection {
   Descriptor socket;
-  std::optional<Keys> keys; /* none: bytes travel as they are */
+  std::optional<Keys> keys; /* none: plain bytes */
   explicit operator bool() const { return bool(socket); }
 };
 
 class Line {
  public:
-  Line() = default; /* to nobody */
-  /* With the member of this rank. */
+  Line() = default; /* not connected */
+  /* Connection with the member of this rank. */
   Line(int32_t rank, Connection connection);
 
   explicit operator bool() const { return bool(socket_); }
   int descriptor() const { return socket_.get(); }
   void close() { socket_.close(); }
 
-  /* As send_some: how much of it is taken. What is taken and has not gone yet is held, and flush() has to be called. */
+  /* Like send_some: returns how many bytes are accepted. Accepted bytes that are not sent yet are buffered, and flush()
+   * must be called. */
   ssize_t send(const iovec* parts, int count);
   bool holds() const { return writer_ && !writer_->empty(); }
-  /* Whether the connection lives; what can go of what is held has gone then. */
+  /* Sends as much of the buffer as possible; returns whether the connection is alive. */
   bool flush();
 
-  /* As receive_some; it gives nothing away that may be another's. Trouble when somebody has changed what came. */
+  /* Like receive_some; delivers verified bytes only. Throws Trouble if received data was changed. */
   ssize_t receive(const iovec* parts, int count);
 
  private:

@@ -10,7 +10,7 @@ namespace hopsml {
 
 class MemorySource : public Source {
  public:
-  /* `ready`: how much of it there is by now; none: all. */
+  /* `ready`: how many bytes are available by now; none: all. */
   MemorySource(const void* data, size_t size, const size_t* ready = nullptr)
       : data_(static_cast<uint8_t*>(const_cast<void*>(data))), size_(size), ready_(ready) {}
   Span next() override { return {data_ + at_, (ready_ != nullptr ? *ready_ : size_) - at_}; }
@@ -25,7 +25,7 @@ class MemorySource : public Source {
 
 class MemorySink : public Sink {
  public:
-  /* `ready`: where it is counted how much has come. */
+  /* `ready`: counter of received bytes. */
   MemorySink(void* data, size_t size, size_t* ready = nullptr)
       : data_(static_cast<uint8_t*>(data)), size_(size), ready_(ready) {}
   Span room() override { return {data_ + at_, size_ - at_}; }
@@ -41,7 +41,7 @@ class MemorySink : public Sink {
   size_t* ready_;
 };
 
-/* One after the other. */
+/* Several streams one after the other. */
 template <typename Stream>
 class Chained {
  public:

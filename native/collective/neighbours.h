@@ -1,9 +1,8 @@
-/* How members that do not all talk to each other still learn that they called different operations.
+/* Detection of different operations by members that do not all exchange data.
  *
- * Whatever way an operation's data takes, each member begins by sending the call's header to the next one in rank order, and
- * reads that of the one before. Where calls differ there are two neighbours in the circle that differ; the latter of them
- * sees it, and its notice goes to all, on connections of its own.
- */
+ * Whatever the algorithm of an operation, each member first sends the call's header to the next one in rank order, and
+ * reads that of the previous one. If calls differ, two neighbours in the circle differ; the latter of them detects it,
+ * and its notice is sent to all, on separate connections. */
 #ifndef HOPSML_COLLECTIVE_NEIGHBOURS_H
 #define HOPSML_COLLECTIVE_NEIGHBOURS_H
 
@@ -11,7 +10,8 @@
 
 namespace hopsml {
 
-/* To the next member the call's header and what `source` has, from the previous one the same into `sink`; either may be none. */
+/* Sends the call's header and the data of `source` to the next member, receives the same from the previous one into
+ * `sink`; either may be none. */
 std::vector<Way> with_neighbours(size_t index, const std::vector<int32_t>& ranks, std::unique_ptr<Source> source = nullptr,
                                  std::unique_ptr<Sink> sink = nullptr);
 

@@ -14,7 +14,8 @@ std::vector<int32_t> ranks_up_to(int32_t size) {
   return ranks;
 }
 
-/* A sum of 16 bits that is stored between two stages is rounded twice, and may be infinite where the mean is not. */
+/* A sum of 16 bits that is stored between two stages is rounded twice, and may be infinite although the mean is finite.
+ */
 bool loses_by_halves(const CallHeader& header) {
   bool is_sum = header.reduction == HOPSML_SUM || header.reduction == HOPSML_MEAN;
   return is_sum && (header.type == HOPSML_FLOAT16 || header.type == HOPSML_BFLOAT16);
@@ -37,11 +38,11 @@ void Operations::carry_out(const Call& call, const void* in, void* out) {
   if (all_here_) return in_room(call, in, out);
   if (by_machine_ && call.header.operation == kAllReduce && !loses_by_halves(call.header))
     return reduce_by_machine(call, in, out);
-  if (room_) room_->barrier(call); /* who calls something else may be waiting there */
+  if (room_) room_->barrier(call); /* a member with a different call may be waiting there */
   over_sockets(call, in, out);
 }
 
-/* In one room the last gate has said it: see Room. */
+/* If all share memory, the last gate has confirmed it: see Room. */
 bool Operations::conclude(const Call& call) { return all_here_ ? room_->pause_posted() : sockets_.agree(call); }
 
 bool Operations::spares_input(const CallHeader& header) const {

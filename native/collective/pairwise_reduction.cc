@@ -56,7 +56,7 @@ void PairwiseReduction::halve() {
   struct Range {
     size_t begin, end;
   };
-  std::vector<Range> ranges{{0, count_}}; /* what this member has had to do with, step by step */
+  std::vector<Range> ranges{{0, count_}}; /* elements that this member has handled, step by step */
   for (size_t mask = 1; mask < power_; mask *= 2) {
     Range whole = ranges.back();
     size_t middle = whole.begin + (whole.end - whole.begin) / 2;

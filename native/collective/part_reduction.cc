@@ -10,7 +10,7 @@
 namespace hopsml {
 namespace {
 
-constexpr size_t kWindow = 32 * kWireBlock; /* elements of one member that wait for the others' */
+constexpr size_t kWindow = 32 * kWireBlock; /* elements of one member that are buffered until the others' arrive */
 constexpr size_t kWorthwhile = 2048;        /* elements to reduce at a time, unless they are the last */
 
 }  // namespace
@@ -27,7 +27,7 @@ std::unique_ptr<Sink> result_sink(const Call& call, void* elements, size_t count
   return std::make_unique<MemorySink>(elements, count * element_size(hopsml_type(call.header.type)));
 }
 
-/* What one member has of this part, of which a window is held here, in elements that can be counted with. */
+/* One member's elements of this part, of which a window is buffered, in a type that has arithmetic. */
 class PartReduction::Contribution : public Sink {
  public:
   Contribution(PartReduction& part, Buffer& memory)
@@ -71,7 +71,7 @@ class PartReduction::Contribution : public Sink {
   size_t size_;
   uint8_t* ring_;
   IncomingBlocks blocks_;
-  size_t bytes_ = 0; /* of elements that have come */
+  size_t bytes_ = 0; /* of received elements */
 };
 
 PartReduction::PartReduction(const Call& call, hopsml_reduction reduction, size_t members, const void* own, void* out, size_t count,
@@ -121,7 +121,7 @@ void PartReduction::reduce_next(size_t count) {
     sources_[i] = contributions_[i] != nullptr ? contributions_[i]->element(reduced_) : own_ + reduced_ * element_;
   uint8_t* target = out_ + reduced_ * element_;
   reduce(type_, reduction_, sources_.data(), sources_.size(), target, count);
-  if (wire_ != HOPSML_WIRE_SAME) { /* the owner, too, has what the others get */
+  if (wire_ != HOPSML_WIRE_SAME) { /* the owner, too, uses the values that the others receive */
     uint8_t* block = encoded_ + encoded_size(wire_, reduced_);
     encode_block(wire_, reinterpret_cast<float*>(target), count, block);
     decode_block(wire_, block, count, reinterpret_cast<float*>(target));

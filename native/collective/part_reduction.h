@@ -1,5 +1,5 @@
-/* The part of a reduction that this member owns: what the others have of it comes in, in any order, and is reduced in rank
- * order as soon as all have it; the result can go on while more comes in. */
+/* Reduction of the part that this member owns: the others' elements are received in any order, and reduced in rank
+ * order as soon as all have arrived; the result is sent while more is received. */
 #ifndef HOPSML_COLLECTIVE_PART_REDUCTION_H
 #define HOPSML_COLLECTIVE_PART_REDUCTION_H
 
@@ -8,9 +8,9 @@
 
 namespace hopsml {
 
-/* What a member has of another one's part, on its way there. */
+/* Returns a stream of this member's elements of another one's part. */
 std::unique_ptr<Source> contribution_source(const Call& call, const void* elements, size_t count);
-/* Where the result of another one's part comes in. */
+/* Returns a stream into which the result of another one's part is received. */
 std::unique_ptr<Sink> result_sink(const Call& call, void* elements, size_t count);
 
 class PartReduction {
@@ -20,14 +20,14 @@ class PartReduction {
     Buffer encoded;
   };
 
-  /* `own`, `out`: of this part, `count` elements; they may be the same. */
+  /* `own`, `out`: `count` elements of this part; they may be the same. */
   PartReduction(const Call& call, hopsml_reduction reduction, size_t members, const void* own, void* out, size_t count,
                 Memory& memory);
   ~PartReduction();
 
-  /* For what the member at `index` has of this part. */
+  /* Returns a stream for the elements of the member at `index`. */
   std::unique_ptr<Sink> sink(size_t index);
-  /* The result as it becomes known, once for each member that gets it. */
+  /* Returns a stream of the result as it becomes available, once for each member that receives it. */
   std::unique_ptr<Source> result_source();
 
  private:
@@ -43,11 +43,11 @@ class PartReduction {
   const uint8_t* own_;
   uint8_t* out_;
   size_t element_, count_;
-  std::vector<Contribution*> contributions_; /* by index; that of this member is none */
+  std::vector<Contribution*> contributions_; /* by index; the entry of this member is empty */
   std::vector<const void*> sources_;         /* of a reduction, by index */
   size_t reduced_ = 0;                       /* elements */
-  size_t result_bytes_ = 0;                  /* of the result that can go */
-  uint8_t* encoded_ = nullptr;               /* the result as it goes, where that differs from `out` */
+  size_t result_bytes_ = 0;                  /* bytes of the result that can be sent */
+  uint8_t* encoded_ = nullptr;               /* the encoded result, if it differs from `out` */
 };
 
 }  // namespace hopsml

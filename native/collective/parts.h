@@ -1,4 +1,4 @@
-/* How elements are divided between ranks. */
+/* Division of elements between ranks. */
 #ifndef HOPSML_COLLECTIVE_PARTS_H
 #define HOPSML_COLLECTIVE_PARTS_H
 

@@ -1,11 +1,10 @@
-/* Bytes in records that nobody without the key can read, change, repeat, leave out or put in another order; no socket.
+/* Encrypted records that cannot be read, changed, repeated, left out or reordered without the key; no socket.
  *
  *     size   4 bytes: of the ciphertext, from 1 to kRecordBytes
  *     ciphertext
- *     tag    16 bytes; what it says holds for this place in the row of records alone
+ *     tag    16 bytes; valid for this position in the sequence of records only
  *
- * A record is so small that its reader need not wait long for its end, before which nothing of it is given away.
- */
+ * A record is so small that its reader waits only briefly for its end, before which no content is delivered. */
 #ifndef HOPSML_COLLECTIVE_RECORDS_H
 #define HOPSML_COLLECTIVE_RECORDS_H
 
@@ -18,18 +17,18 @@
 namespace hopsml {
 
 constexpr size_t kRecordBytes = 64 << 10;
-/* Of plain text, before it goes in one call of the system: each call may wake the reader up. It fits into a near cache. */
+/* Plain bytes per system call: each call may wake the reader. They fit into a near cache. */
 constexpr size_t kBytesAtOnce = 4 * kRecordBytes;
 
-/* What is encrypted and has not gone yet. */
+/* Encrypted bytes that are not sent yet. */
 class RecordWriter {
  public:
   explicit RecordWriter(Cipher cipher) : cipher_(std::move(cipher)) {}
 
   bool empty() const { return at_ == end_; }
-  /* Takes it into the record under way, and into as many more as it needs. */
+  /* Adds data to the present record, and to as many more as it needs. */
   void add(const void* data, size_t size);
-  /* Ends the record, unless nothing is in it: then all of it can go. */
+  /* Ends the record, unless it is empty: then all of it can be sent. */
   void close();
   const uint8_t* data() const { return bytes_.data() + at_; }
   size_t size() const { return record_ - at_; }
@@ -41,31 +40,31 @@ class RecordWriter {
  private:
   Cipher cipher_;
   std::vector<uint8_t> bytes_;
-  size_t at_ = 0, record_ = 0, end_ = 0; /* what has gone; the record under way; all */
+  size_t at_ = 0, record_ = 0, end_ = 0; /* sent bytes; begin of the present record; end */
 };
 
-/* What comes in, and what of it can be given away. */
+/* Received bytes, and those that can be delivered. */
 class RecordReader {
  public:
   enum class State { kPart, kOpen, kForged };
 
   explicit RecordReader(Cipher cipher);
 
-  /* Where the next bytes go, and how many at most; asked for when nothing is open, it is never nothing. */
+  /* Returns where the next bytes are received, and how many at most; if no opened record is pending, never empty. */
   iovec room();
   void came(size_t size) { end_ += size; }
 
-  /* Decrypts the next record if it is whole; the last one has been taken. */
+  /* Decrypts the next record if it is complete; the previous one must have been taken. */
   State open();
   const uint8_t* data() const { return bytes_.data() + opened_; }
-  size_t size() const { return opened_end_ - opened_; } /* of what is decrypted and not taken */
+  size_t size() const { return opened_end_ - opened_; } /* decrypted bytes that are not taken yet */
   void take(size_t size) { opened_ += size; }
   uint64_t records() const { return cipher_.records(); }
 
  private:
   Cipher cipher_;
   std::vector<uint8_t> bytes_;
-  size_t begin_ = 0, end_ = 0; /* of what came and is not decrypted */
+  size_t begin_ = 0, end_ = 0; /* received bytes that are not decrypted yet */
   size_t opened_ = 0, opened_end_ = 0;
 };
 

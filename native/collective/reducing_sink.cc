@@ -9,7 +9,7 @@
 namespace hopsml {
 namespace {
 
-constexpr size_t kAside = 128 << 10; /* bytes: what comes is still in a near cache when it is reduced */
+constexpr size_t kAside = 128 << 10; /* bytes: received data is still in a near cache when it is reduced */
 
 }  // namespace
 

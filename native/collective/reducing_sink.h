@@ -1,4 +1,4 @@
-/* Where elements come in that are reduced at once with what is here of them. */
+/* Sink that reduces received elements at once with this member's own. */
 #ifndef HOPSML_COLLECTIVE_REDUCING_SINK_H
 #define HOPSML_COLLECTIVE_REDUCING_SINK_H
 
@@ -6,18 +6,18 @@
 
 namespace hopsml {
 
-/* What is to be done with two members' elements. */
+/* Reduction of two members' elements. */
 struct Pairing {
   hopsml_type type;
-  hopsml_reduction reduction; /* of two, so never the mean */
-  bool own_first;             /* in the order of the sum */
-  size_t divisor;             /* of the sums when they are whole; 1: none, or not yet */
+  hopsml_reduction reduction; /* of two elements, so never the mean */
+  bool own_first;             /* order of the operands */
+  size_t divisor;             /* divisor of complete sums; 1: none, or not yet */
 };
 
 class ReducingSink : public Sink {
  public:
-  /* `own` and `target` may be the same. `ready`: where the bytes of the target that are there are counted; may be none.
-   * `aside`: memory for what has come and is not reduced yet, between two calls of `came` less than an element. */
+  /* `own` and `target` may be the same. `ready`: counter of the available bytes of the target; may be none. `aside`:
+   * memory for received bytes that are not reduced yet, less than an element between two calls of `came`. */
   ReducingSink(const Pairing& pairing, const void* own, void* target, size_t count, std::vector<uint8_t>& aside,
                size_t* ready = nullptr);
 

@@ -15,13 +15,16 @@
 namespace hopsml {
 namespace {
 
-constexpr double kSecondsBetweenLooks = 0.01; /* at the other members' connections, while waiting */
-constexpr int kSpins = 40;                    /* looks at the gate before sleeping; the other members need the cores, too */
-constexpr double kSpinSeconds = 200e-6;       /* that one goes on looking where nobody else wants this core: as long as waking takes */
-constexpr double kYieldSeconds = 5e-6;        /* a yield that takes longer has let somebody else have it */
+/* interval at which the other members' connections are checked while waiting */
+constexpr double kSecondsBetweenLooks = 0.01;
+/* checks of the gate before sleeping; the other members need the cores, too */
+constexpr int kSpins = 40;
+/* further checks if no other thread needs this core: for as long as waking up takes */
+constexpr double kSpinSeconds = 200e-6;
+constexpr double kYieldSeconds = 5e-6;        /* a yield that takes longer has let another thread run */
 constexpr size_t kGates = 4;
-constexpr uint32_t kNextGate = 2;  /* the number of a gate is even: the lowest bit says */
-constexpr uint32_t kAbandoned = 1; /* that somebody has given up */
+constexpr uint32_t kNextGate = 2;  /* numbers of gates are even: the lowest bit is a flag */
+constexpr uint32_t kAbandoned = 1; /* flag that a member has given up */
 constexpr size_t kPage = 4096;
 
 long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout = nullptr) {
@@ -33,14 +36,14 @@ bool is_before(uint32_t a, uint32_t b) { return int32_t(a - b) < 0; }
 }  // namespace
 
 struct Room::Board {
-  alignas(64) std::atomic<uint32_t> passed; /* the last gate at which all have been; and kAbandoned */
+  alignas(64) std::atomic<uint32_t> passed; /* the last gate that all have reached; and kAbandoned */
   std::atomic<uint32_t> sleepers;
   struct alignas(64) Count {
-    std::atomic<uint64_t> arrivals; /* ever, at all gates that share it */
+    std::atomic<uint64_t> arrivals; /* total at all gates that share it */
   } gates[kGates];
   struct alignas(64) Place {
-    std::atomic<uint32_t> gate; /* where this member is */
-    CallHeader headers[2];      /* of its calls, in turn */
+    std::atomic<uint32_t> gate; /* gate that this member has reached */
+    CallHeader headers[2];      /* of its calls, alternating */
   } places[kMostMembers];
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "it is shared between processes");
@@ -68,7 +71,7 @@ Room::Room(const Descriptor& memory, size_t index, std::vector<int32_t> ranks)
 }
 
 Room::~Room() {
-  if (epoch_ == fork_epoch()) munmap(board_, size_); /* a fork never had it */
+  if (epoch_ == fork_epoch()) munmap(board_, size_); /* a fork did not inherit it */
 }
 
 uint8_t* Room::buffer(size_t member, uint64_t round) const {
@@ -81,7 +84,7 @@ uint32_t Room::arrive() {
   board_->places[index_].gate.store(gate, std::memory_order_relaxed);
   uint64_t arrivals = board_->gates[gate / kNextGate % kGates].arrivals.fetch_add(1, std::memory_order_acq_rel) + 1;
   if (arrivals % members() == 0) {
-    uint32_t before = gate - kNextGate; /* as all of them have been there, too; unless somebody has given up */
+    uint32_t before = gate - kNextGate; /* the value if all have reached that gate, too, and no member has given up */
     board_->passed.compare_exchange_strong(before, gate, std::memory_order_seq_cst);
     if (board_->sleepers.load(std::memory_order_seq_cst) > 0) futex(&board_->passed, FUTEX_WAKE, INT_MAX);
   }
@@ -92,7 +95,7 @@ bool Room::is_passed(uint32_t gate) const {
   return !is_before(board_->passed.load(std::memory_order_acquire) & ~kAbandoned, gate);
 }
 
-/* Lets nobody pass this gate any more; false where it has been passed. */
+/* Prevents the gate from being passed; returns false if it has been passed. */
 bool Room::abandon(uint32_t gate) {
   return is_before(board_->passed.fetch_or(kAbandoned, std::memory_order_seq_cst) & ~kAbandoned, gate);
 }

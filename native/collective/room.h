@@ -1,13 +1,13 @@
-/* The memory that the members of one machine share, and how they wait in it for each other.
+/* Shared memory of the members on one machine, with the gates (barriers) at which they wait for each other.
  *
- * They go through the same sequence of gates. Passing one is said in advance (`arrive`), so that a member can do something
- * else until all have come there (`wait`). Data lies in buffers, three for each member, used in turn: one that is filled, one
- * that is reduced, and one from which a slower member still takes the result.
+ * They go through the same sequence of gates. A member announces its arrival (`arrive`), and can do other work until
+ * all have arrived (`wait`). Data is in buffers, three for each member, used in rotation: one that is filled, one that
+ * is reduced, and one from which a slower member still reads the result.
  *
- * Whether a gate has been passed is decided once, for all members, whatever becomes of one of them: by the last that arrives,
- * or by the first that gives up waiting, with whom no further gate is passed ever. So where one has gone through the last gate
- * of a call, all have, or can: what they need lies in the memory. And who gives up knows that nobody else went on.
- */
+ * Whether a gate has been passed is decided once, for all members, even if one of them fails: by the last that arrives,
+ * or by the first that gives up waiting, after which no further gate is ever passed. So if one member has passed the
+ * last gate of a call, all have, or can: the data is in the memory. And a member that gives up knows that no other one
+ * continued. */
 #ifndef HOPSML_COLLECTIVE_ROOM_H
 #define HOPSML_COLLECTIVE_ROOM_H
 
@@ -23,9 +23,9 @@ class Room {
   static constexpr size_t kBuffers = 3;      /* of one member */
   static constexpr size_t kMostMembers = 64;
 
-  /* New memory for so many members, that cannot be made smaller; Trouble when the system has none. */
+  /* Creates memory for so many members that cannot be shrunk. Throws Trouble if the system has none. */
   static Descriptor make_memory(size_t members);
-  /* Trouble when this is not such memory. `index`: of this member in the room; `ranks`: of all of them. */
+  /* Throws Trouble if this is not such memory. `index`: of this member in the room; `ranks`: of all of its members. */
   Room(const Descriptor& memory, size_t index, std::vector<int32_t> ranks);
   ~Room();
   Room(const Room&) = delete;
@@ -33,19 +33,19 @@ class Room {
 
   size_t index() const { return index_; }
   size_t members() const { return ranks_.size(); }
-  /* A member's buffer in this round. */
+  /* Returns a member's buffer in this round. */
   uint8_t* buffer(size_t member, uint64_t round) const;
 
-  /* This member is at the gate; returns its number. */
+  /* Announces this member's arrival at the next gate; returns the gate's number. */
   uint32_t arrive();
-  /* Until all members are. Trouble as for any waiting in a call. */
+  /* Waits until all members have arrived. Throws Trouble like any waiting in a call. */
   void wait(uint32_t gate, Watch& watch, const Call& call);
-  /* The first gate of a call: all say what it is, and nobody goes on where they differ. */
+  /* First gate of a call: all post their descriptions, and none continues if they differ. */
   void post(const Call& call);
   void check_posted(const Call& call);
-  /* Whether one of the calls that were posted last asked to pause; the same on all members. */
+  /* Returns whether one of the calls posted last asked to pause; the same on all members. */
   bool pause_posted() const { return pause_posted_; }
-  /* Lets this process's own threads look up. */
+  /* Wakes this process's own threads. */
   void wake() const;
 
  private:
@@ -61,7 +61,7 @@ class Room {
   size_t index_, size_;
   uint32_t epoch_;
   std::vector<int32_t> ranks_;
-  uint32_t gate_ = 0; /* the last that this member has arrived at */
+  uint32_t gate_ = 0; /* the last gate that this member has reached */
   bool pause_posted_ = false;
 };
 

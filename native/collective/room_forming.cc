@@ -12,7 +12,7 @@
 namespace hopsml {
 namespace {
 
-constexpr double kHandOverSeconds = 5; /* between processes of one machine that have just spoken */
+constexpr double kHandOverSeconds = 5; /* between processes of one machine that have just communicated */
 
 std::string random_name() {
   uint8_t bytes[16];
@@ -69,7 +69,7 @@ Notice answer(const Membership& own, bool yes, const std::string& text = "") {
   return Notice{NoticeKind::kRoom, yes ? HOPSML_OK : HOPSML_SYSTEM, own.rank, 0, text};
 }
 
-/* Both sides of the agreement. Whatever hinders is said as a "no", never by staying away. */
+/* Both sides of the agreement. A member that fails answers "no", and always takes part. */
 class RoomForming {
  public:
   RoomForming(const Membership& own, const std::vector<int32_t>& ranks, Watch& watch, const Limit& limit)
@@ -97,7 +97,7 @@ class RoomForming {
     Notice offer = hear(ranks_[0]);
     if (offer.status != HOPSML_OK) return nullptr;
     std::vector<Address> address{abstract_address(offer.text)};
-    say(ranks_[0], bool(begin_connect(address[0]))); /* from another network namespace it is not there */
+    say(ranks_[0], bool(begin_connect(address[0]))); /* in another network namespace that address does not exist */
     if (hear(ranks_[0]).status != HOPSML_OK) return nullptr;
     attempt([&] { take_over(address); });
     say(ranks_[0], room_ != nullptr);
@@ -109,7 +109,7 @@ class RoomForming {
   void attempt(F work) {
     try {
       work();
-    } catch (const Trouble&) { /* then there is no room, and the sockets do */
+    } catch (const Trouble&) { /* then there is no shared memory, and sockets are used */
       room_.reset();
     }
   }
@@ -134,7 +134,7 @@ class RoomForming {
     room_ = std::make_unique<Room>(receive_descriptor(socket.get(), soon()), index_, ranks_);
   }
 
-  /* The leader's: asks all, and tells all what comes of it. */
+  /* The leader's part: queries all, and sends the outcome to all. */
   bool agree() {
     bool all = room_ != nullptr;
     for (size_t i = 1; i < ranks_.size(); i++) all &= hear(ranks_[i]).status == HOPSML_OK;

@@ -6,8 +6,8 @@
 namespace hopsml {
 namespace {
 
-constexpr size_t kSmall = 16 << 10; /* bytes; up to here each member reduces all of it: one gate, not two */
-constexpr size_t kLine = 64;        /* bytes that one core writes at a time: no two members write into one */
+constexpr size_t kSmall = 16 << 10; /* bytes up to which each member reduces everything: one gate, not two */
+constexpr size_t kLine = 64;        /* bytes of a cache line: no two members write into one */
 constexpr size_t kHot = 32 << 10;   /* bytes that are still in the nearest cache when they are copied */
 
 hopsml_type type_of(const Call& call) { return hopsml_type(call.header.type); }
@@ -16,7 +16,7 @@ hopsml_reduction reduction_of(const Call& call) { return hopsml_reduction(call.h
 
 size_t element_of(const Call& call) { return element_size(type_of(call)); }
 
-/* As part_of, but whole lines. */
+/* Like part_of, but in whole cache lines. */
 Part lines_of(size_t count, size_t parts, size_t index) {
   Part lines = part_of((count + kLine - 1) / kLine, parts, index);
   size_t begin = std::min(count, lines.begin * kLine), end = std::min(count, (lines.begin + lines.count) * kLine);
@@ -29,7 +29,7 @@ bool RoomOperations::is_small(const CallHeader& header) {
   return header.count * element_size(hopsml_type(header.type)) <= kSmall;
 }
 
-/* The first gate of a call. */
+/* Passes the first gate of a call. */
 void RoomOperations::pass(const Call& call) {
   room_.post(call);
   room_.wait(room_.arrive(), watch_, call);
@@ -71,7 +71,7 @@ void RoomOperations::all_reduce(const Call& call, hopsml_reduction reduction, co
   }
 }
 
-/* What the others reduce of it, where they look for it. */
+/* Copies the elements that others reduce to where they read them. */
 void RoomOperations::stage(const Call& call, const uint8_t* in, Part elements, uint64_t round) {
   size_t each = element_of(call);
   Part kept = lines_of(elements.count, room_.members(), room_.index());
@@ -106,7 +106,7 @@ void RoomOperations::gather(const Call& call, uint8_t* out, Part elements, uint6
 void RoomOperations::all_gather(const Call& call, const void* in, void* out) {
   size_t total = call.header.count * element_of(call);
   auto* to = static_cast<uint8_t*>(out);
-  std::memmove(to + total * room_.index(), in, total); /* `in` may be where `out` begins */
+  std::memmove(to + total * room_.index(), in, total); /* `in` may begin where `out` does */
   const uint8_t* from = to + total * room_.index();
   for (size_t begin = 0; begin == 0 || begin < total; begin += Room::kBuffer, round_++) {
     size_t size = std::min(Room::kBuffer, total - begin);
@@ -140,7 +140,7 @@ void RoomOperations::reduce_scatter(const Call& call, const void* in, void* out)
   auto* from = static_cast<const uint8_t*>(in);
   auto* to = static_cast<uint8_t*>(out);
   bool overlaps = to < from + count * each * room_.members() && from < to + count * each;
-  std::vector<uint8_t> aside(overlaps ? count * each : 0); /* what is written over may be what another rank still needs */
+  std::vector<uint8_t> aside(overlaps ? count * each : 0); /* the overwritten elements may be needed by another rank */
   if (overlaps) to = aside.data();
   for (size_t begin = 0; begin == 0 || begin < count; begin += most, round_++) {
     size_t size = std::min(most, count - begin);

@@ -1,8 +1,8 @@
-/* The operations of members that share memory.
+/* Operations of members that share memory.
  *
- * What others have to read is copied into one's own buffer; who owns a part reduces it straight from all the buffers, in rank
- * order, once. What is larger than a buffer goes in rounds, of which the next is prepared while others are still in this one.
- */
+ * Data for others is copied into a member's buffer; the owner of a part reduces it directly from all the buffers, in
+ * rank order, once. Data larger than a buffer is handled in rounds, of which the next is prepared while others are
+ * still in this one. */
 #ifndef HOPSML_COLLECTIVE_ROOM_OPERATIONS_H
 #define HOPSML_COLLECTIVE_ROOM_OPERATIONS_H
 
@@ -15,7 +15,7 @@ class RoomOperations {
  public:
   RoomOperations(Room& room, Watch& watch) : room_(room), watch_(watch), sources_(room.members()) {}
 
-  /* Whether an all_reduce writes nothing before its only gate is passed. */
+  /* Returns whether an all_reduce writes nothing before its only gate is passed. */
   static bool is_small(const CallHeader& header);
   bool pause_posted() const { return room_.pause_posted(); }
 
@@ -36,7 +36,7 @@ class RoomOperations {
   Room& room_;
   Watch& watch_;
   std::vector<const void*> sources_;
-  uint64_t round_ = 0; /* of all operations: which of the buffers is in use */
+  uint64_t round_ = 0; /* of all operations: selects the buffer in use */
 };
 
 }  // namespace hopsml

@@ -48,7 +48,7 @@ Standing settle(const std::vector<Standing>& members, uint64_t generation) {
   Standing all{false, false, 0, generation, 0};
   if (first == nullptr) return all;
   all.completed = first->completed, all.made_in = first->made_in;
-  bool is_next_whole = true; /* nobody lacks anything of the next call */
+  bool is_next_whole = true; /* no member lacks a part of the next call's result */
   for (size_t i = 0; i < members.size(); i++) {
     const Standing& one = members[i];
     if (one.is_new) continue;

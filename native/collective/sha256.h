@@ -27,7 +27,7 @@ class Sha256 {
 
 Digest hmac_sha256(const void* key, size_t key_size, const void* data, size_t size);
 
-/* Whether both are equal, in a time that does not tell where they differ. */
+/* Returns whether both are equal, in a time that does not depend on where they differ. */
 bool equal_in_constant_time(const Digest& a, const uint8_t* b);
 
 }  // namespace hopsml

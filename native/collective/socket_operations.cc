@@ -16,7 +16,7 @@ hopsml_type type_of(const Call& call) { return hopsml_type(call.header.type); }
 
 size_t size_of(const Call& call) { return size_t(call.header.count) * element_size(type_of(call)); }
 
-constexpr size_t kFew = 8; /* members; so many hear of all others in one step */
+constexpr size_t kFew = 8; /* members up to which all are informed in one step */
 
 uint8_t* at(void* memory, size_t offset) { return static_cast<uint8_t*>(memory) + offset; }
 
@@ -35,7 +35,8 @@ std::vector<Way> SocketOperations::ways() const {
   return all;
 }
 
-/* Who tells the two beside it has heard of three; then of nine, by the two at a distance of three; and so on. */
+/* In each step a member exchanges with two others, at distance 1, then 3, then 9; after it, it knows of 3, 9, 27
+ * members. */
 bool SocketOperations::agree(const Call& call) {
   Call word = call;
   for (size_t heard_of = 1; heard_of < members(); heard_of = members() <= kFew ? members() : 3 * heard_of) {

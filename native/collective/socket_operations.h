@@ -1,9 +1,9 @@
-/* The operations over sockets.
+/* Operations over sockets.
  *
- * All but reductions: each member exchanges with each other one, directly. So go reductions of few members, in two halves, as
- * one stream: who owns a part gets what the others have of it, reduces it in rank order, once, and sends the result to all; so
- * all have the same bits, and 16-bit formats are rounded once in each half. Others go in pairs, or in a ring (algorithms.h).
- */
+ * In all but reductions each member exchanges with each other one, directly. So do reductions of few members, in two
+ * halves of one stream: the owner of a part receives the others' elements, reduces them in rank order, once, and sends
+ * the result to all; so all have the same bits, and 16-bit formats are rounded once in each half. Others are done
+ * pairwise, or in a ring (algorithms.h). */
 #ifndef HOPSML_COLLECTIVE_SOCKET_OPERATIONS_H
 #define HOPSML_COLLECTIVE_SOCKET_OPERATIONS_H
 
@@ -21,10 +21,10 @@ class SocketOperations {
   void barrier(const Call& call);
   void all_reduce(const Call& call, hopsml_reduction reduction, const void* in, void* out);
   void all_gather(const Call& call, const void* in, void* out);
-  void broadcast(const Call& call, const void* in, void* out); /* of a root that is one of them */
+  void broadcast(const Call& call, const void* in, void* out); /* for a root that is one of the ranks */
   void reduce_scatter(const Call& call, const void* in, void* out);
 
-  /* Returns when all members have come here; whether one of them asks to pause. */
+  /* Returns when all members have called it; the result is whether one of them asks to pause. */
   bool agree(const Call& call);
 
  private:

@@ -15,7 +15,7 @@
 namespace hopsml {
 namespace {
 
-/* Of an idle connection: 15 seconds without an answer of the other kernel, and it is broken. */
+/* For an idle connection: after 15 seconds without a response of the other kernel it is broken. */
 constexpr int kSecondsIdle = 5, kSecondsBetweenProbes = 2, kProbes = 5;
 
 }  // namespace
@@ -107,7 +107,8 @@ void make_ours(int socket) {
 
 void tune(int socket) {
   auto set = [socket](int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1); /* this and the others mean nothing to a unix socket, which refuses them */
+  /* this and the other options have no meaning for a unix socket, which refuses them */
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, kSecondsIdle);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kSecondsBetweenProbes);

@@ -7,9 +7,9 @@ namespace hopsml {
 namespace {
 
 constexpr int kTurnsBetweenLooks = 16;
-constexpr double kSecondsToLearnWhy = 0.1; /* a member's last words may come just after the end of its data */
+constexpr double kSecondsToLearnWhy = 0.1; /* a member's final notice may arrive just after the end of its data */
 
-/* Whether the connection has to finish another way first. */
+/* Returns whether the connection has to finish an earlier exchange first. */
 bool is_behind(const std::vector<Way>& ways, const Way& way, bool (Way::*goes_on)() const) {
   if (!way.queues) return false;
   for (const Way* before = ways.data(); before != &way; before++)

@@ -1,4 +1,4 @@
-/* Moving data between this member and others over their sockets, all ways at once. */
+/* Transfer of data between this member and others over their sockets, all exchanges at once. */
 #ifndef HOPSML_COLLECTIVE_STREAMS_H
 #define HOPSML_COLLECTIVE_STREAMS_H
 
@@ -15,32 +15,32 @@ struct Span {
   size_t size = 0;
 };
 
-/* What is to go to one member. */
+/* Data to be sent to one member. */
 class Source {
  public:
   virtual ~Source() = default;
-  virtual Span next() = 0; /* what can go now; empty: nothing yet, or nothing any more */
+  virtual Span next() = 0; /* bytes that can be sent now; empty: none yet, or none any more */
   virtual void went(size_t size) = 0;
   virtual bool done() const = 0;
 };
 
-/* Where it goes that comes from one member. */
+/* Destination of data received from one member. */
 class Sink {
  public:
   virtual ~Sink() = default;
-  virtual Span room() = 0; /* where the next bytes go; empty: they have to wait, or there are none any more */
+  virtual Span room() = 0; /* where the next bytes are received; empty: they have to wait, or there are none any more */
   virtual void came(size_t size) = 0;
   virtual bool done() const = 0;
 };
 
-/* An exchange with one member: the call's header, both ways or one, and behind it what is given here. */
+/* An exchange with one member: the call's header, in one or both directions, followed by the given data. */
 struct Way {
-  size_t index; /* of the member among those that take part */
+  size_t index; /* index of the member among those that take part */
   int32_t rank;
   std::unique_ptr<Source> source; /* may be none */
   std::unique_ptr<Sink> sink;     /* may be none */
   bool sends = true, receives = true;
-  bool queues = false; /* behind those before it that go to the same member, or come from it */
+  bool queues = false; /* waits for earlier exchanges with the same member */
 
   size_t header_sent = 0, header_received = 0;
   CallHeader received{};
@@ -54,7 +54,8 @@ class Streams {
   /* Connections by rank. */
   Streams(int32_t rank, std::vector<Line> lines, Watch& watch);
 
-  /* Until all has gone and come. Trouble when a member called something else, is lost, or takes no part in time. */
+  /* Runs until everything is sent and received. Throws Trouble if a member called something else, is lost, or takes no
+   * part in time. */
   void run(std::vector<Way>& ways, const Call& call);
   void close();
 

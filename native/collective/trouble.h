@@ -1,4 +1,4 @@
-/* How a call fails inside the library: thrown, and made a status at the C interface. */
+/* Failure of a call inside the library: thrown, and converted into a status at the C interface. */
 #ifndef HOPSML_COLLECTIVE_TROUBLE_H
 #define HOPSML_COLLECTIVE_TROUBLE_H
 
@@ -12,12 +12,12 @@ namespace hopsml {
 
 struct Trouble {
   hopsml_status status;
-  int32_t rank; /* of whom it is; -1: nobody */
+  int32_t rank; /* rank of the member that caused it; -1: none */
   std::string text;
-  bool told = false; /* whether it came from another member, who has told the others */
+  bool told = false; /* whether it came from another member, which has informed the others */
 };
 
-/* What the system said of the call that has just failed. */
+/* Returns the Trouble for the error of the system call that has just failed. */
 inline Trouble system_trouble(const std::string& what, int error = errno) {
   return Trouble{HOPSML_SYSTEM, -1, what + ": " + std::strerror(error)};
 }

@@ -1,5 +1,5 @@
-/* HOPSML_VECTORS: of such a function there is one for each instruction set, and the loader takes the best that the machine
- * has, since a wheel travels. The sanitizers cannot do that. HOPSML_INLINE: for what it calls. */
+/* HOPSML_VECTORS: compiles a function for each instruction set; the loader selects the best one of the machine, as a
+ * wheel runs on different machines. The sanitizers cannot do that. HOPSML_INLINE: for functions that it calls. */
 #ifndef HOPSML_COLLECTIVE_VECTORS_H
 #define HOPSML_COLLECTIVE_VECTORS_H
 

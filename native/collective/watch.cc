@@ -14,7 +14,7 @@ constexpr uint32_t kMagic = 0x45544f4e; /* "NOTE" */
 struct NoticeHeader {
   uint32_t magic;
   uint8_t kind, status;
-  uint16_t size; /* of the text behind it */
+  uint16_t size; /* of the text after it */
   int32_t rank;
   uint32_t reserved;
   uint64_t call;
@@ -166,7 +166,8 @@ void Watch::tell(int32_t rank, const Notice& notice) {
   member.unsent += encode(notice);
   iovec part{member.unsent.data(), member.unsent.size()};
   ssize_t sent = member.line.send(&part, 1);
-  if (sent > 0) member.unsent.erase(0, size_t(sent)); /* the rest goes with the next one: its reader reads nothing now */
+  /* the rest is sent with the next one: its reader reads nothing now */
+  if (sent > 0) member.unsent.erase(0, size_t(sent));
 }
 
 void Watch::tell_all(const Notice& notice) {

@@ -1,8 +1,7 @@
-/* The members' word to each other beside their data: who has ended, who was lost, who takes part.
+/* Notices between members, separate from their data: which ones have ended, were lost, or take part.
  *
- * Each pair of members keeps a connection on which nothing else goes, so that a notice is never behind data, and so that
- * the end of a process is known at once to all that wait, whomever they wait for.
- */
+ * Each pair of members has a connection for notices only, so that a notice never waits behind data, and so that the end
+ * of a process is known at once to all that wait, whichever member they wait for. */
 #ifndef HOPSML_COLLECTIVE_WATCH_H
 #define HOPSML_COLLECTIVE_WATCH_H
 
@@ -20,12 +19,12 @@
 namespace hopsml {
 
 enum class NoticeKind : uint8_t {
-  kEnded = 1,  /* the sender leaves; `call`: the last that it took its whole part in */
+  kEnded = 1,  /* the sender leaves; `call`: the last call that it completed */
   kFailed = 2, /* the sender's operations fail from `call` on, for this reason */
-  kAsk = 3,    /* who takes part in `call`? */
-  kHere = 4,   /* the answer: the sender is within an operation */
-  kRoom = 5,   /* while a group forms: about the memory that members of one machine share */
-  kPlace = 6,  /* and where the sender is in the row of calls */
+  kAsk = 3,    /* query: who takes part in `call`? */
+  kHere = 4,   /* the response: the sender is within an operation */
+  kRoom = 5,   /* while a group forms: about the memory that members on one machine share */
+  kPlace = 6,  /* and the sender's position in the sequence of calls */
 };
 
 struct Notice {
@@ -39,31 +38,36 @@ struct Notice {
 constexpr size_t kLongestNotice = 1024; /* of its text, in bytes */
 
 std::string encode(const Notice& notice);
-/* Takes the first notice off `bytes`; nothing while it is not whole. Trouble when this can be none. */
+/* Removes the first notice from `bytes` and returns it; nothing if it is incomplete. Throws Trouble if it is invalid.
+ */
 std::optional<Notice> decode(std::string& bytes);
 
 class Watch {
  public:
-  /* Connections by rank; that of this member is none. `ended`: of the group, beyond this generation. */
+  /* Connections by rank; the entry of this member is empty. `ended`: interrupt of the group, which outlives this
+   * generation. */
   Watch(int32_t rank, std::vector<Line> lines, const Interrupt& ended);
 
-  /* Readable when there is something to look at. */
+  /* Readable when there is a notice to read. */
   int descriptor() const { return events_.get(); }
-  /* Reads what has come. Trouble when the call cannot be finished. */
+  /* Reads received notices. Throws Trouble if the call cannot be finished. */
   void look(const Call& call);
-  /* Waits until one of these, or anything of the members, is ready; then looks. `awaited`: a rank for the message. */
+  /* Waits until one of these descriptors, or a notice, is ready; then reads notices. `awaited`: a rank for the message.
+   */
   void wait(std::vector<pollfd>& others, const Call& call, int32_t awaited);
-  /* To be called while waiting in another way: asks, and gives up at the deadline. Returns seconds until it wants to be again. */
+  /* Called during other kinds of waiting: sends queries, and gives up at the deadline. Returns the seconds until the
+   * next call. */
   double patience(const Call& call, int32_t awaited);
 
   void tell(int32_t rank, const Notice& notice);
   void tell_all(const Notice& notice);
-  /* The next notice of this kind from `rank`, while a group forms; nothing at the deadline. Trouble when it is lost. */
+  /* Returns the next notice of this kind from `rank`, while a group forms; nothing at the deadline. Throws Trouble if
+   * it is lost. */
   std::optional<Notice> hear(int32_t rank, NoticeKind kind, const Limit& limit);
 
-  /* Ends what waits, from any thread. */
+  /* Ends the waiting, from any thread. */
   void interrupt() { interrupt_.set(); }
-  /* After this nobody hears of this member again. */
+  /* After this the other members receive nothing from this one. */
   void close();
 
  private:
@@ -73,7 +77,7 @@ class Watch {
     std::vector<Notice> unheard; /* of kRoom and kPlace */
     bool closed = false;
     std::optional<Notice> ended, failed;
-    uint64_t answered = 0; /* the newest question that it has answered */
+    uint64_t answered = 0; /* the newest query that it has answered */
   };
 
   void collect();

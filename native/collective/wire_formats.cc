@@ -11,9 +11,9 @@
 namespace hopsml {
 namespace {
 
-/* 2 to the power of this takes a block's largest finite element to [2^14, 2^15). */
+/* Returns the exponent of the power of two that scales a block's largest finite element to [2^14, 2^15). */
 HOPSML_VECTORS int scale_exponent(const float* elements, size_t count) {
-  int32_t largest = 0; /* signed: of these the compiler makes vectors, twenty times as fast */
+  int32_t largest = 0; /* signed: the compiler vectorizes these, twenty times as fast */
   for (size_t i = 0; i < count; i++) {
     int32_t magnitude = int32_t(bits_of_float(elements[i]) & 0x7fffffffu);
     magnitude = magnitude < 0x7f800000 ? magnitude : 0;
@@ -34,7 +34,7 @@ HOPSML_VECTORS void decode_half_plainly(const uint16_t* bytes, size_t count, flo
 }
 
 #if defined(__x86_64__)
-/* By the processor's own conversion: the same values, as both round to the nearest, ties to even. */
+/* The processor's own conversion: the same values, as both round to the nearest, ties to even. */
 #define HOPSML_F16C __attribute__((target("avx,f16c")))
 
 HOPSML_F16C void encode_half_f16c(const float* elements, size_t count, float scale, uint16_t* out) {
@@ -86,7 +86,7 @@ HOPSML_VECTORS void decode_bfloat(const uint16_t* bytes, size_t count, float* el
   for (size_t i = 0; i < count; i++) elements[i] = float_of_bfloat(bytes[i]);
 }
 
-/* In front of each block: the exponent of its scale. */
+/* Before each block: the exponent of its scale. */
 using Prefix = int32_t;
 
 }  // namespace

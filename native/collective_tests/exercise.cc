@@ -1,6 +1,6 @@
-/* Groups at work, for the sanitizers: members as threads of one process, then as processes; all ways to reach each other;
- * every operation, an end amid operations, a fork; and groups that go on without a member, amid operations. Ends with 0, or says
- * what is wrong. */
+/* Groups in operation, for the sanitizers: members as threads of one process, then as processes; all transports; every
+ * operation, an end during operations, a fork; and groups that continue without a member, during operations. Exits with
+ * 0, or prints the failure. */
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -26,7 +26,7 @@ void check(bool holds, const char* what) {
   _exit(1);
 }
 
-/* Who listens where; made before the members are. */
+/* Listeners of all members, made before the members. */
 struct Meeting {
   std::vector<int> listeners;
   std::vector<std::string> addresses;
@@ -46,10 +46,10 @@ struct Meeting {
   }
 };
 
-/* What members are told of their machines. */
+/* Names of the machines that members get. */
 enum Machines { kUnknown, kOne, kTwo };
 
-/* Forms a group, or lets this one go on. */
+/* Forms a group, or lets this one continue. */
 hopsml_group* form(const Meeting& meeting, int rank, Machines machines, hopsml_algorithm algorithm, bool resumable = false,
                    hopsml_group* group = nullptr, bool encrypted = false) {
   std::vector<const char*> addresses, hosts(meeting.addresses.size(), "here");
@@ -98,7 +98,7 @@ void work(hopsml_group* group) {
   }
 }
 
-/* Operations from a thread of their own, until somebody ends the group. */
+/* Runs operations on a separate thread, until the group is ended. */
 void work_until_ended(hopsml_group* group) {
   std::vector<float> values(100000, 1);
   hopsml_status status = HOPSML_OK;
@@ -108,7 +108,7 @@ void work_until_ended(hopsml_group* group) {
   check(status == HOPSML_ENDED || status == HOPSML_PEER_LOST, "an end ends operations");
 }
 
-/* A child of one that holds groups cannot use them, and can leave them. */
+/* A child of a process with groups cannot use them, and can leave them. */
 void fork_and_leave(hopsml_group* group) {
   pid_t child = fork();
   if (child == 0) {
@@ -141,7 +141,7 @@ void as_threads(int size, Machines machines, hopsml_algorithm algorithm, bool en
   hopsml_set_current(nullptr);
 }
 
-/* In place and not, until the group ends here: each result is that of some of the members. */
+/* Runs operations in place and not, until the group ends: each result is that of some of the members. */
 void work_through_losses(hopsml_group* group, int size) {
   std::vector<float> one(70000, 1), values;
   while (true) {
@@ -154,7 +154,8 @@ void work_through_losses(hopsml_group* group, int size) {
   }
 }
 
-/* One member leaves amid the calls; the others go on without it, and then again and again as if one of them were frozen. */
+/* One member leaves during the calls; the others continue without it, and then repeatedly as if one of them were
+ * frozen. */
 void as_survivors(Machines machines, bool encrypted = false) {
   constexpr int kSize = 4, kReforms = 12;
   Meeting first(kSize);

@@ -1,5 +1,5 @@
-/* What Python cannot reach of the collective's library: arithmetic against what standards and slow ways say, and parsers that
- * are fed with noise. Ends with 0, or says what is wrong. The argument: seconds for the noise. */
+/* Parts of the collective's library that Python cannot reach: arithmetic against standards and slow implementations,
+ * and parsers with random input. Exits with 0, or prints the failure. The argument: seconds for the random input. */
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -73,7 +73,7 @@ void ciphers() {
   check(hex(shown) == "cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919", "AES-256-GCM");
 }
 
-/* Each side takes the next key after the same record. */
+/* Each side derives the next key after the same record. */
 void later_keys() {
   for (CipherKind kind : {CipherKind::kAes, CipherKind::kChaCha}) {
     Cipher sending(kind, Key{1}, true), receiving(kind, Key{1}, false);
@@ -111,7 +111,8 @@ void halves(std::mt19937& chance) {
       check(bfloat_of_float(float_of_bfloat(half)) == half || std::isnan(float_of_bfloat(half)), "bfloat16 there and back");
     }
   }
-  for (uint16_t half = 0; half < 0x7bff; half++) { /* halfway between two neighbours: to the even one; beside it: to the nearer */
+  /* halfway between two neighbours: to the even one; otherwise: to the nearer */
+  for (uint16_t half = 0; half < 0x7bff; half++) {
     double middle = (half_value(half) + half_value(uint16_t(half + 1))) / 2;
     auto above = std::nextafter(float(middle), 1e9f), below = std::nextafter(float(middle), 0.0f);
     check(half_of_float(float(middle)) == (half % 2 ? half + 1 : half), "a tie " + std::to_string(half));
@@ -169,7 +170,7 @@ std::string noise(std::mt19937& chance, size_t size) {
   return bytes;
 }
 
-/* Notices: what was said comes out; noise is refused or waits for more, and never reads beyond what there is. */
+/* Notices: what was written is read; random bytes are refused or wait for more, and nothing is read beyond the end. */
 void notices(std::mt19937& chance) {
   Notice said{NoticeKind::kFailed, HOPSML_PEER_LOST, 3, 7, noise(chance, chance() % 1500)};
   std::string bytes = encode(said), rest = bytes + "more";
@@ -192,7 +193,8 @@ Key any_key(std::mt19937& chance) {
   return key;
 }
 
-/* What a reader gives away of these bytes, that come in any pieces; whether it has found a record that it refuses. */
+/* Returns what a reader delivers of these bytes, received in pieces of any size; and whether it found a record that it
+ * refuses. */
 std::pair<std::string, bool> opened(const std::string& bytes, Cipher cipher, std::mt19937& chance) {
   RecordReader reader(std::move(cipher));
   std::string text;
@@ -216,7 +218,7 @@ std::pair<std::string, bool> opened(const std::string& bytes, Cipher cipher, std
   }
 }
 
-/* What was written comes out; of what somebody has spoiled not a byte more than what came before that. */
+/* What was written is read; of a manipulated stream nothing is delivered beyond the part before the manipulation. */
 void records(std::mt19937& chance) {
   CipherKind kind = chance() % 2 ? CipherKind::kAes : CipherKind::kChaCha;
   Key key = any_key(chance);
@@ -243,7 +245,7 @@ void records(std::mt19937& chance) {
   size_t place = chance() % (rows.size() - 1);
   switch (chance() % 5) {
     case 0: rows[place][chance() % rows[place].size()] ^= char(1 + chance() % 255); break;
-    case 1: rows.insert(rows.begin() + long(place), rows[place]); break; /* one of the two is one too many */
+    case 1: rows.insert(rows.begin() + long(place), rows[place]); break; /* one record is duplicated */
     case 2: rows.erase(rows.begin() + long(place)); break;
     case 3: std::swap(rows[place], rows[place + 1]); break;
     default: rows[place].resize(rows[place].size() - 1 - chance() % 16);
@@ -253,7 +255,7 @@ void records(std::mt19937& chance) {
   check(text.compare(0, found.size(), found) == 0, "only what was written comes out");
 }
 
-/* A handshake that is told noise, or what the other side says with some of it changed, never proves anything. */
+/* A handshake with random bytes, or with the other side's messages changed, never succeeds. */
 void handshakes(std::mt19937& chance) {
   Membership low, high;
   low.size = high.size = 2, high.rank = 1;
@@ -290,8 +292,8 @@ void handshakes(std::mt19937& chance) {
   check((first->kind == CipherKind::kChaCha) == slow, "the cipher that both are quick with");
 }
 
-/* A group as settlement.h describes it, without a byte: members begin calls, have their results, say so, hear it of the others,
- * die at any moment, and settle, where some hear the end of it and some do not. */
+/* A simulated group as in settlement.h, without data: members begin calls, have their results, send and receive
+ * confirmations, die at any moment, and settle, with and without receiving the outcome. */
 class Story {
  public:
   explicit Story(std::mt19937& chance) : chance_(chance) {
@@ -303,7 +305,7 @@ class Story {
     Member& one = members_[chance_() % members_.size()];
     switch (chance_() % 24) {
       case 0: one.alive = false; break;
-      case 1: one.stopped = true; break; /* it gives up, whatever it is in */
+      case 1: one.stopped = true; break; /* it gives up, in any state */
       case 2: reform(); break;
       default: step(one);
     }
@@ -317,7 +319,8 @@ class Story {
   };
   using Word = std::pair<uint64_t, uint64_t>; /* of a generation and a call */
 
-  /* The next thing that happens to a member in a call. Whoever began a call, and has said a word, may be dead by now. */
+  /* Makes the next step of a member in a call. A member that began a call, and has sent a confirmation, may be dead by
+   * now. */
   void step(Member& one) {
     if (!one.alive || one.stopped || one.settled_in != generation_) return;
     Word word{generation_, one.standing.completed + 1};
@@ -335,7 +338,8 @@ class Story {
     }
   }
 
-  /* Whoever has a result of a call, now or before it died, has that of the same attempt; and nobody leaves one out. */
+  /* All members with a result of a call, now or before they died, have that of the same attempt; and none leaves one
+   * out. */
   void complete(Member& one, uint64_t call, uint64_t attempt) {
     check(made_.emplace(call, attempt).first->second == attempt, "all have the same results");
     check(one.standing.completed + 1 == call, "no call is left out");
@@ -343,7 +347,7 @@ class Story {
     one.standing.completed = call, one.standing.made_in = attempt;
   }
 
-  /* Of all that live, and a new one at times; each of them hears the end of it, or not. */
+  /* Reforms with all living members, and a new one at times; each of them receives the outcome, or not. */
   void reform() {
     if (chance_() % 3 == 0) members_.emplace_back();
     generation_++;

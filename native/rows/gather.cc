@@ -5,15 +5,16 @@
 
 namespace {
 
-constexpr uint64_t kAhead = 8;   /* rows that are asked of memory before they are copied */
-constexpr uint64_t kLine = 64;   /* bytes that memory gives at once */
-constexpr uint64_t kMost = 4096; /* bytes of a row that are asked for before: of longer ones the processor foresees the rest */
+constexpr uint64_t kAhead = 8;   /* rows that are prefetched before they are copied */
+constexpr uint64_t kLine = 64;   /* bytes of a cache line */
+/* bytes of a row that are prefetched: for longer ones the processor prefetches the rest */
+constexpr uint64_t kMost = 4096;
 
 const uint8_t* row_of(const uint8_t* const* arrays, const hopsml_places& places, uint64_t place, uint64_t size) {
   return arrays[places.shards[place]] + uint64_t(places.rows[place]) * size;
 }
 
-/* Rows of a size that the compiler knows: one number each. */
+/* Gathers rows of a size known at compile time: one number each. */
 template <uint64_t kSize>
 void gather_numbers(const uint8_t* const* arrays, const hopsml_places& places, uint64_t begin, uint64_t end, uint8_t* out) {
   for (uint64_t place = begin; place < end; ++place, out += kSize) {

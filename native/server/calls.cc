@@ -32,14 +32,14 @@ std::optional<Endpoint> peer_of(int socket) {
                                                                                 : std::nullopt;
 }
 
-/* -- what is known of a socket of that library, by its number */
+/* -- state of the library's sockets, by number */
 
 enum Phase : uint8_t {
   kOrdinary,
-  kConnecting, /* to a member: it will be shown a proof */
-  kUnproved    /* from somebody of whom nothing has been read */
+  kConnecting, /* to a member: a proof will be sent */
+  kUnproved    /* from a peer of which nothing has been read */
 };
-constexpr size_t kMostSockets = 1 << 20; /* pages of those that are not in use are no memory */
+constexpr size_t kMostSockets = 1 << 20; /* unused pages take no memory */
 std::array<std::atomic<Phase>, kMostSockets> phases{};
 
 void set_phase(int socket, Phase phase) {
@@ -65,21 +65,22 @@ int guarded_bind(int socket, const sockaddr* address, socklen_t size) {
     sockaddr_storage own;
     socklen_t own_size = write_address(now->own, family_of(socket), &own);
     if (own_size != 0 && bind(socket, plain(own), own_size) == 0) return 0;
-    /* Not an address of this machine, or of this socket: members reach it some other way. */
+    /* Not an address of this machine, or of this socket: members reach it at another one. */
     if (own_size != 0 && errno != EADDRNOTAVAIL && errno != EINVAL) return -1;
   }
   return bind(socket, address, size);
 }
 
-/* -- who comes */
+/* -- incoming connections */
 
 void refuse(int socket) {
-  linger at_once{1, 0}; /* whoever it is sees a reset, and nothing of it stays */
+  linger at_once{1, 0}; /* the peer sees a reset, and no state remains */
   setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   close(socket);
 }
 
-/* Whether the server may have it; who has to prove something may be refused when it is read from. */
+/* Returns whether the server may have the connection; a peer that has to prove something may be refused when it is read
+ * from. */
 bool takes(const Members& now, int accepted, const std::optional<Endpoint>& peer) {
   auto here = own_end(accepted);
   if (!peer || !here || here->port != now.own.port) return true;
@@ -118,12 +119,12 @@ int guarded_accept4(int socket, sockaddr* address, socklen_t* size, int flags) {
                        size);
 }
 
-/* 0: proved, and taken out of what is to be read; else an errno, EAGAIN while the rest of a proof may come. */
+/* Returns 0: proved, and removed from the input; otherwise an errno, EAGAIN while the rest of a proof may arrive. */
 int read_proof(const Members& now, int socket) {
   Proof proof;
   ssize_t size = recv(socket, &proof, sizeof proof, MSG_PEEK | MSG_DONTWAIT);
   if (size < 0) return errno;
-  if (size == 0) return ECONNRESET; /* it only looked whether somebody listens */
+  if (size == 0) return ECONNRESET; /* the peer only checked whether the port is open */
   bool is_whole = size == ssize_t(sizeof proof), may_be = Secret::may_begin(proof, size_t(size));
   if (may_be && !is_whole) return EAGAIN;
   if (is_whole && now.secret->is_proved(proof, now.own) &&
@@ -147,22 +148,22 @@ ssize_t guarded_recvmsg(int socket, msghdr* message, int flags) {
   return recvmsg(socket, message, flags);
 }
 
-/* -- going to a member */
+/* -- outgoing connections to a member */
 
-/* Where its machine has several addresses, this process shows the one under which the others know it. */
+/* On a machine with several addresses, this process uses the one under which the others know it. */
 void show_own_address(const Members& now, int socket) {
   auto bound = own_end(socket);
   sockaddr_storage own;
   socklen_t size = write_address({now.own.ip, 0}, family_of(socket), &own);
   if (!bound || bound->port != 0 || size == 0) return;
-  int later = 1; /* the port is chosen when it connects, of all that are free towards this member */
+  int later = 1; /* the port is chosen when it connects, among all that are free towards this member */
   setsockopt(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &later, sizeof later);
-  (void)!bind(socket, plain(own), size); /* where it cannot, the kernel chooses */
+  (void)!bind(socket, plain(own), size); /* on failure the kernel chooses */
 }
 
 bool send_proof(const Members& now, int socket, const Endpoint& server) {
   auto proof = now.secret->prove(server);
-  /* Nothing was sent before it, so that the kernel takes all of it. */
+  /* It is the first data on the socket, so the kernel accepts all of it. */
   return proof && send(socket, &*proof, sizeof *proof, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(sizeof *proof);
 }
 
@@ -183,7 +184,7 @@ int guarded_connect(int socket, const sockaddr* address, socklen_t size) {
   return result;
 }
 
-/* Asked for its error when it is connected, or will never be. */
+/* The library queries a socket's error when it is connected, or has failed. */
 int guarded_getsockopt(int socket, int level, int option, void* value, socklen_t* size) {
   int result = getsockopt(socket, level, option, value, size);
   if (level != SOL_SOCKET || option != SO_ERROR || phase_of(socket) != kConnecting || result != 0) return result;
@@ -207,7 +208,7 @@ void put_in_force(const Members* members) { in_force.store(members, std::memory_
 const std::vector<Replacement>& replacements() {
   static const std::vector<Replacement> all = {
       {"bind", reinterpret_cast<void*>(guarded_bind), true},
-      {"accept", reinterpret_cast<void*>(guarded_accept), false}, /* a library calls this one or the next */
+      {"accept", reinterpret_cast<void*>(guarded_accept), false}, /* a library calls either this one or the next */
       {"accept4", reinterpret_cast<void*>(guarded_accept4), false},
       {"connect", reinterpret_cast<void*>(guarded_connect), true},
       {"socket", reinterpret_cast<void*>(guarded_socket), true},

@@ -1,4 +1,4 @@
-/* What the server's library calls in the place of the C library's functions. */
+/* Functions that the server's library calls in place of the C library's. */
 #ifndef HOPSML_SERVER_CALLS_H
 #define HOPSML_SERVER_CALLS_H
 
@@ -9,7 +9,7 @@
 
 namespace hopsml {
 
-/* From now on; they are kept for good, as any thread may be reading them. */
+/* Sets the members; they are never freed, as any thread may be reading them. */
 void put_in_force(const Members* members);
 
 const std::vector<Replacement>& replacements();

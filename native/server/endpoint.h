@@ -1,4 +1,4 @@
-/* Addresses of IPv4 and IPv6 in one form: IPv4's as IPv6 maps them. */
+/* Addresses of IPv4 and IPv6 in one form: IPv4 as IPv4-mapped IPv6. */
 #ifndef HOPSML_SERVER_ENDPOINT_H
 #define HOPSML_SERVER_ENDPOINT_H
 
@@ -19,17 +19,17 @@ struct Endpoint {
 bool same_ip(const in6_addr& one, const in6_addr& other);
 bool same(const Endpoint& one, const Endpoint& other);
 bool is_ipv4(const in6_addr& ip);
-/* Of every interface. */
+/* Address of every interface. */
 bool is_wildcard(const in6_addr& ip);
 bool is_loopback(const in6_addr& ip);
 std::string text_of(const in6_addr& ip);
 
-/* Of "host:port" or "[host]:port", with numbers; none for anything else. */
+/* Parses "host:port" or "[host]:port" with numbers; none for anything else. */
 std::optional<Endpoint> parse_endpoint(const std::string& text);
-/* None where it is no address of the internet. */
+/* Returns none if it is not an internet address. */
 std::optional<Endpoint> endpoint_of(const sockaddr* address, socklen_t size);
 std::optional<Endpoint> own_end(int socket);
-/* For a socket of this family; the size, 0 where such a socket cannot have it. */
+/* Writes the address for a socket of this family; returns its size, 0 if such a socket cannot have it. */
 socklen_t write_address(const Endpoint& endpoint, int family, sockaddr_storage* address);
 
 }  // namespace hopsml

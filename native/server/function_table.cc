@@ -23,7 +23,7 @@ struct Relocations {
   size_t count = 0;
 };
 
-/* What of a library's dynamic section is needed. */
+/* The parts of a library's dynamic section that are needed. */
 class Library {
  public:
   explicit Library(const dl_phdr_info& info) : base_(info.dlpi_addr) {
@@ -35,12 +35,12 @@ class Library {
     }
     size_t relative = 0;
     for (; dynamic != nullptr && dynamic->d_tag != DT_NULL; dynamic++) read(*dynamic, &relative);
-    /* The relative ones come first and name nothing. */
+    /* The relative entries come first and have no name. */
     if (references_.first != nullptr && relative <= references_.count)
       references_ = {references_.first + relative, references_.count - relative};
   }
 
-  /* Whether this library calls it. */
+  /* Returns whether this library calls it. */
   bool replace(const Replacement& replacement) const {
     size_t symbol = find(replacement.name);
     if (symbol == 0) return false;
@@ -56,7 +56,7 @@ class Library {
 
  private:
   void read(const ElfW(Dyn) & entry, size_t* relative) {
-    /* Some C libraries leave these as they are in the file. */
+    /* Some C libraries leave these as offsets in the file. */
     ElfW(Addr) address = entry.d_un.d_ptr < base_ ? base_ + entry.d_un.d_ptr : entry.d_un.d_ptr;
     switch (entry.d_tag) {
       case DT_SYMTAB: symbols_ = reinterpret_cast<const ElfW(Sym)*>(address); break;
@@ -71,7 +71,7 @@ class Library {
     }
   }
 
-  /* The index of a function that is not this library's own: these come before all that it defines. 0: there is none. */
+  /* Returns the index of an imported function: these come before all that the library defines. 0: there is none. */
   size_t find(const char* name) const {
     if (symbols_ == nullptr || names_ == nullptr) return 0;
     for (size_t i = 1; i < defined_from_; i++)

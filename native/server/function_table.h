@@ -1,4 +1,4 @@
-/* The functions of other libraries that a loaded library calls, as the dynamic linker has written them down for it. */
+/* Entries of a loaded library's own table of imported functions, as the dynamic linker has filled them in. */
 #ifndef HOPSML_SERVER_FUNCTION_TABLE_H
 #define HOPSML_SERVER_FUNCTION_TABLE_H
 
@@ -13,7 +13,8 @@ struct Replacement {
   bool is_needed;
 };
 
-/* In every loaded library whose path begins with `path`; the number of those that call all that are needed. */
+/* Replaces them in every loaded library whose path begins with `path`; returns the number of those that call all
+ * required ones. */
 int replace_functions(const std::string& path, const std::vector<Replacement>& replacements);
 
 }  // namespace hopsml

@@ -1,14 +1,13 @@
-/* A guard for the port of a server that this process will start and that asks nobody who connects.
+/* Guard for the port of a server in this process that accepts every connection.
  *
- * The plain C interface of libhopsml_server.so. TensorFlow's server listens on every interface and obeys everybody; it has no
- * setting for either. From this call on the port is bound to one address and members alone are let in: who proves the group's
- * secret with the first bytes of a connection; or, without a secret, who comes from this machine as this process' user, or
- * from a member's address.
+ * The plain C interface of libhopsml_server.so. TensorFlow's server listens on every interface and serves every peer;
+ * it has no setting for either. From this call on the port is bound to one address and only members are admitted: peers
+ * that prove the group's secret with the first bytes of a connection; or, without a secret, peers from this machine
+ * with this process' user, or from a member's address.
  *
- * It stands between the server's library and the C library: entries of that library's own table of functions are replaced
- * (calls.cc has them). What other libraries, Python and other programs call is not touched; nothing is in the environment, and
- * nothing is inherited by what this process executes. Forks of this process inherit all of it.
- */
+ * It is between the server's library and the C library: entries of that library's own table of functions are replaced
+ * (see calls.cc). Calls by other libraries, Python and other programs are not affected; nothing is in the environment,
+ * and nothing is inherited by programs that this process executes. Forks of this process inherit all of it. */
 #ifndef HOPSML_SERVER_GUARD_H
 #define HOPSML_SERVER_GUARD_H
 
@@ -19,12 +18,12 @@
 extern "C" {
 #endif
 
-/* `libraries`: what the paths of those begin with that the server is in, which are loaded already.
- * `members`: "address:port" or "[address]:port" of all of them, with numbers, no names; `own`: the index of this process'.
- * `secret`: what all members are given, or NULL and 0.
+/* `libraries`: prefix of the paths of the server's libraries, which are loaded already. `members`: "address:port" or
+ * "[address]:port" of all of them, with numbers, no names; `own`: the index of this process'. `secret`: given to all
+ * members, or NULL and 0.
  *
- * The number of libraries that call through the guard; 0: none of them listens, or this kind of machine is not supported; -1:
- * an address is none. Further calls replace the members. */
+ * Returns the number of libraries that call through the guard; 0: no library listens, or this kind of machine is not
+ * supported; -1: an address is invalid. Further calls replace the members. */
 __attribute__((visibility("default"))) int32_t hopsml_guard_server(const char* libraries, const char* const* members,
                                                                    int32_t count, int32_t own, const uint8_t* secret,
                                                                    size_t secret_size);

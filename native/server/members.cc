@@ -11,7 +11,7 @@
 namespace hopsml {
 namespace {
 
-constexpr int kMostLines = 8; /* who tries again and again is not to fill a log */
+constexpr int kMostLines = 8; /* repeated attempts must not fill a log */
 std::atomic<int> lines{0};
 
 }  // namespace
@@ -49,7 +49,7 @@ void tell_refused(const Endpoint& peer, const char* why) {
                            "(docs/security.md)%s\n",
                            text_of(peer.ip).c_str(), unsigned(peer.port), why,
                            line + 1 == kMostLines ? "; further ones are not told" : "");
-  if (write(STDERR_FILENO, text, size_t(size)) < 0) return; /* then nobody reads it */
+  if (write(STDERR_FILENO, text, size_t(size)) < 0) return; /* then the log has no reader */
 }
 
 }  // namespace hopsml

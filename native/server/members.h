@@ -1,4 +1,4 @@
-/* Who the members of the group are, and who is let in. */
+/* Members of the group, and the admission of connections. */
 #ifndef HOPSML_SERVER_MEMBERS_H
 #define HOPSML_SERVER_MEMBERS_H
 
@@ -13,15 +13,15 @@ namespace hopsml {
 struct Members {
   std::vector<Endpoint> all;
   Endpoint own;
-  std::unique_ptr<Secret> secret; /* none: members are known by where they come from */
+  std::unique_ptr<Secret> secret; /* none: members are identified by their address */
 
   bool have(const in6_addr& ip) const;
   bool have(const Endpoint& endpoint) const;
-  /* Whether a connection from `peer` to `here`, which is of this machine, is let in for where it comes from. */
+  /* Returns whether a connection from `peer` to `here`, on this machine, is admitted because of its origin. */
   bool admit(const Endpoint& peer, const Endpoint& here) const;
 };
 
-/* A line for the process' log, of which there are some at most. */
+/* Writes a line to the process' log, up to a limited number. */
 void tell_refused(const Endpoint& peer, const char* why);
 
 }  // namespace hopsml

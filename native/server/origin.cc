@@ -17,20 +17,20 @@ namespace {
 
 constexpr int kEstablished = 1, kListening = 10; /* as in the kernel's net/tcp_states.h */
 
-/* The socket at the other end, where it is on this machine. */
+/* The socket at the other end, if it is on this machine. */
 struct Found {
   bool answered = false; /* the kernel */
   bool is_there = false;
   int state = 0;
   uid_t user = 0;
-  uint32_t inode = 0; /* 0: no process has it any more; the user then means nothing */
+  uint32_t inode = 0; /* 0: no process has it any more; the user then has no meaning */
 };
 
 void write_ip(const in6_addr& ip, bool as_ipv4, __be32* words) {
   std::memcpy(words, ip.s6_addr + (as_ipv4 ? 12 : 0), as_ipv4 ? 4 : 16);
 }
 
-/* One question for one connection: it does not take longer where there are many. */
+/* Queries one connection: the time does not depend on the number of connections. */
 Found ask_kernel(const Endpoint& peer, const Endpoint& here) {
   struct {
     nlmsghdr head;
@@ -54,7 +54,7 @@ Found ask_kernel(const Endpoint& peer, const Endpoint& here) {
   alignas(nlmsghdr) char answer[8192];
   ssize_t size = -1;
   if (send(asked, &question, sizeof question, 0) == ssize_t(sizeof question))
-    size = recv(asked, answer, sizeof answer, MSG_DONTWAIT); /* it was written before send returned */
+    size = recv(asked, answer, sizeof answer, MSG_DONTWAIT); /* the response was written before send returned */
   close(asked);
   const auto* head = reinterpret_cast<const nlmsghdr*>(answer);
   if (size < 0 || !NLMSG_OK(head, size_t(size))) return found;
@@ -64,11 +64,11 @@ Found ask_kernel(const Endpoint& peer, const Endpoint& here) {
   }
   if (head->nlmsg_type != SOCK_DIAG_BY_FAMILY || head->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) return found;
   const auto* body = reinterpret_cast<const inet_diag_msg*>(NLMSG_DATA(head));
-  /* Where there is no such connection, whoever listens on that port is named. */
+  /* If there is no such connection, the listener on that port is returned. */
   return {true, body->idiag_state != kListening, body->idiag_state, body->idiag_uid, body->idiag_inode};
 }
 
-/* An address as in /proc/net/tcp and tcp6: words of 32 bits as this machine has them in memory. */
+/* Parses an address as in /proc/net/tcp and tcp6: words of 32 bits in this machine's byte order. */
 bool parse_row_end(const std::string& text, Endpoint* end) {
   size_t colon = text.find(':');
   if (colon != 8 && colon != 32) return false;
@@ -84,7 +84,7 @@ bool parse_row_end(const std::string& text, Endpoint* end) {
   return true;
 }
 
-/* For containers in which the kernel may not be asked. */
+/* For containers that may not query the kernel. */
 Found read_tables(const Endpoint& peer, const Endpoint& here) {
   Found found;
   for (const char* path : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
@@ -124,10 +124,10 @@ bool is_of_this_machine(const in6_addr& ip, const in6_addr& here) {
 Origin origin_of(const Endpoint& peer, const Endpoint& here) {
   bool is_here = is_of_this_machine(peer.ip, here.ip);
   Found found = ask_kernel(peer, here);
-  /* "No such connection" is also said where the kernel cannot answer such questions. */
+  /* "No such connection" is also returned if the kernel cannot answer such queries. */
   if (!found.is_there && (is_here || !found.answered)) found = read_tables(peer, here);
   if (found.is_there) {
-    /* A closed connection keeps no user: the kernel says root then, whoever it was. */
+    /* A closed connection has no user: the kernel then reports root, whichever user it was. */
     if (found.state != kEstablished || found.inode == 0) return Origin::kGone;
     return found.user == geteuid() ? Origin::kOwnUser : Origin::kOtherUser;
   }

@@ -1,8 +1,8 @@
-/* The proof that who connects is a member: the first bytes of a connection, which the server behind it never sees.
+/* Proof that a connecting peer is a member: the first bytes of a connection, which are not passed to the server behind
+ * it.
  *
- * A random number and the HMAC of it and of the address that is connected to. The secret is not sent; a recorded proof is
- * worth nothing, as a number counts once and another server has another address.
- */
+ * A random number and the HMAC of it and of the server's address. The secret is not sent; a recorded proof is useless,
+ * as a number is accepted once and another server has another address. */
 #ifndef HOPSML_SERVER_PROOF_H
 #define HOPSML_SERVER_PROOF_H
 
@@ -24,11 +24,11 @@ class Secret {
  public:
   explicit Secret(std::string key) : key_(std::move(key)) {}
 
-  /* For a connection to `server`; none where the system has no random bytes. */
+  /* Returns a proof for a connection to `server`; none if the system has no random bytes. */
   std::optional<Proof> prove(const Endpoint& server) const;
-  /* Whether it is one for `server`, the first time that it is shown. */
+  /* Returns whether it is a proof for `server` that is used for the first time. */
   bool is_proved(const Proof& proof, const Endpoint& server);
-  /* Whether so many bytes can be the beginning of a proof. */
+  /* Returns whether so many bytes can be the beginning of a proof. */
   static bool may_begin(const Proof& proof, size_t size);
 
  private:

@@ -8,8 +8,8 @@ import scala.collection.Iterator;
 import scala.runtime.AbstractFunction1;
 
 /**
- * A DataFrame with one row of text for each partition, the answer of a task of Python's that has brought the rows. Spark's own way to
- * a result in Python gives all of them when the last one is there.
+ * A DataFrame with one row of text for each partition, the result of a Python task that has sent the rows. Spark's own
+ * API for a result in Python returns all of them only when the last one has arrived.
  */
 public final class AnswerRows {
   private final RDD<InternalRow> rows;
@@ -19,7 +19,7 @@ public final class AnswerRows {
     rows = execution.toRdd();
   }
 
-  /** Of the plan as it is carried out. */
+  /** Returns the number of partitions of the executed plan. */
   public int partitions() {
     return rows.getNumPartitions();
   }

@@ -34,7 +34,7 @@ abstract class Column implements AutoCloseable {
     return new Fixed(allocator, Columns.width(type));
   }
 
-  /** Adds the value of a row, which is the batch's row {@code number}. */
+  /** Adds a row's value, as row {@code number} of the batch. */
   final void add(UnsafeRow row, int ordinal, int number) {
     boolean isNull = row.isNullAt(ordinal);
     if (isNull) {
@@ -58,7 +58,7 @@ abstract class Column implements AutoCloseable {
     return 0;
   }
 
-  /** Gives the first {@code rows} rows away, and begins anew. */
+  /** Moves the first {@code rows} rows to {@code buffers}, and begins an empty batch. */
   final void take(int rows, List<ArrowFieldNode> nodes, List<ArrowBuf> buffers) {
     nodes.add(new ArrowFieldNode(rows, nulls));
     buffers.add(validity.take());
@@ -73,14 +73,14 @@ abstract class Column implements AutoCloseable {
     validity.close();
   }
 
-  /** Memory that grows as it is needed. */
+  /** Memory that grows as needed. */
   static final class Growing implements AutoCloseable {
     private static final long LEAST = 4096;
 
     private final BufferAllocator allocator;
     private ArrowBuf memory;
     private long capacity;
-    private long last; // bytes of the buffer before, which the next one will need as well
+    private long last; // bytes of the previous buffer, which the next one will need as well
     long used;
 
     Growing(BufferAllocator allocator) {
@@ -91,7 +91,7 @@ abstract class Column implements AutoCloseable {
       return memory.memoryAddress();
     }
 
-    /** Has room for {@code bytes} bytes in all. */
+    /** Allocates {@code bytes} bytes in all. */
     void ensure(long bytes) {
       if (bytes <= capacity && memory != null) {
         return;
@@ -105,7 +105,7 @@ abstract class Column implements AutoCloseable {
       capacity = larger.capacity();
     }
 
-    /** Where the next {@code bytes} bytes go; they count as used. */
+    /** Returns the address of the next {@code bytes} bytes, which count as used. */
     long next(long bytes) {
       ensure(used + bytes);
       long place = memory.memoryAddress() + used;
@@ -143,7 +143,7 @@ abstract class Column implements AutoCloseable {
     }
   }
 
-  /** What needs no more than its values. */
+  /** A column that needs only the buffer of its values. */
   abstract static class Plain extends Column {
     final Growing values;
 
@@ -164,7 +164,7 @@ abstract class Column implements AutoCloseable {
     }
   }
 
-  /** Values of one width, as they lie in a row: the lower bytes of a word. */
+  /** Values of one width, as they are in a row: the lower bytes of a word. */
   static final class Fixed extends Plain {
     private final int width;
 
@@ -179,7 +179,7 @@ abstract class Column implements AutoCloseable {
       switch (width) {
         case 1 -> Platform.putByte(null, place, isNull ? 0 : row.getByte(ordinal));
         case 2 -> Platform.putShort(null, place, isNull ? 0 : row.getShort(ordinal));
-        case 4 -> Platform.putInt(null, place, isNull ? 0 : row.getInt(ordinal)); // of a float, too: its bits
+        case 4 -> Platform.putInt(null, place, isNull ? 0 : row.getInt(ordinal)); // of a float, too, as its bits
         default -> Platform.putLong(null, place, isNull ? 0 : row.getLong(ordinal));
       }
     }
@@ -207,7 +207,7 @@ abstract class Column implements AutoCloseable {
     }
   }
 
-  /** What has offsets: where each row's values begin and end. */
+  /** A column with offsets: the begin and end of each row's values. */
   abstract static class Variable extends Column {
     private final Growing offsets;
 
@@ -284,7 +284,7 @@ abstract class Column implements AutoCloseable {
     }
   }
 
-  /** Arrays of values of one width; in a row they lie one behind the other already. */
+  /** Arrays of values of one width, which are contiguous in a row already. */
   static final class Lists extends Variable {
     private final Growing values;
     private final Growing validity;

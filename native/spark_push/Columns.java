@@ -38,9 +38,9 @@ final class Columns implements AutoCloseable {
   private final List<Column> columns = new ArrayList<>();
   private final StructType type;
   private final Schema schema;
-  private UnsafeProjection projection; // of rows that do not lie in memory as most do
+  private UnsafeProjection projection; // for rows that are not an UnsafeRow
   private int rows;
-  private long fixed; // bytes of a row beside those of variable length
+  private long fixed; // bytes of a row apart from those of variable length
 
   Columns(StructType type, BufferAllocator allocator) {
     List<Field> fields = new ArrayList<>();
@@ -54,7 +54,7 @@ final class Columns implements AutoCloseable {
     this.type = type;
   }
 
-  /** Why a DataFrame of this schema cannot be brought this way; null where it can. */
+  /** Returns why a DataFrame of this schema cannot be sent by this method; null if it can. */
   static String refusal(StructType type) {
     for (StructField field : type.fields()) {
       DataType kind = field.dataType();
@@ -66,7 +66,7 @@ final class Columns implements AutoCloseable {
     return null;
   }
 
-  /** Bytes of a value of a type of fixed width; 0 of all others. */
+  /** Returns the bytes of a value of a type of fixed width; 0 for all others. */
   static int width(DataType type) {
     if (type instanceof ByteType) {
       return 1;
@@ -143,7 +143,7 @@ final class Columns implements AutoCloseable {
     return found;
   }
 
-  /** What was added since the last one; its memory belongs to the caller. */
+  /** Returns the rows added since the last batch; the memory belongs to the caller. */
   ArrowRecordBatch batch() {
     List<ArrowFieldNode> nodes = new ArrayList<>();
     List<ArrowBuf> buffers = new ArrayList<>();
@@ -151,7 +151,7 @@ final class Columns implements AutoCloseable {
       column.take(rows, nodes, buffers);
     }
     ArrowRecordBatch batch = new ArrowRecordBatch(rows, nodes, buffers);
-    buffers.forEach(ArrowBuf::close); // the batch holds them
+    buffers.forEach(ArrowBuf::close); // the batch holds references to them
     rows = 0;
     return batch;
   }

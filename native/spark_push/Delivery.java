@@ -5,13 +5,13 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.WritableByteChannel;
 
-/** A file on its way to a stage: whole after {@code finish}, nothing where it is closed before. */
+/** A file that is sent to a stage: complete after {@code finish}, discarded if it is closed before. */
 interface Delivery extends Closeable {
   int write(ByteBuffer bytes) throws IOException;
 
   void finish() throws IOException;
 
-  /** For those who close what they have written to. */
+  /** For writers that close their channel. */
   default WritableByteChannel channel() {
     return new WritableByteChannel() {
       @Override

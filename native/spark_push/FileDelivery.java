@@ -10,7 +10,7 @@ import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermissions;
 
-/** Into the folder of a stage on this machine. */
+/** Delivery into the folder of a stage on this machine. */
 final class FileDelivery implements Delivery {
   private final Path path;
   private final Path part;
@@ -19,10 +19,10 @@ final class FileDelivery implements Delivery {
   FileDelivery(Path folder, String file) throws IOException {
     path = folder.resolve(file);
     part = Path.of(path + ".part");
-    try { // its folder alone: where the stage's is gone, the stage is
+    try { // creates this folder only: without the stage's folder the stage has ended
       Files.createDirectory(path.getParent(), PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
     } catch (FileAlreadyExistsException error) {
-      // another partition was quicker
+      // another partition has created it
     }
     channel = FileChannel.open(part, StandardOpenOption.CREATE, StandardOpenOption.WRITE, StandardOpenOption.TRUNCATE_EXISTING);
   }

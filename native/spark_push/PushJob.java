@@ -17,14 +17,14 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.AbstractFunction2;
 import scala.runtime.BoxedUnit;
 
-/** One job under way: what its tasks answer, as soon as they have. */
+/** One job in progress, with the results of its tasks as they arrive. */
 public final class PushJob extends AbstractFunction2<Object, String, BoxedUnit> {
   private final BlockingQueue<String> answers = new LinkedBlockingQueue<>();
   private FutureAction<BoxedUnit> action;
 
   private PushJob() {}
 
-  /** Begins it, in the calling thread's job group; {@code partitions}: their numbers, with commas between. */
+  /** Begins the job, in the calling thread's job group; {@code partitions}: their numbers, separated by commas. */
   static PushJob begin(RDD<InternalRow> rows, AbstractFunction1<Iterator<InternalRow>, String> task, String partitions) {
     List<Object> numbers = new ArrayList<>();
     for (String number : partitions.split(",")) {
@@ -49,12 +49,12 @@ public final class PushJob extends AbstractFunction2<Object, String, BoxedUnit> 
     return BoxedUnit.UNIT;
   }
 
-  /** Whether there is nothing more to be had by {@link #next}. */
+  /** Returns true if {@link #next} will return nothing more. */
   public boolean isOver() {
     return action.isCompleted() && answers.isEmpty();
   }
 
-  /** The answers that have come; waits so long for the first. */
+  /** Returns the results that have arrived; waits at most this long for the first. */
   public List<String> next(long milliseconds) throws InterruptedException {
     List<String> found = new ArrayList<>();
     String first = answers.poll(milliseconds, TimeUnit.MILLISECONDS);
@@ -65,7 +65,7 @@ public final class PushJob extends AbstractFunction2<Object, String, BoxedUnit> 
     return found;
   }
 
-  /** Throws what the job has failed with. */
+  /** Throws the error with which the job has failed. */
   public void finish() throws Exception {
     Await.result(action, Duration.Inf());
   }

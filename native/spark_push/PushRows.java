@@ -6,10 +6,10 @@ import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Brings the rows of a DataFrame to the stages beside hopsml's agents, from the JVM itself: without Python, and with one copy of a
- * row's memory where Spark's own way to Arrow sets each value by itself.
+ * Sends the rows of a DataFrame to the stages of hopsml's agents, from the JVM itself: without Python, and with one
+ * copy of a row's memory where Spark's own conversion to Arrow sets each value separately.
  *
- * <p>Made once for a DataFrame, on the driver: the plan, and so the partitions, stay the same for all jobs.
+ * <p>Made once for a DataFrame, on the driver: the plan, and so the partitions, are the same for all jobs.
  */
 public final class PushRows {
   private final RDD<InternalRow> rows;
@@ -25,18 +25,18 @@ public final class PushRows {
     rows = execution.toRdd();
   }
 
-  /** Of the plan as it is carried out; what needs a shuffle is computed up to it. */
+  /** Returns the number of partitions of the executed plan; computes it up to the last shuffle. */
   public int partitions() {
     return rows.getNumPartitions();
   }
 
   /**
-   * Begins to bring some partitions to the stages, as a job of the calling thread's group.
+   * Begins to send some partitions to the stages, as a job of the calling thread's group.
    *
    * @param name of the DataFrame
-   * @param stages as {@link Stage#parse} takes them
-   * @param partitions their numbers, with commas between
-   * @return the job; for each partition it has what {@link PushTask} answers
+   * @param stages in the format of {@link Stage#parse}
+   * @param partitions their numbers, separated by commas
+   * @return the job, with the result of {@link PushTask} for each partition
    */
   public PushJob push(String name, String stages, String partitions) {
     return PushJob.begin(rows, new PushTask(name, stages, schema), partitions);

@@ -18,7 +18,7 @@ import org.apache.spark.sql.types.StructType;
 import scala.collection.Iterator;
 import scala.runtime.AbstractFunction1;
 
-/** One task: its partition becomes an Arrow file at a stage. */
+/** One task: writes its partition as an Arrow file to a stage. */
 final class PushTask extends AbstractFunction1<Iterator<InternalRow>, String> implements Serializable {
   private static final long serialVersionUID = 1L;
   private static final long SHARD_BYTES = 16L << 20; // of a record batch, which a worker reads as a whole
@@ -34,7 +34,7 @@ final class PushTask extends AbstractFunction1<Iterator<InternalRow>, String> im
     this.schema = schema;
   }
 
-  /** The answer: partition, attempt, stage, then rows:bytes of each record batch, with blanks between. */
+  /** Returns partition, attempt, stage, then rows:bytes of each record batch, separated by blanks. */
   @Override
   public String apply(Iterator<InternalRow> rows) {
     TaskContext task = TaskContext.get();

@@ -15,7 +15,7 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLSocket;
 import javax.net.ssl.TrustManagerFactory;
 
-/** To the door of a stage on another machine, by TLS; nobody else has its certificate's key. */
+/** Delivery to the server of a stage on another machine, over TLS with the stage's pinned certificate. */
 final class SocketDelivery implements Delivery {
   private static final int CONNECT_MS = 15_000;
   private static final int ANSWER_MS = 120_000;

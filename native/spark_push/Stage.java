@@ -7,11 +7,11 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Where rows are kept beside an agent of hopsml's. */
+/** A process of a hopsml agent that stores rows. */
 final class Stage {
   final String url; // its name in tables
   final String host;
-  final int port; // of the door for Arrow files
+  final int port; // of the server for Arrow files
   final String token;
   final String certificate; // PEM, in base 64
   private final String hostname;
@@ -27,7 +27,10 @@ final class Stage {
     folder = words[6];
   }
 
-  /** {@code stages}: a line for each, of url, host, port, token, certificate, name of the machine and folder, with tabs between. */
+  /**
+   * {@code stages}: a line for each, of url, host, port, token, certificate, name of the machine and folder, separated
+   * by tabs.
+   */
   static List<Stage> parse(String stages) {
     List<Stage> found = new ArrayList<>();
     for (String line : stages.split("\n")) {
@@ -36,14 +39,17 @@ final class Stage {
     return found;
   }
 
-  /** One on this machine where there is any, in turn; after a failure another one, wherever that is. As in push.py. */
+  /**
+   * Chooses a stage on this machine if there is one, in rotation; after a failure another one on any machine. As in
+   * push.py.
+   */
   static Stage choose(List<Stage> stages, int partition, int attempt) {
     List<Stage> near = stages.stream().filter(Stage::isHere).toList();
     List<Stage> among = near.isEmpty() || attempt > 0 ? stages : near;
     return among.get((partition + attempt) % among.size());
   }
 
-  /** Whether its files can be written from this process. */
+  /** Returns true if its files can be written from this process. */
   private boolean isHere() {
     return hostname.equals(hostname()) && Files.isWritable(Path.of(folder));
   }
@@ -56,7 +62,7 @@ final class Stage {
     }
   }
 
-  /** Begins to bring an attempt at a partition. */
+  /** Begins to send an attempt at a partition. */
   Delivery open(String name, int partition, long attempt) throws IOException {
     String file = "data-" + name + "/" + partition + "-" + attempt + ".arrow"; // as in frame_log.py
     return isHere() ? new FileDelivery(Path.of(folder), file) : new SocketDelivery(this, file);

@@ -1,4 +1,4 @@
-// HopsmlAllReduce: a list of tensors, the small ones packed.
+// HopsmlAllReduce: reduces a list of tensors, small ones in packs.
 #include "all_reduce.h"
 
 #include <cstring>
@@ -11,7 +11,7 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 
-// From here on a copy into a pack costs more than a call of its own.
+// From this size on a copy into a pack costs more than a separate call.
 constexpr size_t kAloneBytes = 1 << 20;
 
 hopsml_type TypeOf(tensorflow::DataType type) {
@@ -66,7 +66,7 @@ absl::Status AllReduction::Run(const std::vector<const Tensor*>& values, const s
   return absl::OkStatus();
 }
 
-// A function of the shapes alone, so that all members pack alike: the small tensors in their order, then each large one.
+// Depends on the shapes only, so that all members pack alike: the small tensors in their order, then each large one.
 std::vector<AllReduction::Pack> AllReduction::Packs(const std::vector<const Tensor*>& values) const {
   std::vector<Pack> packs, alone;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -93,7 +93,7 @@ absl::Status AllReduction::Reduce(const Pack& pack, const std::vector<const Tens
     status = hopsml_all_reduce(group.get(), Data(*values[only]), Data(reduced[only]), elements, TypeOf(type_),
                                reduction_, wire_, what.c_str());
   } else {
-    // The pack of a call that may have to be made again is not written over: the library would copy it first.
+    // The pack of a call that may have to be repeated is not overwritten: otherwise the library would copy it first.
     const size_t apart = hopsml_resumable(group.get()) ? (pack.bytes + 63) / 64 * 64 : 0;
     char* packed = CallQueue::OfProcess().Scratch(pack.bytes + apart);
     char* at = packed;
@@ -113,8 +113,8 @@ absl::Status AllReduction::Reduce(const Pack& pack, const std::vector<const Tens
   return StatusOf(status, group, Description(pack, values, /*with_names=*/true));
 }
 
-// What members compare. Names of tensors are for the message alone: a rank that has traced more than another one has other
-// names for the same tensors.
+// The text that members compare. Names of tensors are for the message only: a rank that has traced more functions has
+// other names for the same tensors.
 std::string AllReduction::Description(const Pack& pack, const std::vector<const Tensor*>& values,
                                       bool with_names) const {
   std::string text = label_.empty() ? "all_reduce" : "all_reduce of " + label_;

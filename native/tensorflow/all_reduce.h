@@ -1,4 +1,4 @@
-// The reduction of a list of tensors, as the attributes of an operation describe it.
+// The reduction of a list of tensors, as described by the attributes of an operation.
 #ifndef HOPSML_TENSORFLOW_ALL_REDUCE_H
 #define HOPSML_TENSORFLOW_ALL_REDUCE_H
 
@@ -11,15 +11,15 @@ namespace hopsml {
 
 class AllReduction {
  public:
-  // Sets the context's status where an attribute has no meaning.
+  // Sets the context's status if an attribute is invalid.
   explicit AllReduction(tensorflow::OpKernelConstruction* context);
 
-  // A call for each pack. `reduced` have the shapes of `values`, and may be the same tensors.
+  // Makes a call for each pack. `reduced` have the shapes of `values`, and may be the same tensors.
   absl::Status Run(const std::vector<const tensorflow::Tensor*>& values, const std::vector<tensorflow::Tensor*>& reduced,
                    const Group& group) const;
 
  private:
-  // Tensors that one call reduces, by their places in the list.
+  // Tensors that one call reduces, by their positions in the list.
   struct Pack {
     std::vector<int> members;
     size_t bytes = 0;

@@ -15,8 +15,9 @@ using ::tensorflow::CancellationManager;
 using ::tensorflow::CancellationToken;
 using ::tensorflow::OpKernelContext;
 
-// A call that a step has come to is made even where the step is cancelled, for the other members are in it, too, and mostly it
-// ends by itself. If not, this member leaves the group: nobody can tell what the others would add to its next call.
+// A call that a step has reached is made even if the step is cancelled, because the other members make it, too, and it
+// usually ends by itself. Otherwise this member leaves the group: its next call could be combined with another one of
+// the others.
 constexpr int64_t kGraceMicros = 2'000'000;
 
 // One execution of an operation, which the step may cancel from another thread.
@@ -110,7 +111,7 @@ void CallKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
     execution->Cancel();
     manager = nullptr;
   }
-  execution->Begin(CurrentGroup());  // what is before it in the queue may wait for a member, too
+  execution->Begin(CurrentGroup());  // calls before it in the queue may wait for a member, too
   CallQueue::OfProcess().Add([this, context, execution, manager, token, done = std::move(done)] {
     Group group = CurrentGroup();
     absl::Status status;
@@ -120,7 +121,7 @@ void CallKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
       execution->Begin(group);
       try {
         status = Call(context, group);
-      } catch (const std::exception& error) {  // memory
+      } catch (const std::exception& error) {  // out of memory
         status = absl::ResourceExhaustedError(name() + ": " + error.what());
       }
     }

@@ -1,4 +1,4 @@
-// What all operations have in common: the group of the moment, the queue, what a status means, cancellation.
+// Common parts of all operations: the current group, the queue, conversion of statuses, cancellation.
 #ifndef HOPSML_TENSORFLOW_CALL_H
 #define HOPSML_TENSORFLOW_CALL_H
 
@@ -13,18 +13,19 @@ namespace hopsml {
 
 using Group = std::shared_ptr<hopsml_group>;
 
-// The group that this process is in now; nullptr for none.
+// Returns the group that this process is in now; nullptr for none.
 Group CurrentGroup();
 
 absl::Status NoGroup();
 
-// What `status` of a call to `group` is for TensorFlow, with the reason and the rank that the group gives; `what` was called.
+// Converts the status of a call to `group` for TensorFlow, with the reason and the rank from the group; `what` was
+// called.
 absl::Status StatusOf(hopsml_status status, const Group& group, const std::string& what);
 
-// "float32[64,512]"
+// Returns a text such as "float32[64,512]".
 std::string Described(tensorflow::DataType type, const tensorflow::TensorShape& shape);
 
-// Memory of the host that belongs to no operation.
+// Allocates host memory that belongs to no operation.
 absl::Status Allocate(tensorflow::DataType type, const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor);
 
 // An operation that waits for other members: its call is made by the queue's thread.
@@ -34,7 +35,7 @@ class CallKernel : public tensorflow::AsyncOpKernel {
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
 
  protected:
-  // The call itself. Also sets the outputs.
+  // Makes the call, and sets the outputs.
   virtual absl::Status Call(tensorflow::OpKernelContext* context, const Group& group) = 0;
 };
 

@@ -1,5 +1,5 @@
-// HopsmlAllGather, HopsmlBroadcast, and HopsmlGroup, which says who this process is. What they send is bytes to the group.
-// Where its members change amid one of them, it begins anew.
+// HopsmlAllGather, HopsmlBroadcast, and HopsmlGroup, which returns rank and size of this process. Their data is bytes
+// to the group. If the members change during one of them, it is repeated.
 #include "exchange.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
-// This process' place, of one generation.
+// This process' rank and the size, of one generation.
 struct Members {
   int32_t rank, size;
   uint64_t generation;
@@ -36,7 +36,8 @@ std::string What(const std::string& operation, const std::string& label, const s
   return operation + (label.empty() ? " of " : " of " + label + " ") + value;
 }
 
-// The rows themselves, of which each member has so many. An error is TensorFlow's; `status` is the group's.
+// Gathers the rows, of which each member has a given number. The returned error is TensorFlow's; `status` is the
+// group's.
 absl::Status Gather(const Tensor& value, const Group& group, const Members& members, const std::string& what,
                     const Tensor& rows, Tensor* gathered, hopsml_status* status) {
   const int64_t* each = rows.flat<int64_t>().data();
@@ -78,7 +79,8 @@ absl::Status Gather(const Tensor& value, const Group& group, const Members& memb
 
 }  // namespace
 
-// Members may have another number of rows each: first these, then the rows, filled up to the most that a member has.
+// Members may have different numbers of rows: first the numbers are gathered, then the rows, padded to the largest
+// number.
 absl::Status GatherRows(const Tensor& value, const std::string& label, const Group& group, Tensor* gathered, Tensor* rows) {
   if (value.dims() < 1) return absl::InvalidArgumentError("all_gather of a scalar, which has no rows; give it a dimension");
   TensorShape row = value.shape();

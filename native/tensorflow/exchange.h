@@ -1,4 +1,4 @@
-// Rows of all members below each other.
+// Concatenation of the rows of all members.
 #ifndef HOPSML_TENSORFLOW_EXCHANGE_H
 #define HOPSML_TENSORFLOW_EXCHANGE_H
 
@@ -8,7 +8,7 @@
 
 namespace hopsml {
 
-// `rows`: how many each member has. `label`: what they are to people; "" for nothing.
+// `rows`: the number of each member. `label`: a readable name; "" for none.
 absl::Status GatherRows(const tensorflow::Tensor& value, const std::string& label, const Group& group,
                         tensorflow::Tensor* gathered, tensorflow::Tensor* rows);
 

@@ -1,9 +1,9 @@
-// HopsmlHoldAllReduce and HopsmlHoldAllGather give a call, HopsmlRelease has those that were given made, HopsmlCollect takes what
-// came of one; HopsmlHolds says whether there is one to take.
+// HopsmlHoldAllReduce and HopsmlHoldAllGather store a call, HopsmlRelease makes the stored calls, HopsmlCollect returns
+// the result of one; HopsmlHolds returns whether there is one to collect.
 //
-// Between giving and making lies the rest of the step: what else it calls of the group comes first, so that it need not wait for
-// what is meant to travel beside the next step. All members do each in the same order, by their programs. Who comes into the
-// group has given nothing: then nobody makes what was given, and all begin alike.
+// Between storing and making a call the rest of the step runs: its other calls to the group come first, so that they
+// need not wait for data that is sent during the next step. All members do each in the same order, by their programs. A
+// newcomer to the group has stored nothing: then no member makes the stored calls, and all begin alike.
 #include "held.h"
 
 #include <algorithm>
@@ -24,10 +24,10 @@ void HeldCall::Make(const Group& group) {
   if (std::exchange(made_, true)) return;
   try {
     status_ = call_(group, &results_);
-  } catch (const std::exception& error) {  // memory
+  } catch (const std::exception& error) {  // out of memory
     status_ = absl::ResourceExhaustedError(error.what());
   }
-  call_ = nullptr;  // with what was given
+  call_ = nullptr;  // with the stored tensors
 }
 
 void HeldCalls::Hold(const std::string& slot, std::shared_ptr<HeldCall> call) {
@@ -87,14 +87,14 @@ class HoldKernel : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Group group = CurrentGroup();
     OP_REQUIRES(context, group != nullptr, NoGroup());
-    std::vector<Tensor> values;  // share the memory of the inputs, which nobody writes to any more
+    std::vector<Tensor> values;  // share the memory of the inputs, which is not written any more
     for (int i = 1; i < context->num_inputs(); ++i) values.push_back(context->input(i));
     auto call = std::make_shared<HeldCall>(hopsml_generation(group.get()), CallOn(std::move(values)));
     HeldCalls::OfProcess().Hold(slot_, std::move(call));
   }
 
  protected:
-  // What is called needs nothing of the kernel, which may be gone by then.
+  // The returned call needs nothing of the kernel, which may be destroyed by then.
   virtual HeldCall::Call CallOn(std::vector<Tensor> values) const = 0;
 
  private:
@@ -115,7 +115,7 @@ class HoldAllReduceKernel : public HoldKernel {
       for (size_t i = 0; i < values.size(); ++i) {
         Tensor& result = (*results)[i];
         if (values[i].RefCountIsOne() && !hopsml_resumable(group.get())) {
-          result = values[i];  // nobody else has it any more
+          result = values[i];  // no other reference exists
         } else {
           TF_RETURN_IF_ERROR(Allocate(values[i].dtype(), values[i].shape(), &result));
         }
@@ -159,7 +159,7 @@ class ReleaseKernel : public CallKernel {
     auto released = HeldCalls::OfProcess().Released(group);
     if (hopsml_resumable(group.get())) {
       HeldCalls& held = HeldCalls::OfProcess();
-      // Steps that only accumulate give nothing and take nothing: what was made before them stays, where all have it.
+      // Steps that only accumulate store nothing and collect nothing: earlier calls stay, if all members have them.
       int64_t least[] = {static_cast<int64_t>(released.size()), held.ToCollect(released)};
       const char* const what = "whether all have gradients of the step before";
       TF_RETURN_IF_ERROR(StatusOf(hopsml_all_reduce(group.get(), least, least, 2, HOPSML_INT64, HOPSML_MIN,
@@ -171,7 +171,7 @@ class ReleaseKernel : public CallKernel {
         return absl::OkStatus();
       }
     }
-    // In the queue before this operation is done, and with it before whatever the program calls next.
+    // In the queue before this operation is done, and so before the program's next call.
     for (auto& call : released) {
       CallQueue::OfProcess().Add([call = std::move(call)] {
         const Group group = CurrentGroup();
@@ -201,7 +201,7 @@ class CollectKernel : public CallKernel {
       }
       return absl::OkStatus();
     }
-    call->Make(group);  // where two are given within one step
+    call->Make(group);  // if two are stored within one step
     TF_RETURN_IF_ERROR(call->status());
     int output = 0;
     for (Tensor& result : call->TakeResults()) context->set_output(output++, std::move(result));

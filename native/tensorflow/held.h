@@ -1,4 +1,4 @@
-// Calls that one step gives and a later one takes the results of: what is reduced while the next step computes.
+// Calls that one step stores and whose results a later step collects: reductions during the next step's computation.
 #ifndef HOPSML_TENSORFLOW_HELD_H
 #define HOPSML_TENSORFLOW_HELD_H
 
@@ -20,14 +20,14 @@ class HeldCall {
  public:
   using Call = std::function<absl::Status(const Group& group, std::vector<tensorflow::Tensor>* results)>;
 
-  // `generation`: of the group to which it was given.
+  // `generation`: of the group for which it was stored.
   HeldCall(uint64_t generation, Call call) : generation_(generation), call_(std::move(call)) {}
 
-  // Whether it is one of `group`. A group that goes on with other members settles what was under way among them.
+  // Returns whether it belongs to `group`. A resumable group settles calls in progress when its members change.
   bool IsOf(const Group& group) const {
     return hopsml_resumable(group.get()) != 0 || hopsml_generation(group.get()) == generation_;
   }
-  // Makes it, unless it has been made.
+  // Makes the call, unless it has been made.
   void Make(const Group& group);
   const absl::Status& status() const { return status_; }
   std::vector<tensorflow::Tensor> TakeResults() { return std::move(results_); }
@@ -40,20 +40,20 @@ class HeldCall {
   std::vector<tensorflow::Tensor> results_;
 };
 
-// The held calls of this process, each in a slot of its own.
+// The held calls of this process, each in a separate slot.
 class HeldCalls {
  public:
   static HeldCalls& OfProcess() { return hopsml::OfProcess<HeldCalls>(); }
 
-  // In the place of what the slot had before.
+  // Replaces the previous call of the slot.
   void Hold(const std::string& slot, std::shared_ptr<HeldCall> call);
-  // Those of `group` that were given since this was asked last, in their order.
+  // Returns the calls of `group` that were stored since the last query, in their order.
   std::vector<std::shared_ptr<HeldCall>> Released(const Group& group);
-  // What the slot has of `group`, which has it no longer; nullptr for nothing.
+  // Removes and returns the slot's call of `group`; nullptr for none.
   std::shared_ptr<HeldCall> Take(const std::string& slot, const Group& group);
-  // How many have been released, and not been taken, beside those.
+  // Returns the number of released calls that have not been collected, without these.
   int64_t ToCollect(const std::vector<std::shared_ptr<HeldCall>>& but);
-  // Forgets those calls, or all others.
+  // Removes those calls, or all others.
   void Drop(const std::vector<std::shared_ptr<HeldCall>>& calls, bool those);
   bool Has(const std::string& slot, const Group& group);
 

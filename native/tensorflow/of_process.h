@@ -1,4 +1,4 @@
-// An object that each process has one of.
+// A singleton per process.
 #ifndef HOPSML_TENSORFLOW_OF_PROCESS_H
 #define HOPSML_TENSORFLOW_OF_PROCESS_H
 
@@ -8,8 +8,8 @@
 
 namespace hopsml {
 
-// A fork has one of its own, for threads do not come along. Never deleted: a call may be under way while the process ends, and
-// a fork cannot tell what state its parent's was in.
+// A fork gets a new one, as threads are not inherited. Never deleted: a call may be in progress while the process ends,
+// and the state of the parent's object is unknown in a fork.
 template <typename Object>
 Object& OfProcess() {
   static std::atomic<Object*> object;

@@ -1,5 +1,5 @@
-// The operations and the shapes of what they give. `order`: a resource that all of them touch, so that TensorFlow keeps them in
-// the order of the program, which is the same on all ranks.
+// The operations and the shapes of their outputs. `order`: a resource that all of them use, so that TensorFlow
+// preserves the order of the program, which is the same on all ranks.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -62,7 +62,7 @@ REGISTER_OP("HopsmlBroadcast")
       return absl::OkStatus();
     });
 
-// As HopsmlAllReduce and HopsmlAllGather, but made later: what comes of it is in `slot`.
+// Like HopsmlAllReduce and HopsmlAllGather, but made later: the result is in `slot`.
 REGISTER_OP("HopsmlHoldAllReduce")
     .Input("order: resource")
     .Input("values: count * T")
@@ -94,7 +94,7 @@ REGISTER_OP("HopsmlRelease")
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-// `there`: whether the slot had something of this generation; if not, `results` are empty.
+// `there`: whether the slot had a call of this generation; if not, `results` are empty.
 REGISTER_OP("HopsmlCollect")
     .Input("order: resource")
     .Output("results: types")

@@ -1,4 +1,4 @@
-// The calls of this process to its group, one after the other, on a thread of their own.
+// The calls of this process to its group, one after the other, on a separate thread.
 #ifndef HOPSML_TENSORFLOW_QUEUE_H
 #define HOPSML_TENSORFLOW_QUEUE_H
 
@@ -11,15 +11,15 @@
 
 namespace hopsml {
 
-// Members of a group make the same calls in the same order. TensorFlow says in which order they begin (an operation waits for
-// the one before it, by its resource); one queue keeps it, and no thread of TensorFlow's own waits for other members.
+// Members of a group make the same calls in the same order. TensorFlow determines the order (an operation waits for the
+// previous one, by its resource); one queue preserves it, and no thread of TensorFlow waits for other members.
 class CallQueue {
  public:
   static CallQueue& OfProcess() { return hopsml::OfProcess<CallQueue>(); }
 
   void Add(std::function<void()> call);
 
-  // Memory for `size` bytes, valid until the next call asks; for calls of the queue alone.
+  // Returns memory for `size` bytes, valid until the next request; for calls of the queue only.
   char* Scratch(size_t size);
 
  private:
@@ -30,7 +30,7 @@ class CallQueue {
   std::deque<std::function<void()>> calls_;
   char* scratch_ = nullptr;
   size_t scratch_size_ = 0;
-  bool started_ = false;  // with the first call: forks come before it
+  bool started_ = false;  // started by the first call, as forks come before it
 };
 
 }  // namespace hopsml

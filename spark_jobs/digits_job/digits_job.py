@@ -1,4 +1,4 @@
-"""The functions of job.yaml: softmax regression on scikit-learn's digits, by NumPy alone, so that a job starts at once."""
+"""Functions of job.yaml: softmax regression on scikit-learn's digits, by NumPy alone for a quick start."""
 
 import time
 
@@ -8,7 +8,7 @@ EPOCHS, BATCH, CLASSES = 40, 64, 10
 
 
 def load():
-    """Images and labels for training, and those that are held back."""
+    """Return images and labels for training, and those for evaluation."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -19,7 +19,7 @@ def load():
 
 
 def gradient(weights, images, labels):
-    """Of the mean cross-entropy."""
+    """Return the gradient of the mean cross-entropy."""
     import numpy as np
 
     scores = images @ weights
@@ -30,12 +30,12 @@ def gradient(weights, images, labels):
 
 
 def accuracy(weights, images, labels):
-    """The share that is right."""
+    """Return the share of correct predictions."""
     return float(((images @ weights).argmax(axis=1) == labels).mean())
 
 
 def trial(lr):
-    """One configuration of the search, on one worker."""
+    """Train one configuration of the search, on one worker."""
     import numpy as np
 
     (images, labels), held_back = load()
@@ -48,7 +48,7 @@ def trial(lr):
 
 
 def train(lr=0.3):
-    """Synchronous SGD in a group that may change; the chief leaves the weights for whoever evaluates."""
+    """Train by synchronous SGD in an elastic group; the chief writes the weights for the evaluation task."""
     import numpy as np
 
     (images, labels), held_back = load()
@@ -64,7 +64,7 @@ def train(lr=0.3):
 
 
 def evaluate():
-    """Wait for the weights, and look at them with eyes of its own."""
+    """Wait for the weights, and evaluate them on the evaluation images."""
     import numpy as np
 
     while not hopsml.hdfs.exists("digits-weights.bin"):

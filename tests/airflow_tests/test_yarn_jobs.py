@@ -75,7 +75,8 @@ def test_a_submission_ends_with_the_task_that_made_it(tmp_path):
         [
             sys.executable,
             "-c",
-            f"import os, subprocess, sys; subprocess.run([sys.executable, '-m', 'hopsml.airflow.leash', str(os.getpid()), "
+            "import os, subprocess, sys; "
+            f"subprocess.run([sys.executable, '-m', 'hopsml.airflow.parent_guard', str(os.getpid()), "
             f"'bash', '-c', {below!r}])",
         ]
     )
@@ -92,7 +93,7 @@ def test_a_submission_ends_with_the_task_that_made_it(tmp_path):
 
 
 def test_a_leash_passes_the_exit_status_on():
-    line = [sys.executable, "-m", "hopsml.airflow.leash", str(os.getpid()), "bash", "-c", "exit 3"]
+    line = [sys.executable, "-m", "hopsml.airflow.parent_guard", str(os.getpid()), "bash", "-c", "exit 3"]
     assert subprocess.run(line, timeout=20).returncode == 3
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import search_scale
 from hopsml.search.algorithms.median import MedianStop
-from hopsml.search.algorithms.random import RandomSearch
+from hopsml.search.algorithms.random import RandomSearcher
 from hopsml.search.contract import End
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.space import Searchspace
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 def test_simulated_lanes_come_to_the_end_of_a_search(monkeypatch, journal):
     monkeypatch.setattr(search_scale, "LANES", 16)
     space = Searchspace(lr=("LOGUNIFORM", [1e-4, 1e-1]), layers=("INTEGER", [1, 4]))
-    lanes = search_scale.SimulatedLanes(SearchSpec(500), RandomSearch(space, seed=0), MedianStop(10), journal)
+    lanes = search_scale.SimulatedLanes(SearchSpec(500), RandomSearcher(space, seed=0), MedianStop(10), journal)
     lanes.run()
     ledger = lanes.dispatch.ledger
     assert lanes.dispatch.conclusion.reason == "complete" and ledger.over == 500

@@ -48,27 +48,27 @@ def close(machine: ElasticGang, *names: str, now: float = 5.0) -> list[events.Ac
 
 
 def warned(machine: ElasticGang, *names: str, time_s: float, now: float = 3.0) -> list[events.Action]:
-    return [one for name in names for one in machine.handle(events.DrainAsked(name, "its node goes", time_s), now)]
+    return [one for name in names for one in machine.handle(events.DrainRequested(name, "its node goes", time_s), now)]
 
 
 def committed(machine: ElasticGang, step: int, *names: str, now: float = 3.0) -> list[events.Action]:
     generation = machine.generation
-    return [one for name in names for one in machine.handle(events.Committed(name, generation, step), now)]
+    return [one for name in names for one in machine.handle(events.WorkerCommitted(name, generation, step), now)]
 
 
 def parked(machine: ElasticGang, step: int, *names: str, now: float) -> list[events.Action]:
     generation = machine.generation
-    return [one for name in names for one in machine.handle(events.Parked(name, generation, step), now)]
+    return [one for name in names for one in machine.handle(events.PausedAtCommit(name, generation, step), now)]
 
 
 def grown(**other: Any) -> ElasticGang:
     """Two members, who have made commits, and a third that joined them at step 7; generation 1 has begun."""
     machine = running("a", "b", **{"fruitless_limit": 1, "reset_limit": 0, **other})
     for name in "ab":
-        machine.handle(events.Committed(name, 0, 5), 3.0)
+        machine.handle(events.WorkerCommitted(name, 0, 5), 3.0)
     grant(machine, "c", now=3.5)
-    machine.handle(events.Parked("a", 0, 7), 4.0)
-    machine.handle(events.Committed("b", 0, 7), 4.0)
+    machine.handle(events.PausedAtCommit("a", 0, 7), 4.0)
+    machine.handle(events.WorkerCommitted("b", 0, 7), 4.0)
     (start,) = of_kind(close(machine, "a", "b", now=4.0), events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b", "c"}
     machine.handle(events.Ranked(("a", "b", "c")), 4.2)

@@ -170,7 +170,7 @@ def test_a_writer_that_was_stopped_is_woken(tmp_path: Path) -> None:
         os.kill(await agent.writer(), signal.SIGSTOP)
         agent.hold(False)
         while not agent.notes:
-            agent.queue.look_after()
+            agent.queue.check_health()
             await asyncio.sleep(0.005)
         await agent.written()
         assert found(agent.directory) == [1]
@@ -283,7 +283,7 @@ def test_a_training_does_not_wait_for_a_disk_that_does_nothing(tmp_path: Path, m
         waits = asyncio.create_task(asyncio.to_thread(agent.save, 4))
         await asyncio.sleep(0)
         monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
-        agent.queue.look_after()
+        agent.queue.check_health()
         assert (await waits).slot == second.slot
         agent.save(5)
         assert agent.outcome(third) == PASSED_OVER

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from hopsml.cluster.agent import host_cores
-from hopsml.cluster.agent.core_claim import NAME, SlotCores, WorkerCores
+from hopsml.cluster.agent.core_lock import NAME, SlotCores, WorkerCores
 from hopsml.cluster.agent.host_cores import HostCore, Share, chosen, share
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.shared.spec import IndependentGroup, RunSpec, ServerGroup
@@ -36,7 +36,7 @@ AGENT = """
 import os, sys
 from pathlib import Path
 from tests.cluster.test_cores import FORMATION, launch
-from hopsml.cluster.agent.core_claim import SlotCores
+from hopsml.cluster.agent.core_lock import SlotCores
 directory, cores, workers, place = sys.argv[1:]
 os.sched_getaffinity = lambda pid: set(range(int(cores)))
 slot = SlotCores(0, [Path(directory)])

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.fast
 
 def test_a_group_waits_a_moment_for_more_than_its_minimum():
     machine = ElasticGang(spec())
-    assert machine.begin(0.0) == [events.AskAgents(2, 3)]
+    assert machine.begin(0.0) == [events.RequestAgents(2, 3)]
     assert grant(machine, "a", "b") == []
     assert machine.handle(events.Tick(), 0.9) == []
     assert machine.handle(events.Tick(), 1.0) == [events.StartGeneration(0, ("a", "b"))]
@@ -65,9 +65,9 @@ def test_a_newcomer_that_formed_no_group_with_the_others_may_return_before_them(
 
 def test_survivors_go_on_from_the_newest_commit_that_one_of_them_holds():
     machine = running("a", "b", "c")
-    machine.handle(events.Committed("a", 0, 10), 3.0)
-    machine.handle(events.Committed("b", 0, 20), 3.0)
-    machine.handle(events.Committed("c", 0, 30), 3.0)
+    machine.handle(events.WorkerCommitted("a", 0, 10), 3.0)
+    machine.handle(events.WorkerCommitted("b", 0, 20), 3.0)
+    machine.handle(events.WorkerCommitted("c", 0, 30), 3.0)
     (stop,) = machine.handle(events.MemberLost("c", "its executor died"), 4.0)
     assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
     (start,) = of_kind(close(machine, "a", "b"), events.StartGeneration)
@@ -77,7 +77,7 @@ def test_survivors_go_on_from_the_newest_commit_that_one_of_them_holds():
 
 def test_a_worker_that_dies_alone_is_started_again_on_its_agent():
     machine = running("a", "b")
-    machine.handle(events.Committed("b", 0, 4), 3.0)
+    machine.handle(events.WorkerCommitted("b", 0, 4), 3.0)
     machine.handle(events.Failed("b", 0, "killed by signal 9"), 4.0)
     (start,) = of_kind(close(machine, "b", "a"), events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b"} and start.step == 4 and "signal 9" in start.why
@@ -87,7 +87,7 @@ def test_an_error_of_the_users_code_ends_the_run_even_when_its_echo_came_first()
     machine = running("a", "b")
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True, raised=True), 4.0)
     machine.handle(events.Failed("b", 0, "ValueError: bad batch", raised=True), 4.1)
-    (outcome,) = of_kind(close(machine, "a", "b"), events.Conclude)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.ConcludeRun)
     assert (outcome.phase, outcome.rank, outcome.reason) == (Phase.FAILED, 1, "ValueError: bad batch")
 
 
@@ -95,17 +95,17 @@ def test_a_newcomer_is_taken_in_only_when_it_has_imported_everything():
     machine = running("a", "b")
     assert grant(machine, "c", now=3.0, ready=False) == []
     (park,) = machine.handle(events.Ready("c"), 4.0)
-    assert park == events.ParkWorkers(0, ("a", "b"), "1 more joined")
+    assert park == events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
 
 
 def test_a_change_waits_for_the_commits_of_all_but_not_for_ever():
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
-    assert machine.handle(events.Parked("a", 0, 7), 4.0) == []
-    assert of_kind(machine.handle(events.Committed("b", 0, 7), 4.1), events.StopWorkers)
+    assert machine.handle(events.PausedAtCommit("a", 0, 7), 4.0) == []
+    assert of_kind(machine.handle(events.WorkerCommitted("b", 0, 7), 4.1), events.StopWorkers)
     late = running("a", "b")
     grant(late, "c", now=3.0)
-    late.handle(events.Parked("a", 0, 7), 4.0)
+    late.handle(events.PausedAtCommit("a", 0, 7), 4.0)
     assert of_kind(late.handle(events.Tick(), 4.0 + spec().agree_s), events.StopWorkers)
     (start,) = of_kind(close(late, "a", "b"), events.StartGeneration)
     assert start.step == 7 and start.holders == ("a",) and len(start.agent_ids) == 3
@@ -114,22 +114,22 @@ def test_a_change_waits_for_the_commits_of_all_but_not_for_ever():
 def test_a_draining_member_leaves_and_the_group_waits_when_it_falls_below_the_minimum():
     machine = running("a", "b")
     (park,) = of_kind(
-        machine.handle(events.DrainAsked("b", "its node is preempted", AT_ONCE_S), 3.0), events.ParkWorkers
+        machine.handle(events.DrainRequested("b", "its node is preempted", AT_ONCE_S), 3.0), events.PauseWorkersAtCommit
     )
     assert "preempted" in park.why
-    machine.handle(events.Parked("a", 0, 5), 3.5)
-    machine.handle(events.Committed("b", 0, 5), 3.6)
+    machine.handle(events.PausedAtCommit("a", 0, 5), 3.5)
+    machine.handle(events.WorkerCommitted("b", 0, 5), 3.6)
     actions = close(machine, "a", "b", now=4.0)
     assert events.ReturnAgents(("b",), "its node is preempted") in actions
     assert machine.phase is Phase.WAITING and not of_kind(actions, events.StartGeneration)
-    (outcome,) = of_kind(machine.handle(events.Tick(), 24.1), events.Conclude)
+    (outcome,) = of_kind(machine.handle(events.Tick(), 24.1), events.ConcludeRun)
     assert outcome.error == "minimum" and outcome.missing == ((1, "no agent"),)
 
 
 def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over():
     machine = running("a", "b", min_size=1)
-    machine.handle(events.DrainAsked("b", "preempted", AT_ONCE_S), 3.0)
-    machine.handle(events.Parked("b", 0, 9), 3.5)
+    machine.handle(events.DrainRequested("b", "preempted", AT_ONCE_S), 3.0)
+    machine.handle(events.PausedAtCommit("b", 0, 9), 3.5)
     machine.handle(events.Tick(), 3.5 + spec().agree_s)  # a was not there in time
     actions = close(machine, "a", "b", now=4.0)
     assert not of_kind(actions, events.ReturnAgents)
@@ -144,8 +144,8 @@ def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over(
 
 def test_the_only_worker_waits_for_a_successor_and_hands_over():
     machine = running("a", min_size=1)
-    machine.handle(events.DrainAsked("a", "preempted", AT_ONCE_S), 3.0)
-    machine.handle(events.Parked("a", 0, 4), 3.5)
+    machine.handle(events.DrainRequested("a", "preempted", AT_ONCE_S), 3.0)
+    machine.handle(events.PausedAtCommit("a", 0, 4), 3.5)
     assert not of_kind(close(machine, "a", now=4.0), events.StartGeneration) and machine.phase is Phase.WAITING
     (start,) = of_kind(grant(machine, "b", now=6.0), events.StartGeneration)
     assert start.agent_ids == ("b",) and start.step == 4 and start.holders == ("a",)
@@ -157,10 +157,10 @@ def test_the_only_worker_waits_for_a_successor_and_hands_over():
 
 def test_warned_members_go_on_until_all_their_successors_are_ready():
     machine = running("a", "b", size=2)
-    assert not of_kind(warned(machine, "a", "b", time_s=40.0), events.ParkWorkers)
-    assert not of_kind(grant(machine, "c", "d", now=10.0, ready=False), events.ParkWorkers)
-    assert not of_kind(machine.handle(events.Ready("c"), 12.0), events.ParkWorkers)
-    (park,) = of_kind(machine.handle(events.Ready("d"), 13.0), events.ParkWorkers)
+    assert not of_kind(warned(machine, "a", "b", time_s=40.0), events.PauseWorkersAtCommit)
+    assert not of_kind(grant(machine, "c", "d", now=10.0, ready=False), events.PauseWorkersAtCommit)
+    assert not of_kind(machine.handle(events.Ready("c"), 12.0), events.PauseWorkersAtCommit)
+    (park,) = of_kind(machine.handle(events.Ready("d"), 13.0), events.PauseWorkersAtCommit)
     assert park.why == "rank 0 leaves: its node goes"
     parked(machine, 9, "a", "b", now=14.0)
     (start,) = of_kind(close(machine, "a", "b", now=14.1), events.StartGeneration)
@@ -172,12 +172,12 @@ def test_warned_members_go_on_until_all_their_successors_are_ready():
 def test_warned_members_stand_still_before_their_time_is_up_whoever_is_still_to_come():
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=40.0, now=3.0)
-    assert not of_kind(machine.handle(events.Tick(), 32.9), events.ParkWorkers)
-    assert of_kind(machine.handle(events.Tick(), 33.1), events.ParkWorkers)
+    assert not of_kind(machine.handle(events.Tick(), 32.9), events.PauseWorkersAtCommit)
+    assert of_kind(machine.handle(events.Tick(), 33.1), events.PauseWorkersAtCommit)
     unknown = running("a", "b", size=2, drain_s=20.0)
-    unknown.handle(events.DrainAsked("a", "its node goes"), 3.0)
-    assert not of_kind(unknown.handle(events.Tick(), 12.9), events.ParkWorkers)
-    assert of_kind(unknown.handle(events.Tick(), 13.1), events.ParkWorkers)
+    unknown.handle(events.DrainRequested("a", "its node goes"), 3.0)
+    assert not of_kind(unknown.handle(events.Tick(), 12.9), events.PauseWorkersAtCommit)
+    assert of_kind(unknown.handle(events.Tick(), 13.1), events.PauseWorkersAtCommit)
 
 
 def test_the_last_holders_commit_is_stored_and_then_nobody_waits_for_them():
@@ -188,7 +188,7 @@ def test_the_last_holders_commit_is_stored_and_then_nobody_waits_for_them():
     assert of_kind(stops, events.PersistCommit) == [events.PersistCommit("a")]
     actions = close(machine, "a", "b", now=4.1)
     assert machine.phase is Phase.WAITING and not of_kind(actions, events.ReturnAgents)
-    returned = of_kind(machine.handle(events.Persisted("a", 9, 0.2), 4.5), events.ReturnAgents)
+    returned = of_kind(machine.handle(events.CommitPersisted("a", 9, 0.2), 4.5), events.ReturnAgents)
     assert [one.agent_ids for one in returned] == [("a",), ("b",)] and all(one.leave for one in returned)
     (start,) = of_kind(grant(machine, "c", "d", now=9.0), events.StartGeneration)
     assert (start.step, start.holders, start.stored) == (-1, (), 9)
@@ -199,7 +199,7 @@ def test_a_commit_is_stored_already_at_the_warning_where_all_members_leave():
     committed(machine, 4, "a", "b")
     assert not of_kind(warned(machine, "a", time_s=40.0), events.PersistCommit)  # b stays, and has it
     assert of_kind(warned(machine, "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
-    machine.handle(events.Persisted("a", 4), 4.0)
+    machine.handle(events.CommitPersisted("a", 4), 4.0)
     assert not of_kind(committed(machine, 6, "a", "b", now=5.0), events.PersistCommit)  # not each one
     machine.handle(events.MemberLost("a", "its node is gone"), 6.0)
     machine.handle(events.MemberLost("b", "its node is gone"), 6.0)
@@ -215,7 +215,7 @@ def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_c
     machine = running("a", "b", "c")
     committed(machine, 4, "a", "b", "c")
     committed(machine, 6, "a")
-    machine.handle(events.Persisted("a", 6), 4.0)
+    machine.handle(events.CommitPersisted("a", 6), 4.0)
     machine.handle(events.MemberLost("a", "gone"), 4.1)
     actions = close(machine, "b", "c")
     (start,) = of_kind(actions, events.StartGeneration)
@@ -232,7 +232,7 @@ def test_what_was_stored_because_its_holders_left_is_read_though_somebody_holds_
     warned(machine, "a", time_s=AT_ONCE_S)
     parked(machine, 6, "a", now=4.0)
     machine.handle(events.Tick(), 4.0 + spec().agree_s)  # b was not there in time
-    machine.handle(events.Persisted("a", 6), 4.5)
+    machine.handle(events.CommitPersisted("a", 6), 4.5)
     machine.handle(events.MemberLost("a", "its node is gone"), 4.6)
     close(machine, "b")
     (start,) = of_kind(grant(machine, "c", now=9.0), events.StartGeneration)
@@ -243,19 +243,19 @@ def test_all_begin_again_where_a_newer_checkpoint_is_found_than_the_driver_knew_
     """Agents have stored more while the driver stood still, and have ended; the older one may not even be there any more."""
     machine = running("a", "b", size=2)
     committed(machine, 26, "a", "b")
-    machine.handle(events.Persisted("a", 26), 3.5)
+    machine.handle(events.CommitPersisted("a", 26), 3.5)
     for name in "ab":
         machine.handle(events.MemberLost(name, "gone"), 20.0)
     (start,) = of_kind(grant(machine, "c", "d", now=21.0), events.StartGeneration)
     assert (start.step, start.stored) == (-1, 26)
-    (stop,) = machine.handle(events.Persisted("c", 36), 21.5)
+    (stop,) = machine.handle(events.CommitPersisted("c", 36), 21.5)
     assert stop == events.StopWorkers(1, ("c", "d"), 0.0, 0.0, keep=True)
-    assert machine.handle(events.Persisted("d", 36), 21.5) == []
+    assert machine.handle(events.CommitPersisted("d", 36), 21.5) == []
     actions = close(machine, "c", "d", now=21.6)
     (again,) = of_kind(actions, events.StartGeneration)
     assert (again.generation, again.step, again.stored) == (2, -1, 36) and machine.resets == 1  # the loss alone
     assert "the checkpoint of step 36 was found, which is newer" in of_kind(actions, events.Note)[0].text
-    assert machine.handle(events.Persisted("c", 36), 21.7) == [] and machine.phase is Phase.FORMING
+    assert machine.handle(events.CommitPersisted("c", 36), 21.7) == [] and machine.phase is Phase.FORMING
 
 
 def test_a_group_that_begins_with_a_held_commit_does_not_begin_again_for_a_checkpoint():
@@ -264,7 +264,7 @@ def test_a_group_that_begins_with_a_held_commit_does_not_begin_again_for_a_check
     machine.handle(events.MemberLost("a", "gone"), 4.0)
     close(machine, "b", "c")
     assert machine.phase is Phase.FORMING
-    assert machine.handle(events.Persisted("b", 6), 5.5) == [] and machine.phase is Phase.FORMING
+    assert machine.handle(events.CommitPersisted("b", 6), 5.5) == [] and machine.phase is Phase.FORMING
 
 
 def test_what_is_lost_without_a_checkpoint_is_said_too():
@@ -284,7 +284,7 @@ def test_where_the_one_that_stores_is_lost_the_next_one_does():
     assert of_kind(machine.handle(events.MemberLost("a", "gone"), 4.2), events.PersistCommit) == [
         events.PersistCommit("b")
     ]
-    assert of_kind(machine.handle(events.Persisted("b", 9), 4.5), events.ReturnAgents)
+    assert of_kind(machine.handle(events.CommitPersisted("b", 9), 4.5), events.ReturnAgents)
 
 
 def test_a_newcomer_gets_the_state_from_whoever_leaves_before_it_is_stored():
@@ -294,7 +294,9 @@ def test_a_newcomer_gets_the_state_from_whoever_leaves_before_it_is_stored():
     close(machine, "a", "b", now=4.1)
     (start,) = of_kind(grant(machine, "c", "d", now=4.2), events.StartGeneration)
     assert start.step == 9 and set(start.holders) == {"a", "b"}
-    assert not of_kind(machine.handle(events.Persisted("a", 9), 4.3), events.ReturnAgents)  # it is being fetched there
+    assert not of_kind(
+        machine.handle(events.CommitPersisted("a", 9), 4.3), events.ReturnAgents
+    )  # it is being fetched there
     assert of_kind([*machine.handle(events.Started("c", 1), 5.0), *machine.handle(events.Started("d", 1), 5.0)],
                    events.ReturnAgents)  # fmt: skip
 
@@ -303,14 +305,14 @@ def test_spares_that_succeed_members_that_leave_are_kept_when_the_size_is_asked_
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=40.0)
     grant(machine, "c", now=4.0)
-    assert not of_kind(machine.handle(events.ResizeAsked(2), 5.0), events.ReturnAgents)
-    assert of_kind(grant(machine, "d", now=6.0), events.ParkWorkers)
+    assert not of_kind(machine.handle(events.ResizeRequested(2), 5.0), events.ReturnAgents)
+    assert of_kind(grant(machine, "d", now=6.0), events.PauseWorkersAtCommit)
 
 
 def test_fewer_are_enough_where_the_group_shall_be_smaller():
     machine = running("a", "b", "c", size=3, min_size=1)
     warned(machine, "c", time_s=40.0)
-    (park,) = of_kind(machine.handle(events.ResizeAsked(2), 4.0), events.ParkWorkers)
+    (park,) = of_kind(machine.handle(events.ResizeRequested(2), 4.0), events.PauseWorkersAtCommit)
     assert park.why.startswith("rank 2 leaves")
 
 
@@ -318,9 +320,9 @@ def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
     machine = Gang(FixedGroup(size=2))
     machine.begin(0.0)
     machine.handle(events.Granted(("a", "b")), 0.0)
-    (note,) = machine.handle(events.DrainAsked("b", "decommissioned"), 1.0)
+    (note,) = machine.handle(events.DrainRequested("b", "decommissioned"), 1.0)
     assert "rank 1 is about to be lost (decommissioned)" in note.text and "min_workers" in note.text
-    assert machine.handle(events.DrainAsked("stranger", "decommissioned"), 1.0) == []
+    assert machine.handle(events.DrainRequested("stranger", "decommissioned"), 1.0) == []
 
 
 def test_failures_without_a_commit_in_between_end_the_run():
@@ -328,27 +330,41 @@ def test_failures_without_a_commit_in_between_end_the_run():
     machine.handle(events.Failed("a", 0, "killed by signal 11"), 3.0)
     close(machine, "a", "b")
     machine.handle(events.Failed("a", 1, "killed by signal 11"), 6.0)
-    (outcome,) = of_kind(close(machine, "a", "b", now=7.0), events.Conclude)
+    (outcome,) = of_kind(close(machine, "a", "b", now=7.0), events.ConcludeRun)
     assert "2 generations in a row ended without a new commit" in outcome.reason
 
 
 def test_a_host_that_fails_often_is_set_aside_and_comes_back():
     machine = running("a", "b", "c", host_failure_limit=1, host_cooldown_s=15)
-    machine.handle(events.Committed("a", 0, 1), 3.0)
+    machine.handle(events.WorkerCommitted("a", 0, 1), 3.0)
     machine.handle(events.Failed("c", 0, "killed by signal 7"), 4.0)
     (start,) = of_kind(close(machine, "a", "b", "c", now=4.0), events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b"}
     for name in "ab":
         machine.handle(events.Started(name, 1), 5.0)
-    machine.handle(events.Committed("a", 1, 2), 5.0)
+    machine.handle(events.WorkerCommitted("a", 1, 2), 5.0)
     machine.handle(events.MemberLost("b", "gone"), 6.0)
     assert close(machine, "a", now=6.0)[-1:] != [] and machine.phase is Phase.WAITING
     assert of_kind(machine.handle(events.Tick(), 19.5), events.StartGeneration)
 
 
+def test_an_agent_of_an_excluded_host_that_alone_holds_the_state_stays_until_the_members_have_it():
+    machine = running("a", "b", "c", host_failure_limit=1, host_cooldown_s=15)
+    machine.handle(events.WorkerCommitted("c", 0, 1), 3.0)
+    machine.handle(events.Failed("c", 0, "killed by signal 7"), 4.0)
+    machine.handle(events.ResizeRequested(2), 4.0)
+    actions = close(machine, "a", "b", "c", now=4.0)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert (set(start.agent_ids), start.step, start.holders) == ({"a", "b"}, 1, ("c",))
+    assert of_kind(actions, events.ReturnAgents) == []
+    machine.handle(events.Started("a", 1), 5.0)
+    (released,) = of_kind(machine.handle(events.Started("b", 1), 5.0), events.ReturnAgents)
+    assert released.agent_ids == ("c",)
+
+
 def test_a_host_that_is_set_aside_disturbs_nobody_until_it_has_cooled_down():
     machine = running("a", "b", min_size=1, host_failure_limit=1, host_cooldown_s=15)
-    machine.handle(events.Committed("a", 0, 1), 3.0)
+    machine.handle(events.WorkerCommitted("a", 0, 1), 3.0)
     machine.handle(events.Failed("b", 0, "killed by signal 7"), 4.0)
     (start,) = of_kind(close(machine, "a", "b", now=4.0), events.StartGeneration)
     assert start.agent_ids == ("a",)
@@ -356,7 +372,7 @@ def test_a_host_that_is_set_aside_disturbs_nobody_until_it_has_cooled_down():
     assert machine.handle(events.Started("a", 1), 5.0) == []
     assert machine.handle(events.Tick(), 18.9) == []
     (park,) = machine.handle(events.Tick(), 19.1)
-    assert park == events.ParkWorkers(1, ("a",), "1 more joined")
+    assert park == events.PauseWorkersAtCommit(1, ("a",), "1 more joined")
 
 
 def test_a_member_that_stands_still_is_named():
@@ -400,7 +416,7 @@ def test_when_members_report_does_not_matter(offset: float, behind: float) -> No
 
 def test_members_that_do_not_report_their_end_are_cut_off():
     machine = running("a", "b", "c")
-    machine.handle(events.Committed("a", 0, 3), 3.0)
+    machine.handle(events.WorkerCommitted("a", 0, 3), 3.0)
     machine.handle(events.Failed("a", 0, "killed", outside=True), 4.0)
     close(machine, "a", "b", now=4.1)
     actions = machine.handle(events.Tick(), 4.0 + END_S)
@@ -414,7 +430,7 @@ def test_members_that_do_not_report_their_end_are_cut_off():
 
 def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first():
     machine = running("a", "b")
-    machine.handle(events.Committed("b", 0, 4), 3.0)
+    machine.handle(events.WorkerCommitted("b", 0, 4), 3.0)
     assert machine.handle(events.Failed("a", 0, "ConnectionResetError", secondary=True, raised=True), 4.0) == []
     (stop,) = machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 4.2)
     assert stop.agent_ids == ("a", "b") and stop.keep
@@ -426,7 +442,7 @@ def test_a_death_beats_an_error_that_may_have_come_of_it():
     machine = running("a", "b")
     machine.handle(events.Failed("a", 0, "RuntimeError: who has gone?", raised=True), 4.0)
     machine.handle(events.MemberLost("b", "its executor died"), 4.9)
-    assert not of_kind(close(machine, "a"), events.Conclude) and machine.phase is Phase.WAITING
+    assert not of_kind(close(machine, "a"), events.ConcludeRun) and machine.phase is Phase.WAITING
     assert machine.why == "rank 1: its executor died"
 
 
@@ -435,7 +451,7 @@ def test_an_error_of_the_users_own_is_not_doubted_for_long():
     machine.handle(events.Failed("a", 0, "ValueError", raised=True), 4.0)
     assert machine.handle(events.Tick(), 4.9) == []
     assert of_kind(machine.handle(events.Tick(), 5.0), events.StopWorkers)
-    (outcome,) = of_kind(close(machine, "a", "b"), events.Conclude)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.ConcludeRun)
     assert (outcome.rank, outcome.reason) == (0, "ValueError")
 
 
@@ -443,7 +459,7 @@ def test_a_connection_that_broke_because_somebody_called_sys_exit_ends_the_run()
     machine = running("a", "b")
     machine.handle(events.Finished("b", 0, exited=True), 3.0)
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)
-    (outcome,) = of_kind(close(machine, "a", "b"), events.Conclude)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.ConcludeRun)
     assert outcome.rank == 1 and outcome.reason.startswith("called sys.exit(0)")
 
 
@@ -482,13 +498,13 @@ def test_a_newcomer_that_failed_is_tried_again_later_and_later():
             machine.handle(events.Started(name, machine.generation), now)
         assert len(machine.members) == 2 and machine.phase is Phase.RUNNING
         for name in "ab":
-            machine.handle(events.Committed(name, machine.generation, 10 * attempt), now)
+            machine.handle(events.WorkerCommitted(name, machine.generation, 10 * attempt), now)
         assert machine.handle(events.Tick(), now + 60 * attempt - 0.1) == []
         now += 60.0 * attempt
         (park,) = machine.handle(events.Tick(), now)
         assert park.why == "1 more joined"
-        machine.handle(events.Parked("a", machine.generation, 10 * attempt + 1), now)
-        machine.handle(events.Committed("b", machine.generation, 10 * attempt + 1), now)
+        machine.handle(events.PausedAtCommit("a", machine.generation, 10 * attempt + 1), now)
+        machine.handle(events.WorkerCommitted("b", machine.generation, 10 * attempt + 1), now)
         close(machine, "a", "b", now=now)
         for name in "abc":
             machine.handle(events.Started(name, machine.generation), now)
@@ -497,9 +513,9 @@ def test_a_newcomer_that_failed_is_tried_again_later_and_later():
 
 def test_with_its_first_commit_a_newcomer_is_a_member_as_any_other():
     machine = grown(reset_limit=0)
-    machine.handle(events.Committed("c", 1, 8), 5.0)
+    machine.handle(events.WorkerCommitted("c", 1, 8), 5.0)
     machine.handle(events.Failed("c", 1, "killed by signal 9", outside=True), 5.1)
-    (outcome,) = of_kind(close(machine, "a", "b", "c", now=5.2), events.Conclude)
+    (outcome,) = of_kind(close(machine, "a", "b", "c", now=5.2), events.ConcludeRun)
     assert "the reset limit of 0 is reached" in outcome.reason
 
 
@@ -508,7 +524,7 @@ def test_an_error_that_an_old_member_raises_too_is_the_users():
     machine.handle(events.Failed("c", 1, "ValueError: three", raised=True), 5.0)
     machine.handle(events.Failed("a", 1, "ValueError: three", raised=True), 5.1)
     machine.handle(events.Tick(), 6.0)
-    (outcome,) = of_kind(close(machine, "a", "b", "c", now=6.0), events.Conclude)
+    (outcome,) = of_kind(close(machine, "a", "b", "c", now=6.0), events.ConcludeRun)
     assert outcome.reason == "ValueError: three"
 
 
@@ -521,13 +537,13 @@ def test_a_group_whose_growth_does_no_good_goes_back_whoever_it_is_that_dies():
         assert set(start.agent_ids) == set("abc" if attempt == 1 else "ab")
     assert [note for note in of_kind(actions, events.Note) if "as it was before" in note.text]
     machine.handle(events.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
-    (outcome,) = of_kind(close(machine, "a", "b", now=now), events.Conclude)
+    (outcome,) = of_kind(close(machine, "a", "b", now=now), events.ConcludeRun)
     assert "2 generations in a row" in outcome.reason
 
 
 def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
     machine = running("a", "b", fruitless_limit=2)
-    machine.handle(events.Committed("a", 0, 5), 3.0)
+    machine.handle(events.WorkerCommitted("a", 0, 5), 3.0)
     machine.handle(events.MemberLost("b", "gone"), 4.0)
     close(machine, "a", now=4.0)
     (start,) = of_kind(grant(machine, "c", now=5.0), events.StartGeneration)
@@ -548,7 +564,7 @@ def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():
             tries += 1
             actions = store_fails(machine, now)
             notes += [one for one in of_kind(actions, events.Note) if "does not answer" in one.text]
-            outcomes = of_kind(actions, events.Conclude)
+            outcomes = of_kind(actions, events.ConcludeRun)
         now += 0.5
         machine.handle(events.Tick(), now)
     (outcome,), (note,) = outcomes, notes
@@ -565,9 +581,9 @@ def test_a_store_that_comes_back_is_forgiven():
     assert of_kind(machine.handle(events.Tick(), 5.0), events.StartGeneration)
     for name in "ab":
         machine.handle(events.Started(name, 1), 6.0)
-    machine.handle(events.Committed("a", 1, 1), 90.0)
+    machine.handle(events.WorkerCommitted("a", 1, 1), 90.0)
     assert machine.store_away is None
-    assert not of_kind(store_fails(machine, 200.0), events.Conclude)
+    assert not of_kind(store_fails(machine, 200.0), events.ConcludeRun)
 
 
 # ---------------------------------------------------------------------------------------------------- those that stand
@@ -620,10 +636,10 @@ def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
 def test_as_many_resets_as_the_limit_says_are_survived():
     machine = running("a", "b", reset_limit=1)
     for generation in (0, 1):
-        machine.handle(events.Committed("a", generation, generation + 1), 3.0)
+        machine.handle(events.WorkerCommitted("a", generation, generation + 1), 3.0)
         machine.handle(events.Failed("a", generation, "killed by signal 9", outside=True), 4.0)
         actions = close(machine, "a", "b", now=4.0)
-        assert bool(of_kind(actions, events.Conclude)) == (generation == 1)
+        assert bool(of_kind(actions, events.ConcludeRun)) == (generation == 1)
 
 
 def test_while_somebody_has_finished_nobody_is_taken_in():
@@ -636,7 +652,7 @@ def finished(*names: str, step: int) -> ElasticGang:
     """A run whose workers have all finished behind the commit of this step."""
     machine = running(*names)
     for name in names:
-        machine.handle(events.Committed(name, 0, step), 3.0)
+        machine.handle(events.WorkerCommitted(name, 0, step), 3.0)
     for name in names:
         machine.handle(events.Finished(name, 0), 4.0)
     assert machine.phase is Phase.STOPPING
@@ -645,9 +661,9 @@ def finished(*names: str, step: int) -> ElasticGang:
 
 def test_a_run_that_finishes_leaves_its_last_commit_as_a_checkpoint():
     machine = finished("a", "b", step=39)
-    machine.handle(events.Persisted("a", 39), 4.5)
+    machine.handle(events.CommitPersisted("a", 39), 4.5)
     actions = close(machine, "b", "a")
-    assert of_kind(actions, events.Conclude)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
+    assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
 
 
 def test_where_the_agent_that_stores_the_last_commit_is_lost_another_one_does():
@@ -657,24 +673,24 @@ def test_where_the_agent_that_stores_the_last_commit_is_lost_another_one_does():
     assert ask == events.PersistCommit("b")
     assert machine.handle(events.Tick(), 6.0) == []
     assert machine.handle(events.MemberLost("b", "its executor died"), 7.0) == [events.PersistCommit("c")]
-    actions = machine.handle(events.Persisted("c", 39), 8.0)
-    assert of_kind(actions, events.Conclude)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
+    actions = machine.handle(events.CommitPersisted("c", 39), 8.0)
+    assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
 
 
 def test_a_last_commit_that_cannot_be_stored_is_said_and_the_run_ends():
     for newest in (0, 36):
         away = finished("a", "b", step=39)
-        away.handle(events.Persisted("a", newest), 4.5)
+        away.handle(events.CommitPersisted("a", newest), 4.5)
         note, _, outcome = close(away, "b", "a")
         said = f"the run's last commit, of step 39, is no checkpoint: the newest one is of step {newest}"
-        assert note == events.Note(said) and outcome == events.Conclude(Phase.FINISHED)
+        assert note == events.Note(said) and outcome == events.ConcludeRun(Phase.FINISHED)
     lost = finished("a", "b", step=39)
     close(lost, "b")
     lost.handle(events.MemberLost("a", "its executor died"), 5.0)
     assert lost.deadline is not None
     actions = lost.handle(events.Tick(), lost.deadline)
     assert "the newest one does not exist" in of_kind(actions, events.Note)[0].text
-    assert of_kind(actions, events.Conclude)[0].phase is Phase.FINISHED
+    assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED
 
 
 def test_where_all_are_on_one_host_it_is_not_set_aside():
@@ -683,7 +699,7 @@ def test_where_all_are_on_one_host_it_is_not_set_aside():
     machine.handle(events.Granted(("a", "b"), ("one", "one"), (True, True)), 0.0)
     for name in "ab":
         machine.handle(events.Started(name, 0), 1.0)
-    machine.handle(events.Committed("a", 0, 1), 2.0)
+    machine.handle(events.WorkerCommitted("a", 0, 1), 2.0)
     machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
     actions = close(machine, "a", "b", now=3.0)
     assert of_kind(actions, events.StartGeneration) and not [
@@ -696,14 +712,14 @@ def test_a_group_that_has_shrunk_waits_for_min_workers_timeout():
     machine.handle(events.MemberLost("b", "gone"), 3.0)
     close(machine, "a", now=3.0)
     assert machine.handle(events.Tick(), 52.9) == []
-    (outcome,) = of_kind(machine.handle(events.Tick(), 53.0), events.Conclude)
+    (outcome,) = of_kind(machine.handle(events.Tick(), 53.0), events.ConcludeRun)
     assert outcome.error == "minimum"
 
 
 def test_a_group_is_not_made_smaller_than_its_minimum():
     machine = running("a", "b", "c")
-    (ask, park) = machine.handle(events.ResizeAsked(1), 3.0)
-    assert ask == events.AskAgents(0, 2) and park.why == "resized to 2 workers"
+    (ask, park) = machine.handle(events.ResizeRequested(1), 3.0)
+    assert ask == events.RequestAgents(0, 2) and park.why == "resized to 2 workers"
 
 
 # ---------------------------------------------------------------------------------------------------- invariants
@@ -806,7 +822,7 @@ class _World:
                     assert action.step < 0 or all(self.states[agent_id] == action.step for agent_id in action.holders)
                     assert bool(action.holders) == (action.step >= 0)
                     self.base = action.step
-                case events.MendGroup():
+                case events.ReconfigureGroup():
                     assert 2 <= len(set(action.agent_ids)) == len(action.agent_ids) <= 4
                     assert set(action.agent_ids) <= set(self.alive), "nobody goes on who is not there"
                     assert set(action.agent_ids) <= self.mendable | set(self.preparing)
@@ -854,7 +870,7 @@ class _World:
                         self.held.discard(agent_id)
                         self.states.pop(agent_id, None)
                         self.alive.pop(agent_id, None)
-                case events.Conclude():
+                case events.ConcludeRun():
                     self.concluded += 1
 
     def check_drains(self) -> None:
@@ -883,7 +899,7 @@ class _World:
         elif kind == "tick":
             event = events.Tick()
         elif kind == "resize":
-            event = events.ResizeAsked(value)
+            event = events.ResizeRequested(value)
         elif agent not in self.held:
             return
         elif kind == "lost":
@@ -895,13 +911,13 @@ class _World:
         elif kind == "ready":
             event = events.Ready(agent)
         elif kind == "drain":
-            event = events.DrainAsked(agent, "warned", float(value))
+            event = events.DrainRequested(agent, "warned", float(value))
         elif kind == "persisted":
             if agent not in self.storing or self.states.get(agent, -1) < 0:
                 return
             self.storing.discard(agent)
             self.stored = max(self.stored, self.states[agent])
-            event = events.Persisted(agent, self.states[agent])
+            event = events.CommitPersisted(agent, self.states[agent])
         elif kind == "closed":
             if self.alive.pop(agent, None) is None:
                 return
@@ -915,14 +931,18 @@ class _World:
             )
         elif kind == "mendable":
             self.mendable.add(agent)
-            event = events.Mendable(agent, generation)
+            event = events.Reconfigurable(agent, generation)
         elif kind in ("mended", "broken"):
-            event = events.Mended(agent, generation, 7, "" if kind == "mended" else "it cannot")
+            event = events.Reconfigured(agent, generation, 7, "" if kind == "mended" else "it cannot")
         elif kind == "paused":
             event = events.Paused(agent, generation, 7)
         else:
             made = {"started": events.Started, "finished": events.Finished}.get(kind)
-            with_step = {"committed": events.Committed, "parked": events.Parked, "stepped": events.Stepped}
+            with_step = {
+                "committed": events.WorkerCommitted,
+                "parked": events.PausedAtCommit,
+                "stepped": events.Stepped,
+            }
             event = made(agent, generation) if made else with_step[kind](agent, generation, value)
             counts = kind == "committed" or (kind == "parked" and self.machine.phase is Phase.PARKING)
             if prepares and kind == "started":
@@ -960,7 +980,7 @@ def test_every_sequence_keeps_the_rules_and_can_be_ended(
         waits = machine.phase in (Phase.WAITING, Phase.FORMING, Phase.MENDING, Phase.REFORMING, Phase.STOPPING)
         assert not waits or machine.deadline is not None
         world.check_drains()
-    world.do(world.machine.handle(events.CancelAsked("enough"), world.now))
+    world.do(world.machine.handle(events.CancelRequested("enough"), world.now))
     for agent in list(world.alive):
         world.apply("closed", agent, 0)
     for _ in range(3):

@@ -7,7 +7,7 @@ import pytest
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.draining import AT_ONCE_S
 from hopsml.cluster.gang.elastic_gang import END_S, UNCOMMITTED_S, ElasticGang
-from hopsml.cluster.gang.events import Conclude, Phase
+from hopsml.cluster.gang.events import ConcludeRun, Phase
 from tests.cluster.elastic_group import (
     close,
     committed,
@@ -56,10 +56,10 @@ def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
     missing = ((1, "no agent"), (2, "no agent"))
     reason = "1 of at least 3 workers were there after 10 s"
     assert machine.handle(events.Tick(), 10.0) == [
-        events.AskAgents(0, 0),
+        events.RequestAgents(0, 0),
         events.ReturnAgents(("a",)),
         events.ReturnAgents(()),
-        Conclude(Phase.FAILED, "start", reason, missing=missing),
+        ConcludeRun(Phase.FAILED, "start", reason, missing=missing),
     ]
 
 
@@ -79,8 +79,8 @@ def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so() -> None:
         "1 of at least 2 workers were left for 20 s (min_workers_timeout); what ended the last generation: rank 1: "
         "its executor died"
     )
-    (outcome,) = of_kind(machine.handle(events.Tick(), 23.0), Conclude)
-    assert outcome == Conclude(Phase.FAILED, "minimum", reason, missing=((1, "no agent"),))
+    (outcome,) = of_kind(machine.handle(events.Tick(), 23.0), ConcludeRun)
+    assert outcome == ConcludeRun(Phase.FAILED, "minimum", reason, missing=((1, "no agent"),))
 
 
 def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_host_of_its_own() -> None:
@@ -125,12 +125,15 @@ def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back() -> Non
 def test_of_those_that_are_too_many_nothing_is_kept() -> None:
     machine = running("a", "b", "c", size=4)
     grant(machine, "d", "e", now=3.0, ready=False)
-    assert machine.handle(events.ResizeAsked(3), 4.0) == [events.AskAgents(0, 3), events.ReturnAgents(("d", "e"))]
+    assert machine.handle(events.ResizeRequested(3), 4.0) == [
+        events.RequestAgents(0, 3),
+        events.ReturnAgents(("d", "e")),
+    ]
     assert machine.spares == {}
-    assert machine.handle(events.ResizeAsked(3), 5.0) == [events.AskAgents(0, 3)]
+    assert machine.handle(events.ResizeRequested(3), 5.0) == [events.RequestAgents(0, 3)]
     smaller = running("a", "b", size=4)
     grant(smaller, "c", now=3.0, ready=False)
-    assert smaller.handle(events.ResizeAsked(3), 4.0) == [events.AskAgents(0, 3)]  # c is to come in yet
+    assert smaller.handle(events.ResizeRequested(3), 4.0) == [events.RequestAgents(0, 3)]  # c is to come in yet
 
 
 def test_spares_are_kept_while_a_generation_ends() -> None:
@@ -138,13 +141,13 @@ def test_spares_are_kept_while_a_generation_ends() -> None:
     grant(machine, "d", now=3.0)
     machine.handle(events.Failed("a", 0, KILLED, outside=True), 4.0)
     assert machine.phase is Phase.REFORMING
-    assert machine.handle(events.ResizeAsked(3), 4.1) == [events.AskAgents(0, 3)]
+    assert machine.handle(events.ResizeRequested(3), 4.1) == [events.RequestAgents(0, 3)]
 
 
 @pytest.mark.parametrize(("members", "newcomers", "joined"), [("ab", "c", 1), ("ab", "cd", 1), ("abc", "d", 0)])
 def test_as_many_join_as_there_is_room_for(members: str, newcomers: str, joined: int) -> None:
     machine = running(*members)
-    park = events.ParkWorkers(0, tuple(members), f"{joined} more joined")
+    park = events.PauseWorkersAtCommit(0, tuple(members), f"{joined} more joined")
     assert grant(machine, *newcomers, now=3.0) == ([park] if joined else [])
 
 
@@ -155,7 +158,7 @@ def test_nobody_is_taken_in_before_all_have_begun_nor_twice() -> None:
     machine.handle(events.Tick(), 1.0)
     assert machine.phase is Phase.FORMING
     assert grant(machine, "c", now=1.1) == started(machine, "a", now=1.2) == []
-    assert started(machine, "b", now=1.3) == [events.ParkWorkers(0, ("a", "b"), "1 more joined")]
+    assert started(machine, "b", now=1.3) == [events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")]
     assert grant(machine, "d", now=1.4) == []
 
 
@@ -191,7 +194,7 @@ def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on() -> N
 def test_the_newest_commit_counts_from_the_first_step_on(step: int) -> None:
     machine = running("a", "b", "c")
     committed(machine, step, "b")
-    machine.handle(events.Persisted("b", step), 3.5)  # and is not read from the store
+    machine.handle(events.CommitPersisted("b", step), 3.5)  # and is not read from the store
     machine.handle(events.MemberLost("c", "its executor died"), 4.0)
     assert close(machine, "a", "b") == [
         events.Note(f"generation 0 ended at step {step}: rank 2: its executor died"),
@@ -229,7 +232,7 @@ def test_where_nothing_is_left_the_run_begins_anew_and_says_so() -> None:
 def test_a_checkpoint_counts_where_no_agent_holds_a_commit() -> None:
     machine = running("a", "b")
     committed(machine, 4, "a", "b")
-    machine.handle(events.Persisted("a", 4), 3.5)
+    machine.handle(events.CommitPersisted("a", 4), 3.5)
     actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
     assert notes(actions) == ["generation 0 ended at step 4: rank 0: gone"]
     assert grant(machine, "c", "d", "e", now=9.0) == [
@@ -250,7 +253,7 @@ def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another(
 def test_an_older_checkpoint_is_named_where_no_agent_holds_a_commit(step: int) -> None:
     machine = running("a", "b")
     committed(machine, 9, "a", "b")
-    machine.handle(events.Persisted("a", step), 3.5)
+    machine.handle(events.CommitPersisted("a", step), 3.5)
     actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
     goes_on = f"goes on from the checkpoint of step {step}"
     assert notes(actions) == [f"generation 0 ended after step 9 or later; {goes_on}: rank 0: gone"]
@@ -320,17 +323,17 @@ def test_the_commit_that_a_generation_began_with_is_no_progress() -> None:
     kill(machine, "a")
     assert machine.fruitless == 1
     committed(machine, 5, "a", "b")
-    (outcome,) = of_kind(kill(machine, "a"), Conclude)
+    (outcome,) = of_kind(kill(machine, "a"), ConcludeRun)
     assert outcome.reason == f"{KILLED} (2 generations in a row ended without a new commit)"
     other = running("a", "b", fruitless_limit=2)
     committed(other, 5, "a", "b")
     kill(other, "a")
     kill(other, "a")
     committed(other, 6, "a", "b")
-    assert other.fruitless == 0 and not of_kind(kill(other, "a"), Conclude)
+    assert other.fruitless == 0 and not of_kind(kill(other, "a"), ConcludeRun)
 
 
-@pytest.mark.parametrize("how", [events.Committed, events.Parked])
+@pytest.mark.parametrize("how", [events.WorkerCommitted, events.PausedAtCommit])
 @pytest.mark.parametrize(("step", "proves"), [(7, False), (8, True)])
 def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: type, step: int, proves: bool) -> None:
     machine = grown(size=4)
@@ -338,7 +341,7 @@ def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: ty
     assert machine.phase is Phase.PARKING
     machine.handle(how("b", 1, step), 5.0)
     machine.handle(events.Failed("c", 1, KILLED, outside=True), 5.1)
-    assert bool(of_kind(close(machine, "a", "b", "c", now=5.2), Conclude)) == proves
+    assert bool(of_kind(close(machine, "a", "b", "c", now=5.2), ConcludeRun)) == proves
 
 
 def test_standing_still_counts_when_it_was_asked_for() -> None:
@@ -392,10 +395,10 @@ def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int) -
 def test_a_checkpoint_that_took_long_makes_the_warned_stand_still_sooner() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
-    machine.handle(events.Persisted("a", 4, seconds=8.0), 3.0)
+    machine.handle(events.CommitPersisted("a", 4, seconds=8.0), 3.0)
     warned(machine, "b", time_s=40.0)
     assert machine.handle(events.Tick(), 26.9) == []
-    assert of_kind(machine.handle(events.Tick(), 27.0), events.ParkWorkers)
+    assert of_kind(machine.handle(events.Tick(), 27.0), events.PauseWorkersAtCommit)
 
 
 def alone(step: int = 5) -> ElasticGang:
@@ -413,7 +416,7 @@ def alone(step: int = 5) -> ElasticGang:
 def test_the_last_holder_stays_until_its_commit_is_stored_where_nobody_can_fetch_it_yet() -> None:
     machine = alone()
     assert warned(machine, "a", time_s=40.0, now=6.0) == [events.PersistCommit("a")]
-    assert machine.handle(events.Persisted("a", 5), 7.0) == [events.ReturnAgents(("a",), "its node goes")]
+    assert machine.handle(events.CommitPersisted("a", 5), 7.0) == [events.ReturnAgents(("a",), "its node goes")]
 
 
 def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetch_it() -> None:
@@ -421,7 +424,7 @@ def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetc
     warned(machine, "b", time_s=AT_ONCE_S)
     parked(machine, 9, "b", now=3.5)
     machine.handle(events.Tick(), 3.5 + spec().agree_s)  # a was not there in time
-    machine.handle(events.Persisted("b", 9), 3.9)
+    machine.handle(events.CommitPersisted("b", 9), 3.9)
     actions = close(machine, "a", "b", now=4.0)
     assert not of_kind(actions, events.ReturnAgents)
     start = only(actions)
@@ -441,7 +444,7 @@ def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched() -
     machine.handle(events.Tick(), 3.5 + spec().agree_s)
     assert only(close(machine, "a", "b", "c", now=4.0)).holders == ("c",)
     machine.handle(events.Failed("a", 1, KILLED, outside=True), 4.5)
-    assert machine.handle(events.Persisted("c", 9), 4.6) == [] and machine.phase is Phase.REFORMING
+    assert machine.handle(events.CommitPersisted("c", 9), 4.6) == [] and machine.phase is Phase.REFORMING
     start = only(close(machine, "a", "b", now=4.7))
     assert (start.step, start.holders) == (9, ("c",))
 
@@ -456,7 +459,7 @@ def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another
     grant(machine, "d", now=4.2, ready=False)
     assert started(machine, "a", "b", now=4.3) == [] and machine.phase is Phase.RUNNING
     assert machine.handle(events.Ready("d"), 4.4) == []
-    assert of_kind(grant(machine, "e", now=4.5), events.ParkWorkers)
+    assert of_kind(grant(machine, "e", now=4.5), events.PauseWorkersAtCommit)
 
 
 def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
@@ -465,7 +468,7 @@ def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
     warned(machine, "a", time_s=AT_ONCE_S)
     parked(machine, 6, "a", now=4.0)
     committed(machine, 6, "b", now=4.0)
-    machine.handle(events.Persisted("a", 6), 4.1)
+    machine.handle(events.CommitPersisted("a", 6), 4.1)
     start = only(close(machine, "a", "b", now=4.2))
     assert (start.agent_ids, start.step, start.holders, start.stored) == (("b",), 6, ("b",), -1)
 
@@ -475,8 +478,8 @@ def test_nobody_is_asked_to_store_for_a_run_that_ends() -> None:
     committed(machine, 4, "a", "b")
     assert of_kind(warned(machine, "a", "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
     committed(machine, 6, "a", "b")
-    assert machine.handle(events.CancelAsked("enough"), 5.0) == [
-        events.AskAgents(0, 0),
+    assert machine.handle(events.CancelRequested("enough"), 5.0) == [
+        events.RequestAgents(0, 0),
         events.StopWorkers(0, ("a", "b"), 2.0, 4.0),
     ]
 
@@ -513,7 +516,7 @@ def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(cl
 
 def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing() -> None:
     machine = running("a", "b", "c", reset_limit=0)
-    machine.handle(events.ResizeAsked(2), 3.0)
+    machine.handle(events.ResizeRequested(2), 3.0)
     parked(machine, 5, "a", "b", "c", now=4.0)
     assert machine.phase is Phase.REFORMING
     assert machine.handle(events.MemberLost("c", "gone"), 4.1) == []
@@ -567,7 +570,7 @@ def test_a_step_counts_from_when_it_was_made() -> None:
 
 def test_nobody_is_called_slow_while_all_are_about_to_stand_still() -> None:
     machine = running("a", "b", "c")
-    machine.handle(events.ResizeAsked(2), 2.5)
+    machine.handle(events.ResizeRequested(2), 2.5)
     assert machine.phase is Phase.PARKING
     for second in range(20):
         for name, step in (("a", second), ("b", second - 1), ("c", second)):
@@ -622,8 +625,8 @@ def test_growth_that_does_no_good_is_said() -> None:
     ],
 )
 def test_the_end_by_a_limit_names_who_failed_and_the_limit(limits: dict[str, int], why: str) -> None:
-    (outcome,) = of_kind(kill(running("a", "b", **limits), "b"), Conclude)
-    assert outcome == Conclude(Phase.FAILED, "worker", f"{KILLED} ({why})", "b", 1)
+    (outcome,) = of_kind(kill(running("a", "b", **limits), "b"), ConcludeRun)
+    assert outcome == ConcludeRun(Phase.FAILED, "worker", f"{KILLED} ({why})", "b", 1)
 
 
 # ---------------------------------------------------------------------------------------------------- the store, and the end
@@ -637,9 +640,9 @@ def test_a_store_that_does_not_come_back_ends_the_run_with_its_word() -> None:
     machine.handle(events.Tick(), 5.0)
     assert notes(store_fails(machine, 102.9))[0].startswith("generation 1 ended"), "it is said once"
     machine.handle(events.Tick(), 103.0)
-    (outcome,) = of_kind(store_fails(machine, 103.0), Conclude)
+    (outcome,) = of_kind(store_fails(machine, 103.0), ConcludeRun)
     reason = f"the store did not answer for 100 s (min_workers_timeout): {away}"
-    assert outcome == Conclude(Phase.FAILED, "storage", reason, "a", 0)
+    assert outcome == ConcludeRun(Phase.FAILED, "storage", reason, "a", 0)
 
 
 def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time() -> None:
@@ -664,8 +667,8 @@ def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first() -> None
     machine = running("a", "b")
     grant(machine, "c", now=3.0, ready=False)
     stop = events.StopWorkers(0, ("a", "b"), 2.0, 4.0)
-    assert machine.handle(events.CancelAsked("enough"), 4.0) == [
-        events.AskAgents(0, 0),
+    assert machine.handle(events.CancelRequested("enough"), 4.0) == [
+        events.RequestAgents(0, 0),
         events.ReturnAgents(("c",)),
         stop,
     ]
@@ -674,5 +677,5 @@ def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first() -> None
     machine.handle(events.Closed("a", 0), 4.2)
     assert machine.handle(events.MemberLost("b", "gone"), 4.3) == [
         events.ReturnAgents(("a",)),
-        Conclude(Phase.CANCELLED, "cancelled", "enough"),
+        ConcludeRun(Phase.CANCELLED, "cancelled", "enough"),
     ]

@@ -91,7 +91,7 @@ def mirrored(target: Path, base: Path) -> LocalTree:
 async def _beating(tree: LocalTree, notes: list[str], until: Callable[[], bool]) -> None:
     """What an agent does with each heartbeat; faster."""
     while not until():
-        if text := tree.look_after():
+        if text := tree.check_health():
             notes.append(text)
         await asyncio.sleep(0.1)
 

@@ -32,14 +32,14 @@ def running(spec: FixedGroup = SPEC) -> Gang:
     return machine
 
 
-def conclusion(actions: list[events.Action]) -> events.Conclude:
-    (found,) = [action for action in actions if isinstance(action, events.Conclude)]
+def conclusion(actions: list[events.Action]) -> events.ConcludeRun:
+    (found,) = [action for action in actions if isinstance(action, events.ConcludeRun)]
     return found
 
 
 def test_ranks_follow_the_order_of_the_grant():
     machine = Gang(SPEC)
-    assert machine.begin(0.0) == [events.AskAgents(2, 2)]
+    assert machine.begin(0.0) == [events.RequestAgents(2, 2)]
     assert machine.handle(events.Granted(("x", "y")), 1.0) == [events.StartGeneration(0, ("x", "y"))]
     assert [machine.rank(name) for name in ("x", "y", "stranger")] == [0, 1, -1]
     assert [machine.agent_of(rank) for rank in (0, 1, 2)] == ["x", "y", None]
@@ -73,7 +73,7 @@ def test_a_run_finishes_when_all_have_finished_and_closed():
     assert machine.phase is Phase.RUNNING
     machine.handle(events.Finished("b", 0), 4.0)
     actions = machine.handle(events.Closed("b", 0), 4.1)
-    assert actions == [events.ReturnAgents(NAMES), events.Conclude(Phase.FINISHED)]
+    assert actions == [events.ReturnAgents(NAMES), events.ConcludeRun(Phase.FINISHED)]
     assert machine.handle(events.Tick(), 1e9) == []
 
 
@@ -86,7 +86,7 @@ def test_the_start_deadline_names_the_ranks_that_have_not_begun():
     machine.handle(events.Closed("a", 0), 10.1)
     outcome = conclusion(machine.handle(events.Closed("b", 0), 10.2))
     reason = "not all of 2 workers were there after 10 s"
-    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=((1, "not started"),))
+    assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((1, "not started"),))
 
 
 def test_the_start_deadline_without_any_agent_ends_at_once():
@@ -95,7 +95,7 @@ def test_the_start_deadline_without_any_agent_ends_at_once():
     reason, missing = "not all of 2 workers were there after 10 s", ((0, "no agent"), (1, "no agent"))
     assert machine.handle(events.Tick(), 9.9) == []
     outcome = conclusion(machine.handle(events.Tick(), 10.0))
-    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=missing)
+    assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
 
 
 def test_who_began_in_time_is_under_no_deadline():
@@ -119,7 +119,7 @@ def test_an_echo_without_another_failure_is_the_failure():
     assert isinstance(stop, events.StopWorkers)
     machine.handle(events.Closed("a", 0), 4.1)
     outcome = conclusion(machine.handle(events.Closed("b", 0), 4.2))
-    assert outcome == events.Conclude(Phase.FAILED, "worker", "UnavailableError", "a", 0)
+    assert outcome == events.ConcludeRun(Phase.FAILED, "worker", "UnavailableError", "a", 0)
 
 
 def test_an_echo_that_is_told_just_before_the_start_deadline_waits_as_long_as_any_other():
@@ -210,7 +210,7 @@ def test_who_has_reported_its_end_is_not_dropped_with_those_that_have_not():
     assert isinstance(note, events.Note) and note.text.startswith(
         "the agent of rank 1 did not report in time that its last"
     )
-    assert (back, outcome) == (events.ReturnAgents(("a",)), events.Conclude(Phase.FINISHED))
+    assert (back, outcome) == (events.ReturnAgents(("a",)), events.ConcludeRun(Phase.FINISHED))
 
 
 def test_the_end_of_a_run_that_is_stopping_stands_whatever_the_backend_says():
@@ -231,40 +231,40 @@ def test_a_run_for_which_there_is_no_cluster_ends_in_whatever_state_it_is():
     machine = Gang(SPEC)
     machine.begin(0.0)
     outcome = conclusion(machine.handle(events.Refused("there is 1 slot"), 1.0))
-    assert outcome == events.Conclude(Phase.FAILED, "slots", "there is 1 slot")
+    assert outcome == events.ConcludeRun(Phase.FAILED, "slots", "there is 1 slot")
     machine = running()
     assert machine.handle(events.Refused("it was stopped", "application"), 3.0) == [events.StopWorkers(0, NAMES, 2, 1)]
     assert machine.handle(events.Tick(), 3.0 + SPEC.grace_s + SPEC.failed_flush_s + 1.9) == []
     drop, *_, outcome = machine.handle(events.Tick(), 3.0 + SPEC.grace_s + SPEC.failed_flush_s + 2)
     assert drop == events.DropAgents(NAMES, "did not report its worker's end in time")
-    assert outcome == events.Conclude(Phase.FAILED, "application", "it was stopped")
+    assert outcome == events.ConcludeRun(Phase.FAILED, "application", "it was stopped")
 
 
 def test_a_cancellation_ends_what_still_saves_its_files_and_replaces_no_failure():
     machine = running()
-    assert machine.handle(events.CancelAsked("Ctrl-C"), 3.0) == [events.StopWorkers(0, NAMES, 2, 1)]
+    assert machine.handle(events.CancelRequested("Ctrl-C"), 3.0) == [events.StopWorkers(0, NAMES, 2, 1)]
     machine.handle(events.Closed("a", 0), 3.1)
     cancelled = conclusion(machine.handle(events.Closed("b", 0), 3.1))
-    assert cancelled == events.Conclude(Phase.CANCELLED, "cancelled", "Ctrl-C")
+    assert cancelled == events.ConcludeRun(Phase.CANCELLED, "cancelled", "Ctrl-C")
     saving = running()
     for name in NAMES:
         saving.handle(events.Finished(name, 0), 3.0)
-    assert saving.handle(events.CancelAsked("Ctrl-C"), 3.1) == [events.StopWorkers(0, NAMES, 2, 1)]
-    assert saving.handle(events.CancelAsked("again"), 3.2) == []
+    assert saving.handle(events.CancelRequested("Ctrl-C"), 3.1) == [events.StopWorkers(0, NAMES, 2, 1)]
+    assert saving.handle(events.CancelRequested("again"), 3.2) == []
     assert saving.outcome == cancelled
     failed = running()
     failed.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
-    assert failed.handle(events.CancelAsked("Ctrl-C"), 3.1) == []
-    assert failed.outcome == events.Conclude(Phase.FAILED, "worker", "killed by signal 9", "b", 1)
+    assert failed.handle(events.CancelRequested("Ctrl-C"), 3.1) == []
+    assert failed.outcome == events.ConcludeRun(Phase.FAILED, "worker", "killed by signal 9", "b", 1)
 
 
 def test_agents_that_come_after_the_end_go_back():
     machine = Gang(SPEC)
     machine.begin(0.0)
-    machine.handle(events.CancelAsked("Ctrl-C"), 1.0)
+    machine.handle(events.CancelRequested("Ctrl-C"), 1.0)
     assert machine.phase is Phase.CANCELLED
     assert machine.handle(events.Granted(NAMES), 2.0) == [events.ReturnAgents(NAMES)]
-    assert machine.handle(events.CancelAsked("again"), 3.0) == []
+    assert machine.handle(events.CancelRequested("again"), 3.0) == []
 
 
 def test_strangers_say_nothing_that_counts():
@@ -276,7 +276,7 @@ def test_strangers_say_nothing_that_counts():
         events.Failed("c", 0, "ValueError", raised=True),
         events.Closed("c", 0),
         events.MemberLost("c", "gone"),
-        events.DrainAsked("c", "its node goes"),
+        events.DrainRequested("c", "its node goes"),
     ):
         assert machine.handle(event, 3.0) == [], event
         assert machine.phase is Phase.RUNNING and not machine.failures
@@ -293,7 +293,7 @@ def test_the_second_word_of_a_workers_failure_is_not_another_failure():
 def test_a_warned_node_is_told_of_with_what_would_help():
     machine = running()
     for rank, name in enumerate(NAMES):
-        assert machine.handle(events.DrainAsked(name, "its node goes"), 3.0) == [
+        assert machine.handle(events.DrainRequested(name, "its node goes"), 3.0) == [
             events.Note(
                 f"rank {rank} is about to be lost (its node goes), and a group of fixed size ends with it; with "
                 "min_workers= instead of num_workers= it would go on"
@@ -334,7 +334,7 @@ def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
     (stop,) = machine.handle(events.Tick(), 63.0)
     assert stop == events.StopWorkers(0, NAMES, 2, 1)
     reason = "its process has been stopped (SIGSTOP) for 60 s"
-    assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
 
 
 def test_a_stopped_process_is_the_cause_whatever_is_said_when_all_are_ended():
@@ -421,10 +421,10 @@ def test_who_waits_for_a_member_that_has_left_is_not_left_waiting():
         "most likely waiting for it in a collective: every rank must take part in every collective, up to the last one"
     )
     reason = f"called sys.exit(0), and rank 0 has done nothing for 30 s since, {remedy}"
-    assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
     machine = left_alone(False, 200.0, SPEC.returned_s or 0)
     reason = f"returned, and rank 0 has done nothing for 120 s since, {remedy}"
-    assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
 
 
 def test_people_learn_within_seconds_that_a_member_has_left_the_others_at_work():
@@ -513,7 +513,7 @@ def test_who_leaves_before_a_group_has_formed_is_named_to_those_who_wait_for_it(
             f"{how} before its first collective operation, in which rank 0 waits for it: every rank must take part in "
             "every collective"
         )
-        assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+        assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
 
 
 def test_who_has_come_to_the_group_may_leave_it_and_an_evaluator_is_not_awaited():
@@ -547,7 +547,7 @@ def test_a_connection_that_broke_because_somebody_called_sys_exit_is_that_ones_f
     machine.handle(events.Finished("b", 0, exited=True), 3.0)
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)  # nobody is left to tell more
     reason = "called sys.exit(0) while rank 0 still worked with it, which then met: UnavailableError"
-    assert machine.outcome == events.Conclude(Phase.FAILED, "worker", reason, "b", 1)
+    assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
     machine = running()
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
     machine.handle(events.Finished("b", 0), 3.1)
@@ -578,7 +578,7 @@ def test_a_lost_agent_ends_the_run_and_is_not_waited_for():
     assert stop == events.StopWorkers(0, ("a",), 2, 1)
     actions = machine.handle(events.Closed("a", 0), 3.1)
     assert events.ReturnAgents(("a",)) in actions
-    assert conclusion(actions) == events.Conclude(Phase.FAILED, "worker", "gone", "b", 1)
+    assert conclusion(actions) == events.ConcludeRun(Phase.FAILED, "worker", "gone", "b", 1)
 
 
 def all_lost():
@@ -618,7 +618,7 @@ def test_nobody_is_cut_off_while_only_the_word_of_the_cluster_is_awaited():
 def test_the_end_of_the_cluster_does_not_replace_what_a_user_raised_or_wanted():
     for event, error in (
         (events.Failed("b", 0, "ValueError", raised=True), "worker"),
-        (events.CancelAsked("no"), "cancelled"),
+        (events.CancelRequested("no"), "cancelled"),
     ):
         machine = running()
         machine.handle(event, 3.0)
@@ -640,7 +640,7 @@ def test_an_agent_lost_after_its_worker_closed_does_not_fail_a_finished_run():
 
 def test_agents_that_never_report_the_end_are_dropped_at_the_deadline():
     machine = running()
-    machine.handle(events.CancelAsked("the user"), 3.0)
+    machine.handle(events.CancelRequested("the user"), 3.0)
     assert machine.handle(events.Tick(), 7.9) == []
     actions = machine.handle(events.Tick(), 8.0)
     assert isinstance(actions[0], events.DropAgents) and actions[0].agent_ids == NAMES
@@ -670,7 +670,7 @@ moves = st.one_of(
     st.builds(events.Failed, agents, generations, st.just("bad"), *[st.booleans()] * 4),
     st.builds(events.Stepped, agents, generations, st.just(-1), st.booleans(), idle_s=st.sampled_from([0.0, 500.0])),
     st.builds(events.Closed, agents, generations),
-    st.builds(events.CancelAsked, st.just("stop")),
+    st.builds(events.CancelRequested, st.just("stop")),
     st.just(events.Tick()),
 )
 sequences = st.lists(st.tuples(moves, st.floats(0, 5)), max_size=40)
@@ -690,7 +690,7 @@ def play(sequence: list[tuple[events.Event, float]]) -> tuple[Gang, list[list[ev
 def test_every_sequence_ends_or_has_a_deadline_or_runs(sequence):
     machine, history = play(sequence)
     actions = [action for step in history for action in step]
-    concluded = [action for action in actions if isinstance(action, events.Conclude)]
+    concluded = [action for action in actions if isinstance(action, events.ConcludeRun)]
     assert len(concluded) <= 1, "a run is concluded once"
     assert bool(concluded) == machine.phase.is_final
     if concluded:

@@ -179,7 +179,7 @@ def test_a_run_that_fails_leaves_its_gangs_events_and_one_that_finishes_does_not
     content = run.directory.read_gang_log()
     *_, last = replay(content)
     assert last.phase == "FAILED"
-    (outcome,) = [action for action in last.actions if action["kind"] == "Conclude"]
+    (outcome,) = [action for action in last.actions if action["kind"] == "ConcludeRun"]
     assert outcome["error"] == "worker" and outcome["reason"].endswith("ValueError: the wall")
     command = [sys.executable, "-m", "tools.replay_gang", run.run_dir]
     shown = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)

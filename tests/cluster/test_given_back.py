@@ -36,7 +36,7 @@ class World:
         self.count = 0
         self.gang: Gang
         self.run_id = ""
-        self.outcome: events.Conclude | None = None
+        self.outcome: events.ConcludeRun | None = None
 
     def begin(self, kind: str) -> None:
         self.run_id, self.outcome = f"{kind}-{self.count}", None
@@ -49,7 +49,7 @@ class World:
     def carry_out(self, actions: list[events.Action]) -> None:
         for action in actions:
             match action:
-                case events.AskAgents():
+                case events.RequestAgents():
                     most = action.most if self.gang.spec.changes else None
                     self.serve(self.pool.demand(self.run_id, action.count, most))
                 case events.StartGeneration():
@@ -66,7 +66,7 @@ class World:
                         self.serve(self.pool.dismiss(action.agent_ids, action.leave))
                     else:
                         self.serve(self.pool.returned(action.agent_ids, self.now))
-                case events.Conclude():
+                case events.ConcludeRun():
                     assert self.outcome is None
                     self.outcome = action
                     assert not self.held(), "the gang has not given these back by itself"
@@ -84,7 +84,7 @@ class World:
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         del self.agents[agent_id]
-                case pool.CancelAsk():
+                case pool.CancelAgentRequest():
                     self.coming = [slot for slot in self.coming if slot[0] != action.ask]
 
     def held(self) -> list[str]:
@@ -108,7 +108,7 @@ class World:
             self.serve(self.pool.dismiss((agent_id,), "its node goes"))
         else:
             self.pool.leaves(agent_id, "its node goes")
-            self.tell(events.DrainAsked(agent_id, "its node goes"))
+            self.tell(events.DrainRequested(agent_id, "its node goes"))
             self.serve(self.pool.serve())
 
     def close(self, agent_id: str) -> None:
@@ -125,11 +125,11 @@ class World:
             self.serve(self.pool.tick(self.now))
             self.tell(events.Tick())
         elif what == "resize":
-            self.tell(events.ResizeAsked(which % 5))
+            self.tell(events.ResizeRequested(which % 5))
         elif what == "refuse":
             self.tell(events.Refused("the application ends", "application"))
         elif what == "cancel":
-            self.tell(events.CancelAsked("enough", complete=which % 2 == 0))
+            self.tell(events.CancelRequested("enough", complete=which % 2 == 0))
         elif self.agents:
             agent_id = list(self.agents)[which % len(self.agents)]
             self.happen_to(what, agent_id, self.agents[agent_id], which)
@@ -146,9 +146,9 @@ class World:
                 case "start":
                     self.tell(events.Started(agent_id, generation))
                 case "commit":
-                    self.tell(events.Committed(agent_id, generation, which))
+                    self.tell(events.WorkerCommitted(agent_id, generation, which))
                 case "park":
-                    self.tell(events.Parked(agent_id, generation, which))
+                    self.tell(events.PausedAtCommit(agent_id, generation, which))
                 case "finish":
                     self.tell(events.Finished(agent_id, generation))
                     self.close(agent_id)
@@ -162,7 +162,7 @@ class World:
             if self.gang.phase.is_final:
                 return
             if self.gang.phase is not Phase.STOPPING:
-                self.tell(events.CancelAsked("that is all"))
+                self.tell(events.CancelRequested("that is all"))
             for agent_id in [agent_id for agent_id, lane in self.agents.items() if lane is not None]:
                 if self.agents.get(agent_id) is not None:
                     self.close(agent_id)
@@ -223,5 +223,5 @@ def test_spares_of_a_group_that_shall_be_smaller_are_given_back_at_once() -> Non
         world.tell(events.Started(agent_id, 0))
     world.come()  # a2 would join at the next commit
     assert world.held() == ["a0", "a1", "a2"] or world.gang.phase is Phase.PARKING
-    world.tell(events.ResizeAsked(2))
+    world.tell(events.ResizeRequested(2))
     assert world.held() == ["a0", "a1"]

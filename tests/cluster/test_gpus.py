@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster.agent import gpu_claim, network
-from hopsml.cluster.agent.gpu_claim import GpuClaim, claim_gpus
+from hopsml.cluster.agent import gpu_lock, network
+from hopsml.cluster.agent.gpu_lock import GpuLock, claim_gpus
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.gpus import HostGpu, environment_for, parse_address, visible_gpus
 from hopsml.errors import ArgumentError, RunError
@@ -33,7 +33,7 @@ HOST = tuple(HostGpu(i, f"GPU-{i:08x}-aaaa", f"00000000:{i + 1:02X}:00.0") for i
 AGENT = """
 import sys
 from pathlib import Path
-from hopsml.cluster.agent.gpu_claim import claim_gpus
+from hopsml.cluster.agent.gpu_lock import claim_gpus
 from hopsml.cluster.shared.gpus import HostGpu
 host = [HostGpu(i, f"GPU-{i:08x}-aaaa") for i in range(4)]
 directory, count, *addresses = sys.argv[1:]
@@ -316,7 +316,7 @@ def test_locks_are_private_and_what_is_taken_is_seen_by_every_user(locks: Path) 
     private(locks).mkdir(mode=0o777)
     previous = os.umask(0o077)
     try:
-        claim: GpuClaim = claim_gpus(HOST, ["0"], bases=[locks])
+        claim: GpuLock = claim_gpus(HOST, ["0"], bases=[locks])
     finally:
         os.umask(previous)
     with claim:
@@ -431,30 +431,30 @@ def test_a_worker_gets_all_gpus_that_nobody_else_has_and_a_note_names_the_rest(
     locks: Path, agents: list[Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = HostGpu(4, "GPU-00000004-aaaa", processes=2)
-    monkeypatch.setattr(gpu_claim, "host_gpus", lambda: (*HOST, busy))
+    monkeypatch.setattr(gpu_lock, "host_gpus", lambda: (*HOST, busy))
     agents.append(Agent(locks, 1, "2"))
     assert agents[0].indices() == (2,)
     with claim_gpus(HOST, ["0"], bases=[locks]) as slot:
-        wide = gpu_claim.all_gpus(slot.indices, bases=[locks])
+        wide = gpu_lock.all_gpus(slot.indices, bases=[locks])
         assert wide.indices == (0, 1, 3)
         assert re.fullmatch(
             r"of the 5 GPUs that its executor sees it has 3; held by others: GPU 2 by process \d+, "
             r"GPU 4 by 2 process\(es\) that compute on it",
             wide.note,
         )
-        again = gpu_claim.all_gpus(slot.indices, bases=[locks])
+        again = gpu_lock.all_gpus(slot.indices, bases=[locks])
         assert again.indices == (0,)
         wide.close()
-        free = gpu_claim.all_gpus(slot.indices, bases=[locks])
+        free = gpu_lock.all_gpus(slot.indices, bases=[locks])
         assert free.indices == (0, 1, 3)
         free.close()
 
 
 def test_where_an_executor_has_one_gpu_or_none_a_note_says_so(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_claim, "host_gpus", lambda: HOST[:1])
-    one = gpu_claim.all_gpus((0,), bases=[locks])
-    monkeypatch.setattr(gpu_claim, "host_gpus", tuple)
-    none = gpu_claim.all_gpus((), bases=[locks])
+    monkeypatch.setattr(gpu_lock, "host_gpus", lambda: HOST[:1])
+    one = gpu_lock.all_gpus((0,), bases=[locks])
+    monkeypatch.setattr(gpu_lock, "host_gpus", tuple)
+    none = gpu_lock.all_gpus((), bases=[locks])
     assert (one.indices, one.note) == ((0,), "its executor has 1 GPU: nothing is mirrored between GPUs")
     assert (none.indices, none.note) == ((), "its executor has no GPUs: nothing is mirrored between GPUs")
 
@@ -462,7 +462,7 @@ def test_where_an_executor_has_one_gpu_or_none_a_note_says_so(locks: Path, monke
 def end_of_agent(held: network.WorkerPorts | None, problem: str = "") -> list[str]:
     """What an agent closes that holds a GPU and these ports, in order. ``problem``: of its fork server, which raises it."""
     from hopsml.cluster.agent.agent import Agent, Bootstrap
-    from hopsml.cluster.agent.gpu_claim import SlotGpus
+    from hopsml.cluster.agent.gpu_lock import SlotGpus
 
     closed: list[str] = []
 

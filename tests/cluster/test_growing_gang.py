@@ -23,7 +23,7 @@ def at_work(*names: str, **other: Any) -> GrowingGang:
     assert isinstance(machine, GrowingGang)
     committed(machine, 5, *names)
     for name in names:
-        machine.handle(events.Mendable(name, machine.generation), 3.0)
+        machine.handle(events.Reconfigurable(name, machine.generation), 3.0)
     return machine
 
 
@@ -33,7 +33,7 @@ def prepared(machine: GrowingGang, *names: str, now: float = 4.0) -> list[events
     for name in names:
         number = machine.newcomers[name].generation
         machine.handle(events.Started(name, number), now)
-        machine.handle(events.Mendable(name, number), now)
+        machine.handle(events.Reconfigurable(name, number), now)
         actions += machine.handle(events.Paused(name, number, 6), now)
     return actions
 
@@ -63,7 +63,7 @@ def test_a_newcomer_prepares_beside_the_others_who_pause_when_it_is_ready() -> N
     assert machine.phase is Phase.RUNNING and machine.generation == 0 and not machine.spares
     assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))] and machine.commits["c"] == 5
     assert paused(machine, "a") == []
-    assert paused(machine, "b") == [events.MendGroup(2, ("a", "b", "c"), meets=True)]
+    assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b", "c"), meets=True)]
     machine.handle(events.Ranked(("a", "b", "c")), 4.2)
     assert mended(machine, "a", "c") == []
     assert notes(mended(machine, "b")) == "1 more joined at step 9: 3 workers go on in their processes"
@@ -78,7 +78,7 @@ def test_two_that_are_there_come_together_but_not_for_long() -> None:
     assert machine.handle(events.Tick(), 4.0 + TOGETHER_S - 0.1) == []
     assert machine.handle(events.Tick(), 4.0 + TOGETHER_S) == [events.PauseGroup(0, ("a",))]
     prepared(machine, "c", now=9.1)
-    assert paused(machine, "a", now=9.2) == [events.MendGroup(2, ("a", "b", "c"), meets=True)]
+    assert paused(machine, "a", now=9.2) == [events.ReconfigureGroup(2, ("a", "b", "c"), meets=True)]
 
 
 def test_a_successor_needs_no_wait_after_a_loss() -> None:
@@ -88,13 +88,13 @@ def test_a_successor_needs_no_wait_after_a_loss() -> None:
     (prepare,) = machine.handle(events.Closed("b", 0), 4.2)
     assert prepare == events.PrepareNewcomers(2, ("b",), ("a",), 5, ("a", "b"))
     prepared(machine, "b", now=4.3)
-    assert paused(machine, "a", now=4.4) == [events.MendGroup(3, ("a", "b"), meets=True)]
+    assert paused(machine, "a", now=4.4) == [events.ReconfigureGroup(3, ("a", "b"), meets=True)]
 
 
 def test_no_more_prepare_than_there_are_places_for() -> None:
     machine = at_work("a", "b", size=3)
     assert of_kind(grant(machine, "c", "d", now=3.5), events.PrepareNewcomers)[0].agent_ids == ("c",)
-    actions = machine.handle(events.ResizeAsked(2), 3.6)
+    actions = machine.handle(events.ResizeRequested(2), 3.6)
     assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.newcomers
     assert of_kind(machine.handle(events.Closed("c", 1), 3.7), events.ReturnAgents) or "c" in machine.spares
 
@@ -103,11 +103,11 @@ def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_th
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))]
-    actions = machine.handle(events.Mendable("a", 0, "the data is shuffled anew"), 4.1)
+    actions = machine.handle(events.Reconfigurable("a", 0, "the data is shuffled anew"), 4.1)
     assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.newcomers
     assert not machine.pausing and machine.anew == "the data is shuffled anew"
     assert paused(machine, "a") == [], "it had agreed before"
-    assert paused(machine, "b") == [events.MendGroup(2, ("a", "b"), meets=False)]
+    assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b"), meets=False)]
     mended(machine, "a", "b")
     actions = machine.handle(events.Closed("c", 1), 4.3)
     assert machine.phase is Phase.PARKING and "begin anew for them: the data is shuffled anew" in notes(actions)
@@ -128,7 +128,7 @@ def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_th
 def test_one_that_does_not_get_ready_costs_the_others_nothing(how: str, why: str) -> None:
     machine = at_work("a", "b", start_timeout_s=10)
     grant(machine, "c", now=3.5)
-    machine.handle(events.Mendable("c", 1), 3.6)
+    machine.handle(events.Reconfigurable("c", 1), 3.6)
     event: events.Event = {
         "failed": events.Failed("c", 1, KILLED, outside=True),
         "lost": events.MemberLost("c", "gone"),
@@ -136,7 +136,7 @@ def test_one_that_does_not_get_ready_costs_the_others_nothing(how: str, why: str
         "late": events.Tick(),
     }[how]
     actions = machine.handle(event, 13.5)
-    assert not of_kind(actions, events.MendGroup) and not of_kind(actions, events.PauseGroup)
+    assert not of_kind(actions, events.ReconfigureGroup) and not of_kind(actions, events.PauseGroup)
     assert all(stop.agent_ids == ("c",) for stop in of_kind(actions, events.StopWorkers))
     assert machine.phase is Phase.RUNNING and set(machine.members) == {"a", "b"} and not machine.newcomers
     text = f"a newcomer on host-c could not get ready, and the group goes on as it is: {why}"
@@ -170,22 +170,26 @@ def test_where_the_users_code_cannot_all_begin_anew_for_newcomers_and_a_note_say
     actions = machine.handle(events.Failed("c", 1, "IndexError: only one row", raised=True), 4.0)
     assert "IndexError: only one row" in notes(actions)
     actions = machine.handle(events.Closed("c", 1), 4.1)
-    assert of_kind(actions, events.ParkWorkers) == [events.ParkWorkers(0, ("a", "b"), "1 more joined")]
+    assert of_kind(actions, events.PauseWorkersAtCommit) == [
+        events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
+    ]
     assert "all begin anew for them: IndexError: only one row" in notes(actions)
 
 
 def test_what_a_worker_says_of_its_group_holds_for_all() -> None:
     machine = at_work("a", "b")
-    machine.handle(events.Mendable("b", 0, "a process group has a fixed number of members"), 3.2)
+    machine.handle(events.Reconfigurable("b", 0, "a process group has a fixed number of members"), 3.2)
     actions = grant(machine, "c", now=3.5)
-    assert of_kind(actions, events.ParkWorkers) and "a fixed number of members" in notes(actions)
+    assert of_kind(actions, events.PauseWorkersAtCommit) and "a fixed number of members" in notes(actions)
 
 
 def test_over_another_collective_all_begin_anew_and_a_note_says_why() -> None:
     machine = running("a", "b", kind=GrowingGang, min_size=1)
     assert grant(machine, "c", now=3.5) == []  # it may be that they have not come to their first operation
     actions = committed(machine, 5, "a", now=4.0)
-    assert of_kind(actions, events.ParkWorkers) == [events.ParkWorkers(0, ("a", "b"), "1 more joined")]
+    assert of_kind(actions, events.PauseWorkersAtCommit) == [
+        events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
+    ]
     assert "ranks 0 and 1 not in a group of hopsml's collective" in notes(actions)
 
 
@@ -198,7 +202,7 @@ def test_a_newcomer_that_is_gone_when_all_have_paused_is_not_waited_for() -> Non
     prepared(machine, "c")
     machine.handle(events.MemberLost("c", "gone"), 4.1)
     paused(machine, "a")
-    assert paused(machine, "b") == [events.MendGroup(2, ("a", "b"))]
+    assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b"))]
     assert mended(machine, "a", "b") == [] and machine.phase is Phase.RUNNING
 
 
@@ -208,7 +212,7 @@ def test_a_pause_that_not_all_come_to_ends() -> None:
     prepared(machine, "c")
     paused(machine, "a", now=4.2)
     assert machine.handle(events.Tick(), 4.2 + PAUSE_S - 0.1) == []
-    assert machine.handle(events.Tick(), 4.2 + PAUSE_S) == [events.MendGroup(2, ("a", "b"))]
+    assert machine.handle(events.Tick(), 4.2 + PAUSE_S) == [events.ReconfigureGroup(2, ("a", "b"))]
     assert mended(machine, "a", "b", now=14.3) == []
     assert machine.handle(events.Tick(), 14.2 + AGAIN_S) == [events.PauseGroup(2, ("a", "b"))]
 
@@ -218,22 +222,24 @@ def test_a_loss_while_the_members_pause_ends_the_pause_and_another_one_follows()
     grant(machine, "d", now=3.5)
     prepared(machine, "d")
     paused(machine, "a")
-    assert kill(machine, "c", now=4.3)[-1] == events.MendGroup(2, ("a", "b"))
+    assert kill(machine, "c", now=4.3)[-1] == events.ReconfigureGroup(2, ("a", "b"))
     assert paused(machine, "b", now=4.3) == []  # of the generation before
     assert mended(machine, "a", "b", now=4.4)[-1] == events.PauseGroup(2, ("a", "b"))
     paused(machine, "a", now=4.6)
-    assert paused(machine, "b", now=4.6) == [events.MendGroup(3, ("a", "b", "d"), meets=True)]
+    assert paused(machine, "b", now=4.6) == [events.ReconfigureGroup(3, ("a", "b", "d"), meets=True)]
 
 
 def test_what_else_is_to_change_waits_for_the_end_of_the_pause() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     prepared(machine, "c")
-    assert not of_kind(machine.handle(events.DrainAsked("b", "its node goes", 0.5), 4.1), events.ParkWorkers)
+    assert not of_kind(
+        machine.handle(events.DrainRequested("b", "its node goes", 0.5), 4.1), events.PauseWorkersAtCommit
+    )
     paused(machine, "a")
-    assert paused(machine, "b")[0] == events.MendGroup(2, ("a", "b", "c"), meets=True)
+    assert paused(machine, "b")[0] == events.ReconfigureGroup(2, ("a", "b", "c"), meets=True)
     machine.handle(events.Ranked(("a", "b", "c")), 4.2)
-    assert of_kind(mended(machine, "a", "b", "c", now=4.3), events.ParkWorkers)
+    assert of_kind(mended(machine, "a", "b", "c", now=4.3), events.PauseWorkersAtCommit)
 
 
 def test_nobody_pauses_for_newcomers_at_the_end() -> None:
@@ -242,10 +248,10 @@ def test_nobody_pauses_for_newcomers_at_the_end() -> None:
     actions = machine.handle(events.Finished("a", 0), 4.0)
     assert actions == [events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True)]
     machine.handle(events.Finished("b", 0), 4.1)
-    machine.handle(events.Persisted("a", 5), 4.1)
+    machine.handle(events.CommitPersisted("a", 5), 4.1)
     close(machine, "a", "b", now=4.2)
     assert machine.phase is Phase.STOPPING  # the newcomer's worker has not ended
-    assert of_kind(machine.handle(events.Closed("c", 1), 4.3), events.Conclude)
+    assert of_kind(machine.handle(events.Closed("c", 1), 4.3), events.ConcludeRun)
 
 
 # ---------------------------------------------------------------------------------------------------- while it is let in
@@ -256,7 +262,7 @@ def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: s
     machine = coming("c")
     if how == "problem":
         why = "rank 2 does not answer"
-        note, stop, mend = machine.handle(events.Mended("b", 2, problem=why), 4.3)
+        note, stop, mend = machine.handle(events.Reconfigured("b", 2, problem=why), 4.3)
     else:
         why = f"rank 2 did not go on within {MEND_S:g} s"
         mended(machine, "a", "b")
@@ -264,7 +270,7 @@ def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: s
         note, stop, mend = machine.handle(events.Tick(), 4.2 + MEND_S)
     assert note == events.Note(f"1 newcomers could not come to the others, which go on as they were: {why}")
     assert stop == events.StopWorkers(2, ("c",), 0.0, 0.0, keep=True)
-    assert mend == events.MendGroup(3, ("a", "b"), meets=True)  # some may exchange the state by now
+    assert mend == events.ReconfigureGroup(3, ("a", "b"), meets=True)  # some may exchange the state by now
     assert machine.handle(events.Closed("c", 1), 9.3) == [] and machine.spares == {"c": True}
     assert mended(machine, "a", "b", now=9.4) == [], "it may try again, but not at once"
     assert machine.phase is Phase.RUNNING and machine.resets == 0
@@ -277,7 +283,7 @@ def test_a_newcomer_that_fails_before_a_commit_with_it_costs_the_pause(raised: b
     mended(machine, "a", "b", "c")
     actions = machine.handle(events.Failed("c", 1, "ValueError: other data", raised=raised, outside=not raised), 5.0)
     actions += machine.handle(events.Tick(), 9.0)
-    assert of_kind(actions, events.MendGroup) == [events.MendGroup(3, ("a", "b"))]
+    assert of_kind(actions, events.ReconfigureGroup) == [events.ReconfigureGroup(3, ("a", "b"))]
     mended(machine, "a", "b", now=9.1)
     assert machine.phase is Phase.RUNNING and machine.resets == 0
     assert machine.anew == ("ValueError: other data" if raised else "")
@@ -288,7 +294,7 @@ def test_the_loss_of_a_member_while_newcomers_come_lets_all_others_go_on_with_th
     machine = coming("c")
     mended(machine, "a")
     actions = machine.handle(events.Failed("b", 0, KILLED, outside=True), 4.3)
-    assert actions[-1] == events.MendGroup(3, ("a", "c"), meets=True)
+    assert actions[-1] == events.ReconfigureGroup(3, ("a", "c"), meets=True)
     text = notes(mended(machine, "a", "c", now=4.4))
     assert "rank 1 was lost" in text and "1 more joined" in text and machine.resets == 1
 
@@ -318,8 +324,8 @@ def test_all_begin_anew_after_a_while_where_a_loss_came_before() -> None:
     machine.anew = "it cannot"
     kill(machine, "c")
     machine.handle(events.Closed("c", 0), 4.05)
-    assert not of_kind(mended(machine, "a", "b", now=4.1), events.ParkWorkers)
-    assert of_kind(machine.handle(events.Tick(), 4.1 + GROW_S), events.ParkWorkers)
+    assert not of_kind(mended(machine, "a", "b", now=4.1), events.PauseWorkersAtCommit)
+    assert of_kind(machine.handle(events.Tick(), 4.1 + GROW_S), events.PauseWorkersAtCommit)
 
 
 # ---------------------------------------------------------------------------------------------------- at the bounds
@@ -335,7 +341,7 @@ def test_the_commit_of_step_0_is_one_to_prepare_from() -> None:
     machine = running("a", "b", kind=GrowingGang, min_size=1)
     committed(machine, 0, "b")
     for name in "ab":
-        machine.handle(events.Mendable(name, 0), 3.0)
+        machine.handle(events.Reconfigurable(name, 0), 3.0)
     assert grant(machine, "c", now=3.5) == [events.PrepareNewcomers(1, ("c",), ("a", "b"), 0, ("b",))]
 
 
@@ -345,9 +351,9 @@ def test_newcomers_are_told_the_members_in_the_order_of_their_ranks_and_come_aft
     (prepare,) = grant(machine, "c", now=3.5)
     assert prepare == events.PrepareNewcomers(1, ("c",), ("b", "a"), 5, ("b", "a"))
     prepared(machine, "c")
-    assert paused(machine, "a", "b") == [events.MendGroup(2, ("b", "a", "c"), meets=True)]
-    actions = machine.handle(events.Mended("a", 2, problem="no answer"), 4.3)
-    assert actions[-1] == events.MendGroup(3, ("b", "a"), meets=True)
+    assert paused(machine, "a", "b") == [events.ReconfigureGroup(2, ("b", "a", "c"), meets=True)]
+    actions = machine.handle(events.Reconfigured("a", 2, problem="no answer"), 4.3)
+    assert actions[-1] == events.ReconfigureGroup(3, ("b", "a"), meets=True)
 
 
 def test_a_newcomer_that_holds_an_older_commit_is_no_holder_of_any_until_its_worker_begins() -> None:
@@ -378,7 +384,7 @@ def test_a_newcomer_whose_worker_ends_without_a_word_is_a_spare_that_prepares_ag
 def test_a_newcomer_whose_node_goes_is_dismissed_and_given_back_with_the_reason() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
-    assert machine.handle(events.DrainAsked("c", "its node goes", 5.0), 4.0) == [
+    assert machine.handle(events.DrainRequested("c", "its node goes", 5.0), 4.0) == [
         events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True)
     ]
     assert machine.handle(events.Closed("c", 1), 4.1) == [events.ReturnAgents(("c",), "its node goes")]
@@ -392,7 +398,7 @@ def test_a_step_shows_that_a_member_is_in_no_group_of_the_collective() -> None:
     assert grant(machine, "c", now=3.5) == []
     actions = machine.handle(events.Stepped("b", 0, 1), 4.0)
     assert actions == [
-        events.ParkWorkers(0, ("a", "b"), "1 more joined"),
+        events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined"),
         events.Note(
             "newcomers cannot come to the processes that are there, so that all begin anew for them: "
             "ranks 0 and 1 not in a group of hopsml's collective"
@@ -402,15 +408,15 @@ def test_a_step_shows_that_a_member_is_in_no_group_of_the_collective() -> None:
 
 def test_the_reason_why_all_begin_anew_is_told_when_they_do_and_once() -> None:
     machine = at_work("a", "b", size=4)
-    assert machine.handle(events.Mendable("b", 0, "it is fixed"), 3.2) == [], "nobody is to come"
+    assert machine.handle(events.Reconfigurable("b", 0, "it is fixed"), 3.2) == [], "nobody is to come"
     assert "it is fixed" in notes(grant(machine, "c", now=3.5))
-    machine.handle(events.Parked("a", 0, 7), 4.0)
+    machine.handle(events.PausedAtCommit("a", 0, 7), 4.0)
     assert committed(machine, 7, "b", now=4.1) == [events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)]
     close(machine, "a", "b", now=4.2)
     machine.handle(events.Ranked(("a", "b", "c")), 4.3)
     for name in "abc":
         machine.handle(events.Started(name, 1), 4.5)
-    assert grant(machine, "d", now=5.0) == [events.ParkWorkers(1, ("a", "b", "c"), "1 more joined")]
+    assert grant(machine, "d", now=5.0) == [events.PauseWorkersAtCommit(1, ("a", "b", "c"), "1 more joined")]
 
 
 # ---------------------------------------------------------------------------------------------------- when to pause
@@ -420,7 +426,7 @@ def test_a_member_that_says_once_more_that_it_can_go_on_with_others_is_not_asked
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))]
-    assert machine.handle(events.Mendable("a", 0), 4.1) == []
+    assert machine.handle(events.Reconfigurable("a", 0), 4.1) == []
     assert machine.handle(events.Tick(), 4.2) == []
 
 
@@ -429,10 +435,10 @@ def test_those_who_have_paused_stay_paused_when_another_one_says_that_nobody_can
     grant(machine, "c", now=3.5)
     prepared(machine, "c")
     paused(machine, "a")
-    assert machine.handle(events.Mendable("b", 0, "it is fixed"), 4.3) == [
+    assert machine.handle(events.Reconfigurable("b", 0, "it is fixed"), 4.3) == [
         events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True)
     ]
-    assert paused(machine, "b", now=4.4) == [events.MendGroup(2, ("a", "b"))]
+    assert paused(machine, "b", now=4.4) == [events.ReconfigureGroup(2, ("a", "b"))]
 
 
 def test_nobody_pauses_for_a_newcomer_while_the_group_goes_on_without_a_lost_member() -> None:
@@ -440,7 +446,7 @@ def test_nobody_pauses_for_a_newcomer_while_the_group_goes_on_without_a_lost_mem
     grant(machine, "d", now=3.5)
     assert kill(machine, "c") == [
         events.StopWorkers(0, ("c",), 0.0, 0.0, keep=True),
-        events.MendGroup(2, ("a", "b")),
+        events.ReconfigureGroup(2, ("a", "b")),
     ]
     assert prepared(machine, "d", now=4.05) == []
     assert mended(machine, "a", "b")[-1] == events.PauseGroup(2, ("a", "b"))
@@ -449,7 +455,7 @@ def test_nobody_pauses_for_a_newcomer_while_the_group_goes_on_without_a_lost_mem
 def test_nobody_pauses_for_a_newcomer_while_a_member_is_about_to_leave() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
-    machine.handle(events.DrainAsked("b", "its node goes", 60.0), 3.6)
+    machine.handle(events.DrainRequested("b", "its node goes", 60.0), 3.6)
     assert prepared(machine, "c") == []
     assert machine.handle(events.Tick(), 4.5) == [] and set(machine.newcomers) == {"c"}
 
@@ -462,7 +468,7 @@ def test_a_pause_that_was_meant_for_an_earlier_generation_does_not_count() -> No
     mended(machine, "a", "b", now=4.2)
     assert paused(machine, "a", now=4.3) == []
     assert machine.handle(events.Paused("b", 0, 9), 4.3) == []
-    assert paused(machine, "b", now=4.4) == [events.MendGroup(3, ("a", "b", "d"), meets=True)]
+    assert paused(machine, "b", now=4.4) == [events.ReconfigureGroup(3, ("a", "b", "d"), meets=True)]
 
 
 def test_the_time_for_all_to_pause_counts_from_the_first_one() -> None:
@@ -471,7 +477,7 @@ def test_the_time_for_all_to_pause_counts_from_the_first_one() -> None:
     prepared(machine, "d")
     paused(machine, "a", now=4.2)
     paused(machine, "b", now=9.0)
-    assert machine.handle(events.Tick(), 4.2 + PAUSE_S) == [events.MendGroup(2, ("a", "b", "c"))]
+    assert machine.handle(events.Tick(), 4.2 + PAUSE_S) == [events.ReconfigureGroup(2, ("a", "b", "c"))]
 
 
 # ---------------------------------------------------------------------------------------------------- what costs what
@@ -479,7 +485,7 @@ def test_the_time_for_all_to_pause_counts_from_the_first_one() -> None:
 
 def test_a_problem_of_an_earlier_attempt_turns_nobody_back() -> None:
     machine = coming("c")
-    assert machine.handle(events.Mended("b", 0, problem="rank 1 does not answer"), 4.3) == []
+    assert machine.handle(events.Reconfigured("b", 0, problem="rank 1 does not answer"), 4.3) == []
     mended(machine, "a", "b", "c")
     assert machine.phase is Phase.RUNNING and set(machine.members) == {"a", "b", "c"}
 
@@ -491,7 +497,7 @@ def test_after_newcomers_were_turned_back_others_wait_for_a_while() -> None:
     prepared(machine, "c")
     assert machine.handle(events.Tick(), 4.0 + TOGETHER_S) == [events.PauseGroup(0, ("a", "b"))]
     paused(machine, "a", "b", now=9.1)
-    machine.handle(events.Mended("a", 3, problem="rank 2 does not answer"), 9.2)
+    machine.handle(events.Reconfigured("a", 3, problem="rank 2 does not answer"), 9.2)
     mended(machine, "a", "b", now=9.3)
     assert prepared(machine, "d", now=9.4) == []
     assert machine.handle(events.Tick(), 9.2 + AGAIN_S - 0.1) == []
@@ -500,15 +506,15 @@ def test_after_newcomers_were_turned_back_others_wait_for_a_while() -> None:
 
 def test_one_that_came_before_those_that_are_turned_back_still_costs_nothing_until_a_commit() -> None:
     machine = coming("c", start_timeout_s=60)
-    machine.handle(events.ResizeAsked(4), 4.3)
+    machine.handle(events.ResizeRequested(4), 4.3)
     mended(machine, "a", "b", "c")
     grant(machine, "d", now=4.5)
     prepared(machine, "d", now=4.6)
     paused(machine, "a", "b", "c", now=4.7)
-    machine.handle(events.Mended("a", 4, problem="rank 3 does not answer"), 4.8)
+    machine.handle(events.Reconfigured("a", 4, problem="rank 3 does not answer"), 4.8)
     mended(machine, "a", "b", "c", now=4.9)
     machine.handle(events.Failed("c", 5, "ValueError: other data", raised=True), 5.0)
-    assert machine.handle(events.Tick(), 9.0)[-1] == events.MendGroup(6, ("a", "b"))
+    assert machine.handle(events.Tick(), 9.0)[-1] == events.ReconfigureGroup(6, ("a", "b"))
 
 
 def test_a_process_that_the_pace_has_named_writes_its_stacks_before_its_end() -> None:
@@ -517,7 +523,7 @@ def test_a_process_that_the_pace_has_named_writes_its_stacks_before_its_end() ->
     machine.handle(events.Stepped("b", 0, 7), 4.0)
     assert machine.handle(events.Tick(), 7.5) == [
         events.StopWorkers(0, ("b",), 0.0, 0.0, keep=True, dump=True),
-        events.MendGroup(1, ("a",)),
+        events.ReconfigureGroup(1, ("a",)),
     ]
 
 
@@ -525,7 +531,7 @@ def test_a_failed_newcomer_does_not_count_as_a_reset_where_all_begin_anew_after_
     machine = coming("c")
     mended(machine, "a", "b", "c")
     machine.handle(events.Failed("c", 1, KILLED, outside=True), 5.0)
-    machine.handle(events.Mended("b", 3, problem="rank 0 does not answer"), 5.1)
+    machine.handle(events.Reconfigured("b", 3, problem="rank 0 does not answer"), 5.1)
     assert machine.phase is Phase.REFORMING and machine.resets == 0
 
 
@@ -570,7 +576,7 @@ def test_an_error_of_a_member_ends_the_run_after_a_loss_as_before_it() -> None:
     close(machine, "c", now=4.2)
     machine.handle(events.Failed("b", 1, "ValueError: bad batch", raised=True), 5.0)
     actions = machine.handle(events.Tick(), 9.0)
-    assert not of_kind(actions, events.MendGroup) and of_kind(actions, events.StopWorkers)
+    assert not of_kind(actions, events.ReconfigureGroup) and of_kind(actions, events.StopWorkers)
 
 
 def test_a_store_that_does_not_answer_is_waited_for() -> None:

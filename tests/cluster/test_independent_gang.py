@@ -59,7 +59,7 @@ def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> Indepen
 
 def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
     machine = IndependentGang(spec())
-    assert machine.begin(0.0) == [events.AskAgents(1, 3)]
+    assert machine.begin(0.0) == [events.RequestAgents(1, 3)]
     assert grant(machine, "a") == [events.StartGeneration(0, ("a",))]
     assert machine.handle(events.Started("a", 0), 1.0) == [events.Announce("joined", 0, "host-a")]
     assert grant(machine, "b", "c") == [events.StartGeneration(1, ("b",)), events.StartGeneration(2, ("c",))]
@@ -86,9 +86,9 @@ def test_a_lost_agent_is_a_lost_lane_and_the_last_one_begins_a_wait_that_ends_wi
     machine.handle(events.MemberLost("a", "that one too"), 3.0)
     assert machine.phase is Phase.WAITING
     assert machine.handle(events.Tick(), 12.9) == []
-    (outcome,) = of_kind(machine.handle(events.Tick(), 13.0), events.Conclude)
+    (outcome,) = of_kind(machine.handle(events.Tick(), 13.0), events.ConcludeRun)
     reason = "no agent was there for 10 s; what ended the last lane: that one too"
-    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=((2, "no agent"),))
+    assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((2, "no agent"),))
 
 
 def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
@@ -97,17 +97,17 @@ def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
     assert machine.handle(events.Tick(), 14.9) == []
     ask, outcome = machine.handle(events.Tick(), 15.0)
     reason = "no agent was there for 10 s"
-    assert ask == events.AskAgents(0, 0)
-    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=((0, "no agent"),))
+    assert ask == events.RequestAgents(0, 0)
+    assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((0, "no agent"),))
 
 
 def test_where_all_agents_rest_that_is_why_nobody_works():
     machine = resting("a", "b", host_cooldown_s=60)
     assert machine.phase is Phase.WAITING and machine.handle(events.Tick(), 15.9) == []
     ask, back, outcome = machine.handle(events.Tick(), 16.0)
-    assert (ask, back) == (events.AskAgents(0, 0), events.ReturnAgents(("a", "b")))
+    assert (ask, back) == (events.RequestAgents(0, 0), events.ReturnAgents(("a", "b")))
     reason = "all 2 agents are on hosts that are set aside; what ended the last lane: lane 4 on one: signal 9"
-    assert outcome == events.Conclude(Phase.FAILED, "start", reason, missing=((5, "no agent"),))
+    assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((5, "no agent"),))
 
 
 def test_the_wait_ends_with_the_next_agent():
@@ -136,7 +136,7 @@ def test_a_word_of_a_worker_makes_its_host_good_again():
     for count in range(3 * FRUITLESS_LIMIT):
         lane = machine.members["a"].rank
         machine.handle(events.Started("a", lane), float(count))
-        machine.handle(events.Heard("a", lane), float(count))
+        machine.handle(events.WorkerActive("a", lane), float(count))
         assert of_kind(die(machine, "a", float(count)), events.StartGeneration)
 
 
@@ -148,17 +148,17 @@ def test_a_worker_that_returns_unasked_is_told_of_as_that_and_counts_as_dead():
         left, *rest = machine.handle(events.Closed("a", lane), 2.0)
         assert left == events.Announce("left", lane, "its worker returned")
     assert rest == [events.Note("host one is set aside for 5 s: 5 workers in a row died there, the last of a return")]
-    machine.handle(events.ResizeAsked(0), 3.0)
+    machine.handle(events.ResizeRequested(0), 3.0)
     assert machine.last_cause == "lane 4 on one: its worker returned"
 
 
 def test_agents_that_rest_count_as_there_and_may_go_away():
     machine = resting("a", "b", at_work=("c",))
     assert grant(machine, "d", now=7.0) == [events.ReturnAgents(("d",))]
-    assert machine.handle(events.DrainAsked("a", "its node goes"), 7.0) == [
+    assert machine.handle(events.DrainRequested("a", "its node goes"), 7.0) == [
         events.ReturnAgents(("a",), "its node goes")
     ]
-    assert machine.handle(events.DrainAsked("stranger", "its node goes"), 7.0) == []
+    assert machine.handle(events.DrainRequested("stranger", "its node goes"), 7.0) == []
     assert machine.handle(events.MemberLost("b", "its executor died"), 8.0) == []
     assert machine.resting == [] and machine.handle(events.Tick(), 11.0) == []
     assert grant(machine, "d", now=12.0) == [events.StartGeneration(6, ("d",))]
@@ -176,27 +176,27 @@ def test_hosts_cool_down_each_for_itself():
 
 def test_more_lanes_are_asked_for_and_of_too_many_those_that_rest_go_first():
     machine = resting("a", "b", at_work=("c", "d"))
-    assert machine.handle(events.ResizeAsked(6), 7.0) == [events.AskAgents(0, 6)]
-    assert machine.handle(events.ResizeAsked(4), 7.0) == [events.AskAgents(0, 4)]
-    assert machine.handle(events.ResizeAsked(3), 7.0) == [events.AskAgents(0, 3), events.ReturnAgents(("a",))]
-    assert machine.handle(events.ResizeAsked(1), 7.0) == [events.AskAgents(0, 1), events.ReturnAgents(("b",))]
+    assert machine.handle(events.ResizeRequested(6), 7.0) == [events.RequestAgents(0, 6)]
+    assert machine.handle(events.ResizeRequested(4), 7.0) == [events.RequestAgents(0, 4)]
+    assert machine.handle(events.ResizeRequested(3), 7.0) == [events.RequestAgents(0, 3), events.ReturnAgents(("a",))]
+    assert machine.handle(events.ResizeRequested(1), 7.0) == [events.RequestAgents(0, 1), events.ReturnAgents(("b",))]
     assert list(machine.members) == ["c", "d"]  # which of them goes is the search's to say
     died = die(machine, "c", 8.0)
     assert died == [events.Announce("left", 5, "signal 9"), events.ReturnAgents(("c",))]
     assert die(machine, "d", 8.0)[-1] == events.StartGeneration(7, ("d",))
-    assert machine.handle(events.ResizeAsked(-1), 9.0) == [events.AskAgents(0, 0)]
+    assert machine.handle(events.ResizeRequested(-1), 9.0) == [events.RequestAgents(0, 0)]
 
 
 def test_nobody_is_waited_for_while_no_lane_is_wanted():
     machine = running("a")
     machine.handle(events.MemberLost("a", "gone"), 2.0)
     assert machine.phase is Phase.WAITING and machine.deadline == 12.0
-    assert machine.handle(events.ResizeAsked(0), 3.0) == [events.AskAgents(0, 0)]
+    assert machine.handle(events.ResizeRequested(0), 3.0) == [events.RequestAgents(0, 0)]
     assert machine.handle(events.Tick(), 1000.0) == []
-    assert machine.handle(events.ResizeAsked(2), 1000.0) == [events.AskAgents(0, 2)]
-    assert machine.handle(events.ResizeAsked(3), 1005.0) == [events.AskAgents(0, 3)]  # which prolongs nothing
+    assert machine.handle(events.ResizeRequested(2), 1000.0) == [events.RequestAgents(0, 2)]
+    assert machine.handle(events.ResizeRequested(3), 1005.0) == [events.RequestAgents(0, 3)]  # which prolongs nothing
     assert machine.handle(events.Tick(), 1009.9) == []
-    assert of_kind(machine.handle(events.Tick(), 1010.0), events.Conclude)
+    assert of_kind(machine.handle(events.Tick(), 1010.0), events.ConcludeRun)
 
 
 def test_a_grant_names_the_host_of_each_agent_or_none():
@@ -210,12 +210,12 @@ def test_a_grant_names_the_host_of_each_agent_or_none():
 
 def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
     machine = running("a", "b")
-    assert machine.handle(events.DrainAsked("a", "its node goes"), 2.0) == [
-        events.ParkWorkers(0, ("a",), "its node goes")
+    assert machine.handle(events.DrainRequested("a", "its node goes"), 2.0) == [
+        events.PauseWorkersAtCommit(0, ("a",), "its node goes")
     ]
-    assert machine.handle(events.DrainAsked("a", "its node goes"), 2.0) == []
-    assert machine.handle(events.ReleaseAsked(1), 2.0) == [events.ParkWorkers(1, ("b",), "")]
-    assert machine.handle(events.ReleaseAsked(7), 2.0) == []
+    assert machine.handle(events.DrainRequested("a", "its node goes"), 2.0) == []
+    assert machine.handle(events.ReleaseRequested(1), 2.0) == [events.PauseWorkersAtCommit(1, ("b",), "")]
+    assert machine.handle(events.ReleaseRequested(7), 2.0) == []
     machine.handle(events.Finished("a", 0), 3.0)
     assert machine.handle(events.Closed("a", 0), 3.0) == [
         events.Announce("left", 0, "its node goes"),
@@ -229,27 +229,27 @@ def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
 
 def test_a_lane_that_is_broken_off_is_ended_also_where_it_was_to_end_by_itself():
     machine = running("a", "b")
-    machine.handle(events.ReleaseAsked(0), 2.0)
-    (stop,) = machine.handle(events.ReleaseAsked(0, at_once=True), 3.0)
+    machine.handle(events.ReleaseRequested(0), 2.0)
+    (stop,) = machine.handle(events.ReleaseRequested(0, at_once=True), 3.0)
     assert isinstance(stop, events.StopWorkers) and stop.agent_ids == ("a",)
     assert machine.handle(events.Closed("a", 0), 4.0) == [
         events.Announce("left", 0, "released"),
         events.ReturnAgents(("a",)),
     ]
-    assert machine.handle(events.ReleaseAsked(0, at_once=True), 5.0) == []
+    assert machine.handle(events.ReleaseRequested(0, at_once=True), 5.0) == []
 
 
 def test_the_successor_of_a_lane_that_goes_away_begins_while_that_finishes_what_it_does():
     machine = running("a", "b", "c")
-    machine.handle(events.DrainAsked("a", "its node goes"), 2.0)
+    machine.handle(events.DrainRequested("a", "its node goes"), 2.0)
     assert grant(machine, "d", now=2.0) == [events.StartGeneration(3, ("d",))]  # given back it would be granted again
     assert grant(machine, "e", now=2.0) == [events.ReturnAgents(("e",))]
 
 
 def test_a_search_that_ends_takes_no_more_agents_whatever_it_is_asked():
     machine = running("a")
-    machine.handle(events.CancelAsked("enough"), 2.0)
-    assert machine.handle(events.ResizeAsked(3), 2.1) == []
+    machine.handle(events.CancelRequested("enough"), 2.0)
+    assert machine.handle(events.ResizeRequested(3), 2.1) == []
     assert grant(machine, "b", now=2.2) == [events.ReturnAgents(("b",))]
 
 
@@ -266,41 +266,41 @@ def test_one_that_does_not_start_its_worker_is_cut_off():
 
 def test_a_complete_search_lets_lanes_leave_by_themselves_and_ends_late_ones():
     machine = running("a", "b")
-    assert machine.handle(events.CancelAsked("all trials are done", complete=True), 2.0) == [
-        events.AskAgents(0, 0),
-        events.ParkWorkers(0, ("a",), ""),
-        events.ParkWorkers(1, ("b",), ""),
+    assert machine.handle(events.CancelRequested("all trials are done", complete=True), 2.0) == [
+        events.RequestAgents(0, 0),
+        events.PauseWorkersAtCommit(0, ("a",), ""),
+        events.PauseWorkersAtCommit(1, ("b",), ""),
     ]
     assert machine.handle(events.Closed("a", 0), 2.1)[-1] == events.ReturnAgents(("a",))
     assert machine.handle(events.Tick(), 3.9) == []
     (stop,) = machine.handle(events.Tick(), 2.0 + machine.spec.grace_s)
     assert stop == events.StopWorkers(1, ("b",), machine.spec.grace_s, machine.spec.flush_s)
     *_, outcome = machine.handle(events.Closed("b", 1), 5.0)
-    assert outcome == events.Conclude(Phase.FINISHED, reason="all trials are done")
+    assert outcome == events.ConcludeRun(Phase.FINISHED, reason="all trials are done")
 
 
 def test_the_files_of_a_complete_search_have_their_time():
     machine = running("a", grace_s=2, flush_s=100)
-    machine.handle(events.CancelAsked("all trials are done", complete=True), 10.0)
+    machine.handle(events.CancelRequested("all trials are done", complete=True), 10.0)
     assert of_kind(machine.handle(events.Tick(), 12.0), events.StopWorkers)
     assert machine.handle(events.Tick(), 12.0 + 2 + 100 + 1.9) == []
     drop, outcome = machine.handle(events.Tick(), 12.0 + 2 + 100 + 2)
     assert drop == events.DropAgents(("a",), "did not report its worker's end in time")
-    assert outcome == events.Conclude(Phase.FINISHED, reason="all trials are done")
+    assert outcome == events.ConcludeRun(Phase.FINISHED, reason="all trials are done")
 
 
 def test_a_lane_that_answers_nothing_at_the_end_is_cut_off():
     machine = resting("b", at_work=("a",))
-    assert machine.handle(events.CancelAsked("enough"), 20.0) == [
-        events.AskAgents(0, 0),
+    assert machine.handle(events.CancelRequested("enough"), 20.0) == [
+        events.RequestAgents(0, 0),
         events.ReturnAgents(("b",)),
         events.StopWorkers(5, ("a",), machine.spec.grace_s, machine.spec.failed_flush_s),
     ]
     limit = 20.0 + machine.spec.grace_s + machine.spec.failed_flush_s + 2
-    assert machine.handle(events.CancelAsked("again"), 21.0) == [] == machine.handle(events.Tick(), limit - 0.1)
+    assert machine.handle(events.CancelRequested("again"), 21.0) == [] == machine.handle(events.Tick(), limit - 0.1)
     drop, outcome = machine.handle(events.Tick(), limit)
     assert drop == events.DropAgents(("a",), "did not report its worker's end in time")
-    assert outcome == events.Conclude(Phase.CANCELLED, "cancelled", "enough")
+    assert outcome == events.ConcludeRun(Phase.CANCELLED, "cancelled", "enough")
     assert machine.handle(events.Tick(), limit + 1) == [] and machine.agent_of(5) is None
 
 
@@ -320,7 +320,7 @@ class World:
         self.joined: set[int] = set()
         self.left: set[int] = set()
         self.lanes: list[int] = []
-        self.outcome: events.Conclude | None = None
+        self.outcome: events.ConcludeRun | None = None
         self.count = 0
         self.carry_out(self.gang.begin(self.now))
 
@@ -330,14 +330,14 @@ class World:
     def carry_out(self, actions: list[events.Action]) -> None:
         for action in actions:
             match action:
-                case events.AskAgents():
+                case events.RequestAgents():
                     self.serve(self.pool.demand("run", action.count, action.most))
                 case events.StartGeneration(number, (agent_id,)):
                     assert self.agents[agent_id] is None, "two workers on one agent"
                     assert not self.lanes or number > self.lanes[-1], "numbers only grow"
                     self.lanes.append(number)
                     self.agents[agent_id] = number
-                case events.ParkWorkers(number, (agent_id,)) | events.StopWorkers(number, (agent_id,)):
+                case events.PauseWorkersAtCommit(number, (agent_id,)) | events.StopWorkers(number, (agent_id,)):
                     assert self.agents[agent_id] == number
                     self.told.add(number)
                 case events.DropAgents():
@@ -356,7 +356,7 @@ class World:
                 case events.Announce("left"):
                     assert action.rank in self.joined and action.rank not in self.left
                     self.left.add(action.rank)
-                case events.Conclude():
+                case events.ConcludeRun():
                     assert self.outcome is None
                     self.outcome = action
                     self.serve(self.pool.withdraw("run", self.now))
@@ -372,7 +372,7 @@ class World:
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         del self.agents[agent_id]
-                case pool.CancelAsk():
+                case pool.CancelAgentRequest():
                     self.coming = [slot for slot in self.coming if slot[0] != action.ask]
 
     # -------------------------------------------------------------------------------- what may happen
@@ -409,20 +409,20 @@ class World:
             self.serve(self.pool.tick(self.now))
             self.tell(events.Tick())
         elif what == "resize":
-            self.tell(events.ResizeAsked(which % 5))
+            self.tell(events.ResizeRequested(which % 5))
         elif what == "lose" and self.agents:
             self.lose(list(self.agents)[which % len(self.agents)])
         elif what == "drain" and self.agents:
-            self.tell(events.DrainAsked(list(self.agents)[which % len(self.agents)], "its node goes"))
+            self.tell(events.DrainRequested(list(self.agents)[which % len(self.agents)], "its node goes"))
         elif chosen is not None:
             lane = self.agents[chosen]
             assert lane is not None
             if what == "start":
                 self.tell(events.Started(chosen, lane))
             elif what == "say":
-                self.tell(events.Heard(chosen, lane))
+                self.tell(events.WorkerActive(chosen, lane))
             elif what == "release":
-                self.tell(events.ReleaseAsked(lane, at_once=which % 3 == 0))
+                self.tell(events.ReleaseRequested(lane, at_once=which % 3 == 0))
             elif what == "end":
                 self.end_worker(chosen, dies=lane not in self.told)
 
@@ -446,7 +446,7 @@ def test_whatever_happens_lanes_are_counted_once_and_every_group_ends(
     for what, which in moves:
         world.happen(what, which)
         world.check()
-    world.tell(events.CancelAsked("that is all", complete))
+    world.tell(events.CancelRequested("that is all", complete))
     for _ in range(200):
         if world.outcome is not None:
             break

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hopsml import redact
-from hopsml.cluster.driver import kept_secrets
+from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured, capture
 from hopsml.errors import ArgumentError
 
@@ -161,17 +161,17 @@ def test_what_was_recorded_is_opened_with_the_secrets_given_again() -> None:
         pickle.loads(captured.payload)
     recorded = [one.facts() for one in captured.secrets]
     again = {"API_KEY": "new-1", "HOPSML_SECRET_TOKEN": "new-2", "HOPSML_SECRET_PASSWORD": "3"}
-    kept = kept_secrets.given_again(recorded, {"API_KEY": "new-1"}, again, "run x")
-    function, arguments = pickle.loads(kept_secrets.seal(captured.payload, kept))
+    kept = secret_extraction.given_again(recorded, {"API_KEY": "new-1"}, again, "run x")
+    function, arguments = pickle.loads(secret_extraction.seal(captured.payload, kept))
     assert function(**arguments) == {"api_key": "new-1", "token": b"new-2", "password": 3}
 
 
 def test_what_is_not_given_again_is_named_with_the_remedy() -> None:
     recorded = [{"name": "DB_PASSWORD", "type": "str", "variable": "DB_PASSWORD"}]
-    assert kept_secrets.given_again(recorded, {}, {"DB_PASSWORD": "x"}, "run x")[0].value == "x"
+    assert secret_extraction.given_again(recorded, {}, {"DB_PASSWORD": "x"}, "run x")[0].value == "x"
     with pytest.raises(
         ArgumentError, match=r"run x was given secrets.*: DB_PASSWORD; set HOPSML_SECRET_DB_PASSWORD in"
     ):
-        kept_secrets.given_again(recorded, {}, {}, "run x")
+        secret_extraction.given_again(recorded, {}, {}, "run x")
     with pytest.raises(ArgumentError, match="HOPSML_SECRET_PIN must be a whole number"):
-        kept_secrets.given_again([{"name": "PIN", "type": "int", "variable": ""}], {"PIN": "x"}, {}, "run x")
+        secret_extraction.given_again([{"name": "PIN", "type": "int", "variable": ""}], {"PIN": "x"}, {}, "run x")

@@ -138,7 +138,7 @@ def test_a_heartbeat_passes_what_waits_and_room_comes_back_as_the_coordinator_ha
     async def talk() -> None:
         outbox, sent = Outbox(), []
         for _ in range(3):
-            outbox.put(protocol.Said("r", 0, bytes(ROOM)))
+            outbox.put(protocol.WorkerMessage("r", 0, bytes(ROOM)))
         outbox.put(protocol.Heartbeat())
         waiting = asyncio.create_task(outbox.room())
         assert protocol.decode_for_coordinator(await outbox.take()) == protocol.Heartbeat()

@@ -8,7 +8,7 @@ import pytest
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
-from hopsml.cluster.gang.events import Conclude, Phase
+from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.mending_gang import GROW_S, MEND_S, MendingGang
 from tests.cluster.elastic_group import close, committed, grant, of_kind, parked, running, started
 
@@ -23,7 +23,7 @@ def at_work(*names: str, **other: Any) -> MendingGang:
     assert isinstance(machine, MendingGang)
     committed(machine, 5, *names)
     for name in names:
-        machine.handle(events.Mendable(name, machine.generation), 3.0)
+        machine.handle(events.Reconfigurable(name, machine.generation), 3.0)
     return machine
 
 
@@ -33,7 +33,7 @@ def kill(machine: MendingGang, name: str, now: float = 4.0) -> list[events.Actio
 
 def mended(machine: MendingGang, *names: str, step: int = 9, now: float = 4.1) -> list[events.Action]:
     generation = machine.generation
-    return [one for name in names for one in machine.handle(events.Mended(name, generation, step), now)]
+    return [one for name in names for one in machine.handle(events.Reconfigured(name, generation, step), now)]
 
 
 def notes(actions: list[events.Action]) -> str:
@@ -47,7 +47,7 @@ def test_the_others_go_on_when_a_worker_was_killed() -> None:
     machine = at_work("a", "b", "c")
     stop, mend = kill(machine, "b")
     assert stop == events.StopWorkers(0, ("b",), 0.0, 0.0, keep=True)
-    assert mend == events.MendGroup(1, ("a", "c"))
+    assert mend == events.ReconfigureGroup(1, ("a", "c"))
     assert machine.phase is Phase.MENDING and (machine.rank("a"), machine.rank("c")) == (0, 1)
     assert mended(machine, "a") == []
     (note,) = mended(machine, "c", step=10)
@@ -58,7 +58,7 @@ def test_the_others_go_on_when_a_worker_was_killed() -> None:
 
 def test_they_go_on_when_an_agent_is_gone() -> None:
     machine = at_work("a", "b")
-    assert machine.handle(events.MemberLost("b", "its executor died"), 4.0) == [events.MendGroup(1, ("a",))]
+    assert machine.handle(events.MemberLost("b", "its executor died"), 4.0) == [events.ReconfigureGroup(1, ("a",))]
     assert "the chief alone went on at step 9 in its process" in notes(mended(machine, "a"))
     assert "b" not in machine.commits and "b" not in machine.mendable and not machine.ending
 
@@ -67,7 +67,7 @@ def test_they_go_on_without_one_that_is_stopped_which_is_killed() -> None:
     machine = at_work("a", "b")
     machine.handle(events.Stepped("b", 0, 7, stopped=True), 4.0)
     stop, mend = machine.handle(events.Tick(), 9.0)
-    assert stop == events.StopWorkers(0, ("b",), 0.0, 0.0, keep=True) and mend == events.MendGroup(1, ("a",))
+    assert stop == events.StopWorkers(0, ("b",), 0.0, 0.0, keep=True) and mend == events.ReconfigureGroup(1, ("a",))
     assert not machine.liveness.stopped
     assert "stopped (SIGSTOP) for 5 s" in notes(mended(machine, "a", now=9.1))
 
@@ -78,7 +78,7 @@ def test_they_go_on_without_one_that_the_pace_has_named() -> None:
     machine.handle(events.Stepped("b", 0, 7), 4.0)
     (stop, mend) = machine.handle(events.Tick(), 7.5)
     assert isinstance(stop, events.StopWorkers) and stop.agent_ids == ("b",) and stop.dump
-    assert mend == events.MendGroup(1, ("a",))
+    assert mend == events.ReconfigureGroup(1, ("a",))
     mended(machine, "a", now=7.6)
     assert machine.handle(events.Tick(), 10.0) == []  # the others' time begins anew
     assert of_kind(machine.handle(events.Tick(), 10.6), events.StopWorkers)
@@ -98,21 +98,21 @@ def test_a_crash_is_waited_with_as_ever_since_an_error_may_have_been_the_cause()
     machine = at_work("a", "b")
     assert machine.handle(events.Failed("b", 0, "killed by signal 11"), 4.0) == []
     assert machine.phase is Phase.SETTLING
-    assert machine.handle(events.Tick(), 5.0)[-1] == events.MendGroup(1, ("a",))
+    assert machine.handle(events.Tick(), 5.0)[-1] == events.ReconfigureGroup(1, ("a",))
 
 
 def test_the_agent_of_a_crashed_worker_that_has_ended_meanwhile_is_a_spare_at_once() -> None:
     machine = at_work("a", "b", "c")
     machine.handle(events.Failed("b", 0, "killed by signal 11"), 4.0)
     machine.handle(events.Closed("b", 0), 4.1)
-    assert machine.handle(events.Tick(), 5.0) == [events.MendGroup(1, ("a", "c"))]
+    assert machine.handle(events.Tick(), 5.0) == [events.ReconfigureGroup(1, ("a", "c"))]
     assert machine.spares == {"b": True} and not machine.ending
 
 
 def test_those_that_go_on_keep_the_order_of_their_ranks() -> None:
     machine = at_work("a", "b", "c")
     machine.handle(events.Ranked(("b", "c", "a")), 3.1)
-    assert kill(machine, "c")[-1] == events.MendGroup(1, ("b", "a"))
+    assert kill(machine, "c")[-1] == events.ReconfigureGroup(1, ("b", "a"))
 
 
 def test_the_steps_of_a_lost_member_are_no_measure_for_the_others() -> None:
@@ -155,11 +155,11 @@ def test_a_host_on_which_workers_are_lost_is_set_aside() -> None:
 
 def test_two_that_are_lost_at_once_are_gone_without_in_two_goes() -> None:
     machine = at_work("a", "b", "c", "d", size=4)
-    assert kill(machine, "b")[-1] == events.MendGroup(1, ("a", "c", "d"))
+    assert kill(machine, "b")[-1] == events.ReconfigureGroup(1, ("a", "c", "d"))
     mended(machine, "a")
     again = machine.handle(events.Failed("d", 0, KILLED, outside=True), 4.1)  # sent before its agent heard of the first
-    assert again[-1] == events.MendGroup(2, ("a", "c"))
-    assert machine.handle(events.Mended("a", 1, 9), 4.2) == []  # an answer to the first
+    assert again[-1] == events.ReconfigureGroup(2, ("a", "c"))
+    assert machine.handle(events.Reconfigured("a", 1, 9), 4.2) == []  # an answer to the first
     text = notes(mended(machine, "a", "c", now=4.3))
     assert "rank 1 was lost (killed by signal 9); rank 2 was lost (killed by signal 9): 2 workers went on" in text
 
@@ -167,7 +167,7 @@ def test_two_that_are_lost_at_once_are_gone_without_in_two_goes() -> None:
 def test_what_was_said_as_a_member_of_the_last_generation_counts() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
-    machine.handle(events.Committed("b", 0, 8), 4.05)
+    machine.handle(events.WorkerCommitted("b", 0, 8), 4.05)
     assert machine.commits["b"] == 8 and machine.reached == 8
     mended(machine, "a", "b")
     for name in "ab":
@@ -201,7 +201,7 @@ def test_the_time_to_go_on_is_bounded() -> None:
 def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
-    (stop,) = machine.handle(events.Mended("b", 1, problem="rank 0 does not answer"), 4.2)
+    (stop,) = machine.handle(events.Reconfigured("b", 1, problem="rank 0 does not answer"), 4.2)
     assert stop == events.StopWorkers(1, ("a", "b"), 0.0, 0.0, keep=True)
     close(machine, "c", now=4.3)
     (start,) = of_kind(close(machine, "a", "b", now=4.3), events.StartGeneration)
@@ -210,7 +210,7 @@ def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
 
 def test_a_worker_whose_connections_broke_by_themselves_lets_all_begin_anew() -> None:
     machine = at_work("a", "b")
-    assert machine.handle(events.Mended("b", 0, problem="it cannot reach rank 0 any more"), 4.0) == []
+    assert machine.handle(events.Reconfigured("b", 0, problem="it cannot reach rank 0 any more"), 4.0) == []
     assert machine.phase is Phase.SETTLING
     (stop,) = machine.handle(events.Tick(), 4.0 + machine.spec.settle_s)
     assert isinstance(stop, events.StopWorkers) and set(stop.agent_ids) == {"a", "b"}
@@ -242,7 +242,7 @@ def test_an_error_of_the_users_ends_the_run() -> None:
     machine = at_work("a", "b", "c")
     machine.handle(events.Failed("b", 0, "ValueError: bad batch", raised=True), 4.0)
     assert of_kind(machine.handle(events.Tick(), 5.0), events.StopWorkers)
-    (outcome,) = of_kind(close(machine, "a", "b", "c"), Conclude)
+    (outcome,) = of_kind(close(machine, "a", "b", "c"), ConcludeRun)
     assert (outcome.phase, outcome.rank, outcome.reason) == (Phase.FAILED, 1, "ValueError: bad batch")
 
 
@@ -258,23 +258,23 @@ def test_an_error_while_the_others_go_on_does_not_hide_the_loss() -> None:
 
 def test_while_a_change_is_under_way_all_begin_anew() -> None:
     machine = at_work("a", "b")
-    (park,) = of_kind(grant(machine, "c", now=3.5), events.ParkWorkers)
+    (park,) = of_kind(grant(machine, "c", now=3.5), events.PauseWorkersAtCommit)
     assert park.agent_ids == ("a", "b")
     (stop,) = kill(machine, "b")
     assert isinstance(stop, events.StopWorkers) and machine.phase is Phase.REFORMING
     late = at_work("a", "b")
     grant(late, "c", now=3.5)
-    late.handle(events.Mendable("a", 0), 3.6)
+    late.handle(events.Reconfigurable("a", 0), 3.6)
     assert of_kind(kill(late, "b"), events.StopWorkers)
 
 
 def test_before_all_have_formed_their_group_all_begin_anew() -> None:
     machine = running("a", "b", "c", kind=MendingGang, min_size=1)
-    machine.handle(events.Mendable("a", 0), 3.0)
+    machine.handle(events.Reconfigurable("a", 0), 3.0)
     (stop,) = of_kind(machine.handle(events.MemberLost("b", "gone"), 4.0), events.StopWorkers)
     assert stop.agent_ids == ("a", "c")
     forming = running("a", "b", kind=MendingGang, begun=False, min_size=1)
-    assert not of_kind(forming.handle(events.MemberLost("b", "gone"), 4.0), events.MendGroup)
+    assert not of_kind(forming.handle(events.MemberLost("b", "gone"), 4.0), events.ReconfigureGroup)
 
 
 def test_a_newcomer_before_its_first_commit_costs_only_its_place() -> None:
@@ -286,27 +286,27 @@ def test_a_newcomer_before_its_first_commit_costs_only_its_place() -> None:
     started(machine, "a", "b", "c", now=4.5)
     assert machine.phase is Phase.RUNNING and not machine.mendable  # of the last processes
     for name in "abc":
-        machine.handle(events.Mendable(name, 1), 4.6)
-    assert not of_kind(kill(machine, "c", now=5.0), events.MendGroup)
+        machine.handle(events.Reconfigurable(name, 1), 4.6)
+    assert not of_kind(kill(machine, "c", now=5.0), events.ReconfigureGroup)
     assert "newcomer" in notes(close(machine, "a", "b", "c", now=5.0))
 
 
 def test_when_one_has_finished_all_begin_anew() -> None:
     machine = at_work("a", "b", "c")
     machine.handle(events.Finished("a", 0), 3.5)
-    assert not of_kind(kill(machine, "b"), events.MendGroup)
+    assert not of_kind(kill(machine, "b"), events.ReconfigureGroup)
 
 
 def test_the_reset_limit_counts_every_loss() -> None:
     machine = at_work("a", "b", "c", reset_limit=1)
-    assert of_kind(kill(machine, "c"), events.MendGroup)
+    assert of_kind(kill(machine, "c"), events.ReconfigureGroup)
     mended(machine, "a", "b")
     close(machine, "c", now=4.2)
     machine.spares.clear()
     machine.phase = Phase.RUNNING
     machine.mendable = {"a", "b"}
-    assert not of_kind(kill(machine, "b", now=5.0), events.MendGroup)
-    (outcome,) = of_kind(close(machine, "a", "b", now=5.0), Conclude)
+    assert not of_kind(kill(machine, "b", now=5.0), events.ReconfigureGroup)
+    (outcome,) = of_kind(close(machine, "a", "b", now=5.0), ConcludeRun)
     assert "reset limit of 1" in outcome.reason
 
 
@@ -321,7 +321,7 @@ def test_losses_count_once_each_and_those_that_all_begin_anew_for_count_once_tog
     kill(machine, "c", now=4.2)
     kill(machine, "b", now=4.3)
     assert machine.resets == 4
-    machine.handle(events.Mended("a", machine.generation, problem="it does not work"), 4.4)
+    machine.handle(events.Reconfigured("a", machine.generation, problem="it does not work"), 4.4)
     for name in "bcde":
         machine.handle(events.Closed(name, 0), 4.5)
     close(machine, "a", now=4.5)
@@ -331,8 +331,8 @@ def test_losses_count_once_each_and_those_that_all_begin_anew_for_count_once_tog
 def test_failures_without_a_commit_in_between_end_the_run_where_going_on_always_fails() -> None:
     machine = at_work("a", "b", "c", fruitless_limit=2)
     for resets, generation in enumerate((0, 2, 4), start=1):  # in the first of them there was a commit
-        assert of_kind(kill(machine, "c"), events.MendGroup)
-        machine.handle(events.Mended("a", generation + 1, problem="it does not work"), 4.1)
+        assert of_kind(kill(machine, "c"), events.ReconfigureGroup)
+        machine.handle(events.Reconfigured("a", generation + 1, problem="it does not work"), 4.1)
         close(machine, "c", now=4.2)
         actions = close(machine, "a", "b", now=4.2)
         assert machine.resets == resets
@@ -341,8 +341,8 @@ def test_failures_without_a_commit_in_between_end_the_run_where_going_on_always_
         machine.handle(events.Ranked(("a", "b", "c")), 4.3)
         started(machine, "a", "b", "c", now=4.5)
         for name in "abc":
-            machine.handle(events.Mendable(name, machine.generation), 4.6)
-    (outcome,) = of_kind(actions, Conclude)
+            machine.handle(events.Reconfigurable(name, machine.generation), 4.6)
+    (outcome,) = of_kind(actions, ConcludeRun)
     assert outcome.reason == f"{KILLED} (2 generations in a row ended without a new commit)"
 
 
@@ -354,7 +354,7 @@ def test_the_agent_of_a_lost_worker_is_a_spare_once_that_has_ended() -> None:
     kill(machine, "c")
     assert "c" not in machine.spares and machine.is_current("c", 0) and not machine.is_current("c", 2)
     mended(machine, "a", "b")
-    assert machine.handle(events.Committed("c", 0, 99), 4.2) == [] and machine.reached == 5
+    assert machine.handle(events.WorkerCommitted("c", 0, 99), 4.2) == [] and machine.reached == 5
     assert machine.handle(events.Stepped("c", 0, 99), 4.2) == [] and not machine.pace.steps
     assert machine.handle(events.Closed("c", 0), 4.3) == []
     assert machine.spares == {"c": True} and not machine.is_current("c", 0)
@@ -366,7 +366,7 @@ def test_a_spare_that_holds_an_older_commit_than_the_store_is_not_gone_on_from()
     close(machine, "b", now=4.1)
     mended(machine, "a")
     committed(machine, 26, "a")
-    machine.handle(events.Persisted("a", 26), 6.0)
+    machine.handle(events.CommitPersisted("a", 26), 6.0)
     (start,) = of_kind(machine.handle(events.MemberLost("a", "its host is gone"), 7.0), events.StartGeneration)
     assert (start.agent_ids, start.step, start.stored) == (("b",), -1, 26)
 
@@ -375,11 +375,11 @@ def test_a_newcomer_is_waited_with_for_a_while_after_a_loss() -> None:
     machine = at_work("a", "b", "c", size=4)
     kill(machine, "c")
     assert machine.handle(events.Closed("c", 0), 4.05) == [] and machine.spares == {"c": True}
-    assert not of_kind(mended(machine, "a", "b", now=4.1), events.ParkWorkers)
+    assert not of_kind(mended(machine, "a", "b", now=4.1), events.PauseWorkersAtCommit)
     assert grant(machine, "d", now=5.0) == []
     assert machine.handle(events.Tick(), 4.1 + GROW_S - 0.1) == []
     (park,) = machine.handle(events.Tick(), 4.1 + GROW_S)
-    assert park == events.ParkWorkers(1, ("a", "b"), "2 more joined")
+    assert park == events.PauseWorkersAtCommit(1, ("a", "b"), "2 more joined")
     assert machine.grow_at == 0.0
 
 
@@ -388,7 +388,7 @@ def test_one_that_comes_just_when_the_wait_is_over_is_not_waited_with() -> None:
     kill(machine, "c")
     mended(machine, "a", "b", now=4.1)
     machine.handle(events.MemberLost("c", "gone"), 4.2)
-    assert of_kind(grant(machine, "d", now=4.1 + GROW_S), events.ParkWorkers)
+    assert of_kind(grant(machine, "d", now=4.1 + GROW_S), events.PauseWorkersAtCommit)
 
 
 def test_other_changes_wait_for_nothing() -> None:
@@ -396,12 +396,12 @@ def test_other_changes_wait_for_nothing() -> None:
     kill(machine, "c")
     close(machine, "c", now=4.05)
     mended(machine, "a", "b")
-    assert of_kind(machine.handle(events.ResizeAsked(1), 4.2), events.ParkWorkers)
+    assert of_kind(machine.handle(events.ResizeRequested(1), 4.2), events.PauseWorkersAtCommit)
     warned = at_work("a", "b", "c")
     kill(warned, "c")
     close(warned, "c", now=4.05)
     mended(warned, "a", "b")
-    assert of_kind(warned.handle(events.DrainAsked("b", "its node goes", 1.0), 4.2), events.ParkWorkers)
+    assert of_kind(warned.handle(events.DrainRequested("b", "its node goes", 1.0), 4.2), events.PauseWorkersAtCommit)
 
 
 def test_one_that_does_not_tell_of_its_workers_end_is_cut_off() -> None:
@@ -419,16 +419,16 @@ def test_the_run_ends_when_nothing_is_left_of_it(how: str) -> None:
     machine = at_work("a", "b")
     kill(machine, "b")
     mended(machine, "a")
-    machine.handle(events.Persisted("a", 5), 4.2)
+    machine.handle(events.CommitPersisted("a", 5), 4.2)
     machine.handle(events.Finished("a", 1), 4.2)
-    assert not of_kind(machine.handle(events.Closed("a", 1), 4.3), Conclude) and machine.phase is Phase.STOPPING
+    assert not of_kind(machine.handle(events.Closed("a", 1), 4.3), ConcludeRun) and machine.phase is Phase.STOPPING
     event: events.Event = {
         "closed": events.Closed("b", 0),
         "lost": events.MemberLost("b", "gone"),
         "overdue": events.Tick(),
     }[how]
     actions = machine.handle(event, 14.5 if how == "overdue" else 4.4)
-    (outcome,) = of_kind(actions, Conclude)
+    (outcome,) = of_kind(actions, ConcludeRun)
     assert outcome.phase is Phase.FINISHED
     assert any("b" in one.agent_ids for one in of_kind(actions, events.ReturnAgents)) == (how == "closed")
 
@@ -441,7 +441,7 @@ def test_the_run_ends_when_nothing_is_left_of_it(how: str) -> None:
 def test_all_wait_for_it_where_they_begin_anew(end: events.Event, members: set[str]) -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
-    machine.handle(events.Mended("a", 1, problem="it does not work"), 4.1)
+    machine.handle(events.Reconfigured("a", 1, problem="it does not work"), 4.1)
     assert not of_kind(close(machine, "a", "b", now=4.2), events.StartGeneration)
     (start,) = of_kind(machine.handle(end, 4.3), events.StartGeneration)
     assert set(start.agent_ids) == members

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang.pool import Action, CancelAsk, DismissAgents, Grant, Pool, Submit
+from hopsml.cluster.gang.pool import Action, CancelAgentRequest, DismissAgents, Grant, Pool, Submit
 from tests.operations import operations
 
 pytestmark = pytest.mark.fast
@@ -200,7 +200,7 @@ def test_a_run_that_may_grow_gets_what_is_left_over_when_nobody_waits():
     assert pool.demand("r", 1, most=3) == [Submit(1, 1), Submit(2, 1), Submit(3, 1)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
     assert pool.connected("b", (2, 0), "e2", 2.0) == [Grant("r", ("b",))]
-    assert pool.withdraw("r", 3.0) == [CancelAsk(3)]
+    assert pool.withdraw("r", 3.0) == [CancelAgentRequest(3)]
 
 
 def test_on_a_cluster_of_fixed_size_all_are_asked_for_at_once_so_that_they_are_spread():
@@ -240,10 +240,10 @@ def test_what_a_group_would_only_like_to_have_is_asked_for_one_by_one():
 def test_a_group_that_wants_fewer_has_the_newest_asks_cancelled():
     pool = Pool(singly=True)
     pool.demand("r", 1, most=4)
-    assert pool.demand("r", 0, most=2) == [CancelAsk(4), CancelAsk(3)]
+    assert pool.demand("r", 0, most=2) == [CancelAgentRequest(4), CancelAgentRequest(3)]
     assert pool.demand("r", 0, most=3) == [Submit(5, 1)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
-    assert pool.withdraw("r", 2.0) == [CancelAsk(5), CancelAsk(2)]
+    assert pool.withdraw("r", 2.0) == [CancelAgentRequest(5), CancelAgentRequest(2)]
     assert pool.demand("later", 3) == [Submit(6, 2)]  # nothing is left of those, and a is there
 
 
@@ -251,7 +251,7 @@ def test_an_ask_that_is_larger_than_what_is_too_many_stays():
     pool = Pool()
     assert pool.demand("two", 2) == [Submit(1, 2)]
     assert pool.demand("three", 3) == [Submit(2, 3)]
-    assert pool.withdraw("two", 0.0) == [CancelAsk(1)]  # not three of five
+    assert pool.withdraw("two", 0.0) == [CancelAgentRequest(1)]  # not three of five
 
 
 def test_a_demand_comes_before_growth():
@@ -329,7 +329,7 @@ def test_an_agent_that_is_given_back_for_others_is_idle_from_then_on():
     pool.demand("run", 1)
     pool.connected("a", (1, 0), "e1", 0.0)
     assert pool.ask_again("run", 2, ("a",), 7.0) == [Submit(2, 1)]
-    assert pool.withdraw("run", 8.0) == [CancelAsk(2)]
+    assert pool.withdraw("run", 8.0) == [CancelAgentRequest(2)]
     assert pool.tick(16.9) == []
     assert pool.tick(17.0) == [DismissAgents(("a",), "idle for 10 s")]
 
@@ -385,7 +385,7 @@ def test_a_run_that_is_over_holds_nothing_whatever_it_has_forgotten_to_give_back
     pool.connected("b", (1, 1), "e2", 1.0)
     pool.leaves("b", "preempted")
     assert pool.serve() == [Submit(2, 1)]
-    assert pool.withdraw("run", 3.0) == [DismissAgents(("b",), "preempted"), CancelAsk(2)]
+    assert pool.withdraw("run", 3.0) == [DismissAgents(("b",), "preempted"), CancelAgentRequest(2)]
     assert pool.idle() == ["a"] and not pool.most
     assert pool.tick(7.9) == []
     assert pool.tick(8.0) == [DismissAgents(("a",), "idle for 5 s")]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang.pool import Action, CancelAsk, DismissAgents, Grant, Pool, Submit
+from hopsml.cluster.gang.pool import Action, CancelAgentRequest, DismissAgents, Grant, Pool, Submit
 from hopsml.cluster.gang.roster import Awaited
 
 pytestmark = pytest.mark.fast
@@ -91,7 +91,7 @@ def test_asks_of_the_kind_that_nobody_wants_any_more_are_cancelled() -> None:
     pool = Pool()
     pool.demand("servers", 2, bare=1)
     pool.demand("plain", 1)
-    assert pool.withdraw("servers", 1.0) == [CancelAsk(3), CancelAsk(2)]
+    assert pool.withdraw("servers", 1.0) == [CancelAgentRequest(3), CancelAgentRequest(2)]
     assert joined(pool, "g", ask=1) == [Grant("plain", ("g",))]
 
 

@@ -9,7 +9,7 @@ from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of, why_missing
-from hopsml.cluster.gang.events import Conclude, Phase
+from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.protocol import FailureReport
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
@@ -71,7 +71,7 @@ def test_what_the_driver_could_import() -> None:
 )
 def test_the_error_ends_in_the_remedy_and_the_log(cause: str, words: str) -> None:
     report = FailureReport("r", 0, cause, INPUT, False, "/runs/r/logs/g0-rank0.log", "")
-    outcome = Conclude(Phase.FAILED, error="worker", reason=cause, rank=0)
+    outcome = ConcludeRun(Phase.FAILED, error="worker", reason=cause, rank=0)
     error = error_of(outcome, RunState("r", 2), "/runs/r", report, "h1", "")
     last = str(error).splitlines()[-1]
     assert last.startswith("Remedy: ") and words in last
@@ -85,7 +85,7 @@ def waiting(group: AnyGroup) -> ActiveRun:
 
 @pytest.mark.parametrize(("group", "wanted"), [(FixedGroup(size=2), 2), (ElasticGroup(size=4, min_size=3), 3)])
 def test_where_nothing_is_known_of_the_agents_that_are_missing_that_is_said(group: AnyGroup, wanted: int) -> None:
-    outcome, backend = Conclude(Phase.FAILED, "start"), SimulatedBackend(2)
+    outcome, backend = ConcludeRun(Phase.FAILED, "start"), SimulatedBackend(2)
     text = why_missing(waiting(group), outcome, Pool(), backend, ())
     assert text.startswith(f"0 of {wanted} agents are connected; those that were asked for have ended")
     assert why_missing(waiting(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")
@@ -97,7 +97,9 @@ BLACK_HOLE = "preflight: the slot of agent a2 on h (10.0.0.2/1): network: betwee
 
 def test_a_worker_that_falls_silent_names_the_network_and_what_goes_on_without_it() -> None:
     state = RunState("run", 2)
-    text = str(error_of(Conclude(Phase.FAILED, "worker", SILENT, "b", 1), state, "file:///run", None, "10.0.0.2", ""))
+    text = str(
+        error_of(ConcludeRun(Phase.FAILED, "worker", SILENT, "b", 1), state, "file:///run", None, "10.0.0.2", "")
+    )
     assert "network between the driver and 10.0.0.2 was cut for longer than 10 s" in text
     assert "heartbeat_timeout=" in text and "min_workers=" in text
 
@@ -106,5 +108,5 @@ def test_a_worker_that_falls_silent_names_the_network_and_what_goes_on_without_i
 def test_what_the_preflight_found_in_the_network_is_repeated_at_the_end(error: str) -> None:
     state = RunState("run", 2)
     state.notes += ["something else", BLACK_HOLE]
-    text = str(error_of(Conclude(Phase.FAILED, error, "hangs", "b", 1), state, "file:///run", None, "", ""))
+    text = str(error_of(ConcludeRun(Phase.FAILED, error, "hangs", "b", 1), state, "file:///run", None, "", ""))
     assert text.count("Seen before: ") == 1 and BLACK_HOLE in text

@@ -21,7 +21,7 @@ FAILED, ENDED = "signal 9 (SIGKILL)", "its node died"
 
 def granted(**other: Any) -> ServerGang:
     machine = ServerGang(ServerGroup(**{"size": 5, "start_timeout_s": 10, **other}), roles=Roles(1, evaluator=True))
-    assert machine.begin(0.0) == [events.AskAgents(5, 5)]
+    assert machine.begin(0.0) == [events.RequestAgents(5, 5)]
     assert machine.handle(events.Granted(NAMES), 1.0) == [events.StartGeneration(0, NAMES)]
     return machine
 
@@ -44,12 +44,12 @@ def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def conclusion(machine: ServerGang, actions: list[events.Action]) -> events.Conclude:
+def conclusion(machine: ServerGang, actions: list[events.Action]) -> events.ConcludeRun:
     """What the run ends with, once whoever was told to end has."""
     for stop in of_kind(actions, events.StopWorkers):
         for name in stop.agent_ids:
             actions = actions + machine.handle(events.Closed(name, stop.generation), 100.0)
-    (found,) = of_kind(actions, events.Conclude)
+    (found,) = of_kind(actions, events.ConcludeRun)
     return found
 
 
@@ -83,7 +83,7 @@ def test_the_chiefs_end_is_the_runs_and_servers_are_stopped_each_in_its_own_gene
     stops = [(one.agent_ids, one.generation, one.keep) for one in of_kind(actions, events.StopWorkers)]
     assert stops == [(("worker0",), 0, False), (("worker1",), 0, False), (("ps0",), 1, False)]
     assert machine.handle(events.Closed("chief", 0), 5.1) == []
-    assert conclusion(machine, actions) == events.Conclude(Phase.FINISHED)
+    assert conclusion(machine, actions) == events.ConcludeRun(Phase.FINISHED)
 
 
 def test_an_evaluator_comes_to_its_own_end_or_is_ended_after_its_time() -> None:
@@ -91,16 +91,16 @@ def test_an_evaluator_comes_to_its_own_end_or_is_ended_after_its_time() -> None:
         machine = running(evaluator_s=30)
         actions = machine.handle(events.Finished("chief", 0), 5.0)
         for name in NAMES[:4]:
-            assert not of_kind(machine.handle(events.Closed(name, 0), 6.0), events.Conclude)
+            assert not of_kind(machine.handle(events.Closed(name, 0), 6.0), events.ConcludeRun)
         assert machine.handle(events.Tick(), 34.9) == []
         if name_of_end == "its own":
             assert machine.handle(events.Finished("evaluator", 0), 34.9) == []
-            assert of_kind(machine.handle(events.Closed("evaluator", 0), 34.9), events.Conclude)
+            assert of_kind(machine.handle(events.Closed("evaluator", 0), 34.9), events.ConcludeRun)
             continue
         note, stop = machine.handle(events.Tick(), 35.0)
         assert note == events.Note("the evaluator is ended, 30 s after the chief's end")
-        assert conclusion(machine, [stop]) == events.Conclude(Phase.FINISHED)
-        assert not of_kind(actions, events.Conclude)
+        assert conclusion(machine, [stop]) == events.ConcludeRun(Phase.FINISHED)
+        assert not of_kind(actions, events.ConcludeRun)
 
 
 def test_a_lost_agent_of_a_worker_is_done_without_while_another_works() -> None:
@@ -240,9 +240,9 @@ def test_a_server_that_returns_is_lost() -> None:
 def test_where_all_agents_go_at_once_the_backend_may_say_why() -> None:
     machine = running()
     actions = [one for name in NAMES for one in machine.handle(events.MemberLost(name, ENDED), 3.0)]
-    assert not of_kind(actions, events.Conclude)
-    (found,) = of_kind(machine.handle(events.Refused("Spark is gone", "application"), 3.5), events.Conclude)
-    assert found == events.Conclude(Phase.FAILED, "application", "Spark is gone")
+    assert not of_kind(actions, events.ConcludeRun)
+    (found,) = of_kind(machine.handle(events.Refused("Spark is gone", "application"), 3.5), events.ConcludeRun)
+    assert found == events.ConcludeRun(Phase.FAILED, "application", "Spark is gone")
 
 
 # ------------------------------------------------------------------------------------------ bounds, words, late events
@@ -283,7 +283,7 @@ def test_servers_have_their_time_to_end_after_the_chief_and_are_cut_off_then(
     assert machine.handle(events.Tick(), end - 0.1) == []
     actions = machine.handle(events.Tick(), end)
     assert actions[0] == events.DropAgents(dropped, "did not report its worker's end in time")
-    assert actions[-1] == events.Conclude(Phase.FINISHED)
+    assert actions[-1] == events.ConcludeRun(Phase.FINISHED)
 
 
 def test_an_evaluator_that_has_come_to_its_end_is_not_called_late() -> None:
@@ -302,22 +302,22 @@ def test_who_was_given_up_is_not_told_to_end_at_the_end() -> None:
 
 def test_a_cancelled_run_ends_everybody_within_a_limit_and_its_first_reason_stands() -> None:
     machine = running(grace_s=2, failed_flush_s=4)
-    assert machine.handle(events.CancelAsked("enough"), 3.0) == stops(NAMES, 2, 4)
-    assert machine.handle(events.CancelAsked("once more"), 3.5) == []
+    assert machine.handle(events.CancelRequested("enough"), 3.0) == stops(NAMES, 2, 4)
+    assert machine.handle(events.CancelRequested("once more"), 3.5) == []
     assert machine.handle(events.Failed("chief", 0, "KeyError", raised=True), 3.6) == []
     assert machine.handle(events.Tick(), 10.9) == []
     actions = machine.handle(events.Tick(), 11.0)
     assert of_kind(actions, events.DropAgents)[0].agent_ids == NAMES
-    assert actions[-1] == events.Conclude(Phase.CANCELLED, "cancelled", "enough")
+    assert actions[-1] == events.ConcludeRun(Phase.CANCELLED, "cancelled", "enough")
 
 
 def test_a_run_that_waits_for_its_evaluator_can_be_cancelled() -> None:
     machine = running(grace_s=2, failed_flush_s=4, evaluator_s=30)
     ended = machine.handle(events.Finished("chief", 0), 5.0)
-    actions = machine.handle(events.CancelAsked("enough"), 6.0)
+    actions = machine.handle(events.CancelRequested("enough"), 6.0)
     assert actions == stops(NAMES, 2, 4)
     assert machine.handle(events.Tick(), 11.9) == []
-    assert conclusion(machine, [*ended, *actions]) == events.Conclude(Phase.CANCELLED, "cancelled", "enough")
+    assert conclusion(machine, [*ended, *actions]) == events.ConcludeRun(Phase.CANCELLED, "cancelled", "enough")
 
 
 def test_the_wait_for_the_loss_behind_an_echo_is_not_prolonged_by_a_second_word() -> None:
@@ -352,7 +352,7 @@ def test_an_echo_of_the_chiefs_names_one_server_and_says_how_to_survive_its_loss
     machine = running()
     for event in before:
         machine.handle(event, 3.0)
-    assert conclusion(machine, machine.handle(ECHO, 3.1)) == events.Conclude(
+    assert conclusion(machine, machine.handle(ECHO, 3.1)) == events.ConcludeRun(
         Phase.FAILED,
         "worker",
         f"UnavailableError; {named}, from which a loop of one's own has to recover: hopsml.tensorflow.ServerLoop does",
@@ -430,7 +430,7 @@ def test_the_backend_has_a_while_to_say_why_all_agents_went() -> None:
     for name in NAMES:
         machine.handle(events.MemberLost(name, ENDED), 3.0)
     assert machine.handle(events.Tick(), 5.9) == []
-    (found,) = of_kind(machine.handle(events.Tick(), 6.0), events.Conclude)
+    (found,) = of_kind(machine.handle(events.Tick(), 6.0), events.ConcludeRun)
     assert (found.error, found.rank) == ("worker", 0) and found.reason.startswith(f"the chief was lost: {ENDED}")
 
 
@@ -444,13 +444,13 @@ def test_the_backend_has_a_while_to_say_why_all_agents_went() -> None:
     ],
 )
 def test_a_warning_says_what_follows_for_each_role(name: str, who: str, follows: str) -> None:
-    assert running().handle(events.DrainAsked(name, "its node goes"), 3.0) == [
+    assert running().handle(events.DrainRequested(name, "its node goes"), 3.0) == [
         events.Note(f"{who} is about to be lost (its node goes): {follows}")
     ]
 
 
 def test_a_warning_of_a_node_that_has_no_part_in_the_run_is_not_passed_on() -> None:
-    assert running().handle(events.DrainAsked("stranger", "its node goes"), 3.0) == []
+    assert running().handle(events.DrainRequested("stranger", "its node goes"), 3.0) == []
 
 
 @pytest.mark.parametrize(
@@ -511,9 +511,9 @@ def event_of(machine: ServerGang, kind: str, name: str, behind: int) -> events.E
         "stopped": events.Stepped(name, number, -1, stopped=True),
         "goes on": events.Stepped(name, number, -1),
         "lost": events.MemberLost(name, ENDED),
-        "drain": events.DrainAsked(name, ENDED),
+        "drain": events.DrainRequested(name, ENDED),
         "tick": events.Tick(),
-        "cancel": events.CancelAsked("enough"),
+        "cancel": events.CancelRequested("enough"),
     }[kind]
 
 
@@ -539,7 +539,7 @@ def test_nobody_lives_twice_and_every_sequence_comes_to_an_end(moves: list[tuple
                 assert not alive[again] and action.generation > newest
                 assert not machine.members[again].lost, "started again on an agent that is gone"
                 alive[again], newest = True, action.generation
-        outcome += of_kind(actions, events.Conclude)
+        outcome += of_kind(actions, events.ConcludeRun)
         assert machine.phase.is_final or machine.phase is Phase.RUNNING or machine.deadline is not None
     assert len(outcome) == int(machine.phase.is_final)
     assert machine.phase.is_final or machine.phase is Phase.RUNNING

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang.shares import SlotClaim, claim, shares
+from hopsml.cluster.gang.shares import SlotDemand, claim, shares
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, IndependentGroup
 
 pytestmark = pytest.mark.fast
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.fast
 def test_each_gets_its_fewest_and_the_first_the_rest(
     slots: int, claims: list[tuple[int, int]], found: list[int]
 ) -> None:
-    assert shares(slots, [SlotClaim(*one) for one in claims]) == found
+    assert shares(slots, [SlotDemand(*one) for one in claims]) == found
 
 
 @given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=6))
 def test_never_more_than_there_are_and_none_left_that_somebody_could_use(
     slots: int, sizes: list[tuple[int, int]]
 ) -> None:
-    claims = [SlotClaim(fewest, fewest + more) for fewest, more in sizes]
+    claims = [SlotDemand(fewest, fewest + more) for fewest, more in sizes]
     found = shares(slots, claims)
     assert all(one.fewest <= part <= one.most for one, part in zip(claims, found, strict=True))
     left, waits = slots, []
@@ -52,8 +52,8 @@ def test_never_more_than_there_are_and_none_left_that_somebody_could_use(
 
 
 def test_what_a_group_cannot_do_without() -> None:
-    assert claim(ElasticGroup(size=8, min_size=2), 6) == SlotClaim(2, 6)
-    assert claim(ElasticGroup(size=8, min_size=2), 1) == SlotClaim(1, 1)
-    assert claim(FixedGroup(size=3), 3) == SlotClaim(3, 3)
-    assert claim(IndependentGroup(size=5), 5) == SlotClaim(1, 5)
-    assert claim(IndependentGroup(size=0), 0) == SlotClaim(0, 0)
+    assert claim(ElasticGroup(size=8, min_size=2), 6) == SlotDemand(2, 6)
+    assert claim(ElasticGroup(size=8, min_size=2), 1) == SlotDemand(1, 1)
+    assert claim(FixedGroup(size=3), 3) == SlotDemand(3, 3)
+    assert claim(IndependentGroup(size=5), 5) == SlotDemand(1, 5)
+    assert claim(IndependentGroup(size=0), 0) == SlotDemand(0, 0)

@@ -36,7 +36,7 @@ class Scene:
 
     async def pid(self) -> int:
         word = await self.word()
-        assert isinstance(word, protocol.SidecarSaid) and word.run_id == "app_1"
+        assert isinstance(word, protocol.SidecarMessage) and word.run_id == "app_1"
         return int(word.data)
 
 
@@ -122,14 +122,14 @@ def test_one_that_is_stopped_is_woken_and_one_that_stays_so_is_replaced(tmp_path
             os.kill(first, signal.SIGSTOP)
             while not processes.is_stopped(first):
                 await asyncio.sleep(0.01)
-            scene.process.look_after()  # wakes it
+            scene.process.check_health()  # wakes it
             while processes.is_stopped(first):
                 await asyncio.sleep(0.01)
             os.kill(first, signal.SIGSTOP)
             while not processes.is_stopped(first):
                 await asyncio.sleep(0.01)
-            scene.process.look_after()
-            scene.process.look_after()  # the third heartbeat in a row
+            scene.process.check_health()
+            scene.process.check_health()  # the third heartbeat in a row
             ended = await scene.word()
             assert isinstance(ended, protocol.SidecarEnded)
             assert await scene.pid() != first

@@ -8,7 +8,7 @@ from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH
 from hopsml.cluster.driver.backends.spark_executors import Launches, parse, why_none
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of
-from hopsml.cluster.gang.events import Conclude, Phase
+from hopsml.cluster.gang.events import ConcludeRun, Phase
 
 pytestmark = pytest.mark.fast
 
@@ -63,6 +63,6 @@ def test_both_causes_are_named_if_the_cluster_reports_none() -> None:
 
 def test_the_error_of_a_run_whose_executors_all_fail_does_not_advise_a_new_session() -> None:
     reason = f"{FAILED_AT_LAUNCH}: {why_none(parse(YARN), None, ADDRESS)}"
-    outcome = Conclude(Phase.FAILED, "application", reason)
+    outcome = ConcludeRun(Phase.FAILED, "application", reason)
     text = str(error_of(outcome, RunState("app_1", 1), "file:///runs/app_1", None, "", ""))
     assert "could not be launched" in text and "Failed to connect to" in text and "new Spark session" not in text

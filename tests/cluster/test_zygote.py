@@ -123,14 +123,14 @@ def test_a_server_that_is_killed_leaves_nothing_of_its_worker(parent: ZygoteProc
 
 
 def test_a_zygote_that_is_stopped_is_woken_and_one_that_stays_so_is_ended(own: ZygoteProcess):
-    assert own.look_after() == ""
+    assert own.check_health() == ""
     deadline = clock.awake() + TIMEOUT_S
     said = []
     while not processes.has_ended(own.pid):
         os.kill(own.pid, signal.SIGSTOP)
         while not processes.is_stopped(own.pid) and not processes.has_ended(own.pid):
             assert clock.awake() < deadline
-        said.append(own.look_after())
+        said.append(own.check_health())
         if len(said) == 1:
             while processes.is_stopped(own.pid):
                 assert clock.awake() < deadline

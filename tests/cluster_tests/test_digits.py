@@ -25,7 +25,7 @@ def test_the_number_of_workers_changes_neither_accuracy_nor_agreement(tmp_path):
         "PYTHONPATH": str(ROOT),
     }
     job = subprocess.run(
-        [sys.executable, "-m", "tests.cluster_tests.jobs.digits", "12", "1", "2", "4"],
+        [sys.executable, "-m", "tests.cluster_tests.jobs.digits", "15", "1", "2", "4"],
         env=environment,
         cwd=ROOT,
         capture_output=True,

@@ -19,7 +19,7 @@ from hopsml.cluster.shared.tls import make_key_pair, server_context
 from hopsml.training.data import jvm_push
 from hopsml.training.data.frame_log import StageAddress, StagedPartition
 from hopsml.training.data.jvm_push import JvmPush
-from hopsml.training.data.stage_door import StageDoor
+from hopsml.training.data.stage_endpoint import StageEndpoint
 from hopsml.training.data.stage_folder import StageFolder
 from tests import small_disk
 
@@ -35,10 +35,10 @@ def session(spark: Any) -> Any:
     return SparkSession(spark)
 
 
-def opened(folder: Path) -> tuple[StageDoor, StageAddress]:
+def opened(folder: Path) -> tuple[StageEndpoint, StageAddress]:
     certificate, key = make_key_pair("hopsml-stage")
     listening = socket.create_server(("127.0.0.1", 0))
-    door = StageDoor(listening, server_context(certificate, key), TOKEN, StageFolder(folder))
+    door = StageEndpoint(listening, server_context(certificate, key), TOKEN, StageFolder(folder))
     door.serve()
     name = socket.gethostname()
     return door, StageAddress("s1", certificate.decode(), TOKEN, name, str(folder), "127.0.0.1", door.port)

@@ -27,7 +27,7 @@ def test_every_extra_is_named_beside_the_command() -> None:
 
 
 def test_the_first_steps_say_what_each_is_for() -> None:
-    cells = pages.rows("docs/first-steps.md", "What you need")
+    cells = pages.rows("docs/first-steps.md", "Requirements")
     assert {name for cell, _ in cells for name in pages.names(cell)} == extras()
 
 

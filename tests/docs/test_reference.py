@@ -88,7 +88,7 @@ def test_every_error_and_how_it_is_caught() -> None:
         name: kind for name, kind in vars(errors).items()
         if inspect.isclass(kind) and issubclass(kind, BaseException) and kind is not errors.HopsmlError
     }  # fmt: skip
-    told = list(pages.rows("docs/reference/messages.md", "What each error means, and what to do"))
+    told = list(pages.rows("docs/reference/messages.md", "Errors and remedies"))
     assert {pages.names(row[0])[0] for row in told} == set(kinds)
     for row in told:
         for builtin in pages.names(row[1]):

@@ -17,7 +17,7 @@ from hopsml.experiment import collective
 from hopsml.experiment.lanes import Lanes, News, RunOver
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.plan import Plan
-from hopsml.experiment.standing import OfSearch
+from hopsml.experiment.run_role import SearchHost
 from hopsml.search.dispatch.events import Began, Ended, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial
 from tests.cluster.workloads import WAIT_S
@@ -26,7 +26,7 @@ from tests.cluster.workloads import WAIT_S
 def plan_of(function: Callable[..., Any], count: int = 1, preload: tuple[str, ...] = (), **arguments: Any) -> Plan:
     plain = collective.build(RunOptions(lambda: None, num_workers=count, progress=False, preload=preload), "search")
     spec = msgspec.structs.replace(plain.spec, group=IndependentGroup(size=count), framework="none")
-    return dataclasses.replace(plain, spec=spec, function=function, arguments=arguments, standing=OfSearch())
+    return dataclasses.replace(plain, spec=spec, function=function, arguments=arguments, standing=SearchHost())
 
 
 class Bench:

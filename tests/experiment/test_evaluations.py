@@ -12,7 +12,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, WorkerFailed
 from hopsml.storage import checkpoints, urls
-from hopsml.training.evaluation import Judgement, nothing_evaluated
+from hopsml.training.evaluation import CheckpointEvaluation, nothing_evaluated
 from tests.cluster.workloads import WAIT_S, wait_until
 from tests.experiment.conftest import store
 from tests.tracking.test_event_file import events
@@ -213,12 +213,12 @@ def test_commits_of_an_elastic_group_are_stored_and_nothing_is_noted(store: Path
 
 
 def test_checkpoints_of_which_none_can_be_read_are_no_evaluation() -> None:
-    unread = [Judgement(20, problem="its file is torn"), Judgement(10, problem="it was deleted")]
+    unread = [CheckpointEvaluation(20, problem="its file is torn"), CheckpointEvaluation(10, problem="it was deleted")]
     text = nothing_evaluated(unread, "hdfs://nn/run")
     assert text == (
         "none of the 2 checkpoints of hdfs://nn/run could be read, so nothing was evaluated; that of step 10: it was deleted"
     )
-    assert nothing_evaluated([*unread, Judgement(30, {"loss": 0.1})], "hdfs://nn/run") == ""
+    assert nothing_evaluated([*unread, CheckpointEvaluation(30, {"loss": 0.1})], "hdfs://nn/run") == ""
 
 
 def broken(folder: Path) -> str:

@@ -14,7 +14,7 @@ from hopsml.experiment import profiling
 from hopsml.experiment.profiling import Profiling
 from hopsml.storage import profile_request
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.profile_request import MOST_KEPT, PATIENCE_S, ProfileWish
+from hopsml.storage.profile_request import MOST_KEPT, PATIENCE_S, ProfileRequest
 from hopsml.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.fast
@@ -27,12 +27,12 @@ class Driver:
         self.directory, self.asked = RunDir(str(folder)), list[tuple[int, TakeProfile]]()
         self.profiling = Profiling(self.directory, "run", lambda rank, wish: self.asked.append((rank, wish)))
 
-    def wish(self, rank: int = 1) -> ProfileWish:
+    def wish(self, rank: int = 1) -> ProfileRequest:
         wish = profile_request.checked(rank, 10, "speedscope")
         profile_request.ask(self.directory, wish, wish.asked)
         return wish
 
-    def found(self) -> ProfileWish:
+    def found(self) -> ProfileRequest:
         newest = profile_request.read(self.directory)
         assert newest is not None
         return newest

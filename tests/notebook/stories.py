@@ -6,8 +6,8 @@ from typing import Any
 
 from hopsml.cluster.driver.run_state import Change, MemberView
 from hopsml.cluster.gang.events import Phase
+from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.run_view import view_of
-from hopsml.notebook.story import Story
 from hopsml.notebook.view import View
 
 BEGAN = 1_000.0
@@ -18,22 +18,22 @@ def members(*states: str) -> dict[int, MemberView]:
     return {rank: MemberView(rank, f"node-{rank}", str(rank + 1), (), state) for rank, state in enumerate(states)}
 
 
-def waiting() -> Story:
+def waiting() -> RunTimeline:
     """One of two agents is there."""
-    story = Story(BEGAN)
+    story = RunTimeline(BEGAN)
     story.enter(Phase.WAITING, BEGAN)
     story.handle(Change("phase", text="waiting for executors: 1 of 2 agents there"), Phase.WAITING, BEGAN + 1)
     return story
 
 
-def forming() -> Story:
+def forming() -> RunTimeline:
     """The workers are launched."""
     story = waiting()
     story.handle(Change("phase", text="starting workers"), Phase.FORMING, BEGAN + 2)
     return story
 
 
-def running() -> Story:
+def running() -> RunTimeline:
     """Twenty steps a second."""
     story = forming()
     story.handle(Change("phase", text="running"), Phase.RUNNING, BEGAN + 5)
@@ -43,14 +43,14 @@ def running() -> Story:
     return story
 
 
-def stopping() -> Story:
+def stopping() -> RunTimeline:
     """Nobody works any more; the group is not gone yet."""
     story = running()
     story.handle(Change("phase", text="stopping"), Phase.STOPPING, BEGAN + 9)
     return story
 
 
-def closed(phase: Phase, error: BaseException | None = None, **outputs: Any) -> Story:
+def closed(phase: Phase, error: BaseException | None = None, **outputs: Any) -> RunTimeline:
     """The run's end."""
     story = stopping()
     story.handle(Change("end"), phase, BEGAN + 10)
@@ -59,7 +59,7 @@ def closed(phase: Phase, error: BaseException | None = None, **outputs: Any) -> 
 
 
 def look(
-    story: Story,
+    story: RunTimeline,
     found: dict[int, MemberView] | None = None,
     at: float = BEGAN + 30,
     size: int = 2,

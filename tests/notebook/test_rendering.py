@@ -11,7 +11,7 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook import html, style, text
-from hopsml.notebook.story import Story
+from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.view import Cell, ProgressView, Table
 from hopsml.states import Lifecycle
 from tests.notebook.stories import BEGAN, closed, forming, look, members, running, stopping, waiting
@@ -53,7 +53,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def stories() -> dict[str, Story]:
+def stories() -> dict[str, RunTimeline]:
     failed = WorkerFailed("m", rank=1, host="node-1", cause="ValueError: x", log_tail="in train\nValueError: x\n")
     return {
         "waiting": waiting(),
@@ -66,7 +66,7 @@ def stories() -> dict[str, Story]:
     }
 
 
-def with_progress() -> Story:
+def with_progress() -> RunTimeline:
     story = running()
     for k in range(5):
         story.handle(Change("progress", 0, "step", step=10 * k, total=100), Phase.RUNNING, BEGAN + 8 + k)
@@ -96,7 +96,7 @@ def test_it_is_one_fragment_of_plain_elements_that_a_sanitizer_lets_through(name
     assert page.attributes <= {"style", *DRAWN} and "http" not in fragment and "url(" not in fragment
 
 
-def evil_story() -> Story:
+def evil_story() -> RunTimeline:
     story = running()
     for step in (1, 2):  # its name is that of a curve, too
         story.handle(Change("report", 0, metrics={EVIL: float(step)}, step=step), Phase.RUNNING, BEGAN)

@@ -10,8 +10,8 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook.history import KEPT, MetricHistory
+from hopsml.notebook.run_timeline import LOG_LINES, RATE_WINDOW_S, RunTimeline, plain_line
 from hopsml.notebook.run_view import METRICS, ROWS, TAIL_LINES
-from hopsml.notebook.story import LOG_LINES, RATE_WINDOW_S, Story, plain_line
 from hopsml.notebook.view import StageView, View, number
 from tests.notebook.stories import BEGAN, closed, column, forming, look, members, running, stopping, waiting
 
@@ -32,7 +32,7 @@ def test_a_run_that_waits_says_for_what_and_since_when() -> None:
 
 
 def test_before_the_coordinator_has_said_anything_the_wish_is_told() -> None:
-    story = Story(BEGAN)
+    story = RunTimeline(BEGAN)
     story.enter(Phase.WAITING, BEGAN)
     assert look(story, size=3).waits_for == "executors: 3 workers are asked for"
 
@@ -135,7 +135,7 @@ def test_numbers_are_short(value: object, text: str) -> None:
 # -- how far, and how long it will take
 
 
-def told(story: Story, step: int, at: float, total: int = 100, unit: str = "step") -> View:
+def told(story: RunTimeline, step: int, at: float, total: int = 100, unit: str = "step") -> View:
     change = Change("progress", 0, unit, step=step, total=total, time=at)
     story.handle(change, story.stages[-1].phase, at)
     return look(story, at=at)
@@ -208,7 +208,7 @@ def test_a_curve_holds_its_extremes_and_its_newest_value_whatever_is_left_out() 
 
 
 def test_steps_that_are_made_once_more_are_drawn_once_and_another_fit_follows_the_first() -> None:
-    def reported(*steps: int) -> Story:
+    def reported(*steps: int) -> RunTimeline:
         story = running()
         for step in steps:
             change = Change("report", 0, metrics={"acc": float(step)}, step=step, time=BEGAN + step)
@@ -256,7 +256,7 @@ def test_workers_whose_group_ended_before_them_were_stopped_and_the_one_that_van
     assert column(look(story, members("RUNNING", "FAILED")), "state") == ["STOPPED", "FAILED"]
 
 
-def sampled(story: Story, rank: int, cpu: float, memory: float, **more: float) -> None:
+def sampled(story: RunTimeline, rank: int, cpu: float, memory: float, **more: float) -> None:
     values = {"cpu_utilization_percentage": cpu, "memory_usage_megabytes": memory, **more}
     story.handle(Change("system", rank, metrics=values), story.stages[-1].phase, BEGAN + 9)
 

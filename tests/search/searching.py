@@ -8,7 +8,7 @@ from typing import Any
 
 from hopsml.search.contract import Config, Exploit, Outcome, Searcher, Stopper, Suggestion, Verdict, Wait
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.events import Action, Assign, Conclude, EndTrial, Event, Form, Resize, Settled
+from hopsml.search.dispatch.events import Action, Assign, ConcludeSearch, Event, Form, RequestTrialEnd, Resize, Settled
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase
@@ -217,7 +217,7 @@ class Checked(Dispatch):
                 self.settled[action.number] = action
             if isinstance(action, Assign | Form | Resize):
                 assert self.conclusion is None and self.closing is None, "nothing begins once the search ends"
-        assert sum(isinstance(action, Conclude) for action in actions) == (
+        assert sum(isinstance(action, ConcludeSearch) for action in actions) == (
             actions != [] and self.conclusion is not None
         )
         if isinstance(self.places, LaneTable):
@@ -261,9 +261,9 @@ class Checked(Dispatch):
             assert sorted(places.groups) == sorted(self.ledger.placed)
 
 
-def ends(actions: list[Action]) -> list[EndTrial]:
+def ends(actions: list[Action]) -> list[RequestTrialEnd]:
     """The asks to end among actions."""
-    return [action for action in actions if isinstance(action, EndTrial)]
+    return [action for action in actions if isinstance(action, RequestTrialEnd)]
 
 
 def assigned(actions: list[Action]) -> list[Assign]:

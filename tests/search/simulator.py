@@ -19,14 +19,14 @@ from hopsml.search.dispatch.events import (
     Action,
     Assign,
     Began,
-    Conclude,
+    ConcludeSearch,
     Ended,
-    EndTrial,
     Event,
     Form,
     LaneJoined,
     LaneLost,
     Reported,
+    RequestTrialEnd,
     Resize,
     SlotsChanged,
     Tick,
@@ -67,7 +67,7 @@ class Simulator:
     begin_s: float = 0.0005  # between taking a trial and its begin
     now: float = 0.0
     busy_s: float = 0.0  # slots times seconds in which functions ran
-    conclusion: Conclude | None = None
+    conclusion: ConcludeSearch | None = None
     keep: Callable[[list[str]], None] | None = None  # takes the journal's lines, before what follows is carried out
     lanes: dict[int, list[Busy]] = field(default_factory=dict)
     places: dict[int, Busy] = field(default_factory=dict)
@@ -122,19 +122,19 @@ class Simulator:
             self.keep(journal.lines_of(self.dispatch.take_facts()))
         for action in actions:
             self.log.append((self.now, action))
-            if isinstance(action, Assign | Form | EndTrial):
+            if isinstance(action, Assign | Form | RequestTrialEnd):
                 self.at(self.now + self.way_s, self._obey, action)
             elif isinstance(action, Resize):
                 self.places[action.number].slots = action.size
-            elif isinstance(action, Conclude):
+            elif isinstance(action, ConcludeSearch):
                 self.conclusion = action
         wake_at = self.dispatch.wake_at()
         if wake_at is not None and (wake_at < self._tick_at or self._tick_at < self.now):
             self._tick_at = max(wake_at, self.now)
             self.at(self._tick_at, self._hear, Tick())
 
-    def _obey(self, action: Assign | Form | EndTrial) -> None:
-        if isinstance(action, EndTrial):
+    def _obey(self, action: Assign | Form | RequestTrialEnd) -> None:
+        if isinstance(action, RequestTrialEnd):
             self._told(action)
             return
         busy = Busy(action.number, action.attempt, self.work_of(action.config), action.done_step + 1)
@@ -150,7 +150,7 @@ class Simulator:
             if len(queue) == 1:
                 self.at(self.now + self.begin_s, self._begin, busy)
 
-    def _told(self, action: EndTrial) -> None:
+    def _told(self, action: RequestTrialEnd) -> None:
         busy = self.places.get(action.number)
         if busy is None or busy.attempt != action.attempt:
             return

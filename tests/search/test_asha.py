@@ -5,8 +5,8 @@ import json
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.asha import Asha, AshaSearcher
-from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.algorithms.asha import AshaSearcher, AshaStopper
+from hopsml.search.algorithms.grid import GridSearcher
 from hopsml.search.contract import End, Outcome, Suggestion, Verdict
 from hopsml.search.space.space import Searchspace
 
@@ -16,15 +16,15 @@ CONTINUE, PAUSE, STOP = Verdict.CONTINUE, Verdict.PAUSE, Verdict.STOP
 ENDED = Outcome(End.FAILED)
 
 
-def begun(stopper: Asha, trials: int) -> Asha:
+def begun(stopper: AshaStopper, trials: int) -> AshaStopper:
     for number in range(trials):
         stopper.begin(number, {})
     return stopper
 
 
-def taken_over(stopper: Asha, **arguments: object) -> Asha:
+def taken_over(stopper: AshaStopper, **arguments: object) -> AshaStopper:
     """Another one that knows no more than the first one's state as JSON."""
-    other = Asha(**arguments)
+    other = AshaStopper(**arguments)
     begun(other, 3)  # of an earlier search, which it forgets
     other.report(0, 1, 5.0)
     other.restore(json.loads(json.dumps(stopper.state())))
@@ -32,7 +32,7 @@ def taken_over(stopper: Asha, **arguments: object) -> Asha:
 
 
 def test_one_in_so_many_goes_on_and_the_others_wait_for_worse_ones():
-    stopper = begun(Asha(9, reduction_factor=3), 7)
+    stopper = begun(AshaStopper(9, reduction_factor=3), 7)
     assert [stopper.next_step(number) for number in (0, 6)] == [1, 1]
     assert [stopper.report(number, 1, score) for number, score in enumerate((0.5, 0.6))] == [PAUSE, PAUSE]
     assert stopper.resume() is None  # of two none is the best third
@@ -46,7 +46,7 @@ def test_one_in_so_many_goes_on_and_the_others_wait_for_worse_ones():
 
 
 def test_the_last_rung_is_the_end_for_whoever_comes_to_it():
-    stopper = begun(Asha(9, reduction_factor=3), 9)
+    stopper = begun(AshaStopper(9, reduction_factor=3), 9)
     assert [stopper.report(number, 1, float(number)) for number in range(3)] == [PAUSE, PAUSE, CONTINUE]
     for number in range(3, 9):
         assert stopper.report(number, 1, float(number)) is CONTINUE
@@ -57,7 +57,7 @@ def test_the_last_rung_is_the_end_for_whoever_comes_to_it():
 
 
 def test_a_report_past_several_rungs_is_compared_at_each_of_them():
-    stopper = begun(Asha(27, reduction_factor=3), 6)
+    stopper = begun(AshaStopper(27, reduction_factor=3), 6)
     for number in range(2):
         stopper.report(number, 1, 0.0)
     assert stopper.report(2, 5, 1.0) is PAUSE  # good enough at 1; the first that comes to 3
@@ -68,9 +68,9 @@ def test_a_report_past_several_rungs_is_compared_at_each_of_them():
 
 
 def test_rungs_lie_a_factor_below_the_last_one():
-    stopper = begun(Asha(10, reduction_factor=2, brackets=4), 4)
+    stopper = begun(AshaStopper(10, reduction_factor=2, brackets=4), 4)
     assert [stopper.next_step(number) for number in range(4)] == [1, 2, 1, 5]
-    alone = begun(Asha(10, reduction_factor=2, mode="stop"), 1)
+    alone = begun(AshaStopper(10, reduction_factor=2, mode="stop"), 1)
     steps = [alone.next_step(0)]
     while alone.report(0, steps[-1], 1.0) is CONTINUE:
         steps.append(alone.next_step(0))
@@ -78,7 +78,7 @@ def test_rungs_lie_a_factor_below_the_last_one():
 
 
 def test_without_a_last_rung_trials_go_on_as_long_as_they_are_among_the_best():
-    stopper = begun(Asha(reduction_factor=2), 2)
+    stopper = begun(AshaStopper(reduction_factor=2), 2)
     steps = [stopper.next_step(1)]
     assert stopper.max_step is None
     for _ in range(5):
@@ -90,15 +90,15 @@ def test_without_a_last_rung_trials_go_on_as_long_as_they_are_among_the_best():
 
 
 def test_what_is_not_asked_for_is_one_ladder_of_one_in_four_from_the_first_step():
-    stopper = begun(Asha(), 4)
+    stopper = begun(AshaStopper(), 4)
     assert [stopper.report(number, 1, float(number)) for number in range(4)] == [PAUSE] * 3 + [CONTINUE]
     assert stopper.next_step(3) == 4
-    later = begun(Asha(min_step=3, reduction_factor=2), 1)
+    later = begun(AshaStopper(min_step=3, reduction_factor=2), 1)
     assert later.next_step(0) == 3 and later.report(0, 2, 1.0) is CONTINUE and later.report(0, 3, 1.0) is PAUSE
 
 
 def test_in_the_mode_stop_nothing_pauses_and_the_best_of_few_goes_on():
-    stopper = begun(Asha(9, reduction_factor=3, mode="stop"), 8)
+    stopper = begun(AshaStopper(9, reduction_factor=3, mode="stop"), 8)
     assert stopper.report(0, 1, 0.5) is CONTINUE
     assert stopper.report(1, 1, 0.4) is STOP and stopper.report(1, 2, 9.0) is STOP
     assert stopper.report(2, 1, 0.6) is CONTINUE
@@ -109,7 +109,7 @@ def test_in_the_mode_stop_nothing_pauses_and_the_best_of_few_goes_on():
 
 
 def test_a_trial_that_only_equals_the_first_is_not_stopped():
-    stopper = begun(Asha(9, reduction_factor=3, mode="stop"), 4)
+    stopper = begun(AshaStopper(9, reduction_factor=3, mode="stop"), 4)
     equal = [stopper.report(number, 1, 0.5) for number in range(3)]
     assert equal == [CONTINUE] * 3
     assert stopper.report(3, 1, 0.4) is STOP
@@ -117,19 +117,19 @@ def test_a_trial_that_only_equals_the_first_is_not_stopped():
 
 def test_brackets_are_filled_in_the_proportion_of_their_shares():
     """4**2 / 3 : 4 / 2 : 1, each trial to the bracket that would still be furthest below its share with it."""
-    stopper = begun(Asha(64, reduction_factor=4, brackets=3), 8)
+    stopper = begun(AshaStopper(64, reduction_factor=4, brackets=3), 8)
     assert [bracket for _, bracket, _, _ in stopper.state()["trials"]] == [0, 0, 1, 0, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("max_step", [27, None])
 def test_each_bracket_begins_one_rung_above_the_one_before(max_step):
-    stopper = begun(Asha(max_step, reduction_factor=3, brackets=2), 5)
+    stopper = begun(AshaStopper(max_step, reduction_factor=3, brackets=2), 5)
     assert [bracket for _, bracket, _, _ in stopper.state()["trials"]] == [0, 1, 0, 0, 1]
     assert [stopper.next_step(number) for number in range(5)] == [1, 3, 1, 1, 3]
 
 
 def test_the_highest_rung_is_resumed_first_whatever_its_bracket():
-    stopper = Asha(8, reduction_factor=2, brackets=2)
+    stopper = AshaStopper(8, reduction_factor=2, brackets=2)
     for number in range(20):
         stopper.begin(number, {})
     first = [number for number, bracket, _, _ in stopper.state()["trials"] if bracket == 0]
@@ -143,7 +143,7 @@ def test_the_highest_rung_is_resumed_first_whatever_its_bracket():
 
 
 def test_a_paused_trial_that_has_ended_is_not_resumed_and_its_score_counts():
-    stopper = begun(Asha(9, reduction_factor=2), 4)
+    stopper = begun(AshaStopper(9, reduction_factor=2), 4)
     assert stopper.report(0, 1, 0.9) is PAUSE
     assert stopper.report(1, 1, 0.1) is PAUSE
     stopper.end(0, ENDED)
@@ -154,7 +154,7 @@ def test_a_paused_trial_that_has_ended_is_not_resumed_and_its_score_counts():
 
 
 def test_who_paused_on_a_higher_rung_goes_on_after_a_restart():
-    stopper = begun(Asha(4, reduction_factor=2), 3)
+    stopper = begun(AshaStopper(4, reduction_factor=2), 3)
     assert [stopper.report(0, 1, 0.5), stopper.report(1, 1, 0.6), stopper.report(1, 2, 0.6)] == [PAUSE, CONTINUE, PAUSE]
     other = taken_over(stopper, max_step=4, reduction_factor=2)
     assert [other.report(2, 1, 0.7), other.report(2, 2, 0.1), other.resume()] == [CONTINUE, PAUSE, 1]
@@ -163,7 +163,7 @@ def test_who_paused_on_a_higher_rung_goes_on_after_a_restart():
 @pytest.mark.parametrize("mode", ["promote", "stop"])
 def test_its_state_is_all_that_it_knows(mode):
     arguments = {"max_step": 8, "reduction_factor": 2, "brackets": 2, "mode": mode}
-    stopper = begun(Asha(**arguments), 8)
+    stopper = begun(AshaStopper(**arguments), 8)
     for number in range(5):
         stopper.report(number, stopper.next_step(number), -float(number))
     for number in range(5):
@@ -202,7 +202,7 @@ def test_its_state_is_all_that_it_knows(mode):
 )
 def test_what_cannot_be_is_refused_with_its_rule(arguments, problem):
     with pytest.raises(ArgumentError) as refused:
-        Asha(**arguments)
+        AshaStopper(**arguments)
     assert str(refused.value) == problem
 
 
@@ -229,7 +229,7 @@ def test_fewer_trials_than_it_takes_to_come_to_the_top_are_refused():
 
 
 def test_a_configuration_is_tried_with_the_least_and_then_with_so_many_times_as_much():
-    searcher = AshaSearcher(SPACE, None, 9, 3, 2, 6, GridSearch(SPACE), True)
+    searcher = AshaSearcher(SPACE, None, 9, 3, 2, 6, GridSearcher(SPACE), True)
     budgets, last = {}, {}
     while isinstance(suggestion := searcher.ask(sum(map(len, budgets.values()))), Suggestion):
         x, number = suggestion.config["x"], sum(map(len, budgets.values()))

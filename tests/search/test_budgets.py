@@ -9,7 +9,7 @@ import pytest
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms.asha import AshaSearcher
 from hopsml.search.algorithms.bohb import Bohb
-from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.algorithms.grid import GridSearcher
 from hopsml.search.algorithms.hyperband import HyperbandSearcher
 from hopsml.search.algorithms.tpe import Tpe
 from hopsml.search.contract import End, Outcome, Suggestion, Wait
@@ -21,7 +21,7 @@ SPACE = Searchspace(x=("DOUBLE", [0.0, 1.0]), act=("CATEGORICAL", ["relu", "gelu
 LISTED = Searchspace(x=("DISCRETE", list(range(6))))
 SEARCHERS = {
     "asha": lambda: AshaSearcher(SPACE, seed=1, num_trials=20),
-    "asha over a grid": lambda: AshaSearcher(LISTED, searcher=GridSearch(LISTED), hand_over=True),
+    "asha over a grid": lambda: AshaSearcher(LISTED, searcher=GridSearcher(LISTED), hand_over=True),
     "hyperband": lambda: HyperbandSearcher(SPACE, seed=1, max_budget=9, n_iterations=4),
     "bohb": lambda: HyperbandSearcher(SPACE, max_budget=9, n_iterations=4, searcher=Bohb(SPACE, seed=1)),
     "hyperband over tpe": lambda: HyperbandSearcher(
@@ -132,7 +132,7 @@ def test_more_configurations_can_be_asked_for():
     restored = AshaSearcher(SPACE, seed=1, num_trials=4)
     restored.restore(json.loads(json.dumps(searcher.state())))
     assert restored.configurations == 6
-    assert not AshaSearcher(SPACE).extend(2) and not GridSearch(LISTED).extend(2)
+    assert not AshaSearcher(SPACE).extend(2) and not GridSearcher(LISTED).extend(2)
 
 
 def test_the_checkpoint_of_the_trial_before_is_handed_over_where_asked_for():

@@ -13,14 +13,14 @@ from hopsml.search.dispatch.events import (
     Action,
     Assign,
     Began,
-    CancelAsked,
-    Conclude,
+    ConcludeSearch,
     Ended,
-    EndTrial,
     Extend,
     LaneJoined,
     LaneLost,
     Reported,
+    RequestTrialEnd,
+    SearchCancelRequested,
     Settled,
     SlotsChanged,
     Tick,
@@ -60,7 +60,7 @@ class Bench:
         return self.do(Ended(number, self.trial(number).attempt, how, value, **more), after)
 
     @property
-    def conclusion(self) -> Conclude:
+    def conclusion(self) -> ConcludeSearch:
         assert self.dispatch.conclusion is not None
         return self.dispatch.conclusion
 
@@ -162,7 +162,7 @@ def test_what_waits_behind_a_busy_lane_is_called_back_for_an_idle_one():
     bench = waiting_behind()
     assert ends(bench.end(2)) == [], "trial 3 goes on there"
     bench.begin(3)
-    assert ends(bench.end(3)) == [EndTrial(1, 1, "withdraw")]
+    assert ends(bench.end(3)) == [RequestTrialEnd(1, 1, "withdraw")]
     (moved,) = assigned(bench.end(1, "withdrawn", None))
     assert (moved.lane, moved.number, moved.attempt) == (1, 1, 2)
 
@@ -215,7 +215,7 @@ def test_a_stopped_trial_is_told_with_its_last_report():
     bench = Bench(stopper=Scripted({(0, 2): Verdict.STOP}))
     bench.begin(0)
     assert ends(bench.report(0, 1, 0.5)) == []
-    assert ends(bench.report(0, 2, 0.7)) == [EndTrial(0, 1, "stop", 30.0)]
+    assert ends(bench.report(0, 2, 0.7)) == [RequestTrialEnd(0, 1, "stop", 30.0)]
     assert ends(bench.report(0, 3, 0.9)) == [], "what it says on its way out does not count"
     settled = bench.end(0, "stopped", None)[0]
     assert (settled.end, settled.value, settled.step) == (End.STOPPED, 0.7, 2)
@@ -239,7 +239,7 @@ def test_a_paused_trial_goes_on_before_new_ones_where_its_checkpoint_is():
     stopper = Scripted({(0, 1): Verdict.PAUSE})
     bench = Bench(stopper=stopper, num_trials=10)
     bench.begin(0), bench.begin(1)
-    assert ends(bench.report(0, 1, 0.5)) == [EndTrial(0, 1, "pause")]
+    assert ends(bench.report(0, 1, 0.5)) == [RequestTrialEnd(0, 1, "pause")]
     (fresh,) = assigned(bench.end(0, "paused", None))
     assert fresh.number == 2 and bench.dispatch.ledger.counts()["paused"] == 1
     bench.begin(2)
@@ -290,7 +290,7 @@ def test_a_trial_resumed_before_it_had_paused_goes_on_at_once():
 def test_an_exploit_goes_on_from_another_ones_checkpoint_with_its_configuration():
     bench = Bench(stopper=Scripted({(1, 3): Exploit(0, {"x": 9})}), num_trials=2)
     bench.begin(0), bench.begin(1), bench.report(0, 5, 1.0)
-    assert ends(bench.report(1, 3, 0.1)) == [EndTrial(1, 1, "pause")]
+    assert ends(bench.report(1, 3, 0.1)) == [RequestTrialEnd(1, 1, "pause")]
     (again,) = assigned(bench.end(1, "paused", None))
     assert (again.lane, again.config, again.resume_from, again.done_step) == (1, {"x": 9}, 0, 3)
     bench.begin(1)
@@ -439,7 +439,7 @@ def test_a_wrong_metric_name_ends_the_search_early_too():
     for number in range(4):
         bench.begin(number)
         bench.end(number, value=None, outputs={"accuracy": 0.5})
-    bench.do(CancelAsked("test over"))
+    bench.do(SearchCancelRequested("test over"))
     assert "'acuracy' is not in what the function returned ('accuracy')" in bench.dispatch.closing.text
 
 
@@ -512,7 +512,7 @@ def test_a_deadline_is_met_though_a_trial_is_silent():
     assert [(a.number, a.how) for a in asked] == [(0, "stop"), (1, "withdraw")]
     assert bench.dispatch.wake_at() == 10.0
     actions = bench.do(Tick(), 0.5)
-    assert [type(action) for action in actions] == [Settled, Conclude]
+    assert [type(action) for action in actions] == [Settled, ConcludeSearch]
     assert bench.searcher.told.keys() == {0}, "a trial that never began is not told"
 
 
@@ -547,7 +547,7 @@ def test_cancelling_does_not_put_a_deadline_off():
     bench = Bench(lanes=1, num_trials=9, deadline_s=10.0)
     bench.begin(0)
     bench.do(Tick(), 9.5)
-    bench.do(CancelAsked("interrupt"))
+    bench.do(SearchCancelRequested("interrupt"))
     assert bench.dispatch.wake_at() == 10.0
     bench.do(Tick(), 0.5)
     assert bench.conclusion.reason == "cancelled"
@@ -576,9 +576,9 @@ def test_cancelling_keeps_what_was_found():
     bench = Bench(num_trials=100)
     bench.begin(0), bench.begin(1)
     bench.end(0, value=0.5)
-    asked = ends(bench.do(CancelAsked("interrupt")))
+    asked = ends(bench.do(SearchCancelRequested("interrupt")))
     assert [(a.number, a.how) for a in asked] == [(1, "stop"), (2, "withdraw")]
-    assert bench.do(CancelAsked("again")) == []
+    assert bench.do(SearchCancelRequested("again")) == []
     bench.end(2, "withdrawn", None, after=0.0), bench.end(1, "stopped", None, after=0.0)
     assert bench.conclusion.reason == "cancelled" and "interrupt" in bench.conclusion.text
     assert bench.dispatch.best()["number"] == 0
@@ -590,9 +590,9 @@ def test_what_runs_when_the_search_is_cancelled_begins_again_when_it_goes_on(how
     bench.begin(0), bench.end(0, value=0.1), bench.begin(1)
     bench.do(Reported(1, 1, 3, 9.0, checkpoint=True))
     facts = bench.dispatch.take_facts()
-    bench.do(CancelAsked("interrupt"))
+    bench.do(SearchCancelRequested("interrupt"))
     assert [type(action) for action in (bench.do(Tick(), 99.0) if how == "silent" else bench.end(1, how, None))] == [
-        Conclude
+        ConcludeSearch
     ]
     assert bench.dispatch.best()["number"] == 0, "the value of a step on the way is no result"
     assert bench.dispatch.ledger.counts()["waiting"] == 1 and 1 not in bench.searcher.told
@@ -607,7 +607,7 @@ def test_what_runs_when_the_search_is_cancelled_begins_again_when_it_goes_on(how
 def test_what_was_told_to_stop_before_the_search_was_cancelled_is_stopped():
     bench = Bench(stopper=Scripted({(0, 1): Verdict.STOP, (1, 1): Verdict.PAUSE}), num_trials=2)
     bench.begin(0), bench.begin(1), bench.report(0, 1, 0.5), bench.report(1, 1, 0.5)
-    bench.do(CancelAsked("interrupt"))
+    bench.do(SearchCancelRequested("interrupt"))
     bench.end(0, "stopped", None), bench.end(1, "died", None)
     assert [trial.where for trial in bench.dispatch.ledger.trials] == ["stopped", "paused"]
     assert bench.conclusion.reason == "cancelled"

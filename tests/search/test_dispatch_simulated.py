@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hopsml.search.algorithms.asha import Asha
+from hopsml.search.algorithms.asha import AshaStopper
 from hopsml.search.contract import End, Verdict
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import Began, Ended, Form, LaneJoined, Reported, Resize, SlotsChanged, Tick
@@ -61,7 +61,7 @@ def test_lanes_that_come_later_take_what_waits():
 def test_asha_keeps_all_lanes_busy():
     chance = random.Random(3)
     durations = [chance.uniform(0.5, 3.0) for _ in range(64)]
-    simulator = search(durations, 4, steps=9, stopper=Asha(max_step=8, reduction_factor=2)).run()
+    simulator = search(durations, 4, steps=9, stopper=AshaStopper(max_step=8, reduction_factor=2)).run()
     assert simulator.busy_s / (4 * simulator.now) >= 0.97
     steps = [trial.step for trial in simulator.dispatch.ledger.trials]
     assert len(steps) == 64 and sum(step >= 8 for step in steps) >= 4 and min(steps) == 1

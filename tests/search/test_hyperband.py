@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.algorithms.grid import GridSearcher
 from hopsml.search.algorithms.hyperband import Hyperband, HyperbandSearcher
 from hopsml.search.contract import End, Outcome, Suggestion, Verdict, Wait
 from hopsml.search.space.space import Searchspace
@@ -193,7 +193,7 @@ def tried(searcher: HyperbandSearcher) -> list[tuple[int, int]]:
 
 
 def test_configurations_are_tried_with_the_budgets_of_their_bracket():
-    searcher = HyperbandSearcher(SPACE, None, 1, 9, 3, 2, GridSearch(SPACE), True)
+    searcher = HyperbandSearcher(SPACE, None, 1, 9, 3, 2, GridSearcher(SPACE), True)
     assert searcher.total == 9 + 3 + 1 + 5 + 1 and searcher.configurations == 14 and searcher.hand_over
     expected = [(x, 1) for x in range(9)] + [(x, 3) for x in (0, 1, 2, *range(9, 14))] + [(0, 9), (9, 9)]
     assert sorted(tried(searcher)) == sorted(expected)
@@ -217,7 +217,7 @@ def test_whatever_ends_it_first_counts(iterations, num_trials, configurations, t
 
 
 def test_the_last_bracket_goes_on_with_the_configurations_that_there_are():
-    searcher = HyperbandSearcher(SPACE, max_budget=9, num_trials=6, searcher=GridSearch(SPACE))
+    searcher = HyperbandSearcher(SPACE, max_budget=9, num_trials=6, searcher=GridSearcher(SPACE))
     assert tried(searcher) == [*((x, 1) for x in range(6)), (0, 3), (1, 3), (0, 9)]
 
 

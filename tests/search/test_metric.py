@@ -16,15 +16,15 @@ from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.shared.plain import outputs
 from hopsml.errors import ArgumentError
 from hopsml.experiment import lanes
+from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.searches import table
 from hopsml.experiment.searches.groups import GroupExecutor, _Group
-from hopsml.experiment.standing import Part
 from hopsml.search.dispatch.events import Form, Reported
 from hopsml.search.messages import RunTrial
 from hopsml.search.metric import finite, name_of, why_no_value
 from hopsml.tracking import catalog
 from hopsml.training.trials.runner_channel import Channel
-from hopsml.training.trials.trial_reports import Reporter
+from hopsml.training.trials.trial_reports import TrialReporter
 from hopsml.training.trials.trial_result import score_of
 from tests.tracking.test_catalog import make_run
 
@@ -61,7 +61,7 @@ def reported(asked: str, values: Values) -> float | None:
     """By the worker, of what it reports."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        reporter = Reporter(RunTrial(0, 1, trial_id="a", config=b"", metric=asked), Channel(ours))
+        reporter = TrialReporter(RunTrial(0, 1, trial_id="a", config=b"", metric=asked), Channel(ours))
         reporter.report(1, values)
     return reporter.history[0][1] if reporter.history else None
 
@@ -73,7 +73,7 @@ def heard_of_a_lane(asked: str, values: Values) -> float | None:
 
 def heard_of_a_group(asked: str, values: Values) -> float | None:
     """By the driver, of a report from a distributed trial."""
-    plan = SimpleNamespace(standing=Part("trials"))
+    plan = SimpleNamespace(standing=NestedRun("trials"))
     executor = GroupExecutor(RunState("app_1", 0), None, plan, str, asked, 1)  # type: ignore[arg-type]
     group = _Group(Form(0, 1, {}, 2, 2), None, 0.0)  # type: ignore[arg-type]
     executor._on_trial(group, Change("report", 0, metrics=values, step=1))

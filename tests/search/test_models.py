@@ -20,7 +20,7 @@ from hopsml.search.algorithms.gaussian_process import (
     log_likelihood,
 )
 from hopsml.search.algorithms.gp import MODELLED_AT_MOST, Gp, _kept, yeo_johnson
-from hopsml.search.algorithms.random import RandomSearch
+from hopsml.search.algorithms.random import RandomSearcher
 from hopsml.search.algorithms.tpe import Tpe
 from hopsml.search.contract import End, Outcome, Suggestion, Wait
 from hopsml.search.space.space import Searchspace
@@ -245,23 +245,23 @@ def test_cmaes_moves_integers_to_their_best() -> None:
 
 def test_sobol_fills_every_half_alike() -> None:
     space = Searchspace(x=("DOUBLE", [0, 1]), y=("DOUBLE", [0, 1]))
-    configs = drive(RandomSearch(space, seed=4, sobol=True), lambda config: 0.0, 64).configs
+    configs = drive(RandomSearcher(space, seed=4, sobol=True), lambda config: 0.0, 64).configs
     for name in ("x", "y"):
         assert sorted(int(64 * config[name]) for config in configs) == list(range(64))
 
 
 def test_random_values_are_uniform_on_their_scale() -> None:
     space = Searchspace(x=("DOUBLE", [-1, 1]), u=("LOGUNIFORM", [1e-4, 1.0]))
-    configs = drive(RandomSearch(space, seed=4), lambda config: 0.0, 4000).configs
+    configs = drive(RandomSearcher(space, seed=4), lambda config: 0.0, 4000).configs
     assert scipy.stats.kstest([(config["x"] + 1) / 2 for config in configs], "uniform").pvalue > 1e-3
     assert scipy.stats.kstest([1 + math.log10(config["u"]) / 4 for config in configs], "uniform").pvalue > 1e-3
 
 
 def test_what_was_learned_is_not_tried_again() -> None:
     space = Searchspace(a=("INTEGER", [1, 6]))
-    searcher = RandomSearch(space, seed=2)
+    searcher = RandomSearcher(space, seed=2)
     searcher.learn({"a": 3}, Outcome(End.COMPLETED, 1.0))
-    other = RandomSearch(space, seed=9)
+    other = RandomSearcher(space, seed=9)
     other.restore(searcher.state())
     driven = drive(searcher, lambda config: 0.0, 100)
     assert sorted(config["a"] for config in driven.configs) == [1, 2, 4, 5, 6]
@@ -272,5 +272,5 @@ def test_a_space_is_exhausted_however_rare_some_of_it_is() -> None:
     """Half of all draws give one configuration; the others are listed when draws no longer find them."""
     space = Searchspace(kind=("CATEGORICAL", ["plain", "rich"]), n=("INTEGER", [1, 900], {"kind": ["rich"]}))
     assert space.size() == 901
-    driven = drive(RandomSearch(space, seed=1), lambda config: 0.0, 1000)
+    driven = drive(RandomSearcher(space, seed=1), lambda config: 0.0, 1000)
     assert driven.done and len({space.key(config) for config in driven.configs}) == len(driven.configs) == 901

@@ -11,9 +11,9 @@ from hopsml import extras
 from hopsml.errors import ArgumentError, UnknownName
 from hopsml.search import registry
 from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
-from hopsml.search.algorithms.grid import GridSearch
-from hopsml.search.algorithms.random import RandomSearch
-from hopsml.search.algorithms.single import SingleRun
+from hopsml.search.algorithms.grid import GridSearcher
+from hopsml.search.algorithms.random import RandomSearcher
+from hopsml.search.algorithms.single import SingleRunSearcher
 from hopsml.search.algorithms.tpe import Tpe
 from hopsml.search.contract import Suggestion
 from hopsml.search.space.space import Searchspace
@@ -26,16 +26,18 @@ SPACE = Searchspace(a=("INTEGER", [1, 4]))
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("random", RandomSearch), ("randomsearch", RandomSearch), ("RandomSearch", RandomSearch),
-        ("random_search", RandomSearch),
-        ("gridsearch", GridSearch), ("GRID", GridSearch), ("TPE", Tpe), ("Differential Evolution", DifferentialEvolution),
+        ("random", RandomSearcher), ("randomsearch", RandomSearcher), ("RandomSearch", RandomSearcher),
+        ("random_search", RandomSearcher),
+        ("gridsearch", GridSearcher), ("GRID", GridSearcher), ("TPE", Tpe),
+        ("Differential Evolution", DifferentialEvolution),
         ("differential_evolution", DifferentialEvolution), ("differential-evolution", DifferentialEvolution),
-        ("none", SingleRun), ("None", SingleRun), (None, SingleRun), ("SingleRun", SingleRun),
+        ("none", SingleRunSearcher), ("None", SingleRunSearcher), (None, SingleRunSearcher),
+        ("SingleRun", SingleRunSearcher),
     ],
 )  # fmt: skip
 def test_names_in_any_spelling(name: str | None, found: type) -> None:
     assert registry.searcher_class(name) is found
-    assert isinstance(registry.searcher(name, Searchspace() if found is SingleRun else SPACE), found)
+    assert isinstance(registry.searcher(name, Searchspace() if found is SingleRunSearcher else SPACE), found)
 
 
 @pytest.mark.parametrize("name", ["bayes", "", 3])

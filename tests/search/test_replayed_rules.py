@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hopsml.search.algorithms.asha import Asha
+from hopsml.search.algorithms.asha import AshaStopper
 from hopsml.search.algorithms.hyperband import Hyperband
 from hopsml.search.algorithms.pbt import PopulationBased
 from hopsml.search.contract import End, Verdict
@@ -32,7 +32,7 @@ def test_asha_decides_as_its_definition(mode):
         first, eta = rng.choice([1, 1, 2]), rng.choice([2, 3, 4])
         last = rng.choice([first, 9, 16, 27, 30])
         pool = ExecutorPool(
-            Asha(last, first, eta, mode=mode),
+            AshaStopper(last, first, eta, mode=mode),
             places=rng.randint(1, 8),
             trials=rng.randint(1, 40),
             seed=seed,
@@ -76,7 +76,7 @@ def test_asha_leaves_no_place_idle_while_a_trial_is_eligible():
         rng = random.Random(seed)
         model = NaiveAsha(1, 27, 3, "promote")
         pool = ExecutorPool(
-            Asha(27, reduction_factor=3),
+            AshaStopper(27, reduction_factor=3),
             places=rng.randint(2, 9),
             trials=30,
             seed=seed,
@@ -103,7 +103,7 @@ def test_asha_leaves_no_place_idle_while_a_trial_is_eligible():
 
 
 def test_asha_goes_on_at_once_where_it_may():
-    asha = Asha(9, reduction_factor=2)
+    asha = AshaStopper(9, reduction_factor=2)
     for number in range(2):
         asha.begin(number, {})
     assert asha.report(0, 1, 0.1) is Verdict.PAUSE
@@ -113,7 +113,7 @@ def test_asha_goes_on_at_once_where_it_may():
 
 def test_asha_resumes_from_the_highest_rung_first():
     """Where several trials may go on because nobody asked for a while."""
-    asha = Asha(16, reduction_factor=2)
+    asha = AshaStopper(16, reduction_factor=2)
     for number in range(6):
         asha.begin(number, {})
     first = [asha.report(number, 1, score) for number, score in enumerate([0.5, 0.6, 0.7, 0.1])]

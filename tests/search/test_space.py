@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.grid import GridSearch
+from hopsml.search.algorithms.grid import GridSearcher
 from hopsml.search.space.parameter import distinct
 from hopsml.search.space.space import Searchspace, check_function
 
@@ -319,7 +319,7 @@ def test_it_travels() -> None:
 
 def test_a_grid_in_the_order_of_a_product() -> None:
     space = Searchspace.from_grid({"lr": [0.1, 0.2], "act": ("relu", "gelu"), "n": np.array([1, 2])})
-    grid = GridSearch(space)
+    grid = GridSearcher(space)
     assert grid.total == 8
     assert list(space.combinations())[:3] == [
         {"lr": 0.1, "act": "relu", "n": 1},
@@ -334,33 +334,33 @@ def test_a_grid_in_the_order_of_a_product() -> None:
 def test_a_grid_over_what_has_no_list() -> None:
     space = Searchspace(lr=("LOGUNIFORM", [1e-4, 1e-2]), n=("INTEGER", [1, 2]), d=("DOUBLE", [0, 1], {"n": [2]}))
     with pytest.raises(ValueError, match=r"lr is LOGUNIFORM .* make it DISCRETE, .* searcher_args={\"points\": 5}"):
-        GridSearch(space)
-    grid = GridSearch(space, points=3)
+        GridSearcher(space)
+    grid = GridSearcher(space, points=3)
     assert grid.total == 3 * (1 + 3)
     assert [config.get("d") for config in grid.space.combinations()][:4] == [None, 0.0, 0.5, 1.0]
     assert sorted({config["lr"] for config in grid.space.combinations()}) == pytest.approx([1e-4, 1e-3, 1e-2])
     for points in (1, True, 2.0):
         with pytest.raises(ValueError, match="points="):
-            GridSearch(space, points=points)  # type: ignore[arg-type]
+            GridSearcher(space, points=points)  # type: ignore[arg-type]
 
 
 def test_a_grid_takes_a_count_for_integers() -> None:
     space = Searchspace(n=("INTEGER", [1, 100]), lr=("DOUBLE", [0.0, 1.0]), few=("INTEGER", [1, 3]))
-    grid = GridSearch(space, points=4)
+    grid = GridSearcher(space, points=4)
     assert grid.total == 4 * 4 * 3
     assert {config["n"] for config in grid.space.combinations()} == {1, 34, 67, 100}
     assert all(type(config["n"]) is int for config in grid.space.combinations())
-    logarithmic = GridSearch(Searchspace(n=("LOGINTEGER", [1, 1000])), points=4)
+    logarithmic = GridSearcher(Searchspace(n=("LOGINTEGER", [1, 1000])), points=4)
     assert [config["n"] for config in logarithmic.space.combinations()] == [1, 10, 100, 1000]
-    by_name = GridSearch(space, points={"n": 2, "lr": 3})
+    by_name = GridSearcher(space, points={"n": 2, "lr": 3})
     assert by_name.total == 2 * 3 * 3
     assert {config["n"] for config in by_name.space.combinations()} == {1, 100}
     with pytest.raises(ValueError, match="lr is DOUBLE"):
-        GridSearch(space, points={"n": 2})
+        GridSearcher(space, points={"n": 2})
     with pytest.raises(ValueError, match=r"points of m: .* are n, lr, few"):
-        GridSearch(space, points={"m": 2})
+        GridSearcher(space, points={"m": 2})
     with pytest.raises(ValueError, match="points="):
-        GridSearch(space, points={"n": 1})
+        GridSearcher(space, points={"n": 1})
 
 
 def test_boundaries_of_random_search() -> None:

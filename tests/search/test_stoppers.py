@@ -7,7 +7,7 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.search import registry
-from hopsml.search.algorithms.asha import Asha
+from hopsml.search.algorithms.asha import AshaStopper
 from hopsml.search.algorithms.hyperband import Hyperband
 from hopsml.search.algorithms.median import MedianStop
 from hopsml.search.algorithms.pb2 import PB2
@@ -26,10 +26,10 @@ SPACE = Searchspace(
 )
 CONFIGS = SPACE.get_random_parameter_values(100, seed=5)
 STOPPERS = {
-    "asha": lambda: Asha(27, reduction_factor=3),
-    "asha endless": lambda: Asha(reduction_factor=2),
-    "asha brackets": lambda: Asha(16, reduction_factor=2, brackets=3),
-    "asha stop": lambda: Asha(27, reduction_factor=3, mode="stop"),
+    "asha": lambda: AshaStopper(27, reduction_factor=3),
+    "asha endless": lambda: AshaStopper(reduction_factor=2),
+    "asha brackets": lambda: AshaStopper(16, reduction_factor=2, brackets=3),
+    "asha stop": lambda: AshaStopper(27, reduction_factor=3, mode="stop"),
     "hyperband": lambda: Hyperband(9),
     "hyperband, one bracket after another": lambda: Hyperband(9, overlap=False),
     "hyperband, two brackets": lambda: Hyperband(9, n_iterations=2),
@@ -171,11 +171,11 @@ def test_a_population_takes_turns_on_one_place():
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (lambda: Asha(0), "max_step=0"),
-        (lambda: Asha(4, min_step=9), "min_step=9 is above max_step=4"),
-        (lambda: Asha(9, reduction_factor=1), "reduction_factor=1"),
-        (lambda: Asha(9, reduction_factor=3, brackets=4), "brackets=4"),
-        (lambda: Asha(9, mode="sometimes"), "mode='sometimes'"),
+        (lambda: AshaStopper(0), "max_step=0"),
+        (lambda: AshaStopper(4, min_step=9), "min_step=9 is above max_step=4"),
+        (lambda: AshaStopper(9, reduction_factor=1), "reduction_factor=1"),
+        (lambda: AshaStopper(9, reduction_factor=3, brackets=4), "brackets=4"),
+        (lambda: AshaStopper(9, mode="sometimes"), "mode='sometimes'"),
         (lambda: Hyperband(), "max_step is missing"),
         (lambda: Hyperband(9, n_iterations=0), "n_iterations=0"),
         (lambda: MedianStop(min_trials=0), "min_trials=0"),
@@ -197,7 +197,7 @@ def test_impossible_arguments_are_named(make, names):
 
 
 def test_every_stopper_can_be_had_by_its_name():
-    assert isinstance(registry.stopper("ASHA", max_step=9), Asha)
+    assert isinstance(registry.stopper("ASHA", max_step=9), AshaStopper)
     assert isinstance(registry.stopper("hyperband", max_step=9), Hyperband)
     assert isinstance(registry.stopper("median"), MedianStop)
     assert isinstance(registry.stopper("PBT", space=SPACE, population=4), PopulationBased)

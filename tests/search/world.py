@@ -12,16 +12,16 @@ from hopsml.search.dispatch.events import (
     Action,
     Assign,
     Began,
-    CancelAsked,
     Ended,
-    EndTrial,
     Event,
     Extend,
     Form,
     LaneJoined,
     LaneLost,
     Reported,
+    RequestTrialEnd,
     Resize,
+    SearchCancelRequested,
     SlotsChanged,
     Tick,
 )
@@ -107,7 +107,7 @@ class World:
         if kind == "extend" and self.random.random() < 0.2:
             return Extend(self.random.choice([0, 2]), self.random.choice([None, self.now + 20.0]))
         if kind == "cancel" and self.random.random() < 0.02:
-            return CancelAsked("user")
+            return SearchCancelRequested("user")
         if kind == "kill" and self.random.random() < 0.2 and self.dispatch.conclusion is None:
             self.kill()
         return None
@@ -162,7 +162,7 @@ class World:
             elif isinstance(action, Resize):
                 self.groups[action.number].size = action.size
                 self._check_slots()
-            elif isinstance(action, EndTrial):
+            elif isinstance(action, RequestTrialEnd):
                 carried = self._all()[action.number]
                 assert carried.attempt == action.attempt
                 carried.told.add(action.how)

@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hopsml.service import server
-from hopsml.service.engine import Engine, Look, SubmitOrder
+from hopsml.service.engine import Engine, EngineState, SubmitOrder
 from hopsml.service.engine.base import LogPiece, NodeSeen
 from hopsml.service.engine.local import piece_of
-from hopsml.service.lifecycle.sight import SeenApplication, Sight, SlotsAnswer
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication, SlotsAnswer
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
@@ -66,14 +66,14 @@ class StagedEngine:
     def _file(self, tag: str, kind: str) -> Path:
         return self._stage / f"{tag[len(self._prefix) + 1 :].partition('-')[0]}.{kind}"
 
-    def look(self) -> Look:
+    def look(self) -> EngineState:
         """Hear from the files."""
         for tag, seen in list(self._seen.items()):
             if not seen.state.is_final:
                 with contextlib.suppress(FileNotFoundError):
                     state, _, why = self._file(tag, "end").read_text().partition(" ")
                     self._seen[tag] = SeenApplication(seen.id, Lifecycle(state), why)
-        return Look(Sight({tag: (seen,) for tag, seen in list(self._seen.items())}), NODES)
+        return EngineState(EngineSnapshot({tag: (seen,) for tag, seen in list(self._seen.items())}), NODES)
 
     def submit(self, order: SubmitOrder) -> None:
         """It runs, with all that it wants."""

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.service import holder
+from hopsml.service import leader_id
 from hopsml.service import spec as specs
-from hopsml.service.engine import Look, SubmitOrder
+from hopsml.service.engine import EngineState, SubmitOrder
 from hopsml.service.engine.local import LocalEngine
-from hopsml.service.lifecycle import SeenApplication, Sight
+from hopsml.service.lifecycle import EngineSnapshot, SeenApplication
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import LEASE_S
 from hopsml.service.scheduler.resources import Resources
@@ -35,12 +35,12 @@ class SlowEngine(LocalEngine):
         self.killed: list[str] = []
         self.meanwhile: Callable[[], object] = lambda: None  # done by another server while this one looks
 
-    def look(self) -> Look:
+    def look(self) -> EngineState:
         look = super().look()
         self.now += self.look_s
         self.meanwhile()
         seen = {"hopsml-job-x-7-1": (SeenApplication("app-7", Lifecycle.RUNNING),)}
-        return Look(Sight(seen, look.sight.submitting), look.nodes)
+        return EngineState(EngineSnapshot(seen, look.sight.submitting), look.nodes)
 
     def kill(self, application_id: str) -> None:
         self.killed.append(application_id)
@@ -106,16 +106,16 @@ def test_what_a_former_leader_has_placed_it_does_not_submit(manager: Manager, tm
 
 
 def test_a_process_of_another_container_or_one_that_lives_is_not_taken_for_gone() -> None:
-    own = holder.own()
+    own = leader_id.own()
     machine, pid, started, token = own.split(".")
     assert machine.endswith(f"-{os.stat('/proc/self/ns/pid').st_ino}") and len(own) <= 100
     with subprocess.Popen(["true"]) as process:
         process.wait()
     gone = f"{process.pid}.1.{token}"
-    assert not holder.is_gone(own)
-    assert holder.is_gone(f"{machine}.{gone}") and holder.is_gone(f"{machine}.{pid}.{int(started) + 1}.{token}")
-    assert not holder.is_gone(f"{machine.rpartition('-')[0]}-1.{gone}"), "of another PID namespace"
-    assert not holder.is_gone(f"another-boot.{gone}")
+    assert not leader_id.is_gone(own)
+    assert leader_id.is_gone(f"{machine}.{gone}") and leader_id.is_gone(f"{machine}.{pid}.{int(started) + 1}.{token}")
+    assert not leader_id.is_gone(f"{machine.rpartition('-')[0]}-1.{gone}"), "of another PID namespace"
+    assert not leader_id.is_gone(f"another-boot.{gone}")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="making a PID namespace needs root")
@@ -127,5 +127,5 @@ def test_a_container_of_the_same_host_has_another_name_for_its_machine() -> None
     )  # fmt: skip
     if inside.returncode and "Operation not permitted" in inside.stderr:
         pytest.skip("this machine makes no PID namespaces")
-    assert inside.stdout.split(".")[0] != holder.own().split(".")[0], inside.stderr
-    assert not holder.is_gone(inside.stdout.strip())
+    assert inside.stdout.split(".")[0] != leader_id.own().split(".")[0], inside.stderr
+    assert not leader_id.is_gone(inside.stdout.strip())

@@ -16,7 +16,7 @@ from hopsml.errors import ArgumentError
 from hopsml.service import server
 from hopsml.service.engine.local import ASIDE, LocalEngine
 from hopsml.service.engine.local_application import ENDED, OUTPUT, ROOM, RUNNING
-from hopsml.service.lifecycle.sight import SeenApplication, Sight, over
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication, over
 from hopsml.service.retention import DAY_S, UPLOADED_S, Removed
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store.rows import JobLimits, NewJob
@@ -95,9 +95,9 @@ def test_a_launch_is_dropped_once_no_active_job_waits_for_its_end() -> None:
         "not-stored": (SeenApplication("3", Lifecycle.FAILED),),
         "twice": (SeenApplication("4", Lifecycle.FINISHED), SeenApplication("5", Lifecycle.RUNNING)),
     }
-    sight = Sight(seen, frozenset({"again"}), {"refused": "no", "again": "no", "living": "no"})
+    sight = EngineSnapshot(seen, frozenset({"again"}), {"refused": "no", "again": "no", "living": "no"})
     assert sorted(over(sight, {"running": "1", "not-stored": "3", "living": ""})) == ["refused", "stored"]
-    assert over(Sight(None), {}) == []
+    assert over(EngineSnapshot(None), {}) == []
 
 
 # ------------------------------------------------------------------------------------- of a whole service

@@ -14,14 +14,14 @@ import pytest
 
 from hopsml.service import spec as specs
 from hopsml.service.autoscaler import NodeGroup, ScalingView
-from hopsml.service.engine import Look
+from hopsml.service.engine import EngineState
 from hopsml.service.engine.base import NodeSeen
 from hopsml.service.manager import Manager
 from hopsml.service.providers.command import CommandProvider
 from hopsml.service.providers.exclusion import YarnExclusion
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.resources import Resources
-from hopsml.service.store import JobRow, JobStore, NewJob, WishKind
+from hopsml.service.store import JobRow, JobStore, NewJob, RequestKind
 from hopsml.service.workspaces import Workspaces
 from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
@@ -39,7 +39,7 @@ class GrowingEngine(StagedEngine):
         super().__init__(folder / "stage", "hopsml-job-x")
         self.folder, self.up = folder, set[str]()
 
-    def look(self) -> Look:
+    def look(self) -> EngineState:
         there = [path.stem for path in self.folder.glob("*.json")]
         listed = [NodeSeen(f"{name}:8041", EACH, Resources()) for name in sorted(there) if name in self.up]
         return replace(super().look(), nodes=(NodeSeen("fixed:8041", Resources(0, 1, 2048), Resources()), *listed))
@@ -158,7 +158,7 @@ def test_a_service_that_comes_back_finds_what_boots_and_what_is_drained(service:
     service.begin()
     service.until(lambda: f"{name}:8041" in service.scaler._view.closed, "the drained one")
     assert service.state(asked) == Lifecycle.RUNNING and len(service.nodes()) == 2
-    service.store.wish(asked.serial, WishKind.CANCEL, "", "ana", time.time())
+    service.store.wish(asked.serial, RequestKind.CANCEL, "", "ana", time.time())
     service.until(lambda: not service.nodes(), "their end")
 
 

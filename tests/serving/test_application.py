@@ -18,8 +18,8 @@ from hopsml.model.description import ModelDescription
 from hopsml.model.flavors import sklearn
 from hopsml.serving import bodies
 from hopsml.serving.application import RestApplication
-from hopsml.serving.holder import VersionHolder
 from hopsml.serving.limits import ServingLimits
+from hopsml.serving.loaded_versions import LoadedVersions
 from hopsml.serving.metrics import Meter
 from hopsml.serving.request_log import RequestLog
 from hopsml.serving.routes import Route, RouteRefused, Turned
@@ -44,7 +44,7 @@ class Server:
         return asyncio.run(self._play(ask, route or Route(1, default=min(self.models)), token))
 
     async def _play(self, ask: Ask, route: Route, token: str) -> Any:
-        self.holder = VersionHolder(self._load, self._limits, self.meter, self.told.append)
+        self.holder = LoadedVersions(self._load, self._limits, self.meter, self.told.append)
         application = RestApplication("digits", self.holder, self._limits, TOKEN, self.meter, self._log)
         try:
             if route.number:

@@ -10,7 +10,7 @@ import pytest
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.serving import client
-from hopsml.serving.claims import ServerRecord
+from hopsml.serving.server_records import ServerRecord
 
 pytestmark = pytest.mark.fast
 

@@ -12,7 +12,7 @@ import pytest
 from hopsml.serving.balance import SENDINGS, Balancer, is_sent_again
 from hopsml.serving.front import CONTROL, Front, listening
 from hopsml.serving.limits import ServingLimits
-from hopsml.serving.messages import AskStatus, Command, SupervisorAnswer, encode_line
+from hopsml.serving.messages import Command, StatusRequest, SupervisorAnswer, encode_line
 from hopsml.serving.supervisor import bound
 
 pytestmark = pytest.mark.fast
@@ -173,7 +173,7 @@ async def asked(port: int, body: bytes, path: str = PREDICT, token: str = TOKEN)
 
 
 async def did(command: Command) -> SupervisorAnswer:
-    assert isinstance(command, AskStatus)
+    assert isinstance(command, StatusRequest)
     return SupervisorAnswer(ready=2)
 
 
@@ -235,7 +235,7 @@ def test_without_a_replica_a_request_is_refused_at_its_deadline() -> None:
 
 def test_who_may_ask_and_who_may_command() -> None:
     async def body(front: Front, port: int) -> None:
-        status = encode_line(AskStatus())
+        status = encode_line(StatusRequest())
         assert (await asked(port, b"1", token=OWNER))[0] == 401
         assert (await asked(port, status, CONTROL))[0] == 401
         assert (await asked(port, b"{}", CONTROL, OWNER))[0] == 400

@@ -12,7 +12,7 @@ import pytest
 from hopsml import serving
 from hopsml.cluster.shared import processes
 from hopsml.errors import AlreadyServed, ArgumentError
-from hopsml.serving import ServingError, access, claims, places, submitter
+from hopsml.serving import ServingError, access, places, server_records, submitter
 from tests.serving.test_serving import Load, answered, until
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_a_serving_on_executors(project: Path, spark: None) -> None:
     finally:
         serving.stop("digits")
     assert serving.status("digits").state == "Stopped" and processes.has_ended(status.supervisor)
-    assert claims.read("digits", url) is None and not (project / "Serving" / "digits.private").exists()
+    assert server_records.read("digits", url) is None and not (project / "Serving" / "digits.private").exists()
 
 
 @pytest.mark.spark

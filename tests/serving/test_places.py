@@ -17,19 +17,19 @@ import numpy as np
 import pytest
 
 from hopsml import model
-from hopsml.serving.agent import PlaceBootstrap
-from hopsml.serving.door import Door
+from hopsml.serving.agent import AgentBootstrap
+from hopsml.serving.agent_server import AgentServer
 from hopsml.serving.front import Front, listening
 from hopsml.serving.limits import ServingLimits
 from hopsml.serving.messages import (
     AgentHello,
     AgentWelcome,
-    AskStatus,
     ChangeRoute,
-    Line,
+    JsonLinesConnection,
     LogSent,
     ServedVersion,
     ServingSettings,
+    StatusRequest,
 )
 from hopsml.serving.routes import Route
 from hopsml.serving.supervisor import Supervisor, bound
@@ -54,7 +54,7 @@ def versions() -> dict[int, ServedVersion]:
 class Agents:
     """Processes that hold a place each; one that ends is started again, as Spark does."""
 
-    def __init__(self, bootstrap: PlaceBootstrap) -> None:
+    def __init__(self, bootstrap: AgentBootstrap) -> None:
         self.bootstrap = msgspec.json.encode(bootstrap) + b"\n"
         self.processes: list[subprocess.Popen[bytes]] = []
 
@@ -79,12 +79,12 @@ class Agents:
 
 def test_a_stranger_at_the_door_is_refused_before_its_line_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be read into memory, from each of its connections."""
-    for name in ("hopsml.serving.door.HELLO_S", "hopsml.cluster.shared.acceptor.SHOW_S"):
+    for name in ("hopsml.serving.agent_server.HELLO_S", "hopsml.cluster.shared.acceptor.SHOW_S"):
         monkeypatch.setattr(name, 3600.0)
     settings = ServingSettings("m", "file:///p", "m", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
 
     async def sent(line: bytes) -> bytes:
-        door = Door(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
+        door = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
         async with door.open("127.0.0.1") as port:
             tls = client_tls(door.identity.certificate)
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
@@ -107,8 +107,8 @@ def test_a_stranger_at_the_door_is_refused_before_its_line_is_long(monkeypatch: 
 def test_a_message_may_be_longer_than_what_is_read_ahead() -> None:
     async def sent(text: str, most: int) -> object:
         ours, theirs = socket.socketpair()
-        one = Line(*await asyncio.open_connection(sock=ours), LogSent)
-        other = Line(*await asyncio.open_connection(sock=theirs), LogSent)
+        one = JsonLinesConnection(*await asyncio.open_connection(sock=ours), LogSent)
+        other = JsonLinesConnection(*await asyncio.open_connection(sock=theirs), LogSent)
         try:
             one.send(LogSent("here", text))
             return await asyncio.wait_for(other.receive(most), WAIT_S)
@@ -127,7 +127,7 @@ async def served(project: Path) -> AsyncIterator[tuple[Supervisor, Agents, int]]
     settings = ServingSettings(
         "digits", f"file://{project}", "digits", "127.0.0.1", 0, 2, False, ServingLimits(), Route(1, 1), versions()
     )
-    door = Door(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
+    door = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
     agents: Agents | None = None
     with bound("127.0.0.1", 0) as listener:
         listener.setblocking(False)
@@ -135,7 +135,7 @@ async def served(project: Path) -> AsyncIterator[tuple[Supervisor, Agents, int]]
         door.front = Front("digits", settings.limits, TOKEN, "o" * 20, supervisor.answer)
         try:
             async with door.open("127.0.0.1") as port, listening(door.front, listener):
-                agents = Agents(PlaceBootstrap("127.0.0.1", port, door.identity.certificate, "a" * 20))
+                agents = Agents(AgentBootstrap("127.0.0.1", port, door.identity.certificate, "a" * 20))
                 agents.more(), agents.more()
                 assert await asyncio.wait_for(supervisor.start(), 120) == ""
                 yield supervisor, agents, listener.getsockname()[1]
@@ -191,7 +191,7 @@ async def until_ready(supervisor: Supervisor, restarts: int) -> None:
 
 async def turned_away(agents: Agents) -> None:
     """Who does not bear the token gets no place."""
-    bootstrap = msgspec.json.decode(agents.bootstrap, type=PlaceBootstrap)
+    bootstrap = msgspec.json.decode(agents.bootstrap, type=AgentBootstrap)
     stranger = Agents(msgspec.structs.replace(bootstrap, token="b" * 20))
     try:
         process = stranger.more()
@@ -219,7 +219,7 @@ def test_no_request_fails_when_a_replica_or_its_place_is_lost_or_all_go_over_to_
             await asking.end()
             assert {status for status, _ in asking.answers} == {200}
             assert {value for _, value in asking.answers} <= {1.0, 2.0}
-            assert (await supervisor.answer(AskStatus())).restarts == 2
+            assert (await supervisor.answer(StatusRequest())).restarts == 2
 
     asyncio.run(whole())
     assert not list((project.parent / "machine" / "places").iterdir())  # nor of the agent that was killed

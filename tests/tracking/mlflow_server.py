@@ -39,7 +39,7 @@ class MlflowServer:
         }
         environment.pop("MLFLOW_TRACKING_URI", None)
         # It ends with this process, however that ends.
-        command = [sys.executable, "-m", "hopsml.airflow.leash", str(os.getpid())]
+        command = [sys.executable, "-m", "hopsml.airflow.parent_guard", str(os.getpid())]
         command += [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]

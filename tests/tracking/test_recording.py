@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from hopsml import delivery, experiment, tracking
+from hopsml import callbacks, experiment, tracking
 from hopsml.errors import WorkerFailed
-from hopsml.experiment import standing
+from hopsml.experiment import run_role
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import code, inputs
 from hopsml.tracking.recording import Recording
@@ -112,19 +112,19 @@ def test_neither_a_launch_nor_the_training_waits_for_the_record(
 def test_a_store_that_cannot_be_written_does_not_fail_the_run_and_is_told(
     store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = standing.claim
+    claim = run_role.claim
 
     def claim_and_bar(*arguments: Any, **named: Any) -> RunDir:
         directory = claim(*arguments, **named)
         Path(directory.code.removeprefix("file://")).write_text("a file where the folder should be")
         return directory
 
-    monkeypatch.setattr(standing, "claim", claim_and_bar)
+    monkeypatch.setattr(run_role, "claim", claim_and_bar)
     run = submit()
     assert run.result(WAIT_S).metrics["lr"] == 0.1
     problems = json.loads((folder_of(run) / "environment.json").read_text())["problems"]
     assert any("the function" in problem for problem in problems)
-    assert delivery.RECORDS.settle(WAIT_S)
+    assert callbacks.RECORDS.settle(WAIT_S)
     assert "is incomplete" in caplog.text
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import hopsml
-from hopsml.cluster.agent.commit_door import CommitDoor, FoundCommit, fetch
+from hopsml.cluster.agent.commit_server import CommitServer, FoundCommit, fetch
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.shared.commit_slots import Buffer, CommitSlots
 from hopsml.cluster.shared.protocol import CommitSource, Formation
@@ -253,7 +253,7 @@ def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
 
     async def scenario() -> None:
         held = FoundCommit(9, content, lambda: not overwritten)
-        door = CommitDoor(TOKEN, lambda step, or_newer: held if step == 9 or (or_newer and step < 9) else None)
+        door = CommitServer(TOKEN, lambda step, or_newer: held if step == 9 or (or_newer and step < 9) else None)
         await door.open("127.0.0.1")
         address, certificate = f"127.0.0.1:{door.port}", door.identity.certificate if door.identity else ""
         try:

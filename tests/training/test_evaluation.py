@@ -11,14 +11,25 @@ from hopsml.cluster.shared.spec import Evaluation, RunSpec
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
-from hopsml.training.evaluation import SILENT_S, Evaluator, Judgement, best_of, due, is_lost, stagnates, without_metric
+from hopsml.training.evaluation import (
+    SILENT_S,
+    CheckpointEvaluation,
+    Evaluator,
+    best_of,
+    due,
+    is_lost,
+    stagnates,
+    without_metric,
+)
 
 pytestmark = pytest.mark.fast
 
 
-def judged(*values: float | None) -> list[Judgement]:
+def judged(*values: float | None) -> list[CheckpointEvaluation]:
     return [
-        Judgement(10 * number, {} if value is None else {"metric": value}, problem="gone" if value is None else "")
+        CheckpointEvaluation(
+            10 * number, {} if value is None else {"metric": value}, problem="gone" if value is None else ""
+        )
         for number, value in enumerate(values, 1)
     ]
 
@@ -29,11 +40,14 @@ def test_each_once_in_either_order() -> None:
 
 
 def test_a_metric_that_nothing_has_is_named_with_those_that_there_are() -> None:
-    found = [Judgement(10, {"loss": 0.5, "accuracy": 0.25}), Judgement(20, {"loss": 0.25, "accuracy": float("nan")})]
+    found = [
+        CheckpointEvaluation(10, {"loss": 0.5, "accuracy": 0.25}),
+        CheckpointEvaluation(20, {"loss": 0.25, "accuracy": float("nan")}),
+    ]
     said = without_metric(found, Evaluation(run="r", patience=5))
     assert "named 'metric'" in said and "they have: accuracy, loss." in said and "say metric='accuracy'" in said
     assert "patience=5 ends nothing" in said and "patience" not in without_metric(found, Evaluation(run="r"))
-    assert "they have: nothing" in without_metric([Judgement(10)], Evaluation(run="r"))
+    assert "they have: nothing" in without_metric([CheckpointEvaluation(10)], Evaluation(run="r"))
     for metric in ("loss", "accuracy"):
         assert without_metric(found, Evaluation(run="r", metric=metric)) == ""
     said = without_metric(judged(float("nan")), Evaluation(run="r"))

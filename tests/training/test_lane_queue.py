@@ -13,17 +13,17 @@ from hopsml.training.trials.lane_queue import (
     LEAVE_S,
     MOST_WAITING,
     PER_SECOND,
-    Give,
+    AssignTrial,
+    ExitLane,
     KillRunner,
     LaneQueue,
-    Leave,
     LetRunnerGo,
     PrepareRunner,
+    RunnerRetired,
     RunnerState,
-    Say,
+    SendReport,
     StartRunner,
     Thinner,
-    Worn,
 )
 
 pytestmark = pytest.mark.fast
@@ -39,12 +39,12 @@ def ended(number: int, how: str = "finished") -> TrialEnded:
 
 def test_trials_follow_each_other_in_one_process():
     queue = LaneQueue()
-    assert queue.told(trial(0), 0.0) == [StartRunner(), Give(trial(0))]
-    assert queue.told(trial(1), 0.1) == [Give(trial(1))]  # ahead
-    assert queue.heard(TrialBegan(0, 0, pid=5), 0.1) == [Say(TrialBegan(0, 0, pid=5))]
-    assert queue.heard(ended(0), 0.2) == [Say(ended(0))]
-    assert queue.heard(ended(1), 0.3) == [Say(ended(1))]
-    assert queue.told(trial(2), 0.4) == [Give(trial(2))]
+    assert queue.told(trial(0), 0.0) == [StartRunner(), AssignTrial(trial(0))]
+    assert queue.told(trial(1), 0.1) == [AssignTrial(trial(1))]  # ahead
+    assert queue.heard(TrialBegan(0, 0, pid=5), 0.1) == [SendReport(TrialBegan(0, 0, pid=5))]
+    assert queue.heard(ended(0), 0.2) == [SendReport(ended(0))]
+    assert queue.heard(ended(1), 0.3) == [SendReport(ended(1))]
+    assert queue.told(trial(2), 0.4) == [AssignTrial(trial(2))]
 
 
 @pytest.mark.parametrize("how", ["failed", "worn", "isolated"])
@@ -53,18 +53,18 @@ def test_a_process_that_must_not_be_used_again_leaves_before_the_next_trial_begi
     queue.told(trial(0, isolated=how == "isolated"), 0.0)
     queue.told(trial(1), 0.0)
     if how == "worn":
-        assert queue.heard(Worn("threads"), 0.1) == []
+        assert queue.heard(RunnerRetired("threads"), 0.1) == []
     end = ended(0, "failed" if how == "failed" else "finished")
-    assert queue.heard(end, 0.1) == [Say(end)]
-    assert queue.gone("exit status 0", -1, 0.2) == [StartRunner(), Give(trial(1))]
+    assert queue.heard(end, 0.1) == [SendReport(end)]
+    assert queue.gone("exit status 0", -1, 0.2) == [StartRunner(), AssignTrial(trial(1))]
 
 
 def test_the_time_to_leave_begins_with_the_trials_end_however_late_that_is_read():
     queue = LaneQueue()
     queue.told(trial(0), 0.0)
-    queue.heard(Worn("threads"), 0.1)
+    queue.heard(RunnerRetired("threads"), 0.1)
     assert queue.tick(100.0) == []  # lane and runner may have stood still between the two messages
-    assert queue.heard(ended(0), 100.0) == [Say(ended(0))]
+    assert queue.heard(ended(0), 100.0) == [SendReport(ended(0))]
     assert queue.tick(100.0 + LEAVE_S - 0.01) == []
     assert queue.tick(100.0 + LEAVE_S) == [KillRunner()]
 
@@ -85,7 +85,7 @@ def test_a_trial_with_a_process_of_its_own_gets_a_fresh_one():
     assert queue.told(trial(1, isolated=True), 0.2) == [LetRunnerGo()]
     assert queue.gone("exit status 0", -1, 0.3) == [
         StartRunner(),
-        Give(trial(1, isolated=True)),
+        AssignTrial(trial(1, isolated=True)),
         PrepareRunner(),
     ]
 
@@ -95,18 +95,18 @@ def test_a_process_that_dies_is_the_end_of_its_trial_alone():
     queue.told(trial(0), 0.0)
     queue.told(trial(1), 0.0)
     end, *rest = queue.gone("killed by signal 11", 3, 0.5)
-    assert end == Say(TrialEnded(0, 0, "died", error="killed by signal 11", seconds=0.5, checkpoint_step=3))
-    assert rest == [StartRunner(), Give(trial(1))]
+    assert end == SendReport(TrialEnded(0, 0, "died", error="killed by signal 11", seconds=0.5, checkpoint_step=3))
+    assert rest == [StartRunner(), AssignTrial(trial(1))]
 
 
 @pytest.mark.parametrize(("how", "outcome"), [("stop", "stopped"), ("pause", "paused")])
 def test_a_deadline_is_kept_by_force_and_counts_as_what_was_asked(how: str, outcome: str):
     queue, message = LaneQueue(), EndTrial(0, 0, how=how, deadline_s=2.0)
     queue.told(trial(0), 0.0)
-    assert queue.told(message, 1.0) == [Give(message)]
+    assert queue.told(message, 1.0) == [AssignTrial(message)]
     assert queue.tick(2.9) == [] and queue.tick(3.0) == [KillRunner()]
     (say,) = queue.gone("killed by signal 9", 7, 3.1)
-    assert isinstance(say, Say) and isinstance(say.message, TrialEnded)
+    assert isinstance(say, SendReport) and isinstance(say.message, TrialEnded)
     assert say.message.how == outcome and "did not end within 2 s" in say.message.error
     assert say.message.checkpoint_step == 7
 
@@ -116,19 +116,19 @@ def test_a_process_that_dies_before_its_deadline_has_died():
     queue.told(trial(0), 0.0)
     queue.told(EndTrial(0, 0, how="stop"), 1.0)
     (say,) = queue.gone("killed by signal 11", -1, 1.1)
-    assert isinstance(say, Say) and isinstance(say.message, TrialEnded) and say.message.how == "died"
+    assert isinstance(say, SendReport) and isinstance(say.message, TrialEnded) and say.message.how == "died"
 
 
 def test_what_waits_is_withdrawn_and_what_has_begun_is_not():
     queue = LaneQueue()
     for number in range(3):
         queue.told(trial(number), 0.0)
-    assert queue.told(EndTrial(2, 0, how="withdraw"), 0.1) == [Say(TrialEnded(2, 0, "withdrawn"))]
-    assert queue.told(EndTrial(1, 0, how="stop"), 0.1) == [Give(EndTrial(1, 0, how="stop"))]  # the runner knows
+    assert queue.told(EndTrial(2, 0, how="withdraw"), 0.1) == [SendReport(TrialEnded(2, 0, "withdrawn"))]
+    assert queue.told(EndTrial(1, 0, how="stop"), 0.1) == [AssignTrial(EndTrial(1, 0, how="stop"))]  # the runner knows
     assert queue.told(EndTrial(0, 0, how="withdraw"), 0.1) == []
     assert queue.told(EndTrial(9, 0, how="stop"), 0.1) == []
-    assert queue.heard(ended(0), 0.2) == [Say(ended(0))]
-    assert queue.heard(ended(1, "withdrawn"), 0.2) == [Say(ended(1, "withdrawn"))]
+    assert queue.heard(ended(0), 0.2) == [SendReport(ended(0))]
+    assert queue.heard(ended(1, "withdrawn"), 0.2) == [SendReport(ended(1, "withdrawn"))]
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -139,8 +139,8 @@ def test_what_a_process_that_dies_had_been_given_ahead_has_not_begun(told: bool)
     if told:
         queue.told(EndTrial(1, 0, how="withdraw"), 0.1)
     died, *rest = queue.gone("killed by signal 11", -1, 0.5)
-    assert isinstance(died, Say)
-    assert rest == ([Say(ended(1, "withdrawn"))] if told else [StartRunner(), Give(trial(1))])
+    assert isinstance(died, SendReport)
+    assert rest == ([SendReport(ended(1, "withdrawn"))] if told else [StartRunner(), AssignTrial(trial(1))])
 
 
 def test_a_deadline_for_what_was_given_ahead_counts_from_its_beginning():
@@ -158,11 +158,11 @@ def test_after_the_last_word_what_runs_is_finished_and_nothing_is_begun():
     queue.told(trial(0), 0.0)
     queue.told(trial(1), 0.0)
     withdraw = EndTrial(1, 0, how="withdraw")
-    assert queue.closed(0.1) == [Give(withdraw)]
-    assert queue.heard(ended(0), 0.2) == [Say(ended(0))]
-    assert queue.heard(ended(1, "withdrawn"), 0.2) == [Say(ended(1, "withdrawn")), LetRunnerGo()]
-    assert queue.gone("exit status 0", -1, 0.3) == [Leave()]
-    assert LaneQueue().closed(0.0) == [Leave()]
+    assert queue.closed(0.1) == [AssignTrial(withdraw)]
+    assert queue.heard(ended(0), 0.2) == [SendReport(ended(0))]
+    assert queue.heard(ended(1, "withdrawn"), 0.2) == [SendReport(ended(1, "withdrawn")), LetRunnerGo()]
+    assert queue.gone("exit status 0", -1, 0.3) == [ExitLane()]
+    assert LaneQueue().closed(0.0) == [ExitLane()]
 
 
 EVENTS = st.lists(
@@ -192,12 +192,12 @@ def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: lis
                 case StartRunner():
                     assert runner is None
                     runner, spent = [], False
-                case Give(RunTrial() as given):
+                case AssignTrial(RunTrial() as given):
                     assert runner is not None and not spent and (not given.isolated or not runner)
                     assert not [one for one in runner if one.number not in told][1:], "more than one ahead"
                     runner.append(given)
                     spent = given.isolated
-                case Say(TrialEnded() as end):
+                case SendReport(TrialEnded() as end):
                     assert end.number not in told
                     told.append(end.number)
                 case LetRunnerGo() | KillRunner():
@@ -221,7 +221,7 @@ def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: lis
             die()
         elif what == "worn" and queue.current is not None:
             spent = True
-            carry_out(queue.heard(Worn("threads"), now))
+            carry_out(queue.heard(RunnerRetired("threads"), now))
         elif what in ("end", "fail") and queue.current is not None:
             spent = spent or what == "fail"
             carry_out(queue.heard(ended(queue.current.number, "failed" if what == "fail" else "finished"), now))

@@ -12,7 +12,7 @@ import pytest
 
 import hopsml
 from hopsml.cluster.worker import context as contexts
-from hopsml.cluster.worker.context import MendPort, WorkerContext
+from hopsml.cluster.worker.context import ReconfigurationPort, WorkerContext
 from hopsml.training import collective
 from hopsml.training.tensorflow import callback_state, file_exchange, fits
 
@@ -25,7 +25,7 @@ def said(tmp_path: Path) -> Iterator[list[Any]]:
     told: list[Any] = []
     folders: dict[str, Any] = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), tmp_path)
     facts: dict[str, Any] = {"run_id": "app_1", "generation": 1, "rank": 2, "world_size": 3, "local_rank": 0}
-    port = MendPort(lambda seconds: None, lambda: True, lambda *what: told.append(what))
+    port = ReconfigurationPort(lambda seconds: None, lambda: True, lambda *what: told.append(what))
     contexts.set_current(WorkerContext(**facts, role="worker", run_url="", mends=port, **folders))
     yield told
     contexts.set_current(None)

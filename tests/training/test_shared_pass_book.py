@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.training.torch.pass_book import PassBook
+from hopsml.training.torch.seen_rows import SeenRows
 from tests.training.test_pass_book import of
 
 pytestmark = pytest.mark.local
@@ -26,20 +26,20 @@ def in_a_fork(function: Any) -> int:
 
 
 def test_a_forked_process_counts_on_and_its_parent_behind_it() -> None:
-    book = PassBook()
+    book = SeenRows()
     assert book.begin(None) == 0
     assert in_a_fork(lambda: book.begin(of(7, 0))) == 1
     assert in_a_fork(lambda: book.begin(of(7, 1))) == 1
     assert book.begin(None) == 2
 
 
-def put(book: PassBook, answers: Any) -> None:
+def put(book: SeenRows, answers: Any) -> None:
     answers.put(book.begin(of(7, 0)))
 
 
 def test_a_process_that_is_started_counts_on() -> None:
     context = multiprocessing.get_context("spawn")
-    book, answers = PassBook(4), context.Queue()
+    book, answers = SeenRows(4), context.Queue()
     process = context.Process(target=put, args=(book, answers))
     process.start()
     assert answers.get(timeout=60) == 4
@@ -50,14 +50,14 @@ def test_a_process_that_is_started_counts_on() -> None:
 
 
 def test_a_copy_goes_on_by_itself() -> None:
-    book = PassBook()
+    book = SeenRows()
     book.begin(None)
     other = copy.deepcopy(book)
     assert [other.begin(None), other.begin(None), book.begin(None)] == [1, 2, 1]
 
 
 def test_threads_of_one_process_get_numbers_of_their_own() -> None:
-    book, found = PassBook(), list[int]()
+    book, found = SeenRows(), list[int]()
     threads = [threading.Thread(target=lambda: found.extend(book.begin(None) for _ in range(50))) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -68,7 +68,7 @@ def test_threads_of_one_process_get_numbers_of_their_own() -> None:
 
 def test_its_memory_goes_with_it() -> None:
     before = set(os.listdir("/proc/self/fd"))
-    book = PassBook()
+    book = SeenRows()
     book.begin(None)
     del book
     assert set(os.listdir("/proc/self/fd")) == before

@@ -19,7 +19,7 @@ from hopsml.cluster.shared.tls import make_key_pair, server_context
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, file_of
 from hopsml.training.data.stage import StageServer
 from hopsml.training.data.stage_client import CERTIFIED, StageClient
-from hopsml.training.data.stage_door import StageDoor
+from hopsml.training.data.stage_endpoint import StageEndpoint
 from hopsml.training.data.stage_folder import StageFolder
 from tests import small_disk
 from tests.cluster.simulated import client_tls
@@ -178,7 +178,7 @@ def test_idle_connections_keep_no_task_out_of_the_stage(tmp_path: Path, monkeypa
     (tmp_path / "stage").mkdir()
     certificate, key = make_key_pair(CERTIFIED)
     folder, listening = StageFolder(tmp_path / "stage"), socket.create_server(("127.0.0.1", 0))
-    door = StageDoor(listening, server_context(certificate, key), TOKEN, folder)
+    door = StageEndpoint(listening, server_context(certificate, key), TOKEN, folder)
     door.serve()
     before = threading.active_count()
     with ExitStack() as idle:

@@ -16,9 +16,9 @@ from hopsml.errors import TrialStopped
 from hopsml.search import messages
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialReported
 from hopsml.training.trials import trial_reports
-from hopsml.training.trials.lane_queue import FromRunner, Give, LaneQueue
+from hopsml.training.trials.lane_queue import AssignTrial, FromRunner, LaneQueue
 from hopsml.training.trials.runner_channel import Channel
-from hopsml.training.trials.trial_reports import Reporter
+from hopsml.training.trials.trial_reports import TrialReporter
 
 pytestmark = pytest.mark.fast
 LONG_S = 60.0
@@ -75,7 +75,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 def test_a_trial_that_is_to_end_ends_at_the_report_that_decided_it(lane: LaneEnd) -> None:
     lane.answer = lambda report: EndTrial(7, 1, "stop") if report.step == 2 else GoOn(7, 1, report.step)
-    reporter = Reporter(run_trial(), lane.channel)
+    reporter = TrialReporter(run_trial(), lane.channel)
     reporter.broadcast(0.1)
     reporter.broadcast(0.2)
     with pytest.raises(TrialStopped):
@@ -87,7 +87,7 @@ def test_a_trial_that_is_to_end_ends_at_the_report_that_decided_it(lane: LaneEnd
 def test_an_answer_to_another_report_is_none(lane: LaneEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     lane.answer = lambda report: GoOn(7, 1, report.step - 1)
     monkeypatch.setattr(trial_reports, "MOST_WAIT_S", 0.01)
-    reporter = Reporter(run_trial(), lane.channel)
+    reporter = TrialReporter(run_trial(), lane.channel)
     for _ in range(trial_reports.MOST_UNANSWERED + 2):
         reporter.broadcast(0.1)
     reporter.broadcast(0.2, step=90)
@@ -100,7 +100,7 @@ def test_a_report_waits_for_a_share_of_the_time_since_the_one_before_and_only_wh
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(trial_reports.time, "monotonic", lambda: now[0])
-    reporter, unjudged = Reporter(run_trial(), lane.channel), Reporter(run_trial(judged=False), lane.channel)
+    reporter, unjudged = TrialReporter(run_trial(), lane.channel), TrialReporter(run_trial(judged=False), lane.channel)
     for passed_s, expected_s in ((0.01, 0.0), (0.03, 0.003), (0.5, 0.05), (5.0, 0.1)):
         now[0] = 100.0 + passed_s
         assert reporter._patience_s() == pytest.approx(expected_s)
@@ -112,14 +112,14 @@ def test_a_lane_that_is_gone_keeps_nobody_waiting() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.shutdown(socket.SHUT_WR)
-        Reporter(run_trial(), Channel(theirs)).broadcast(0.1)  # returns
+        TrialReporter(run_trial(), Channel(theirs)).broadcast(0.1)  # returns
 
 
 def test_the_lane_passes_an_answer_on_to_the_trial_that_runs() -> None:
     queue, later = LaneQueue(), RunTrial(8, 0, trial_id="t8", config=b"", isolated=True)
     queue.told(run_trial(), 0.0)
     queue.told(later, 0.0)
-    assert queue.told(GoOn(7, 1, 3), 1.0) == [Give(GoOn(7, 1, 3))]
+    assert queue.told(GoOn(7, 1, 3), 1.0) == [AssignTrial(GoOn(7, 1, 3))]
     assert queue.told(GoOn(8, 0, 3), 1.0) == queue.told(GoOn(7, 0, 3), 1.0) == []
 
 
@@ -127,7 +127,7 @@ def test_the_newest_report_is_the_last_of_the_history_however_many_there_were(
     lane: LaneEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_reports, "MOST_HISTORY", 3)
-    reporter = Reporter(run_trial(judged=False), lane.channel)
+    reporter = TrialReporter(run_trial(judged=False), lane.channel)
     for value in range(6):
         reporter.broadcast(float(value))
     assert reporter.history == [(0, 0.0), (1, 1.0), (5, 5.0)]

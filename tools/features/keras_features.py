@@ -25,7 +25,7 @@ def launch(play: Callable[..., Any], args: dict[str, Any], workers: int, impleme
     ).value
 
 
-# ------------------------------------------------------------------------------------------ what trainings are made of
+# ------------------------------------------------------------------------------------------ parts of trainings
 
 
 @functools.cache
@@ -115,7 +115,7 @@ def _fit(
     compiled: dict[str, Any] | None = None,
     **options: Any,
 ) -> Values:
-    """Train by ``fit``, two epochs unless ``options`` say otherwise; return weights, history and number of updates."""
+    """Train by ``fit``, two epochs unless ``options`` set their number; return weights, history and number of updates."""
     model = _compiled(build, optimizer or _sgd(), loss, **(compiled or {}))
     return _fitted(model, data(), **options)
 
@@ -393,7 +393,7 @@ def _on_batches() -> Values:
     return {"weights": _weights(model)}
 
 
-# ------------------------------------------------------------------------------------------ steps of one's own
+# ------------------------------------------------------------------------------------------ custom steps
 
 
 def _own_step() -> Any:
@@ -835,7 +835,7 @@ def _accumulation() -> Iterator[Feature]:
             "averages of weights",
             _fits(optimizer=_sgd(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)),
         ),
-        "apply_gradients in tf.cond": ("steps of one's own", _applied_in_condition),
+        "apply_gradients in tf.cond": ("custom steps", _applied_in_condition),
     }
     for name, (group, run) in plays.items():
         yield Feature(name, group, run, **of_hopsml)
@@ -963,10 +963,10 @@ def _models() -> Iterator[Feature]:
         "run_eagerly": _fits(compiled={"run_eagerly": True}),
     }
     for name, run in steps.items():
-        yield Feature(name, "steps of one's own", run)
+        yield Feature(name, "custom steps", run)
     compiled = _fits(compiled={"jit_compile": True})
     yield Feature(
-        "jit_compile", "steps of one's own", compiled, "refused", "leave jit_compile out", implementations=("hopsml",)
+        "jit_compile", "custom steps", compiled, "refused", "leave jit_compile out", implementations=("hopsml",)
     )
 
 
@@ -1010,7 +1010,7 @@ def _others() -> Iterator[Feature]:
             lambda m: m.R2Score(), lambda m: m.RootMeanSquaredError(), lambda m: m.MeanAbsoluteError(),
             build=_dense, loss="mse",
         ),
-        "a metric of one's own": _own_metric,
+        "a custom metric": _own_metric,
     }  # fmt: skip
     for name, run in metrics.items():
         yield Feature(name, "metrics", run)

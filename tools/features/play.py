@@ -1,4 +1,4 @@
-"""Runs a framework's cases in a worker, so that all ranks continue together if a case raises on any of them."""
+"""Execution of a framework's cases in a worker, so that all ranks continue together if a case raises on any of them."""
 
 from __future__ import annotations
 

@@ -175,13 +175,13 @@ def page(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-_HEAD = """# Features that train alike with one process and with several
+_HEAD = """# Supported features of Keras and PyTorch
 
-`make features` plays each of these small trainings in one process and in a group of two or three workers with the same
+`make features` runs each of these small trainings in one process and in a group of two or three workers with the same
 global batch, and compares weights, losses and counts. *Supported*: they are equal within the rounding of sums in another
-order. *Refused*: every worker raises the error in the last column. *Differs by design*: one process and several are not the
-same by the framework's own design, and the last column says how. Columns are what the workers reduce by. `make features`
-writes this page.
+order. *Refused*: every worker raises the error in the last column. *Differs by design*: one process and several differ
+by the framework's design, described in the last column. The columns are the collectives with which the workers reduce.
+`make features` writes this page.
 """
 
 

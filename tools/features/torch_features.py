@@ -30,7 +30,7 @@ def begin() -> None:
     """Do nothing: torch needs no preparation before the first case."""
 
 
-# ---------------------------------------------------------------------------------------- what trainings are made of
+# ---------------------------------------------------------------------------------------- parts of trainings
 
 
 def _share(batch: Any) -> Any:
@@ -576,7 +576,7 @@ FEATURES = [
     Feature("LBFGS with a closure", "optimizers", _lbfgs, relative=1e-3, absolute=1e-3),
     Feature("LARS of hopsml", "optimizers", _case(_trained, _layerwise("LARS"))),
     Feature("LAMB of hopsml", "optimizers", _case(_trained, _layerwise("LAMB"))),
-    Feature("groups of parameters with rates of their own", "optimizers", _case(_trained, _groups)),
+    Feature("groups of parameters with separate rates", "optimizers", _case(_trained, _groups)),
     Feature("an optimizer for each part of a model", "optimizers", _several_optimizers),
     Feature("SGD, three workers", "optimizers", _case(_trained, _sgd), workers=3),
     Feature("clip_grad_norm_", "clipping", _case(_trained, _sgd, before_step=_clip("clip_grad_norm_", 0.3))),
@@ -703,7 +703,7 @@ FEATURES = [
         "changes after prepare",
         _prepared_again,
         expected="by design",
-        reason="each process draws the head anew; prepare gives all of them rank 0's",
+        reason="each process initializes the head randomly; prepare sends rank 0's to all",
     ),
     Feature(
         "a new head, not prepared again",

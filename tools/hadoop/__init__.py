@@ -1,4 +1,4 @@
-"""A real HDFS and YARN on this machine: every daemon a process of its own, from Maven artifacts.
+"""HDFS and YARN on this machine: every daemon is a separate process, from Maven artifacts.
 
-``python -m tools.hadoop start`` for a person; ``tools.hadoop.cluster.Cluster`` for tests and demos.
+``python -m tools.hadoop start`` is the command line; tests and demos use ``tools.hadoop.cluster.Cluster``.
 """

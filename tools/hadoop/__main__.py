@@ -1,4 +1,4 @@
-"""The command line: python -m tools.hadoop start|stop|status|..."""
+"""Command line of the local Hadoop cluster: python -m tools.hadoop start|stop|status|..."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.hadoop.settings import Shape
 
 
 def start(cluster: Cluster, args: argparse.Namespace) -> str:
-    """Fetch the jars, start every daemon, wait until all are ready."""
+    """Fetch the jars, start every daemon, wait until all are ready; return the addresses."""
     jars = Path(args.jars) if args.jars else ensure_jars()
     began = time.monotonic()
     cluster.start(jars, shape_of(args))
@@ -28,14 +28,14 @@ def start(cluster: Cluster, args: argparse.Namespace) -> str:
 
 
 def stop(cluster: Cluster, args: argparse.Namespace) -> str:
-    """End every daemon and container."""
+    """End every daemon and container; return the duration as text."""
     began = time.monotonic()
     cluster.stop(now=args.now, remove=args.remove)
     return f"stopped after {time.monotonic() - began:.1f} s"
 
 
 def status(cluster: Cluster, args: argparse.Namespace) -> str:
-    """One line a daemon, then the ResourceManager's nodes."""
+    """Return a line for each daemon, then the ResourceManager's nodes."""
     rows = []
     for name in cluster.names():
         how = "frozen" if cluster.frozen(name) else "alive" if cluster.alive(name) else "dead"
@@ -50,12 +50,12 @@ def status(cluster: Cluster, args: argparse.Namespace) -> str:
 
 
 def applications(cluster: Cluster, args: argparse.Namespace) -> str:
-    """One line an application."""
+    """Return a line for each application."""
     return "\n".join(f"{app['id']} {app['state']} {app['finalStatus']} {app['name']}" for app in cluster.applications())
 
 
 def application(cluster: Cluster, args: argparse.Namespace) -> str:
-    """State of one application, or its end."""
+    """Return the state or the logs of an application, or end it."""
     if args.what == "kill":
         cluster.kill_application(args.app_id)
         return cluster.wait_application(args.app_id).state
@@ -66,7 +66,7 @@ def application(cluster: Cluster, args: argparse.Namespace) -> str:
 
 
 def kill(cluster: Cluster, args: argparse.Namespace) -> str:
-    """Signal one daemon."""
+    """Send a signal to a daemon; HadoopError for an unknown signal."""
     number = getattr(signal, f"SIG{args.signal.upper().removeprefix('SIG')}", None)
     if number is None:
         raise HadoopError(f"--signal {args.signal}: no such signal; for instance KILL, STOP, CONT, TERM")
@@ -75,34 +75,34 @@ def kill(cluster: Cluster, args: argparse.Namespace) -> str:
 
 
 def revive(cluster: Cluster, args: argparse.Namespace) -> str:
-    """Bring daemons back."""
+    """Restart or continue daemons, and wait until they are ready."""
     cluster.revive(*args.names)
     return f"{' '.join(args.names)}: ready"
 
 
 def add_nodemanager(cluster: Cluster, args: argparse.Namespace) -> str:
-    """One more node."""
+    """Start one more NodeManager, and return its name."""
     return f"{cluster.add_nodemanager()}: running"
 
 
 def decommission(cluster: Cluster, args: argparse.Namespace) -> str:
-    """Take one node out of service gracefully."""
+    """Decommission a NodeManager gracefully."""
     cluster.decommission(args.name, args.timeout_s)
     return f"{args.name}: no new containers; out of service after at most {args.timeout_s} s"
 
 
 def dfsadmin(cluster: Cluster, args: argparse.Namespace) -> str:
-    """`hdfs dfsadmin`."""
+    """Run `hdfs dfsadmin` and return its output."""
     return cluster.dfsadmin(*args.arguments).rstrip()
 
 
 def rmadmin(cluster: Cluster, args: argparse.Namespace) -> str:
-    """`yarn rmadmin`."""
+    """Run `yarn rmadmin` and return its output."""
     return cluster.rmadmin(*args.arguments).rstrip()
 
 
 def parser() -> argparse.ArgumentParser:
-    """All verbs and their options."""
+    """Return the parser of all verbs and their options."""
     top = argparse.ArgumentParser(prog="python -m tools.hadoop", description="A real HDFS and YARN on this machine.")
     top.add_argument("--home", type=Path, default=DEFAULT_HOME, help="the cluster's folder (default %(default)s)")
     verbs = top.add_subparsers(dest="verb", required=True)
@@ -124,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     leaving.add_argument("name")
     leaving.add_argument("--timeout-s", type=int, default=60)
     for name in ("dfsadmin", "rmadmin"):
-        # their own options begin with a dash, and none of them is ours
+        # options of these tools begin with a dash, and must not be parsed here
         verbs.add_parser(name, prefix_chars="\0", add_help=False).add_argument("arguments", nargs="*")
     return top
 
@@ -150,7 +150,7 @@ VERBS = {
 
 
 def main() -> int:
-    """Run one verb; errors of the cluster become one message and exit status 1."""
+    """Run the verb of the command line; errors of the cluster become one message and exit status 1."""
     args = parser().parse_args()
     try:
         said = VERBS[args.verb](Cluster(args.home), args)

@@ -1,11 +1,11 @@
-"""One Hadoop cluster in one folder: its verbs.
+"""Hadoop cluster in one folder, with its operations.
 
     cluster = Cluster(home)
     cluster.start(ensure_jars(), Shape(nodemanagers=2, gpus=2), guarded=True)
     cluster.kill("dn1"); cluster.revive("dn1"); cluster.add_nodemanager()
     cluster.stop(remove=True)
 
-``state.json`` in the folder holds ports and pids, so that another process can go on with the same cluster.
+``state.json`` in the folder contains ports and pids, so that another process can use the same cluster.
 Daemons are called nn, dn1, dn2 ..., rm (and rm2), nm1, nm2 ...
 """
 
@@ -37,63 +37,63 @@ TOOL_TIMEOUT_S = 60.0
 
 
 class Cluster:
-    """The cluster whose files are in ``home``; it need not run yet."""
+    """Hadoop cluster with its files in ``home``; it need not run yet."""
 
     def __init__(self, home: Path = DEFAULT_HOME) -> None:
         self.home = Path(home).absolute()
         self._file = self.home / "state.json"
         self._state = State.read(self._file)
-        self._children: dict[str, subprocess.Popen[bytes]] = {}  # daemons that this very process launched
+        self._children: dict[str, subprocess.Popen[bytes]] = {}  # daemons that this process launched
         self._guard: Guard | None = None
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ properties
 
     @property
     def state(self) -> State:
-        """Ports, pids and shape; HadoopError when no cluster runs here."""
+        """Ports, pids and shape; HadoopError if no cluster runs in the folder."""
         if self._state is None:
             raise HadoopError(f"no cluster in {self.home}; start one first (make hadoop-up)")
         return self._state
 
     @property
     def started(self) -> bool:
-        """Whether the folder holds a cluster that was started and not stopped."""
+        """True if the folder contains a cluster that was started and not stopped."""
         return self._state is not None
 
     @property
     def conf_dir(self) -> Path:
-        """What a client's HADOOP_CONF_DIR must be."""
+        """Folder for HADOOP_CONF_DIR of a client."""
         return self.home / "client" / "conf"
 
     @property
     def namenode_url(self) -> str:
-        """``hdfs://HOST:PORT``."""
+        """URL of the NameNode: ``hdfs://HOST:PORT``."""
         return f"hdfs://{LOOPBACK}:{self.state.ports['nn']['rpc']}"
 
     @property
     def webhdfs_url(self) -> str:
-        """``webhdfs://HOST:PORT``."""
+        """URL of WebHDFS: ``webhdfs://HOST:PORT``."""
         return f"webhdfs://{LOOPBACK}:{self.state.ports['nn']['http']}"
 
     @property
     def resource_manager(self) -> ResourceManager:
-        """The REST API of the ResourceManager, the first that lives where there are two: it redirects to the active one."""
+        """REST API of the ResourceManager; of two that of the first living one, which redirects to the active one."""
         managers = self.names("rm")
         name = next(filter(self.alive, managers), managers[0])
         return ResourceManager(f"http://{LOOPBACK}:{self.state.ports[name]['http']}")
 
     def names(self, of_kind: str = "") -> list[str]:
-        """Names of the daemons, alive or not; of one kind where given (``dn``, ``nm`` ...)."""
+        """Return the names of the daemons, alive or not; only those of a kind (``dn``, ``nm`` ...) if given."""
         return sorted(name for name in self.state.ports if name.startswith(of_kind))
 
     def alive(self, name: str) -> bool:
-        """Whether the daemon's process runs; a frozen one does."""
+        """Return True if the daemon's process exists; a frozen one does."""
         if child := self._children.get(name):
             return child.poll() is None
         return daemons.running(self.home, name, self.state.pids.get(name, 0))
 
     def frozen(self, name: str) -> bool:
-        """Whether the daemon was stopped by SIGSTOP."""
+        """Return True if the daemon was stopped by SIGSTOP."""
         return self.alive(name) and daemons.frozen(self.state.pids[name])
 
     # ------------------------------------------------------------------ start and stop
@@ -101,10 +101,13 @@ class Cluster:
     def start(self, jars: Path, shape: Shape = DEFAULT_SHAPE, *, guarded: bool = False) -> None:
         """Format a new HDFS, start every daemon and wait until all of them are ready.
 
-        ``guarded``: the whole cluster, its folder included, goes when this process ends, even by kill -9.
+        Args:
+            jars: folder of Hadoop's jars.
+            shape: size of the cluster.
+            guarded: True to end the whole cluster and delete its folder when this process ends, even by kill -9.
 
-        Raises HadoopError when one runs here already, or when a daemon does not come up; then nothing is
-        left running.
+        Raises:
+            HadoopError: a cluster runs in the folder already, or a daemon did not start; then none is left running.
         """
         self.home.mkdir(parents=True, exist_ok=True)
         with exclusive(self.home / "lock"):
@@ -123,7 +126,7 @@ class Cluster:
         if self._state and any(map(self.alive, self.names())):
             raise HadoopError(f"a cluster runs in {self.home} already; stop it first (make hadoop-down)")
         for stale in ("nn", "rm", *(f"{path.name}" for path in self.home.glob("[dnr][nm][0-9]*"))):
-            shutil.rmtree(self.home / stale, ignore_errors=True)  # of a cluster that a reboot ended
+            shutil.rmtree(self.home / stale, ignore_errors=True)  # left by a cluster that a reboot ended
 
     def _bring_up(self) -> None:
         shape = self.state.shape
@@ -135,7 +138,7 @@ class Cluster:
         (self.home / "exclude").write_text("")
         for name in ("client", "nn"):
             self._write_conf(name)
-        for name in managers:  # beside the format, which takes 3 s of its own
+        for name in managers:  # in parallel with the format, which takes 3 s
             self._launch(name)
         self._format()
         for name in ("nn", *data, *work):
@@ -154,10 +157,12 @@ class Cluster:
             raise HadoopError(f"the NameNode could not be formatted: {done.stderr[-2000:]}")
 
     def stop(self, *, now: bool = False, remove: bool = False, timeout_s: float = 15) -> None:
-        """End every daemon and every container; nothing happens when no cluster runs.
+        """End every daemon and every container; do nothing if no cluster runs.
 
-        ``now`` uses SIGKILL at once; otherwise a daemon has ``timeout_s`` seconds for its own end.
-        ``remove`` deletes the folder too.
+        Args:
+            now: True to use SIGKILL at once.
+            remove: True to delete the folder, too.
+            timeout_s: seconds for each group of daemons to end after SIGTERM.
         """
         if self._state and not now:
             for group in ("nm", "rm", "dn", "nn"):
@@ -187,14 +192,17 @@ class Cluster:
     # ------------------------------------------------------------------ single daemons
 
     def send(self, name: str, signal_number: int) -> None:
-        """Send a signal to a daemon; nothing happens when it is dead."""
+        """Send a signal to a daemon; do nothing if it has ended."""
         if self.alive(name):
             daemons.send(self.state.pids[name], signal_number)
 
     def kill(self, name: str, signal_number: int = signal.SIGKILL, containers: bool = False) -> None:
-        """Signal a daemon, as trouble would; when this returns it is gone (SIGKILL) or frozen (SIGSTOP).
+        """Send a signal to a daemon, and wait until it has ended (SIGKILL) or is frozen (SIGSTOP).
 
-        ``containers``: the containers of a NodeManager go too, as in a power cut; otherwise they live on.
+        Args:
+            name: the daemon's name.
+            signal_number: the signal.
+            containers: True to kill the containers of a NodeManager too, as in a power failure; by default they continue.
         """
         self._known(name)
         self.send(name, signal_number)
@@ -206,7 +214,7 @@ class Cluster:
             self._kill_containers(name)
 
     def revive(self, *names: str) -> None:
-        """Bring killed or frozen daemons back, at the same ports with the same folders, and wait for them."""
+        """Restart killed and continue frozen daemons with the same ports and folders, and wait until they are ready."""
         since_ms = dict.fromkeys(names, 0.0)
         for name in names:
             self._known(name)
@@ -214,25 +222,25 @@ class Cluster:
                 self.send(name, signal.SIGCONT)
             elif not self.alive(name):
                 if kind(name) == "nm":
-                    self._kill_containers(name)  # of the life before
+                    self._kill_containers(name)  # of the previous process
                 since_ms[name] = time.time() * 1000
                 self._launch(name)
         for name in sorted(names, key=_order):
             self._wait_for(name, since_ms[name])
         if {"nn", "rm"} & set(names):
-            self.wait_ready(partly=True)  # the others have to register with it again
+            self.wait_ready(partly=True)  # the others must register with it again
 
     def fail_over(self, to: str) -> None:
-        """Make a ResourceManager of two the active one; the other one is dead, or on standby."""
+        """Make one of two ResourceManagers active; the other one is dead, or on standby."""
 
-        def done() -> bool:  # not before it listens
-            self.rmadmin("-transitionToActive", "--forceactive", to)  # the other one is not asked, which may be dead
+        def done() -> bool:  # fails until it listens
+            self.rmadmin("-transitionToActive", "--forceactive", to)  # the other one may be dead
             return True
 
         daemons.wait_until(f"{to} to be active", done, READY_TIMEOUT_S)
 
     def add_nodemanager(self, *, wait: bool = True) -> str:
-        """Start one more NodeManager; returns its name once it is RUNNING, or at once."""
+        """Start one more NodeManager, and return its name once it is RUNNING, or at once without ``wait``."""
         name = f"nm{1 + max((int(known[2:]) for known in self.names('nm')), default=0)}"
         self._reserve_ports(name)
         since_ms = time.time() * 1000
@@ -242,7 +250,7 @@ class Cluster:
         return name
 
     def remove_nodemanager(self, name: str) -> None:
-        """End a NodeManager and its containers in order, and forget it."""
+        """End a NodeManager and its containers gracefully, and remove it from the state."""
         self._known(name)
         self._terminate([name], 15)
         self._kill_containers(name)
@@ -253,10 +261,10 @@ class Cluster:
         self.state.write(self._file)
 
     def decommission(self, name: str, timeout_s: int = 60) -> None:
-        """Take a NodeManager out of service gracefully; returns when the ResourceManager has been told.
+        """Decommission a NodeManager gracefully; return when the ResourceManager was notified.
 
-        It gets no new containers, is DECOMMISSIONED when its applications are over or after ``timeout_s``
-        seconds, and then ends by itself.
+        It gets no new containers, is DECOMMISSIONED when its applications have ended or after ``timeout_s``
+        seconds, and then ends.
         """
         self._known(name)
         with (self.home / "exclude").open("a") as exclude:
@@ -264,14 +272,14 @@ class Cluster:
         self.rmadmin("-refreshNodes", "-g", str(timeout_s), "-server")
 
     def recommission(self, *names: str) -> None:
-        """Let decommissioned NodeManagers back in, all where none is named; one that has ended needs ``revive`` as well."""
+        """Recommission NodeManagers, all if none is named; one that has ended also needs ``revive``."""
         exclude = self.home / "exclude"
         kept = [each for each in exclude.read_text().split() if names and each not in map(host, names)]
         exclude.write_text("".join(f"{each}\n" for each in kept))
         self.rmadmin("-refreshNodes")
 
     def wait_no_containers(self, name: str, timeout_s: float = 30) -> None:
-        """Wait until nothing runs in a NodeManager's containers."""
+        """Wait until all processes in a NodeManager's containers have ended."""
         what = f"the end of all containers of {name}"
         daemons.wait_until(what, lambda: not daemons.containers_of(self.home, name), timeout_s)
 
@@ -302,8 +310,13 @@ class Cluster:
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S, *, partly: bool = False) -> None:
         """Wait until HDFS is out of safe mode and every DataNode and NodeManager is in service.
 
-        ``partly`` leaves out daemons that are dead. Raises DaemonEnded when one ends, HadoopError when time
-        is over.
+        Args:
+            timeout_s: seconds for each daemon.
+            partly: True to leave out daemons that have ended.
+
+        Raises:
+            DaemonEnded: a daemon has ended.
+            HadoopError: a daemon is not ready in time.
         """
         for name in sorted(self.names(), key=_order):
             if not partly or self.alive(name):
@@ -327,43 +340,43 @@ class Cluster:
     # ------------------------------------------------------------------ administration and applications
 
     def dfsadmin(self, *arguments: str) -> str:
-        """``hdfs dfsadmin ARGUMENTS``: what it printed; HadoopError when it failed."""
+        """Run ``hdfs dfsadmin ARGUMENTS`` and return its output; HadoopError if it fails."""
         return self._tool("org.apache.hadoop.hdfs.tools.DFSAdmin", arguments)
 
     def rmadmin(self, *arguments: str) -> str:
-        """``yarn rmadmin ARGUMENTS``."""
+        """Run ``yarn rmadmin ARGUMENTS`` and return its output; HadoopError if it fails."""
         return self._tool("org.apache.hadoop.yarn.client.cli.RMAdminCLI", arguments)
 
     def application_logs(self, app_id: str) -> str:
-        """``yarn logs -applicationId``: the aggregated logs of an application that is over."""
+        """Return the aggregated logs of an ended application, by ``yarn logs -applicationId``."""
         return self._tool("org.apache.hadoop.yarn.client.cli.LogsCLI", ("-applicationId", app_id))
 
     def _tool(self, main_class: str, arguments: Sequence[str]) -> str:
         return daemons.run_tool(self.home, self.state.jars, main_class, arguments, TOOL_TIMEOUT_S)
 
     def applications(self) -> list[dict[str, Any]]:
-        """Every application that the ResourceManager remembers, oldest first."""
+        """Return all applications that the ResourceManager lists, oldest first."""
         return self.resource_manager.applications()
 
     def application_state(self, app_id: str) -> ApplicationState:
-        """How an application stands, by the ResourceManager's REST API."""
+        """Return the state of an application, from the ResourceManager's REST API."""
         return self.resource_manager.application_state(app_id)
 
     def kill_application(self, app_id: str) -> None:
-        """Ask the ResourceManager to end an application."""
+        """Request the end of an application from the ResourceManager."""
         self.resource_manager.kill_application(app_id)
 
     def wait_application(self, app_id: str, timeout_s: float = 120) -> ApplicationState:
-        """Wait for the end of an application; returns its final state."""
+        """Wait for the end of an application, and return its final state."""
         daemons.wait_until(f"end of {app_id}", lambda: self.application_state(app_id).over, timeout_s)
         return self.application_state(app_id)
 
-    # ------------------------------------------------------------------ after trouble
+    # ------------------------------------------------------------------ repair
 
     def make_whole(self) -> None:
-        """Undo what a test did: end applications, drop added nodes, revive what is dead or frozen.
+        """Revert the changes of a test: end applications, remove added nodes, restart dead or frozen daemons.
 
-        A cluster that is whole already costs a look at each process and two requests.
+        An intact cluster costs a check of each process and two requests.
         """
         broken = [name for name in self.names() if self.frozen(name)]
         for name in broken:
@@ -378,7 +391,7 @@ class Cluster:
         self._end_applications()
 
     def _readmit_nodemanagers(self) -> None:
-        """Drop those that were added; let in those that were decommissioned, which end by themselves."""
+        """Remove added NodeManagers, and recommission decommissioned ones after ending their processes."""
         for name in self.names("nm"):
             if int(name[2:]) > self.state.shape.nodemanagers:
                 self.remove_nodemanager(name)

@@ -1,4 +1,4 @@
-"""The processes of a cluster: how a daemon is launched, found, signalled and seen to be gone."""
+"""Processes of a cluster: launch, search, signals, and detection of their end."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ JVM_FLAGS = [
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
     *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),  # Hadoop's own classes; a tenth of a start
-    "-XX:-UsePerfData",  # else kill -9 leaves a file in /tmp/hsperfdata_USER
+    "-XX:-UsePerfData",  # otherwise kill -9 leaves a file in /tmp/hsperfdata_USER
     "-Djava.net.preferIPv4Stack=true",
 ]
-# What of the caller's environment would change a daemon, or travel on into containers.
+# Variables of the caller that would change a daemon, or be inherited by containers.
 DROPPED = (
     "HADOOP_", "YARN_", "SPARK_", "PYSPARK_", "HOPSML_", "CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS",
     "PYTHONPATH", "TF_CONFIG", "CUDA_", "TMPDIR",
@@ -37,8 +37,8 @@ DROPPED = (
 
 
 def java_command(home: Path, jars: str, name: str, main_class: str, *arguments: str) -> list[str]:
-    """The command line of a daemon, or of a tool that runs with a daemon's (or ``client``'s) settings."""
-    temporary = home / name / "tmp"  # Jetty unpacks there, and kill -9 leaves that behind
+    """Return the command line of a daemon, or of a tool with the settings of a daemon (or ``client``)."""
+    temporary = home / name / "tmp"  # Jetty unpacks there, and kill -9 leaves the files
     temporary.mkdir(parents=True, exist_ok=True)
     heap_mb = HEAP_MB.get(kind(name), CLIENT_HEAP_MB)
     jvm = [f"-Xmx{heap_mb}m", *JVM_FLAGS, f"-Djava.io.tmpdir={temporary}", _marker(home, name)]
@@ -46,12 +46,12 @@ def java_command(home: Path, jars: str, name: str, main_class: str, *arguments: 
 
 
 def clean_environment() -> dict[str, str]:
-    """The caller's environment without what would change the daemons."""
+    """Return the caller's environment without variables that would change the daemons."""
     return {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
 
 
 def launch(home: Path, jars: str, name: str) -> subprocess.Popen[bytes]:
-    """Start the daemon ``name`` in a session of its own; what it says is appended to ``home/name/log``."""
+    """Start the daemon ``name`` in a separate session, with its output appended to ``home/name/log``."""
     with (home / name / "log").open("ab") as log:
         return subprocess.Popen(
             java_command(home, jars, name, MAIN_CLASS[kind(name)]),
@@ -65,9 +65,9 @@ def launch(home: Path, jars: str, name: str) -> subprocess.Popen[bytes]:
 
 
 def run_tool(home: Path, jars: str, main_class: str, arguments: Sequence[str], timeout_s: float) -> str:
-    """Run one of Hadoop's command-line classes with the client's settings; returns what it printed.
+    """Run one of Hadoop's command-line classes with the client's settings, and return its output.
 
-    Raises HadoopError with its last words when its exit status is not 0 or ``timeout_s`` seconds are over.
+    Raises HadoopError with its last output if its exit status is not 0 or ``timeout_s`` seconds are over.
     """
     command = java_command(home, jars, "client", main_class, *arguments)
     tool = f"{main_class.rpartition('.')[2]} {' '.join(arguments)}"
@@ -88,22 +88,22 @@ def run_tool(home: Path, jars: str, main_class: str, arguments: Sequence[str], t
 
 
 def running(home: Path, name: str, pid: int) -> bool:
-    """Whether ``pid`` still is this daemon: pids are given out again."""
+    """Return True if ``pid`` still is this daemon, as pids are reused."""
     for _ in range(100):
         command = _read(pid, "cmdline")
         if command or _process_state(pid) in ("", "Z", "X"):
             break
-        time.sleep(0.001)  # in the middle of an exec it has none for a moment, and java does one as it starts
+        time.sleep(0.001)  # during an exec, which java does as it starts, it has none for a moment
     return _marker(home, name).encode() in command.split(b"\0")
 
 
 def frozen(pid: int) -> bool:
-    """Whether the process was stopped by SIGSTOP."""
+    """Return True if the process was stopped by SIGSTOP."""
     return _process_state(pid) == "T"
 
 
 def rss_mb(pid: int) -> int:
-    """Resident memory in MB; 0 for a process that is gone."""
+    """Return the resident memory in MB; 0 for an ended process."""
     for line in _read(pid, "status").splitlines():
         if line.startswith(b"VmRSS:"):
             return int(line.split()[1]) // 1024
@@ -111,7 +111,7 @@ def rss_mb(pid: int) -> int:
 
 
 def processes_of(home: Path) -> list[int]:
-    """Pids of all that runs for the cluster in ``home``: daemons, tools, containers and what they started."""
+    """Return the pids of the cluster in ``home``: daemons, tools, containers and their children."""
     daemons = _marker(home, "").encode()
     return [
         pid
@@ -122,16 +122,16 @@ def processes_of(home: Path) -> list[int]:
 
 
 def containers_of(home: Path, name: str) -> list[int]:
-    """Pids of everything that a NodeManager's containers started; they outlive a killed NodeManager.
+    """Return the pids of all processes in a NodeManager's containers, which outlive a killed NodeManager.
 
-    Found by the working folder and by the environment that YARN gives a container, which a process that moved
-    into a session or a folder of its own still has.
+    They are found by the working folder and by the environment that YARN gives a container, which a process keeps
+    when it changes its session or folder.
     """
     return [pid for pid in _all_pids() if _in_container(pid, home, name)]
 
 
 def send(pid: int, signal_number: int) -> None:
-    """Signal a process; nothing happens when it is gone already."""
+    """Send a signal to a process; do nothing if it has ended."""
     try:
         os.kill(pid, signal_number)
     except ProcessLookupError:
@@ -139,7 +139,7 @@ def send(pid: int, signal_number: int) -> None:
 
 
 def kill_all(find: Callable[[], list[int]], timeout_s: float = 10) -> None:
-    """SIGKILL what ``find`` finds until it finds nothing: what is just being forked is met next time."""
+    """Send SIGKILL to the processes that ``find`` returns, until it returns none, as processes may still fork."""
     deadline = time.monotonic() + timeout_s
     while left := find():
         for pid in left:
@@ -150,9 +150,9 @@ def kill_all(find: Callable[[], list[int]], timeout_s: float = 10) -> None:
 
 
 def wait_until(what: str, check: Callable[[], bool], timeout_s: float) -> None:
-    """Ask ``check`` until it says yes; a daemon that does not answer yet is asked again.
+    """Call ``check`` until it returns True, also while the daemon does not answer yet.
 
-    Raises DaemonEnded at once when ``check`` does, HadoopError after ``timeout_s`` seconds.
+    Raises DaemonEnded at once if ``check`` does, HadoopError after ``timeout_s`` seconds.
     """
     deadline = time.monotonic() + timeout_s
     reason = "the answer was no"
@@ -170,7 +170,7 @@ def wait_until(what: str, check: Callable[[], bool], timeout_s: float) -> None:
 
 
 def log_tail(home: Path, name: str, lines: int = 15) -> str:
-    """The last lines of a daemon's log."""
+    """Return the last lines of a daemon's log."""
     log = home / name / "log"
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
 
@@ -203,5 +203,5 @@ def _read(pid: int, file: str) -> bytes:
     try:
         with open(f"/proc/{pid}/{file}", "rb") as handle:
             return handle.read()
-    except OSError:  # it is gone, or another user's
+    except OSError:  # it has ended, or belongs to another user
         return b""

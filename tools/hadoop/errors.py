@@ -1,11 +1,11 @@
-"""What goes wrong with the local Hadoop cluster."""
+"""Errors of the local Hadoop cluster."""
 
 from __future__ import annotations
 
 
 class HadoopError(RuntimeError):
-    """A call cannot be carried out, or a Hadoop command failed; the message says which and why."""
+    """Error of a call or a Hadoop command; the message has the reason."""
 
 
 class DaemonEnded(HadoopError):
-    """A daemon ended by itself; the message ends with the last lines of its log."""
+    """Error of a daemon that ended unexpectedly; the message ends with the last lines of its log."""

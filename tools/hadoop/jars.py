@@ -1,4 +1,4 @@
-"""The Hadoop jars, fetched once from Maven into a cache folder."""
+"""Hadoop's jars, fetched once from Maven into a cache folder."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ STAMP = ".pom-sha256"
 
 
 def ensure_jars(cache: Path = CACHE, pom: Path = POM) -> Path:
-    """The folder ``cache/jars`` with every jar that ``pom`` names; fetched unless this very pom's are there.
+    """Fetch the jars that ``pom`` names unless they are current, and return their folder ``cache/jars``.
 
-    Callers in other processes wait for each other; an interrupted fetch leaves nothing that is taken for
-    complete.
+    Concurrent callers wait for each other; an interrupted fetch is not considered complete.
 
-    Raises HadoopError with Maven's own output when it cannot fetch, or when ``mvn`` is not installed.
+    Raises HadoopError with Maven's output if it cannot fetch, or if ``mvn`` is not installed.
     """
     wanted = hashlib.sha256(pom.read_bytes()).hexdigest()
     jars = cache / "jars"
@@ -41,7 +40,7 @@ def ensure_jars(cache: Path = CACHE, pom: Path = POM) -> Path:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``; the kernel lets go of it when this process ends, however it ends."""
+    """Hold the lock file ``path``; the kernel releases it when this process ends, in any way."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Ports for daemons that must come back at the same address after they were killed."""
+"""Ports for daemons that must use the same address again after they were killed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import random
 import socket
 from collections.abc import Collection
 
-# Below the range that Linux, macOS and the BSDs give to outgoing connections (32768 and up): a port of a
-# daemon that is down for a while is not taken by some client in the meantime.
+# Below the range that Linux, macOS and the BSDs use for outgoing connections (32768 and up), so that no client
+# takes the port of a daemon that is down for a while.
 FIRST, LAST = 20000, 32000
 
 
 def free_ports(count: int, address: str, taken: Collection[int] = ()) -> list[int]:
-    """``count`` different ports that nobody listens on at ``address`` and that are not in ``taken``.
+    """Return ``count`` different ports that are free at ``address`` and not in ``taken``.
 
-    Chosen at random, so that two clusters started at the same moment do not choose alike.
+    They are random, so that two clusters started at the same moment do not choose the same ones.
     """
     found: list[int] = []
     candidates = random.sample(range(FIRST, LAST), LAST - FIRST)

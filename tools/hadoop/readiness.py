@@ -1,4 +1,4 @@
-"""When a daemon is ready to be used: stricter than its port being open."""
+"""Readiness checks of daemons, which are stricter than an open port."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def _jmx(ports: Ports, name: str, service: str, which: str) -> dict[str, Any]:
 
 
 def in_safe_mode(ports: Ports) -> bool:
-    """Whether the NameNode refuses changes; LookupError or OSError while it does not say."""
+    """Return True if the NameNode is in safe mode; LookupError or OSError while it does not answer."""
     return bool(_jmx(ports, "nn", "NameNode", "NameNodeInfo")["Safemode"])
 
 
 def datanode_ready(ports: Ports, name: str) -> bool:
-    """Registered with this life of the NameNode, which has had its block report.
+    """Return True if a DataNode is registered with the running NameNode, which has received its block report.
 
-    Before that the NameNode leaves safe mode, calls the node live, and yet finds no place for a block on it.
+    Before that the NameNode leaves safe mode and lists the node as live, but places no block on it.
     """
     info = _jmx(ports, "nn", "NameNode", "NameNodeInfo")
     address = f"{LOOPBACK}:{ports[name]['data']}"
     live = [node for node in json.loads(info["LiveNodes"]).values() if node["xferaddr"] == address]
     (actor,) = json.loads(_jmx(ports, name, "DataNode", "DataNodeInfo")["BPServiceActorInfo"])
-    report_age_s = int(actor["LastBlockReport"]) + 1  # it is given in whole seconds
+    report_age_s = int(actor["LastBlockReport"]) + 1  # reported in whole seconds
     return (
         actor["ActorState"] == "RUNNING"
         and report_age_s <= time.time() - info["NNStartedTimeInMillis"] / 1000
@@ -37,6 +37,6 @@ def datanode_ready(ports: Ports, name: str) -> bool:
 
 
 def nodemanager_ready(resource_manager: ResourceManager, name: str, since_ms: float) -> bool:
-    """RUNNING, and its health checked (as it starts) after ``since_ms``: a dead one stays RUNNING."""
+    """Return True if a NodeManager is RUNNING, with a health check after ``since_ms``: a dead one is listed as RUNNING."""
     node = resource_manager.nodes().get(host(name))
     return bool(node and node["state"] == "RUNNING" and node["lastHealthUpdate"] >= since_ms)

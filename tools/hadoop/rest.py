@@ -1,4 +1,4 @@
-"""What the daemons say of themselves over HTTP: JMX of HDFS, the ResourceManager's REST API."""
+"""HTTP interfaces of the daemons: JMX of HDFS, the ResourceManager's REST API."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ TIMEOUT_S = 5.0
 
 
 def get_json(url: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """The JSON document at ``url``; OSError while nobody answers there."""
+    """Return the JSON document at ``url``; OSError while no server answers there."""
     with urllib.request.urlopen(url, timeout=timeout_s) as answer:
         return json.load(answer)
 
 
 def bean(base: str, service: str, name: str) -> dict[str, Any]:
-    """One JMX bean of a daemon; LookupError until the daemon has registered it."""
+    """Return a JMX bean of a daemon; LookupError until the daemon has registered it."""
     beans: list[dict[str, Any]] = get_json(f"{base}/jmx?qry=Hadoop:service={service},name={name}")["beans"]
     return beans[0]
 
 
 @dataclass(frozen=True)
 class ApplicationState:
-    """How an application stands: YARN's own words, for instance ``FINISHED`` and ``SUCCEEDED``."""
+    """State of an application in YARN's terms, for instance ``FINISHED`` and ``SUCCEEDED``."""
 
     state: str
     final_status: str
@@ -36,7 +36,7 @@ class ApplicationState:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """True if the application has ended."""
         return self.state in ("FINISHED", "FAILED", "KILLED")
 
 
@@ -47,28 +47,28 @@ class ResourceManager:
     base: str
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """Host -> what the ResourceManager knows of the node there (the newest, where one came back)."""
+        """Return the ResourceManager's data of each node by host; of a restarted node the newest."""
         listed: list[dict[str, Any]] = (self._get("nodes")["nodes"] or {}).get("node", [])
         listed.sort(key=lambda node: int(node["lastHealthUpdate"]))
         return {node["nodeHostName"]: node for node in listed}
 
     def applications(self) -> list[dict[str, Any]]:
-        """Every application it remembers, oldest first."""
+        """Return all applications that it lists, oldest first."""
         listed: list[dict[str, Any]] = (self._get("apps")["apps"] or {}).get("app", [])
         return sorted(listed, key=lambda app: int(app["startedTime"]))
 
     def application(self, app_id: str) -> dict[str, Any]:
-        """All that it tells of one application; HadoopError when it is not known."""
+        """Return all data of an application; HadoopError if it is unknown."""
         found: dict[str, Any] = self._get(f"apps/{app_id}")["app"]
         return found
 
     def application_state(self, app_id: str) -> ApplicationState:
-        """How one application stands; HadoopError when it is not known."""
+        """Return the state of an application; HadoopError if it is unknown."""
         app = self.application(app_id)
         return ApplicationState(app["state"], app["finalStatus"], app.get("diagnostics", ""))
 
     def kill_application(self, app_id: str) -> None:
-        """Ask for its end; ``application_state`` says when it has come. One that is over is left alone."""
+        """Request the end of an application, without waiting for it; do nothing if it has ended."""
         request = urllib.request.Request(
             f"{self.base}/ws/v1/cluster/apps/{app_id}/state?user.name={user()}",
             data=json.dumps({"state": "KILLED"}).encode(),

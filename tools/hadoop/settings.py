@@ -1,4 +1,4 @@
-"""What the daemons and their clients read: a pure function of folder, ports and the cluster's shape."""
+"""Settings of the daemons and their clients, as a pure function of folder, ports and the cluster's shape."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a cluster is; memory, cores and GPUs are those of every single NodeManager."""
+    """Size of a cluster; memory, cores and GPUs are those of each NodeManager."""
 
     datanodes: int = 2  # with one, closing a file takes half a second
     nodemanagers: int = 2
@@ -39,8 +39,8 @@ class Shape:
     memory_mb: int = 8192
     vcores: int = 8
     node_expiry_ms: int = 5000  # a silent NodeManager is LOST after this long; Hadoop's own default is 10 minutes
-    resourcemanagers: int = 1  # of two, rm and rm2, one is active; ``Cluster.fail_over`` says which
-    log_mb: int = 0  # a container that writes more than this into its logs is killed; 0: as Hadoop comes, none is
+    resourcemanagers: int = 1  # of two, rm and rm2, one is active; ``Cluster.fail_over`` selects it
+    log_mb: int = 0  # a container that writes more than this into its logs is killed; 0: no limit, Hadoop's default
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -57,26 +57,26 @@ class Shape:
 
 
 def kind(name: str) -> str:
-    """``nn``, ``dn``, ``rm`` or ``nm`` for a daemon's name such as ``dn1``."""
+    """Return the kind ``nn``, ``dn``, ``rm`` or ``nm`` of a daemon's name such as ``dn1``."""
     return name[:2]
 
 
 def host(name: str) -> str:
-    """The address that a daemon binds to.
+    """Return the address to which a daemon binds.
 
-    Each NodeManager has a loopback address of its own (nm1 is 127.0.0.11): YARN names, counts and excludes
+    Each NodeManager has a separate loopback address (nm1 is 127.0.0.11): YARN names, counts and excludes
     nodes by host, and Spark's executors bind to the host of their node.
     """
     return f"127.0.0.{10 + int(name[2:])}" if kind(name) == "nm" else LOOPBACK
 
 
 def user() -> str:
-    """Who the daemons run as: the operating system's answer, as Hadoop asks it, not the environment's."""
+    """Return the user of the daemons, from the operating system as in Hadoop, not from the environment."""
     return pwd.getpwuid(os.getuid()).pw_name
 
 
 def common_settings(home: Path, ports: Ports, shape: Shape) -> Settings:
-    """What every daemon and every client reads."""
+    """Return the settings of all daemons and clients."""
     return {
         "core-site.xml": {
             "fs.defaultFS": f"hdfs://{LOOPBACK}:{ports['nn']['rpc']}",
@@ -92,7 +92,7 @@ def common_settings(home: Path, ports: Ports, shape: Shape) -> Settings:
             "yarn.scheduler.capacity.root.queues": "default",
             "yarn.scheduler.capacity.root.default.capacity": 100,
             "yarn.scheduler.capacity.maximum-am-resource-percent": 1.0,
-            # the default calculator counts memory alone, and hands out more GPUs than there are
+            # the default calculator counts only memory, and assigns more GPUs than exist
             "yarn.scheduler.capacity.resource-calculator": (
                 "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
             ),
@@ -108,14 +108,14 @@ def _hdfs(home: Path, ports: Ports, shape: Shape) -> dict[str, object]:
         "dfs.namenode.safemode.extension": 0,
         "dfs.namenode.edits.noeditlogchannelflush": "true",
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
-        # a dead DataNode is passed over after 5 s and given up after 2 x 2000 ms + 10 x 1 s, not 10.5 minutes
+        # a dead DataNode is avoided after 5 s and given up after 2 x 2000 ms + 10 x 1 s, not 10.5 minutes
         "dfs.heartbeat.interval": 1,
         "dfs.namenode.heartbeat.recheck-interval": 2000,
         "dfs.namenode.stale.datanode.interval": 5000,
         "dfs.namenode.avoid.read.stale.datanode": "true",
         "dfs.namenode.avoid.write.stale.datanode": "true",
         "dfs.datanode.hostname": LOOPBACK,
-        # two DataNodes: there is no third to put in the place of a dead one
+        # of two DataNodes a dead one cannot be replaced
         "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
     }
 
@@ -125,18 +125,18 @@ def _resource_manager(home: Path, ports: Ports, shape: Shape) -> dict[str, objec
         **_resource_managers_addresses(ports),
         "yarn.resourcemanager.nodes.exclude-path": home / "exclude",
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": 200,
-        # by default a folder in /tmp that all clusters of a user would share
+        # the default is a folder in /tmp that all clusters of a user would share
         "yarn.node-attribute.fs-store.root-dir": f"file://{home}/rm/node-attribute",
         "yarn.nm.liveness-monitor.expiry-interval-ms": shape.node_expiry_ms,
-        # a ResourceManager that came back knows its applications, and leaves their containers running
+        # a restarted ResourceManager knows its applications, and their containers continue
         "yarn.resourcemanager.recovery.enabled": "true",
         "yarn.resourcemanager.store.class": (
             "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore"
         ),
         "yarn.resourcemanager.fs.state-store.uri": f"file://{home}/rm/state",
-        # how long it then waits for nodes to register before it gives out containers; by default 10 s
+        # time that it then waits for nodes to register before it assigns containers; by default 10 s
         "yarn.resourcemanager.work-preserving-recovery.scheduling-wait-ms": 2000,
-        # how soon nodes and applications find a ResourceManager that came back; by default 30 s
+        # interval in which nodes and applications retry a restarted ResourceManager; by default 30 s
         "yarn.resourcemanager.connect.retry-interval.ms": 500,
         "yarn.am.liveness-monitor.expiry-interval-ms": 60000,
         "yarn.scheduler.minimum-allocation-mb": 64,
@@ -144,7 +144,7 @@ def _resource_manager(home: Path, ports: Ports, shape: Shape) -> dict[str, objec
 
 
 def _resource_managers_addresses(ports: Ports) -> dict[str, object]:
-    """Of the only one, or of each by its name: clients, nodes and applications then try one after the other."""
+    """Return the addresses of the only ResourceManager, or of each by name for clients that try them in order."""
     managers = sorted(name for name in ports if kind(name) == "rm")
     found: dict[str, object] = {}
     for name in managers:
@@ -162,7 +162,7 @@ def _resource_managers_addresses(ports: Ports) -> dict[str, object]:
         found |= {
             "yarn.resourcemanager.ha.enabled": "true",
             "yarn.resourcemanager.ha.rm-ids": ",".join(managers),
-            "yarn.resourcemanager.ha.automatic-failover.enabled": "false",  # that takes a ZooKeeper
+            "yarn.resourcemanager.ha.automatic-failover.enabled": "false",  # it would require a ZooKeeper
             "yarn.resourcemanager.cluster-id": "hopsml",
             "yarn.client.failover-sleep-base-ms": 100,
             "yarn.client.failover-sleep-max-ms": 1000,
@@ -189,7 +189,7 @@ def _node_managers(shape: Shape) -> dict[str, object]:
 
 
 def daemon_settings(home: Path, name: str, ports: Ports, shape: Shape) -> Settings:
-    """What one daemon reads besides the common settings; ``client`` reads nothing more."""
+    """Return a daemon's settings in addition to the common ones; none for ``client``."""
     if kind(name) == "dn":
         own = ports[name]
         return {
@@ -213,7 +213,7 @@ def daemon_settings(home: Path, name: str, ports: Ports, shape: Shape) -> Settin
                 "yarn.nodemanager.webapp.address": f"{at}:{own['http']}",
                 "yarn.nodemanager.local-dirs": home / name / "local",
                 "yarn.nodemanager.log-dirs": home / name / "containers",
-                # every container of the node inherits these; conf/discover_gpus.py reads them
+                # inherited by every container of the node; conf/discover_gpus.py reads them
                 "yarn.nodemanager.admin-env": (
                     f"HOPSML_EMULATED_GPUS={shape.gpus},HOPSML_GPU_CLAIMS={home / name / 'gpu-claims'}"
                 ),
@@ -223,7 +223,7 @@ def daemon_settings(home: Path, name: str, ports: Ports, shape: Shape) -> Settin
 
 
 def write_conf(home: Path, name: str, ports: Ports, shape: Shape) -> Path:
-    """Write the folder that a daemon (or ``client``) has first on its class path; returns it."""
+    """Write the settings folder, the first on the class path of a daemon (or ``client``), and return it."""
     conf = home / name / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     own = daemon_settings(home, name, ports, shape)

@@ -1,4 +1,4 @@
-"""What makes pip's pyspark start quickly on the cluster of this folder."""
+"""Settings with which pip's pyspark starts quickly on the local Hadoop cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ UNVERIFIED = (
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"  # Spark's own classes; a seventh of a start
 )
 QUICK_JVM = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData {UNVERIFIED}"
-# What of the caller's environment would change which Spark, Python or Hadoop is used.
+# Variables of the caller that would select another Spark, Python or Hadoop.
 DROPPED = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "CLASSPATH")
 
 
 def pyspark_home() -> Path:
-    """The folder of the installed pyspark package, found without importing it."""
+    """Return the folder of the installed pyspark package, without importing it."""
     from importlib.util import find_spec
 
     found = find_spec("pyspark")
@@ -38,14 +38,14 @@ def spark_conf(
     python_path: str = str(ROOT),
     python: str = sys.executable,
 ) -> dict[str, str]:
-    """Settings for a small, quick application on YARN; ``gpus`` are those of every executor.
+    """Return settings of a small, quick application on YARN; ``gpus`` is the number of each executor.
 
     Measured in seconds from getOrCreate to the first task, two executors, two busy cores: 26 with Spark's
-    defaults, 15 with jars read in place, and Spark's waiting times cut as below take off most of the rest.
+    defaults, 15 with jars read in place; the reduced waiting times below save most of the rest.
     """
     conf = {
         "spark.master": "yarn",
-        "spark.yarn.jars": f"local:{pyspark_home()}/jars/*",  # else 460 MB are packed and uploaded each time
+        "spark.yarn.jars": f"local:{pyspark_home()}/jars/*",  # otherwise 460 MB are packed and uploaded each time
         "spark.executor.instances": str(executors),
         "spark.executor.cores": str(cores),
         "spark.executor.memory": memory,
@@ -57,7 +57,7 @@ def spark_conf(
         "spark.yarn.scheduler.initial-allocation.interval": "100ms",
         "spark.yarn.scheduler.heartbeat.interval-ms": "500",
         "spark.yarn.report.interval": "200ms",
-        # loopback NodeManagers: an executor answers at its node's own address, the driver at 127.0.0.1
+        # with loopback NodeManagers an executor listens at its node's address, the driver at 127.0.0.1
         "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": LOOPBACK,
     }
     for role in ("spark.driver", "spark.executor", "spark.yarn.am"):
@@ -71,7 +71,7 @@ def spark_conf(
 
 
 def gpu_conf(gpus: int) -> dict[str, str]:
-    """Settings by which every executor holds ``gpus`` GPUs that no other executor of its host holds."""
+    """Return settings by which every executor has ``gpus`` GPUs exclusively on its host."""
     return {
         "spark.executor.resource.gpu.amount": str(gpus),
         "spark.executor.resource.gpu.discoveryScript": str(DISCOVERY_SCRIPT),
@@ -80,7 +80,7 @@ def gpu_conf(gpus: int) -> dict[str, str]:
 
 
 def submit_env(conf_dir: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for spark-submit, or for a driver in client mode; ``conf_dir`` is the cluster's."""
+    """Return the environment for spark-submit, or for a driver in client mode; ``conf_dir`` is the cluster's."""
     kept = {key: value for key, value in environment.items() if not key.startswith(DROPPED)}
     return kept | {
         "HADOOP_CONF_DIR": str(conf_dir),
@@ -95,7 +95,7 @@ def submit_env(conf_dir: Path, environment: Mapping[str, str] = os.environ) -> d
 def submit_command(
     script: Path | str, *arguments: str, conf: Mapping[str, str], deploy_mode: str = "cluster"
 ) -> list[str]:
-    """The spark-submit command line that runs ``script`` with these settings."""
+    """Return the spark-submit command line that runs ``script`` with these settings."""
     command = [str(pyspark_home() / "bin" / "spark-submit"), "--deploy-mode", deploy_mode]
     for key, value in conf.items():
         command += ["--conf", f"{key}={value}"]

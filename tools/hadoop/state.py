@@ -1,4 +1,4 @@
-"""What a cluster's folder remembers between processes: its shape, ports and pids."""
+"""State of a cluster that is stored in its folder: shape, ports and pids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.hadoop.settings import Shape
 
 @dataclass
 class State:
-    """What ``state.json`` holds."""
+    """Contents of the file ``state.json`` of a cluster."""
 
     jars: str
     shape: Shape
@@ -20,14 +20,14 @@ class State:
 
     @classmethod
     def read(cls, path: Path) -> State | None:
-        """The state in the file; None when there is no file."""
+        """Return the state in the file; None if there is no file."""
         if not path.exists():
             return None
         read = json.loads(path.read_text())
         return cls(read["jars"], Shape(**read["shape"]), read["ports"], read["pids"])
 
     def write(self, path: Path) -> None:
-        """Replace the file at once: a reader sees the old state or the new one."""
+        """Replace the file atomically, so that a reader sees the old state or the new one."""
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(self), indent=1))
         fresh.replace(path)

@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.shared import open_files, processes, protocol
 from hopsml.cluster.shared.framing import read_frame
 from hopsml.cluster.shared.preload_order import in_order
 from hopsml.cluster.worker import server_guard
-from hopsml.delivery import logger_aside
 from hopsml.errors import RunError
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-    from hopsml.cluster.agent.core_claim import SlotCores
-    from hopsml.cluster.agent.gpu_claim import SlotGpus
+    from hopsml.cluster.agent.core_lock import SlotCores
+    from hopsml.cluster.agent.gpu_lock import SlotGpus
     from hopsml.cluster.agent.held_commits import HeldCommits
     from hopsml.cluster.agent.network import WorkerPorts
     from hopsml.cluster.agent.preflight.probe import SelfCheck
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hopsml.cluster.agent.sidecar_spare import SidecarSpare
     from hopsml.cluster.agent.work import Work
 
-log = logger_aside("hopsml.agent")  # a local agent shares the driver's stderr, which may be an unread pipe
+log = nonblocking_logger("hopsml.agent")  # a local agent shares the driver's stderr, which may be an unread pipe
 
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 10.0
@@ -228,7 +228,7 @@ class Agent:
 
     async def live(self, started: fork_client.Started) -> str:
         """Connect and serve the coordinator until dismissed, disconnected or out of lease; return the reason."""
-        from hopsml.cluster.agent.gpu_claim import gpus_of_slot
+        from hopsml.cluster.agent.gpu_lock import gpus_of_slot
 
         self.server = fork_client.ForkClient(self.bootstrap.preload, *started)
         try:
@@ -297,7 +297,7 @@ class Agent:
     async def _serve(self, connection: ClientConnection) -> None:
         """Announce this agent, then send, receive and heartbeat until one of these ends."""
         from hopsml.cluster.agent import network
-        from hopsml.cluster.agent.core_claim import SlotCores
+        from hopsml.cluster.agent.core_lock import SlotCores
         from hopsml.cluster.agent.preflight.probe import SelfCheck
 
         self.host = self.bootstrap.host or connection.local_address[0]
@@ -364,12 +364,12 @@ class Agent:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
             self.outbox.put(protocol.Heartbeat())
             if self.sidecar is not None:
-                self.sidecar.look_after()
+                self.sidecar.check_health()
             if self.work is not None:
                 if (stepped := self.work.stepped()) is not None:
                     self.outbox.put(stepped)
                 self.work.look_after_it()
-            elif problem := self.server.look_after(is_needed=True):
+            elif problem := self.server.check_health(is_needed=True):
                 log.warning("%s", problem)
         self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
 
@@ -419,12 +419,12 @@ class Agent:
                 self.formations = {(message.run_id, message.generation): message}
             case protocol.Launch():
                 self._launch(message)
-            case protocol.Mend():
+            case protocol.ReconfigureInPlace():
                 self._mend(message)
             case protocol.Pause():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.pause(message)
-            case protocol.Tell():
+            case protocol.DriverMessage():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.tell(message.data)
             case protocol.LogTaken():
@@ -433,7 +433,7 @@ class Agent:
             case protocol.TakeProfile():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.profile(message)
-            case protocol.Park():
+            case protocol.PauseAtCommit():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.park()
                 if self.commits is not None and self.commits.run_id == message.run_id:
@@ -539,7 +539,7 @@ class Agent:
             self.worker_ports.close()
         self.worker_ports, self.address_of = None, ""
 
-    def _mend(self, message: protocol.Mend) -> None:
+    def _mend(self, message: protocol.ReconfigureInPlace) -> None:
         """Reconfigure the worker in place."""
         if self.work is None or self.work.key[0] != message.run_id:
             return  # its worker has ended since, which is reported separately
@@ -598,7 +598,7 @@ class Agent:
                 self.outbox.put(protocol.WorkNote(*self.work.key, text=text))
             return
         if commits.door.identity is not None:
-            self.outbox.put(protocol.CommitDoorOpened(commits.door.port, commits.door.identity.certificate))
+            self.outbox.put(protocol.CommitServerReady(commits.door.port, commits.door.identity.certificate))
 
     async def _release(self, run_id: str) -> None:
         """Finish a run that has no further generation here: store its last files, free its commits' memory."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hopsml import proxies
-from hopsml.cluster.agent.core_claim import WorkerCores
+from hopsml.cluster.agent.core_lock import WorkerCores
 from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, group_variables

@@ -136,12 +136,12 @@ class CheckpointQueue:
         if server is not None:
             await server.close()
 
-    def look_after(self) -> None:
+    def check_health(self) -> None:
         """Wake or kill a stopped writer, and skip checkpoints that have been replaced.
 
         Called with each heartbeat.
         """
-        if self._writer is not None and (problem := self._writer.look_after()):
+        if self._writer is not None and (problem := self._writer.check_health()):
             self._note(problem)
         self._pass_over()
 
@@ -253,7 +253,7 @@ class _Writer:
         os.write(self._requests, bytes([slot]))
         return (await receive_frame(self._answers)).decode(errors="replace")
 
-    def look_after(self) -> str:
+    def check_health(self) -> str:
         """Wake a stopped writer, or kill one that remains stopped; return a note for the user, or ""."""
         self._held = self._held + 1 if processes.is_stopped(self._pid) else 0
         who = f"the process that writes checkpoints on this host (process {self._pid})"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hopsml.cluster.agent.commit_door import CommitDoor, FoundCommit, fetch
+from hopsml.cluster.agent.commit_server import CommitServer, FoundCommit, fetch
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted
 from hopsml.storage.backoff import Outage, pause_s
@@ -41,7 +41,7 @@ class HeldCommits:
         self._token = token
         self.slots = CommitSlots.create(folder / "commits")
         self.step, self.slot = -1, -1
-        self.door = CommitDoor(token, self._find)
+        self.door = CommitServer(token, self._find)
         self._persisted = -1
         self._committed: set[int] = set()  # steps of the checkpoints that this agent has written and that still exist
         self._persisted_at = time.monotonic()

@@ -92,7 +92,7 @@ class LocalTree:
         all_named = len(report.behind) == report.behind_count
         return report.answered and all_named and name not in (late.path for late in report.behind)
 
-    def look_after(self) -> str:
+    def check_health(self) -> str:
         """Wake a stopped mirror, or replace one that remains stopped or has died.
 
         Called with each heartbeat.

@@ -86,7 +86,7 @@ class SidecarProcess:
                 process.stdin.write(framed(msgspec.msgpack.encode(seat)))
                 process.stdin.flush()
             while True:
-                self._send(protocol.SidecarSaid(self.run_id, await receive_frame(reader)))
+                self._send(protocol.SidecarMessage(self.run_id, await receive_frame(reader)))
         except asyncio.IncompleteReadError:
             status = await asyncio.to_thread(process.wait)
             return f"process {process.pid} on {self._host} was {_how(status, folder / PROBLEM)}"
@@ -96,7 +96,7 @@ class SidecarProcess:
                 process.stdin.close()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def look_after(self) -> None:
+    def check_health(self) -> None:
         """Wake a process that is stopped (SIGSTOP); kill one that remains stopped.
 
         Called with each heartbeat.

@@ -19,11 +19,12 @@ from typing import Any
 import msgspec
 
 from hopsml import settings
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent import assigning
 from hopsml.cluster.agent.cgroup import OomWatch
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
-from hopsml.cluster.agent.core_claim import SlotCores, WorkerCores
-from hopsml.cluster.agent.gpu_claim import WiderSlot, all_gpus
+from hopsml.cluster.agent.core_lock import SlotCores, WorkerCores
+from hopsml.cluster.agent.gpu_lock import WiderSlot, all_gpus
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.live_log import LAST_S, LiveLog
 from hopsml.cluster.agent.local_tree import LocalTree
@@ -38,12 +39,11 @@ from hopsml.cluster.shared.gpus import environment_for
 from hopsml.cluster.shared.layout import CHIEF
 from hopsml.cluster.worker import worker_folder
 from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
-from hopsml.delivery import logger_aside
 from hopsml.errors import StorageError
 from hopsml.storage.causes import is_transient
 from hopsml.storage.run_dir import SYSTEM_METRICS
 
-log = logger_aside("hopsml.agent")
+log = nonblocking_logger("hopsml.agent")
 
 DUMP_S = 0.3  # seconds for a worker to write its stacks
 EXIT_GRACE_S = 5.0  # for exit functions and destructors after the function has returned
@@ -329,10 +329,10 @@ class Work:
         elif event.kind == "forming":
             self.send(protocol.WorkerForming(*self.key, size=event.total))
         elif event.kind == "mendable":
-            self.send(protocol.WorkerMendable(*self.key, fixed=event.cause))
+            self.send(protocol.WorkerReconfigurable(*self.key, fixed=event.cause))
         elif event.kind == "mended":
             step = event.step if event.step is not None else -1
-            self.send(protocol.WorkerMended(self.key[0], event.generation, step, event.cause))
+            self.send(protocol.WorkerReconfigured(self.key[0], event.generation, step, event.cause))
         elif event.kind == "paused":
             step = event.step if event.step is not None else -1
             self.send(protocol.WorkerPaused(self.key[0], event.generation, step))
@@ -342,7 +342,7 @@ class Work:
                 protocol.WorkerProgress(*self.key, done=done, total=event.total, unit=event.unit, time=event.time)
             )
         elif event.kind == "said":
-            self.send(protocol.Said(*self.key, data=event.data))
+            self.send(protocol.WorkerMessage(*self.key, data=event.data))
         elif event.kind == "note":
             self._note(event.cause)
         elif event.kind in ("committed", "parked"):
@@ -388,7 +388,7 @@ class Work:
             await asyncio.sleep(STORE_S)
         slots.stored = number
 
-    def stepped(self) -> protocol.WorkerStepped | None:
+    def stepped(self) -> protocol.WorkerStatus | None:
         """Return the worker's status for a heartbeat.
 
         None if neither this nor the last heartbeat has anything to report.
@@ -402,7 +402,7 @@ class Work:
         was_quiet, self._quiet = self._quiet, not stopped and not idle_s
         if step < 0 and self._quiet and was_quiet:
             return None
-        return protocol.WorkerStepped(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
+        return protocol.WorkerStatus(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
 
     def look_after_it(self) -> None:
         """Wake, or kill, stopped processes that the worker depends on.
@@ -410,12 +410,12 @@ class Work:
         Called with each heartbeat. A worker of an independent group that remains stopped is killed as well, since it
         can be replaced.
         """
-        if self._server is not None and (problem := self._server.look_after(self._waits_for_server())):
+        if self._server is not None and (problem := self._server.check_health(self._waits_for_server())):
             self._note(problem)
-        if problem := self.tree.look_after():
+        if problem := self.tree.check_health():
             self._note(problem)
         if self._checkpoints is not None:
-            self._checkpoints.look_after()
+            self._checkpoints.check_health()
         if self.formation.spec.group.collective or not self._pid:
             return
         self._held = self._held + 1 if processes.is_stopped(self._pid) else 0
@@ -528,7 +528,7 @@ class Work:
         """Send data from the driver to the worker, without blocking."""
         self._pipe.send(data)
 
-    def mend(self, message: protocol.Mend) -> None:
+    def mend(self, message: protocol.ReconfigureInPlace) -> None:
         """Reconfigure the worker in place: let it continue as a member of the group in ``message``.
 
         Nothing happens if the worker has already reported its end, or is stopping.

@@ -16,7 +16,7 @@ from hopsml.cluster.gang.gang import Gang
 from hopsml.cluster.gang.growing_gang import GrowingGang
 from hopsml.cluster.gang.independent_gang import IndependentGang
 from hopsml.cluster.gang.server_gang import ServerGang
-from hopsml.cluster.gang.shares import SlotClaim, claim
+from hopsml.cluster.gang.shares import SlotDemand, claim
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import Member, Placement
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup, Roles, ServerGroup
@@ -76,7 +76,7 @@ class ActiveRun:
         return self.asked if self.allowed is None else min(self.asked, self.allowed)
 
     @property
-    def claim(self) -> SlotClaim:
+    def claim(self) -> SlotDemand:
         """Claim of the run to the slots that all runs share."""
         return claim(self.request.spec.group, self.asked)
 

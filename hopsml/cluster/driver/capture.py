@@ -38,7 +38,7 @@ from hopsml.cluster.driver.captured_objects import (
     refusal,
     type_name,
 )
-from hopsml.cluster.driver.kept_secrets import Keeper, Kept, left_in, seal
+from hopsml.cluster.driver.secret_extraction import ExtractedSecret, SecretExtractor, left_in, seal
 from hopsml.cluster.shared import keras_names
 from hopsml.errors import ArgumentTypeError, CaptureError
 
@@ -72,7 +72,7 @@ class Captured:
     # of the source, or else of the byte code: unlike the payload's, it is equal for the same function at another time
     code_sha256: str
     large: str = ""  # text about the parts that make it larger than NOTE_BYTES
-    secrets: tuple[Kept, ...] = ()  # secrets for which ``payload`` has placeholders
+    secrets: tuple[ExtractedSecret, ...] = ()  # secrets for which ``payload`` has placeholders
     unrecorded: str = ""  # why ``payload`` must not be recorded: it contains a secret nevertheless
 
     @property
@@ -158,7 +158,7 @@ class _Refused(Exception):
 class _Seen:
     """Modules that the shipped functions will import, as found while pickling."""
 
-    def __init__(self, keeper: Keeper | None = None) -> None:
+    def __init__(self, keeper: SecretExtractor | None = None) -> None:
         self.modules: set[str] = set()  # top-level names
         self.own_imports: set[str] = set()
         self.keeper = keeper
@@ -296,18 +296,18 @@ def _dump(pickler: _Pickler, obj: object) -> None:
 
 def _without_secrets(
     name: str, function: object, args: dict[str, Any], limit_bytes: int, importable: Collection[str]
-) -> tuple[bytes, _Seen, tuple[Kept, ...], str]:
+) -> tuple[bytes, _Seen, tuple[ExtractedSecret, ...], str]:
     """Return the payload without secrets, the imports seen, the secrets, and why it cannot be recorded, if so."""
     while True:
         known = redact.known()
-        keeper = Keeper(known)
+        keeper = SecretExtractor(known)
         payload, seen = _payload(name, function, args, limit_bytes, importable, keeper)
         for value, found in keeper.found.items():
             redact.register(found, value)
         if redact.known() == known:  # else a secret was met before the object that shows that it is one
             break
     variables = redact.of_environment(os.environ)
-    secrets = tuple(Kept(name, value, variables.get(str(value), "")) for name, value in keeper.kept.items())
+    secrets = tuple(ExtractedSecret(name, value, variables.get(str(value), "")) for name, value in keeper.kept.items())
     left = left_in(payload, known)
     why = (
         f"what {name} captures holds {', '.join(left)} in a form that cannot be left out, such as an array; pass it as text"
@@ -318,7 +318,12 @@ def _without_secrets(
 
 
 def _payload(
-    name: str, function: object, args: dict[str, Any], limit_bytes: int, importable: Collection[str], keeper: Keeper
+    name: str,
+    function: object,
+    args: dict[str, Any],
+    limit_bytes: int,
+    importable: Collection[str],
+    keeper: SecretExtractor,
 ) -> tuple[bytes, _Seen]:
     """Pickle function and arguments, with errors that explain which object is the reason."""
     buffer, seen = _Buffer(limit_bytes, keep=True), _Seen(keeper)

@@ -21,12 +21,13 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver import worker_messages
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.backends.base import Backend, Warned
 from hopsml.cluster.driver.formation import RunRequest, SidecarWord
-from hopsml.cluster.driver.forming import Former, is_ready
+from hopsml.cluster.driver.group_start import GroupStarter, is_ready
 from hopsml.cluster.driver.preflight.inspection import Inspection
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.driver.run_texts import error_of, waiting_text, why_missing
@@ -37,10 +38,9 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.shares import claim, shares
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.spec import IndependentGroup
-from hopsml.delivery import logger_aside
 from hopsml.errors import CoordinatorLost
 
-log = logger_aside("hopsml.coordinator")
+log = nonblocking_logger("hopsml.coordinator")
 Answer = TypeVar("Answer")
 
 TICK_S = 0.25
@@ -89,7 +89,7 @@ class Coordinator:
         self.sys_path, self.zygote = sys_path, zygote
         self._allowed = allowed
         self.door = Sessions(self, lease_s)
-        self._former = Former(self.door.agents, self._event)
+        self._former = GroupStarter(self.door.agents, self._event)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows, limit=allowed)
         self.runs: dict[str, ActiveRun] = {}
         self.inspection = Inspection(
@@ -194,7 +194,7 @@ class Coordinator:
             rank: The worker's number.
             at_once: Stop it at once instead of after its present trial.
         """
-        self._call(self._event, run_id, events.ReleaseAsked(rank, at_once))
+        self._call(self._event, run_id, events.ReleaseRequested(rank, at_once))
 
     def complete(self, run_id: str, reason: str, result: bytes = b"") -> None:
         """End a run of independent members as FINISHED because its work is done; ``result``: its pickled value."""
@@ -202,7 +202,7 @@ class Coordinator:
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Request the cancellation of a run; returns at once, and the run's state reports its end."""
-        self._call(self._event, run_id, events.CancelAsked(reason))
+        self._call(self._event, run_id, events.CancelRequested(reason))
 
     def fail(self, run_id: str, reason: str) -> None:
         """End a run as FAILED because the driver cannot provide what it needs; returns at once."""
@@ -272,7 +272,7 @@ class Coordinator:
             if now - renewed >= RENEW_S:
                 renewed = now
                 self.door.renew()
-                if self.zygote is not None and (problem := self.zygote.look_after()):
+                if self.zygote is not None and (problem := self.zygote.check_health()):
                     for run in self.runs.values():
                         run.state.publish(Change("note", text=problem))
             self.inspection.tick()
@@ -343,7 +343,7 @@ class Coordinator:
     async def _wind_up(self) -> None:
         """Cancel all runs and dismiss all agents, within ten seconds."""
         for run_id in list(self.runs):
-            self._event(run_id, events.CancelAsked("the application ends"))
+            self._event(run_id, events.CancelRequested("the application ends"))
         deadline = time.monotonic() + 10
         while self.runs and time.monotonic() < deadline:
             for run_id in list(self.runs):
@@ -423,10 +423,10 @@ class Coordinator:
             case protocol.PortsHeld():
                 session.ports = message
                 return
-            case protocol.CommitDoorOpened():
+            case protocol.CommitServerReady():
                 session.commit_door = (message.port, message.certificate)
                 return
-            case protocol.SidecarSaid():
+            case protocol.SidecarMessage():
                 self._sidecar(session, message.run_id, SidecarWord(session.agent_id, message.data))
                 return
             case protocol.SidecarEnded():
@@ -510,7 +510,7 @@ class Coordinator:
         """Apply a new size, within the limit of all runs, to a run."""
         if run := self.runs.get(run_id):
             run.asked = size
-            self._event(run_id, events.ResizeAsked(run.size))
+            self._event(run_id, events.ResizeRequested(run.size))
 
     def _allow(self, slots: int) -> None:
         """Apply a new limit of all runs together."""
@@ -536,7 +536,7 @@ class Coordinator:
             run.allowed = part
         for run, _ in changed:
             if run.request.spec.group.changes:
-                self._event(run.run_id, events.ResizeAsked(run.size))
+                self._event(run.run_id, events.ResizeRequested(run.size))
         for run in runs:
             # The search chooses the lanes that end; a search whose trials are separate runs counts on all slots.
             if isinstance(run.request.spec.group, IndependentGroup):
@@ -568,13 +568,13 @@ class Coordinator:
         """End a run of independent members as finished."""
         if run := self.runs.get(run_id):
             run.result = result
-            self._event(run_id, events.CancelAsked(reason, complete=True))
+            self._event(run_id, events.CancelRequested(reason, complete=True))
 
     def _tell(self, run_id: str, rank: int, data: bytes) -> None:
         """Send data to a worker."""
         if (found := self._worker(run_id, rank)) is not None:
             session, generation = found
-            session.post(protocol.Tell(run_id, generation, data))
+            session.post(protocol.DriverMessage(run_id, generation, data))
 
     def _profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
         """Send a profile request to a worker, or publish that there is none."""
@@ -602,7 +602,7 @@ class Coordinator:
         """Carry out the actions of a run's group."""
         for action in actions:
             match action:
-                case events.AskAgents():
+                case events.RequestAgents():
                     run_id = run.run_id
                     most = action.most if run.request.spec.group.changes else None
                     self._pool(self.pool.demand(run_id, action.count, most, run.request.bare))
@@ -612,7 +612,7 @@ class Coordinator:
                     self._former.prepare(run, action)
                 case events.PauseGroup():
                     self._former.pause(run, action)
-                case events.MendGroup():
+                case events.ReconfigureGroup():
                     self._former.mend(run, action)
                 case events.StopWorkers():
                     for agent_id in action.agent_ids:
@@ -623,12 +623,12 @@ class Coordinator:
                                     run_id, action.generation, action.grace_s, action.flush_s, action.keep, action.dump
                                 )
                             )
-                case events.ParkWorkers():
+                case events.PauseWorkersAtCommit():
                     if run.request.spec.group.regroups:
                         run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
-                            session.post(protocol.Park(run.run_id, action.generation))
+                            session.post(protocol.PauseAtCommit(run.run_id, action.generation))
                 case events.PersistCommit():
                     if session := self.door.agents.get(action.agent_id):
                         session.post(protocol.Persist(run.run_id))
@@ -642,7 +642,7 @@ class Coordinator:
                     run.state.announce(action.kind, action.rank, action.text)
                 case events.Note():
                     run.state.publish(Change("note", text=action.text))
-                case events.Conclude():
+                case events.ConcludeRun():
                     self._conclude(run, action)
 
     def _take_back(self, run: ActiveRun, action: events.ReturnAgents) -> None:
@@ -692,10 +692,10 @@ class Coordinator:
             self._pool(self.pool.dismiss((session.agent_id,), reason))
         else:
             self.pool.leaves(session.agent_id, reason)
-            self._event(run.run_id, events.DrainAsked(session.agent_id, reason, time_s))
+            self._event(run.run_id, events.DrainRequested(session.agent_id, reason, time_s))
             self._pool(self.pool.serve())
 
-    def _conclude(self, run: ActiveRun, outcome: events.Conclude) -> None:
+    def _conclude(self, run: ActiveRun, outcome: events.ConcludeRun) -> None:
         """Remove a run that has ended, release its agents and report its end."""
         run_id = run.run_id
         del self.runs[run_id]
@@ -714,21 +714,21 @@ class Coordinator:
         self._unexplained.add(loss)
         loss.add_done_callback(lambda done: self._tell_end_explained(run, outcome, done))
 
-    def _tell_end_explained(self, run: ActiveRun, outcome: events.Conclude, loss: asyncio.Task[str]) -> None:
+    def _tell_end_explained(self, run: ActiveRun, outcome: events.ConcludeRun, loss: asyncio.Task[str]) -> None:
         """Report the run's end, with the backend's reason for the loss of the responsible agent, if it is known."""
         self._unexplained.discard(loss)
         why = loss.result() if not loss.cancelled() else ""
         self._tell_end(run, replace(outcome, reason=f"{outcome.reason}. {why}") if why else outcome, "")
 
     @staticmethod
-    def _tell_end(run: ActiveRun, outcome: events.Conclude, missing: str) -> None:
+    def _tell_end(run: ActiveRun, outcome: events.ConcludeRun, missing: str) -> None:
         """Report the run's end with its error."""
         failure = run.failures.get(outcome.agent_id)
         host = run.hosts.get(outcome.agent_id, "")
         error = error_of(outcome, run.state, run.request.run_url, failure, host, missing)
         run.state.conclude(error, run.result)
 
-    def _why_missing(self, run: ActiveRun, outcome: events.Conclude) -> str:
+    def _why_missing(self, run: ActiveRun, outcome: events.ConcludeRun) -> str:
         """Return why agents of a run are missing; an error of the backend becomes part of the text."""
         try:
             return why_missing(run, outcome, self.pool, self.backend, self.runs)
@@ -749,7 +749,7 @@ class Coordinator:
                         self.inspection.granted(action.run_id, action.agent_ids)
                     else:  # it ended while the actions before this one were carried out
                         self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
-                case pool.CancelAsk():
+                case pool.CancelAgentRequest():
                     self._cancelled.add(action.ask)
                     self._begin_on_thread(self.backend.cancel, action.ask)
                 case pool.DismissAgents():

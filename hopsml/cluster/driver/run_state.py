@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hopsml import delivery, redact
+from hopsml import callbacks, redact
+from hopsml.callbacks import Observers
 from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.layout import Layout
-from hopsml.delivery import Observers
 from hopsml.states import Lifecycle
 
 LOG_KEPT = 4 << 20  # characters of a rank's output that are retained, the newest
@@ -77,7 +77,7 @@ Observer = Callable[[Change], None]
 class _Changes:
     """Backlog rule of an observer: output and reports may be skipped, but the newest report is retained."""
 
-    def worth(self, item: Change) -> delivery.Worth:
+    def worth(self, item: Change) -> callbacks.Worth:
         """Return the importance of a change."""
         if item.kind in ("log", "report", "progress", "system"):
             return "update"
@@ -213,7 +213,7 @@ class RunState:
         if closed is not None:
             tell(closed)
 
-    def settle(self, timeout_s: float = delivery.SETTLE_S) -> bool:
+    def settle(self, timeout_s: float = callbacks.SETTLE_S) -> bool:
         """Wait at most ``timeout_s`` seconds until the observers have processed everything.
 
         Return True if they have.

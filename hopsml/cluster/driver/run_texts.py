@@ -9,7 +9,7 @@ from hopsml.cluster.driver import remedies
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, Backend
 from hopsml.cluster.driver.run_state import RunState
-from hopsml.cluster.gang.events import Conclude, Phase
+from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.protocol import FailureReport
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, RunCancelled, RunError, StartTimeout, WorkerFailed
@@ -39,7 +39,7 @@ def _there(run: ActiveRun, pool: Pool) -> int:
     return pool.agents.idle_of(False) + min(pool.agents.idle_of(True), run.request.bare)
 
 
-def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend, others: Iterable[str]) -> str:
+def why_missing(run: ActiveRun, outcome: ConcludeRun, pool: Pool, backend: Backend, others: Iterable[str]) -> str:
     """Return why a run could not begin in time, as text for its error.
 
     Args:
@@ -72,7 +72,7 @@ def why_missing(run: ActiveRun, outcome: Conclude, pool: Pool, backend: Backend,
 
 
 def error_of(
-    outcome: Conclude, state: RunState, run_url: str, failure: FailureReport | None, host: str, missing: str
+    outcome: ConcludeRun, state: RunState, run_url: str, failure: FailureReport | None, host: str, missing: str
 ) -> RunError | None:
     """Return the error for an outcome, with rank, host, cause, traceback, log and remedy; None for a run that finished.
 
@@ -118,7 +118,7 @@ def _network_findings(state: RunState) -> list[str]:
 
 
 def _worker_failed(
-    outcome: Conclude, state: RunState, run_url: str, failure: FailureReport | None, host: str
+    outcome: ConcludeRun, state: RunState, run_url: str, failure: FailureReport | None, host: str
 ) -> WorkerFailed:
     """Return the error for a failed worker, with its traceback or the end of its log."""
     traceback = tracebacks.with_source(failure.traceback) if failure else ""

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, reporting
 from hopsml.cluster.shared.tls import make_identity
-from hopsml.delivery import logger_aside
 
 if TYPE_CHECKING:
     from websockets.http11 import Request
 
     from hopsml.cluster.driver.websocket import Connection
 
-log = logger_aside("hopsml.coordinator")
+log = nonblocking_logger("hopsml.coordinator")
 
 HELLO_TIMEOUT_S = 10.0
 TAKEN_BYTES = 32 << 10  # bytes per acknowledgement of an agent's messages; fewer than the agent may have in transit

@@ -20,9 +20,9 @@ from websockets.protocol import Event
 from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
 
-from hopsml.delivery import logger_aside
+from hopsml.callbacks import nonblocking_logger
 
-log = logger_aside("hopsml.coordinator")
+log = nonblocking_logger("hopsml.coordinator")
 
 CLOSE_S = 10.0  # for the peer to end a connection after it was requested to
 _CONTENTS = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)

@@ -11,14 +11,14 @@ from hopsml.states import Lifecycle
 OfWorker = (
     protocol.WorkerStarted
     | protocol.WorkerForming
-    | protocol.WorkerMendable
-    | protocol.WorkerMended
+    | protocol.WorkerReconfigurable
+    | protocol.WorkerReconfigured
     | protocol.WorkerPaused
-    | protocol.WorkerStepped
+    | protocol.WorkerStatus
     | protocol.Committed
     | protocol.WorkerReports
     | protocol.WorkerProgress
-    | protocol.Said
+    | protocol.WorkerMessage
     | protocol.WorkerUsage
     | protocol.WorkerFinished
     | protocol.FailureReport
@@ -58,7 +58,7 @@ def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> 
         run.checkpoints_fail = False
         missed = f"; {message.missed} were missed" if message.missed else ""
         run.state.publish(Change("note", text=f"checkpoints are written again{missed}"))
-    return events.Persisted(agent, message.step, message.seconds)
+    return events.CommitPersisted(agent, message.step, message.seconds)
 
 
 def _of_no_member(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
@@ -70,11 +70,11 @@ def _of_no_member(run: ActiveRun, agent: str, message: OfWorker) -> events.Event
     match message:
         case protocol.WorkerStarted():
             return events.Started(agent, generation)
-        case protocol.WorkerMendable():
-            return events.Mendable(agent, generation, message.fixed)
+        case protocol.WorkerReconfigurable():
+            return events.Reconfigurable(agent, generation, message.fixed)
         case protocol.WorkerPaused():
             return events.Paused(agent, generation, message.step)
-        case protocol.WorkerStepped():
+        case protocol.WorkerStatus():
             return events.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
         case protocol.WorkerFinished():
             return events.Finished(agent, generation, message.exited)
@@ -109,18 +109,18 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
             return events.Started(agent, generation)
         case protocol.WorkerForming():
             return events.Forming(agent, generation, message.size)
-        case protocol.WorkerMendable():
-            return events.Mendable(agent, generation, message.fixed)
-        case protocol.WorkerMended():
-            return events.Mended(agent, generation, message.step, message.problem)
+        case protocol.WorkerReconfigurable():
+            return events.Reconfigurable(agent, generation, message.fixed)
+        case protocol.WorkerReconfigured():
+            return events.Reconfigured(agent, generation, message.step, message.problem)
         case protocol.WorkerPaused():
             return events.Paused(agent, generation, message.step)
-        case protocol.WorkerStepped():
+        case protocol.WorkerStatus():
             view.step = message.step if message.step >= 0 else view.step
             return events.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
         case protocol.Committed():
             run.state.committed = True
-            kind = events.Parked if message.parked else events.Committed
+            kind = events.PausedAtCommit if message.parked else events.WorkerCommitted
             return kind(agent, generation, message.step)
         case protocol.WorkerReports():
             for report in message.reports:
@@ -131,9 +131,9 @@ def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
             run.state.publish(
                 Change("progress", rank, message.unit, step=message.done, time=message.time, total=message.total)
             )
-        case protocol.Said():
+        case protocol.WorkerMessage():
             run.state.publish(Change("said", rank, data=message.data))
-            return events.Heard(agent, generation)
+            return events.WorkerActive(agent, generation)
         case protocol.WorkerUsage():
             run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
         case protocol.WorkerFinished():

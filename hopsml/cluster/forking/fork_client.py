@@ -177,7 +177,7 @@ class ForkClient:
         """True if it was stopped, or did not respond, at the last heartbeats."""
         return not self.broken and (self._held > 0 or self._silent >= HELD_LIMIT)
 
-    def look_after(self, is_needed: bool) -> str:
+    def check_health(self, is_needed: bool) -> str:
         """Resume a stopped server, or end one that stays stopped or does not respond; called at each heartbeat.
 
         It is ended only if it ``is_needed``: tasks that wait for it get its ConnectionError. Otherwise its workers

@@ -59,7 +59,7 @@ class ZygoteProcess:
         """Pid of the zygote's process."""
         return self._process.pid
 
-    def look_after(self) -> str:
+    def check_health(self) -> str:
         """Resume a stopped zygote, or end one that stays stopped; called once a second.
 
         If it ends, agents whose fork server it was about to fork start other processes.

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure, first_of
 from hopsml.cluster.gang.draining import Drains
-from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
+from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
 from hopsml.cluster.gang.exclusions import Exclusions
 from hopsml.cluster.gang.gang import Gang, MemberState, failure_of
 from hopsml.cluster.gang.pace import Liveness, Pace
@@ -87,7 +87,7 @@ class ElasticGang(Gang):
         self.unfit = Exclusions(1, self.spec.host_cooldown_s)
         self.pace = Pace(now, self.spec.progress_timeout_s)
         self.deadline = now + self.spec.start_timeout_s
-        return [events.AskAgents(self.spec.minimum, self.target)]
+        return [events.RequestAgents(self.spec.minimum, self.target)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Process an event and return the actions; also store the newest state if only leaving agents hold it.
@@ -110,19 +110,19 @@ class ElasticGang(Gang):
             case events.Ranked():
                 for rank, agent_id in enumerate(event.agent_ids):
                     self.members[agent_id].rank = rank
-            case events.Committed():
+            case events.WorkerCommitted():
                 return self._committed(event, now)
-            case events.Parked():
+            case events.PausedAtCommit():
                 return self._parked(event, now)
-            case events.DrainAsked():
+            case events.DrainRequested():
                 return self._drain(event, now)
-            case events.Persisted():
+            case events.CommitPersisted():
                 return self._persisted(event, now)
-            case events.ResizeAsked():
+            case events.ResizeRequested():
                 self.target = max(event.size, self.spec.minimum)
                 if self.phase is Phase.STOPPING:
                     return []
-                return [events.AskAgents(0, self.target), *self._use_spares(now), *self._shed()]
+                return [events.RequestAgents(0, self.target), *self._use_spares(now), *self._shed()]
         return []
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
@@ -217,8 +217,11 @@ class ElasticGang(Gang):
         chosen = tuple(candidates[: self.target])
         for agent_id in chosen:
             del self.spares[agent_id]
-        others = tuple(agent_id for agent_id in self.spares if agent_id not in self.leaving)
-        returned = self._give_back(others if len(chosen) == self.target else ())
+        others = [agent_id for agent_id in self.spares if agent_id not in self.leaving]
+        if newest >= 0 and all(self._held(agent_id) < newest for agent_id in chosen):
+            # Only agents on excluded hosts hold the state: they stay until the members have it (``_shed``).
+            others = [agent_id for agent_id in others if self._held(agent_id) < newest]
+        returned = self._give_back(tuple(others) if len(chosen) == self.target else ())
         self.members = {agent_id: MemberState(rank) for rank, agent_id in enumerate(chosen)}
         self.phase, self.deadline, self.start_at = Phase.FORMING, now + self.spec.start_timeout_s, None
         self.base, self.parked, self.failures = newest, None, []
@@ -242,7 +245,7 @@ class ElasticGang(Gang):
         )
         return [events.Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
 
-    def _persisted(self, event: events.Persisted, now: float) -> list[Action]:
+    def _persisted(self, event: events.CommitPersisted, now: float) -> list[Action]:
         """Record a checkpoint on shared storage; if the group is starting with an older one, restart it with this one.
 
         The agent that finds the checkpoint reports it: the one that wrote it may have ended while it could not reach
@@ -273,7 +276,9 @@ class ElasticGang(Gang):
             self._holds(event.agent_id, self.base)
         if self.phase is Phase.RUNNING and not self.generation and self.uncommitted_since is None:
             self.uncommitted_since = now
-        return actions + ([*self._let_go(now), *self._consider_change(now)] if self.phase is Phase.RUNNING else [])
+        if self.phase is not Phase.RUNNING:
+            return actions
+        return [*actions, *self._let_go(now), *self._consider_change(now), *self._shed()]
 
     def _consider_change(self, now: float) -> list[Action]:
         """Pause the workers at a commit if a member leaves, the size changes, or a spare agent is ready to join."""
@@ -296,9 +301,9 @@ class ElasticGang(Gang):
         else:
             return []
         self.phase, self.deadline, self.why = Phase.PARKING, None, why
-        return [events.ParkWorkers(self.generation, tuple(self.members), why)]
+        return [events.PauseWorkersAtCommit(self.generation, tuple(self.members), why)]
 
-    def _committed(self, event: events.Committed, now: float) -> list[Action]:
+    def _committed(self, event: events.WorkerCommitted, now: float) -> list[Action]:
         """Record a commit of a member."""
         if event.agent_id not in self.members:
             return []
@@ -314,7 +319,7 @@ class ElasticGang(Gang):
         self.proven = frozenset(self.members)
         self.store_away, self.store_tries = None, 0
 
-    def _parked(self, event: events.Parked, now: float) -> list[Action]:
+    def _parked(self, event: events.PausedAtCommit, now: float) -> list[Action]:
         """Record that a worker has paused at a commit; the others have ``agree_s`` to commit the same step."""
         if event.agent_id not in self.members or self.phase is not Phase.PARKING:
             return []
@@ -347,7 +352,7 @@ class ElasticGang(Gang):
             return []
         return self._reform(now)
 
-    def _drain(self, event: events.DrainAsked, now: float) -> list[Action]:
+    def _drain(self, event: events.DrainRequested, now: float) -> list[Action]:
         """Record that an agent will leave, and prepare for its successor."""
         if event.agent_id not in self.spares and event.agent_id not in self.members:
             return []
@@ -502,7 +507,7 @@ class ElasticGang(Gang):
             goes_on = "its function is called anew"
         return f"ended{f' after step {furthest} or later' if furthest > 0 else ''}; {goes_on}"
 
-    def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
+    def _verdict(self, now: float, actions: list[Action]) -> ConcludeRun | None:
         """Return how the run ends because of this generation's failures; None if it continues."""
         # In this order: an unavailable store is waited for; the failure of a joining worker costs only its own place;
         # an error of the user's code would occur again; anything else is retried, until it has occurred too often
@@ -564,13 +569,13 @@ class ElasticGang(Gang):
         actions.append(events.Note(f"{text}{newcomer.cause}{again}"))
         self._count_against_host(newcomer, now, actions)
 
-    def _wait_for_store(self, first: Failure, now: float, actions: list[Action]) -> Conclude | None:
+    def _wait_for_store(self, first: Failure, now: float, actions: list[Action]) -> ConcludeRun | None:
         """Let the run wait for shared storage; return the run's outcome if it has waited for long enough."""
         self.store_away = now if self.store_away is None else self.store_away
         limit = self.spec.min_workers_timeout_s
         if now - self.store_away >= limit:
             reason = f"the store did not answer for {limit:g} s (min_workers_timeout): {first.cause}"
-            return Conclude(Phase.FAILED, "storage", reason, first.agent_id, first.rank)
+            return ConcludeRun(Phase.FAILED, "storage", reason, first.agent_id, first.rank)
         if not self.store_tries:
             actions.append(
                 events.Note(f"the store does not answer; the run waits for it, at most {limit:g} s: {first.cause}")
@@ -646,7 +651,7 @@ class ElasticGang(Gang):
             )
         return self._reform(now, dump=True)
 
-    def _start_timeout(self) -> Conclude:
+    def _start_timeout(self) -> ConcludeRun:
         """Return the outcome of a run for which too few agents connected or remained in time."""
         there = len(self.spares.keys() - self.leaving.keys())
         if self.phase is not Phase.WAITING:
@@ -655,19 +660,19 @@ class ElasticGang(Gang):
         if not self.generation:
             limit = self.spec.start_timeout_s
             reason = f"{there} of at least {self.spec.minimum} workers were there after {limit:g} s"
-            return Conclude(Phase.FAILED, "start", reason, missing=missing)
+            return ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
         limit = self.spec.min_workers_timeout_s
         reason = (
             f"{there} of at least {self.spec.minimum} workers were left for {limit:g} s (min_workers_timeout); what "
             f"ended the last generation: {self.why}"
         )
-        return Conclude(Phase.FAILED, "minimum", reason, missing=missing)
+        return ConcludeRun(Phase.FAILED, "minimum", reason, missing=missing)
 
     def _take_no_more(self) -> list[Action]:
         """Withdraw the request for agents, and release the spare ones."""
-        return [events.AskAgents(0, 0), *self._give_back(tuple(self.spares))]
+        return [events.RequestAgents(0, 0), *self._give_back(tuple(self.spares))]
 
 
-def _with_reason(blamed: Conclude, reason: str) -> Conclude:
+def _with_reason(blamed: ConcludeRun, reason: str) -> ConcludeRun:
     """Return the outcome with an addition to its reason."""
-    return Conclude(blamed.phase, blamed.error, f"{blamed.reason} ({reason})", blamed.agent_id, blamed.rank)
+    return ConcludeRun(blamed.phase, blamed.error, f"{blamed.reason} ({reason})", blamed.agent_id, blamed.rank)

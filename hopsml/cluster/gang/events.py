@@ -107,7 +107,7 @@ class Forming:
 
 
 @dataclass(frozen=True)
-class Mendable:
+class Reconfigurable:
     """Report that the worker's group can lose members and continue in its processes.
 
     Attributes:
@@ -122,7 +122,7 @@ class Mendable:
 
 
 @dataclass(frozen=True)
-class Mended:
+class Reconfigured:
     """Report that the worker continues in place as a member of another generation, or that it cannot.
 
     Attributes:
@@ -172,7 +172,7 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Committed:
+class WorkerCommitted:
     """Report that the agent holds the training state as it was after ``step``."""
 
     agent_id: str
@@ -181,7 +181,7 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Parked:
+class PausedAtCommit:
     """Report that the worker has committed ``step`` and has paused there."""
 
     agent_id: str
@@ -230,7 +230,7 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class DrainAsked:
+class DrainRequested:
     """Warning that an agent will end, because its node is going away or its executor is being decommissioned.
 
     Attributes:
@@ -245,7 +245,7 @@ class DrainAsked:
 
 
 @dataclass(frozen=True)
-class Persisted:
+class CommitPersisted:
     """Report that an agent has written a checkpoint of ``step`` to shared storage, which took ``seconds``."""
 
     agent_id: str
@@ -254,14 +254,14 @@ class Persisted:
 
 
 @dataclass(frozen=True)
-class ResizeAsked:
+class ResizeRequested:
     """User request to run with at most ``size`` workers."""
 
     size: int
 
 
 @dataclass(frozen=True)
-class CancelAsked:
+class CancelRequested:
     """Request to end the run, made by the user, an interrupt or the end of the program.
 
     Attributes:
@@ -274,7 +274,7 @@ class CancelAsked:
 
 
 @dataclass(frozen=True)
-class Heard:
+class WorkerActive:
     """Report that the worker has sent the driver a message, which proves that it works."""
 
     agent_id: str
@@ -282,7 +282,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class ReleaseAsked:
+class ReleaseRequested:
     """Request that a member finishes its work and releases its agent; ``at_once``: stop it without waiting."""
 
     rank: int
@@ -295,7 +295,18 @@ class Tick:
 
 
 OfWorker = (
-    Started | Forming | Mendable | Mended | Paused | Stepped | Committed | Parked | Finished | Failed | Closed | Heard
+    Started
+    | Forming
+    | Reconfigurable
+    | Reconfigured
+    | Paused
+    | Stepped
+    | WorkerCommitted
+    | PausedAtCommit
+    | Finished
+    | Failed
+    | Closed
+    | WorkerActive
 )  # reports of one worker in one generation
 Event = (
     Granted
@@ -304,11 +315,11 @@ Event = (
     | Refused
     | MemberLost
     | OfWorker
-    | DrainAsked
-    | Persisted
-    | ResizeAsked
-    | CancelAsked
-    | ReleaseAsked
+    | DrainRequested
+    | CommitPersisted
+    | ResizeRequested
+    | CancelRequested
+    | ReleaseRequested
     | Tick
 )
 
@@ -317,7 +328,7 @@ Event = (
 
 
 @dataclass(frozen=True)
-class AskAgents:
+class RequestAgents:
     """Request for ``count`` agents, granted all together, and for further ones up to ``most`` in total."""
 
     count: int
@@ -373,7 +384,7 @@ class PauseGroup:
 
 
 @dataclass(frozen=True)
-class MendGroup:
+class ReconfigureGroup:
     """Continue with these members as the next generation, in the processes that they have.
 
     Attributes:
@@ -389,7 +400,7 @@ class MendGroup:
 
 
 @dataclass(frozen=True)
-class ParkWorkers:
+class PauseWorkersAtCommit:
     """Pause the workers of these members at their next commit."""
 
     generation: int
@@ -464,7 +475,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Conclude:
+class ConcludeRun:
     """End of the run, with the first failure if it has failed.
 
     Attributes:
@@ -485,17 +496,17 @@ class Conclude:
 
 
 Action = (
-    AskAgents
+    RequestAgents
     | StartGeneration
     | PrepareNewcomers
     | PauseGroup
-    | MendGroup
-    | ParkWorkers
+    | ReconfigureGroup
+    | PauseWorkersAtCommit
     | PersistCommit
     | StopWorkers
     | DropAgents
     | ReturnAgents
     | Announce
     | Note
-    | Conclude
+    | ConcludeRun
 )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure, first_of
-from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
+from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.cluster.shared.spec import FixedGroup
 
@@ -62,7 +62,7 @@ class Gang:
     generation: int = 0
     members: dict[str, MemberState] = field(default_factory=dict)
     deadline: float | None = None
-    outcome: Conclude | None = None
+    outcome: ConcludeRun | None = None
     failures: list[Failure] = field(default_factory=list)  # of the present generation
     liveness: Liveness = field(default_factory=Liveness)
     told_stalled: bool = False  # True once a note has reported that all workers are idle
@@ -82,7 +82,7 @@ class Gang:
             now: Monotonic time in seconds, as everywhere.
         """
         self.deadline = now + self.spec.start_timeout_s
-        return [events.AskAgents(self.spec.size, self.spec.size)]
+        return [events.RequestAgents(self.spec.size, self.spec.size)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Process an event and return the actions to carry out.
@@ -115,8 +115,8 @@ class Gang:
             case events.MemberLost():
                 return self._lost(event, now)
             case events.Refused():
-                return self._refused(Conclude(Phase.FAILED, event.error, event.reason), now)
-            case events.CancelAsked():
+                return self._refused(ConcludeRun(Phase.FAILED, event.error, event.reason), now)
+            case events.CancelRequested():
                 return self.cancel(event, now)
             case events.Tick():
                 return self._tick(now)
@@ -127,9 +127,9 @@ class Gang:
         """Return True if reports of this agent about this generation apply to its present worker."""
         return generation == self.generation
 
-    def cancel(self, event: events.CancelAsked, now: float) -> list[Action]:
+    def cancel(self, event: events.CancelRequested, now: float) -> list[Action]:
         """End the run because the user, or the end of the application, requests it."""
-        return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
+        return self._end(ConcludeRun(Phase.CANCELLED, "cancelled", event.reason), now)
 
     def rank(self, agent_id: str) -> int:
         """Return the rank of the agent's worker; -1 for an agent that is no member."""
@@ -152,7 +152,7 @@ class Gang:
 
     def _other(self, event: Event, now: float) -> list[Action]:
         """Process events that matter only to groups that may change; here a warning is only passed on."""
-        if isinstance(event, events.DrainAsked) and (rank := self.rank(event.agent_id)) >= 0:
+        if isinstance(event, events.DrainRequested) and (rank := self.rank(event.agent_id)) >= 0:
             return [
                 events.Note(
                     f"rank {rank} is about to be lost ({event.reason}), and a group of fixed size ends with it; with "
@@ -205,7 +205,7 @@ class Gang:
             f"{how} before its first collective operation, in which {ranks(sorted(m.rank for m in waiting))} "
             f"{'waits' if len(waiting) == 1 else 'wait'} for it: every rank must take part in every collective"
         )
-        return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, rank), now)
+        return self._end(ConcludeRun(Phase.FAILED, "worker", reason, agent_id, rank), now)
 
     # -------------------------------------------------------------------------------- ends of single workers
 
@@ -222,7 +222,7 @@ class Gang:
         if not all(m.finished for m in self.members.values()):
             return self._never_formed(now)
         self.phase = Phase.STOPPING
-        self.outcome = Conclude(Phase.FINISHED)
+        self.outcome = ConcludeRun(Phase.FINISHED)
         self.deadline = now + self.spec.grace_s + self.spec.flush_s + 10
         return self._take_no_more() + self._conclude_if_over()
 
@@ -253,13 +253,13 @@ class Gang:
         """Continue with the failures that are known, without a further wait."""
         return self._end(self._blamed(), now)
 
-    def _blamed(self) -> Conclude:
+    def _blamed(self) -> ConcludeRun:
         """Return the outcome by the first failure, or by a member that left with sys.exit(0) if others lost contact."""
         first = first_of(self.failures)
         exited = next(((name, m) for name, m in self.members.items() if m.exited), None)
         if first.echo and exited is not None:
             reason = f"called sys.exit(0) while rank {first.rank} still worked with it, which then met: {first.cause}"
-            return Conclude(Phase.FAILED, "worker", reason, exited[0], exited[1].rank)
+            return ConcludeRun(Phase.FAILED, "worker", reason, exited[0], exited[1].rank)
         returned = sorted(m.rank for m in self.members.values() if m.finished)
         # A framework may end a process that waits for one that has returned, as JAX does: with a crash.
         follows = first.echo or not (first.raised or first.outside)
@@ -269,7 +269,7 @@ class Gang:
         # a framework's own timeout may expire before this one, with a crash
         if held and (first.echo or not first.raised):
             before += f"while the process of {ranks(held)} was stopped (SIGSTOP): "
-        return Conclude(Phase.FAILED, "worker", before + first.cause, first.agent_id, first.rank)
+        return ConcludeRun(Phase.FAILED, "worker", before + first.cause, first.agent_id, first.rank)
 
     def _lost(self, event: events.MemberLost, now: float) -> list[Action]:
         """Record the loss of an agent, which ends a run that still needs it."""
@@ -332,7 +332,7 @@ class Gang:
         if limit_s is not None and idle_s >= limit_s:
             agent_id, first = min(working.items(), key=lambda item: item[1].rank)
             reason = f"no worker has done anything for {idle_s:.0f} s (progress_timeout={limit_s:g}): {STALLED}"
-            return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, first.rank), now)
+            return self._end(ConcludeRun(Phase.FAILED, "worker", reason, agent_id, first.rank), now)
         if idle_s < self.spec.stalled_s or self.told_stalled:
             return []
         self.told_stalled = True
@@ -357,7 +357,7 @@ class Gang:
                 f"{how}, and {waiting} {have} done nothing for {limit_s:g} s since, most likely waiting for it in a "
                 f"collective: {rule}"
             )
-            return self._end(Conclude(Phase.FAILED, "worker", reason, agent_id, rank), now)
+            return self._end(ConcludeRun(Phase.FAILED, "worker", reason, agent_id, rank), now)
         # A member may wait actively, as NCCL does: after sys.exit(0) an active member is no sign of progress.
         is_due = now - self.left_at >= EXITED_NOTE_S if exited else now - since >= RETURNED_NOTE_S
         if self.members[agent_id].noted or not is_due:
@@ -373,7 +373,7 @@ class Gang:
 
     # -------------------------------------------------------------------------------- end of the run
 
-    def _end(self, outcome: Conclude, now: float) -> list[Action]:
+    def _end(self, outcome: ConcludeRun, now: float) -> list[Action]:
         """Stop the workers that are still active, then conclude; the first failure determines the outcome."""
         # A run that has finished and is saving its last files can still be cancelled, or fail.
         if self.phase is Phase.STOPPING and self.outcome and self.outcome.phase is not Phase.FINISHED:
@@ -386,7 +386,7 @@ class Gang:
             actions.append(events.StopWorkers(self.generation, working, self.spec.grace_s, self.spec.failed_flush_s))
         return actions + self._conclude_if_over()
 
-    def _refused(self, outcome: Conclude, now: float) -> list[Action]:
+    def _refused(self, outcome: ConcludeRun, now: float) -> list[Action]:
         """End a run whose cluster has ended or is unavailable, which also explains a loss of all agents just before."""
         if self.phase is not Phase.STOPPING:
             return self._end(outcome, now)
@@ -445,14 +445,14 @@ class Gang:
             return [*dropped, *self._conclude_if_over()]
         return self._end(self._start_timeout(), now)
 
-    def _start_timeout(self) -> Conclude:
+    def _start_timeout(self) -> ConcludeRun:
         """Return the outcome of a run whose workers did not all start in time."""
         if self.phase is Phase.WAITING:
             missing = tuple((rank, "no agent") for rank in range(self.spec.size))
         else:
             missing = tuple((m.rank, "not started") for m in self.members.values() if not m.started)
         reason = f"not all of {self.spec.size} workers were there after {self.spec.start_timeout_s:g} s"
-        return Conclude(Phase.FAILED, "start", reason, missing=missing)
+        return ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
 
 
 def ranks(numbers: list[int]) -> str:

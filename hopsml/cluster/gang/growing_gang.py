@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure, first_of
 from hopsml.cluster.gang.elastic_gang import END_S
-from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
+from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
 from hopsml.cluster.gang.gang import MemberState, ranks
 from hopsml.cluster.gang.mending_gang import MEND_S, MendingGang
 
@@ -88,7 +88,7 @@ class GrowingGang(MendingGang):
         match event:
             case events.Paused():
                 return self._paused(event, now)
-            case events.Mendable():
+            case events.Reconfigurable():
                 self.anew = self.anew or event.fixed
                 if event.fixed and not self.paused:
                     # it may never complete; a member that pauses nevertheless is requested to continue
@@ -150,7 +150,7 @@ class GrowingGang(MendingGang):
             self.newcomers[agent_id] = Newcomer(self.launched, newest, now + self.spec.start_timeout_s)
         return [events.PrepareNewcomers(self.launched, chosen, members, newest, holders)]
 
-    def _committed(self, event: events.Committed, now: float) -> list[Action]:
+    def _committed(self, event: events.WorkerCommitted, now: float) -> list[Action]:
         """Record a commit, from which joining workers may now prepare."""
         return [*super()._committed(event, now), *self._use_spares(now)]
 
@@ -220,7 +220,7 @@ class GrowingGang(MendingGang):
             actions.append(events.StopWorkers(generation, (agent_id,), 0.0, 0.0, keep=True))
         return actions
 
-    def _drain(self, event: events.DrainAsked, now: float) -> list[Action]:
+    def _drain(self, event: events.DrainRequested, now: float) -> list[Action]:
         """Record that an agent will leave; ``handle`` stops a joining worker on it."""
         if event.agent_id in self.newcomers:
             self.leaving[event.agent_id] = event.reason
@@ -287,7 +287,7 @@ class GrowingGang(MendingGang):
 
     # -------------------------------------------------------------------------------- result of the attempt
 
-    def _mended(self, event: events.Mended, now: float) -> list[Action]:
+    def _mended(self, event: events.Reconfigured, now: float) -> list[Action]:
         """Record that a worker continues in place, or that it cannot."""
         current = event.generation == self.generation and event.agent_id in self.members
         if event.problem and current and self.came and self.phase is Phase.MENDING:
@@ -357,7 +357,7 @@ class GrowingGang(MendingGang):
         super()._prove()
         self.fresh = set()
 
-    def _verdict(self, now: float, actions: list[Action]) -> Conclude | None:
+    def _verdict(self, now: float, actions: list[Action]) -> ConcludeRun | None:
         """Return how the run ends because of this generation's failures; None if it continues.
 
         If a new member called other operations than the others did, all workers restart, now and for each later joining

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
+from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
 from hopsml.cluster.gang.exclusions import Exclusions
 from hopsml.cluster.gang.gang import Gang, MemberState
 from hopsml.cluster.shared.spec import IndependentGroup
@@ -53,7 +53,7 @@ class IndependentGang(Gang):
         self.target = self.spec.size
         self.exclusions = Exclusions(FRUITLESS_LIMIT, self.spec.host_cooldown_s)
         self.deadline = now + self.spec.start_timeout_s
-        return [events.AskAgents(min(1, self.target), self.target)]
+        return [events.RequestAgents(min(1, self.target), self.target)]
 
     def attendance(self, idle: int) -> tuple[int, str]:
         """Return how many agents a waiting group has, and as text how many it needs: one trial slot is enough.
@@ -71,16 +71,16 @@ class IndependentGang(Gang):
     def _other(self, event: Event, now: float) -> list[Action]:
         """Process the events of a group of lanes."""
         match event:
-            case events.Heard():
+            case events.WorkerActive():
                 self.exclusions.failures.pop(self.hosts[event.agent_id], None)
-            case events.ReleaseAsked():
+            case events.ReleaseRequested():
                 agent_id = self.agent_of(event.rank)
                 if agent_id is None:
                     return []
                 return self._break_off(agent_id) if event.at_once else self._let_go(agent_id, "")
-            case events.DrainAsked():
+            case events.DrainRequested():
                 return self._drain(event)
-            case events.ResizeAsked():
+            case events.ResizeRequested():
                 return self._resize(max(0, event.size), now)
         return []
 
@@ -92,7 +92,7 @@ class IndependentGang(Gang):
         surplus = max(0, self._count() - target)
         going, self.resting = tuple(self.resting[:surplus]), self.resting[surplus:]
         self._watch_for_agents(now)
-        return [events.AskAgents(0, target), *([events.ReturnAgents(going)] if going else [])]
+        return [events.RequestAgents(0, target), *([events.ReturnAgents(going)] if going else [])]
 
     # -------------------------------------------------------------------------------- start of lanes
 
@@ -144,7 +144,7 @@ class IndependentGang(Gang):
         if self.phase is Phase.STOPPING or lane.leave is not None:
             return []
         lane.leave = leave
-        return [events.ParkWorkers(lane.rank, (agent_id,), leave)]
+        return [events.PauseWorkersAtCommit(lane.rank, (agent_id,), leave)]
 
     def _break_off(self, agent_id: str) -> list[Action]:
         """Stop the lane's worker without waiting for its trial; its agent is released."""
@@ -154,7 +154,7 @@ class IndependentGang(Gang):
         lane.leave = lane.leave or ""
         return [events.StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, self.spec.failed_flush_s)]
 
-    def _drain(self, event: events.DrainAsked) -> list[Action]:
+    def _drain(self, event: events.DrainRequested) -> list[Action]:
         """Record that an agent will end: release it, or let its lane finish."""
         if event.agent_id in self.resting:
             self.resting.remove(event.agent_id)
@@ -249,16 +249,16 @@ class IndependentGang(Gang):
             return actions + self._end(self._start_timeout(), now)
         return actions
 
-    def _start_timeout(self) -> Conclude:
+    def _start_timeout(self) -> ConcludeRun:
         """Return the outcome of a run for which no usable agent connected in time."""
         reason = f"no agent was there for {self.spec.start_timeout_s:g} s"
         if self.resting:
             reason = f"all {len(self.resting)} agents are on hosts that are set aside"
         if self.last_cause:
             reason += f"; what ended the last lane: {self.last_cause}"
-        return Conclude(Phase.FAILED, "start", reason, missing=((self.lanes, "no agent"),))
+        return ConcludeRun(Phase.FAILED, "start", reason, missing=((self.lanes, "no agent"),))
 
-    def cancel(self, event: events.CancelAsked, now: float) -> list[Action]:
+    def cancel(self, event: events.CancelRequested, now: float) -> list[Action]:
         """End the run as CANCELLED, or as FINISHED once all lanes have left if its work is done (``complete``).
 
         Args:
@@ -268,14 +268,14 @@ class IndependentGang(Gang):
         if self.phase is Phase.STOPPING:
             return []
         if not event.complete:
-            return self._end(Conclude(Phase.CANCELLED, "cancelled", event.reason), now)
-        self.phase, self.outcome = Phase.STOPPING, Conclude(Phase.FINISHED, reason=event.reason)
+            return self._end(ConcludeRun(Phase.CANCELLED, "cancelled", event.reason), now)
+        self.phase, self.outcome = Phase.STOPPING, ConcludeRun(Phase.FINISHED, reason=event.reason)
         self.deadline = now + self.spec.grace_s
         actions = self._take_no_more()
-        actions += [events.ParkWorkers(lane.rank, (agent_id,), "") for agent_id, lane in self.members.items()]
+        actions += [events.PauseWorkersAtCommit(lane.rank, (agent_id,), "") for agent_id, lane in self.members.items()]
         return actions + self._conclude_if_over()
 
-    def _end(self, outcome: Conclude, now: float) -> list[Action]:
+    def _end(self, outcome: ConcludeRun, now: float) -> list[Action]:
         """Stop all lanes; the run concludes when they have ended."""
         self.phase, self.outcome = Phase.STOPPING, outcome
         return self._take_no_more() + self._stop_all(self.spec.failed_flush_s, now) + self._conclude_if_over()
@@ -306,7 +306,7 @@ class IndependentGang(Gang):
     def _take_no_more(self) -> list[Action]:
         """Withdraw the request for agents before any is released, as it would be granted again."""
         resting, self.resting = tuple(self.resting), []
-        return [events.AskAgents(0, 0), *([events.ReturnAgents(resting)] if resting else [])]
+        return [events.RequestAgents(0, 0), *([events.ReturnAgents(resting)] if resting else [])]
 
     def _conclude_if_over(self) -> list[Action]:
         """Conclude the run once no lane remains."""

@@ -64,11 +64,11 @@ class MendingGang(ElasticGang):
     def _other(self, event: Event, now: float) -> list[Action]:
         """Process the events of a reconfiguration in place, then those of ``ElasticGang``."""
         match event:
-            case events.Mendable():
+            case events.Reconfigurable():
                 if self.phase not in (Phase.PARKING, Phase.REFORMING):
                     self.mendable.add(event.agent_id)
                 return []
-            case events.Mended():
+            case events.Reconfigured():
                 return self._mended(event, now)
         return super()._other(event, now)
 
@@ -157,11 +157,11 @@ class MendingGang(ElasticGang):
         """Start the next generation in the processes of these members."""
         self.generation = self._next_number()
         self.phase, self.deadline, self.went_on = Phase.MENDING, now + MEND_S, -1
-        return events.MendGroup(self.generation, members, meets)
+        return events.ReconfigureGroup(self.generation, members, meets)
 
     # -------------------------------------------------------------------------------- result of the attempt
 
-    def _mended(self, event: events.Mended, now: float) -> list[Action]:
+    def _mended(self, event: events.Reconfigured, now: float) -> list[Action]:
         """Record that a member continues in place, or that it cannot."""
         member = self.members.get(event.agent_id)
         if member is None or event.generation != self.generation:

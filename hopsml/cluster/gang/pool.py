@@ -47,13 +47,13 @@ class DismissAgents:
 
 
 @dataclass(frozen=True)
-class CancelAsk:
+class CancelAgentRequest:
     """Cancellation of an agent request of which no agent has connected and which no run needs any more."""
 
     ask: int
 
 
-Action = Grant | Submit | DismissAgents | CancelAsk
+Action = Grant | Submit | DismissAgents | CancelAgentRequest
 
 
 @dataclass
@@ -360,7 +360,7 @@ class Pool:
                 surplus[kind] -= size
                 self.expected.forget(ask)
                 self.going.pop(ask, None)
-                cancelled.append(CancelAsk(ask))
+                cancelled.append(CancelAgentRequest(ask))
         return cancelled
 
     def _spread(self, agent_ids: list[str]) -> list[str]:

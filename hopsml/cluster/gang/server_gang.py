@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure
-from hopsml.cluster.gang.events import Action, Conclude, Event, Phase
+from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
 from hopsml.cluster.gang.gang import Gang, MemberState, failure_of
 from hopsml.cluster.shared.layout import CHIEF, EVALUATOR, PS, WORKER
 from hopsml.cluster.shared.spec import Roles, ServerGroup
@@ -108,7 +108,7 @@ class ServerGang(Gang):
         member.started = member.finished = True
         if member.role == EVALUATOR or self.phase is Phase.STOPPING:
             return []
-        self.phase, self.outcome = Phase.STOPPING, Conclude(Phase.FINISHED)
+        self.phase, self.outcome = Phase.STOPPING, ConcludeRun(Phase.FINISHED)
         return self._stop_servers(now) + self._conclude_if_over()
 
     def _stop_servers(self, now: float) -> list[Action]:
@@ -151,7 +151,7 @@ class ServerGang(Gang):
         dead = [m for m in self.members.values() if m.role in (WORKER, PS) and (m.failed or m.lost)]
         return min(dead, key=lambda m: (m.role != PS, m.rank), default=None)
 
-    def _blamed(self) -> Conclude:
+    def _blamed(self) -> ConcludeRun:
         """Return the outcome for the chief's failure or a failed start, with the loss that caused it, if known."""
         failure, dead = self.failures[-1], self._dead_server()
         reason = failure.cause
@@ -160,7 +160,7 @@ class ServerGang(Gang):
                 f"{failure.cause}; {_name(dead)} was lost just before ({dead.cause}), from which a loop of one's own has to "
                 "recover: hopsml.tensorflow.ServerLoop does"
             )
-        return Conclude(Phase.FAILED, "worker", reason, failure.agent_id, failure.rank)
+        return ConcludeRun(Phase.FAILED, "worker", reason, failure.agent_id, failure.rank)
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
         """Start a member again if it is still needed, as no process of it remains."""
@@ -224,7 +224,7 @@ class ServerGang(Gang):
 
     def _other(self, event: Event, now: float) -> list[Action]:
         """Report that an agent will end, and what follows."""
-        if not isinstance(event, events.DrainAsked) or (member := self.members.get(event.agent_id)) is None:
+        if not isinstance(event, events.DrainRequested) or (member := self.members.get(event.agent_id)) is None:
             return []
         follows = {
             CHIEF: f"the run ends with it; {_RESUME}",
@@ -284,7 +284,7 @@ class ServerGang(Gang):
             return [events.Note(note)] * bool(late) + self._stop((EVALUATOR,), self.spec.flush_s)
         return super()._tick(now)
 
-    def _end(self, outcome: Conclude, now: float) -> list[Action]:
+    def _end(self, outcome: ConcludeRun, now: float) -> list[Action]:
         """Stop all members; the run concludes when they have ended."""
         if self.phase is Phase.STOPPING and self.outcome and self.outcome.phase is not Phase.FINISHED:
             return []

@@ -9,21 +9,23 @@ from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup
 
 
 @dataclass(frozen=True, slots=True)
-class SlotClaim:
+class SlotDemand:
     """Smallest number of slots with which a run can work, and the number that it requests."""
 
     fewest: int
     most: int
 
 
-def claim(group: AnyGroup, asked: int) -> SlotClaim:
+def claim(group: AnyGroup, asked: int) -> SlotDemand:
     """Return the slot claim of a run with this group that requests ``asked`` workers now."""
     if isinstance(group, ElasticGroup):
-        return SlotClaim(min(group.minimum, asked), asked)
-    return SlotClaim(min(1, asked), asked) if isinstance(group, IndependentGroup) else SlotClaim(group.size, group.size)
+        return SlotDemand(min(group.minimum, asked), asked)
+    return (
+        SlotDemand(min(1, asked), asked) if isinstance(group, IndependentGroup) else SlotDemand(group.size, group.size)
+    )
 
 
-def shares(slots: int, claims: Sequence[SlotClaim]) -> list[int]:
+def shares(slots: int, claims: Sequence[SlotDemand]) -> list[int]:
     """Return for each run how many workers it may have.
 
     While enough slots remain, each run gets its smallest number, in order; then the earlier runs get more. A run for

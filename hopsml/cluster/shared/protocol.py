@@ -96,7 +96,7 @@ class Launch(Message, frozen=True, tag="launch"):
     has_commit: bool = False  # this agent itself holds the formation's commit
 
 
-class Mend(Message, frozen=True, tag="mend"):
+class ReconfigureInPlace(Message, frozen=True, tag="mend"):
     """Request to reconfigure a worker in place: it continues, in its process, as a member of a further generation.
 
     Members have been lost, or newcomers join. The message is the same for all members. The worker retains its port,
@@ -128,7 +128,7 @@ class Pause(Message, frozen=True, tag="pause"):
     generation: int
 
 
-class Park(Message, frozen=True, tag="park"):
+class PauseAtCommit(Message, frozen=True, tag="park"):
     """Request that the worker pause at its next commit, because the group is going to change.
 
     A worker of an independent group gets no further messages instead: it finishes its current work and exits.
@@ -138,7 +138,7 @@ class Park(Message, frozen=True, tag="park"):
     generation: int
 
 
-class Tell(Message, frozen=True, tag="tell"):
+class DriverMessage(Message, frozen=True, tag="tell"):
     """Data from the driver to the worker; only these two interpret it."""
 
     run_id: str
@@ -319,7 +319,7 @@ class WorkerForming(Message, frozen=True, tag="worker-forming"):
     size: int
 
 
-class WorkerMendable(Message, frozen=True, tag="worker-mendable"):
+class WorkerReconfigurable(Message, frozen=True, tag="worker-mendable"):
     """Notice that the worker's group can be reconfigured in place if members are lost.
 
     ``fixed`` is the reason why no newcomer can join it; empty if newcomers can.
@@ -330,7 +330,7 @@ class WorkerMendable(Message, frozen=True, tag="worker-mendable"):
     fixed: str = ""
 
 
-class WorkerMended(Message, frozen=True, tag="worker-mended"):
+class WorkerReconfigured(Message, frozen=True, tag="worker-mended"):
     """Result of reconfiguring a worker in place: it continues after ``step`` batches, or there was a ``problem``."""
 
     run_id: str
@@ -347,7 +347,7 @@ class WorkerPaused(Message, frozen=True, tag="worker-paused"):
     step: int = -1
 
 
-class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
+class WorkerStatus(Message, frozen=True, tag="worker-stepped"):
     """Status of a worker, sent with a heartbeat if there is anything to report.
 
     Attributes:
@@ -365,14 +365,14 @@ class WorkerStepped(Message, frozen=True, tag="worker-stepped"):
     idle_s: float = 0.0
 
 
-class CommitDoorOpened(Message, frozen=True, tag="commit-door"):
+class CommitServerReady(Message, frozen=True, tag="commit-door"):
     """Notice that other agents can fetch commits from this one, at ``port`` by TLS with this certificate."""
 
     port: int
     certificate: str
 
 
-class SidecarSaid(Message, frozen=True, tag="sidecar-said"):
+class SidecarMessage(Message, frozen=True, tag="sidecar-said"):
     """Data from the run's sidecar process on this agent to the driver; the first one shows that it has started."""
 
     run_id: str
@@ -447,7 +447,7 @@ class WorkerProgress(Message, frozen=True, tag="worker-progress"):
     time: float  # seconds since the epoch, on the worker's clock
 
 
-class Said(Message, frozen=True, tag="said"):
+class WorkerMessage(Message, frozen=True, tag="said"):
     """Data from the worker to the driver; only these two interpret it."""
 
     run_id: str
@@ -548,10 +548,10 @@ ToAgent = (
     | ProbePeer
     | Formation
     | Launch
-    | Mend
+    | ReconfigureInPlace
     | Pause
-    | Tell
-    | Park
+    | DriverMessage
+    | PauseAtCommit
     | Persist
     | Stop
     | MessagesTaken
@@ -569,18 +569,18 @@ ToCoordinator = (
     | Heartbeat
     | WorkerStarted
     | WorkerForming
-    | WorkerMendable
-    | WorkerMended
+    | WorkerReconfigurable
+    | WorkerReconfigured
     | WorkerPaused
-    | WorkerStepped
-    | CommitDoorOpened
-    | SidecarSaid
+    | WorkerStatus
+    | CommitServerReady
+    | SidecarMessage
     | SidecarEnded
     | Committed
     | Draining
     | Persisted
     | WorkerReports
-    | Said
+    | WorkerMessage
     | WorkerProgress
     | WorkerUsage
     | WorkerFinished
@@ -594,7 +594,7 @@ ToCoordinator = (
 
 _encoder = msgspec.msgpack.Encoder()
 _to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
-_to_group: msgspec.msgpack.Decoder[Mend | Pause] = msgspec.msgpack.Decoder(Mend | Pause)
+_to_group: msgspec.msgpack.Decoder[ReconfigureInPlace | Pause] = msgspec.msgpack.Decoder(ReconfigureInPlace | Pause)
 _to_coordinator: msgspec.msgpack.Decoder[ToCoordinator] = msgspec.msgpack.Decoder(ToCoordinator)
 
 
@@ -603,7 +603,7 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_for_group(data: bytes) -> Mend | Pause:
+def decode_for_group(data: bytes) -> ReconfigureInPlace | Pause:
     """Decode a message that an agent forwards to its worker.
 
     Raises:

@@ -17,7 +17,7 @@ MOST_TEXT = 1_000_000  # characters of a traceback; an error may contain a whole
 _MARGIN = 10_000  # this many more characters are masked before the cut, as a secret that is cut would not be recognized
 
 
-def stand_for(function: Callable[..., Any]) -> None:
+def reset_argv(function: Callable[..., Any]) -> None:
     """Set ``sys.argv`` to the function's name alone, so that an option parser ignores how this process was started."""
     sys.argv = [str(getattr(function, "__name__", type(function).__name__))]
 

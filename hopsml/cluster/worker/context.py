@@ -11,7 +11,7 @@ from hopsml.cluster.shared.spec import RunSpec
 
 if TYPE_CHECKING:
     from hopsml.cluster.shared.commit_slots import CommitSlots
-    from hopsml.cluster.shared.protocol import Mend, Pause
+    from hopsml.cluster.shared.protocol import Pause, ReconfigureInPlace
     from hopsml.cluster.worker.inbox import Inbox
 
 
@@ -30,11 +30,11 @@ class CommitPort:
 
 
 @dataclass(frozen=True)
-class MendPort:
+class ReconfigurationPort:
     """Interface for changes of the group in place: messages about lost or joining members, and the worker's reports."""
 
     # returns the agent's next message; None if none arrives within this many seconds
-    take: Callable[[float], Mend | Pause | None]
+    take: Callable[[float], ReconfigureInPlace | Pause | None]
     ended: Callable[[], bool]  # returns True if no further message can arrive
     announce: Callable[[str, int, int, str], None]  # mendable | mended | paused, generation, step, problem
 
@@ -93,7 +93,9 @@ class WorkerContext:
     resume_checkpoint: Path | None = None  # local copy of the complete checkpoint to continue from
     resume_fits: Path | None = None  # the same for the function's further calls of fit: fit-2/step-000000120/
     commits: CommitPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
-    mends: MendPort | None = field(default=None, repr=False, compare=False)  # of a run whose group may change
+    mends: ReconfigurationPort | None = field(
+        default=None, repr=False, compare=False
+    )  # of a run whose group may change
     # None: the worker writes them itself
     checkpoints: CheckpointPort | None = field(default=None, repr=False, compare=False)
     collective: CollectiveSeat | None = field(default=None, repr=False, compare=False)  # None: it does not train

@@ -29,12 +29,12 @@ from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.processes import UNREPORTED, let_look
 from hopsml.cluster.shared.protocol import Formation, Launch, decode_for_group
-from hopsml.cluster.worker import calling, in_force, keepalive, log_streams, worker_folder
+from hopsml.cluster.worker import calling, collective_stats, keepalive, log_streams, worker_folder
 from hopsml.cluster.worker.context import (
     CheckpointPort,
     CollectiveSeat,
     CommitPort,
-    MendPort,
+    ReconfigurationPort,
     WorkerContext,
     current,
     set_current,
@@ -176,18 +176,18 @@ def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: in
         assignment = _assignment.decode(Path(assignment_path).read_bytes())
         context = _prepare(assignment, pipe, slots, inbox)
         function, arguments = _restore(Path(assignment.payload))
-        calling.stand_for(function)
+        calling.reset_argv(function)
         pipe.send(Event("started", time.time()))
         if body := context.spec.body:
             function, arguments = partial(_named(body), function, arguments, context), {}
         value = calling.call(function, arguments)
         _complete_commits()
         result = pickle_result(value, context, lambda text: _note(pipe, text)) if context.is_chief else b""
-        return Event("finished", time.time(), result=result, seen=in_force.seen())
+        return Event("finished", time.time(), result=result, seen=collective_stats.seen())
     except BaseException as error:  # noqa: BLE001 reported to the agent
         if isinstance(error, SystemExit) and error.code in (None, 0):
             _complete_commits()
-            return Event("finished", time.time(), seen=in_force.seen(), exited=True)
+            return Event("finished", time.time(), seen=collective_stats.seen(), exited=True)
         return _failure(error, Path(assignment_path).parent / "cwd")
 
 
@@ -255,7 +255,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         server_key=formation.collective_key if formation.guarded else b"",
     )
     set_current(context)
-    in_force.forget()
+    collective_stats.forget()
     if formation.world_size > 1 or formation.spec.group.relaunches:
         keepalive.start_by_environment()
     for hook in formation.spec.hooks:
@@ -293,12 +293,12 @@ def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> C
     )
 
 
-def _mends(pipe: EventPipe, slots: Sequence[int]) -> MendPort | None:
+def _mends(pipe: EventPipe, slots: Sequence[int]) -> ReconfigurationPort | None:
     """Return the interface for changes of the group in place; None for a run without them."""
     if not slots:
         return None
     inbox = Inbox(slots[0])
-    return MendPort(
+    return ReconfigurationPort(
         lambda timeout_s: decode_for_group(word) if (word := inbox.get(timeout_s)) is not None else None,
         lambda: inbox.ended,
         lambda kind, generation, step, problem: pipe.send(

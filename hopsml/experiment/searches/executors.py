@@ -10,7 +10,7 @@ import cloudpickle
 from hopsml.experiment.lanes import Lanes, News
 from hopsml.experiment.run import Run
 from hopsml.search import messages
-from hopsml.search.dispatch.events import Assign, EndTrial, Event, Form, Resize
+from hopsml.search.dispatch.events import Assign, Event, Form, RequestTrialEnd, Resize
 
 
 class ActionExecutor(Protocol):
@@ -27,7 +27,7 @@ class ActionExecutor(Protocol):
     def begin(self, action: Assign | Form) -> str:
         """Start a trial, and return where it starts, as text for people."""
 
-    def end(self, action: EndTrial) -> None:
+    def end(self, action: RequestTrialEnd) -> None:
         """Request a trial to end, in the way and within the time that the action names."""
 
     def go_on(self, news: News) -> None:
@@ -80,7 +80,7 @@ class LaneExecutor:
         )
         return self._lanes.joined.get(action.lane, "")
 
-    def end(self, action: EndTrial) -> None:
+    def end(self, action: RequestTrialEnd) -> None:
         """Send the request to the trial's lane, unless a newer attempt of the trial is on another lane."""
         attempt, lane = self._placed.get(action.number, (-1, -1))
         if attempt == action.attempt:

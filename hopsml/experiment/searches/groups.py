@@ -13,24 +13,34 @@ from typing import Any
 import msgspec
 
 from hopsml import redact, settings
+from hopsml.callbacks import immediate, nonblocking_logger
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup
-from hopsml.delivery import immediate, logger_aside
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
 from hopsml.experiment import plan as plans
 from hopsml.experiment.lanes import News, RunOver
 from hopsml.experiment.run import Run
-from hopsml.experiment.standing import Part
-from hopsml.search.dispatch.events import Assign, Began, Ended, EndTrial, Event, Form, Reported, Resize, SlotsChanged
+from hopsml.experiment.run_role import NestedRun
+from hopsml.search.dispatch.events import (
+    Assign,
+    Began,
+    Ended,
+    Event,
+    Form,
+    Reported,
+    RequestTrialEnd,
+    Resize,
+    SlotsChanged,
+)
 from hopsml.search.metric import finite, name_of
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.trials import group_trial
 from hopsml.training.trials.trial_result import as_number, score_of
 
-log = logger_aside("hopsml.search")
+log = nonblocking_logger("hopsml.search")
 
 
 @dataclass
@@ -68,7 +78,7 @@ class GroupExecutor:
             slots: number of slots of the cluster; None if it can grow.
         """
         self.run, self._complete, self._plan = run, complete, plan
-        assert isinstance(plan.standing, Part)
+        assert isinstance(plan.standing, NestedRun)
         self._folder_of_all = plan.standing.folder
         self._name_of, self._metric, self._slots = name_of, metric, slots
         self._groups: dict[int, _Group] = {}
@@ -188,10 +198,10 @@ class GroupExecutor:
                 "done_step": form.done_step,
             },
             captured=None,
-            standing=Part(self._folder_of_all, RunDir(folder), run_id, form.config),
+            standing=NestedRun(self._folder_of_all, RunDir(folder), run_id, form.config),
         )
 
-    def end(self, action: EndTrial) -> None:
+    def end(self, action: RequestTrialEnd) -> None:
         """Send the request to the chief; the group is cancelled if it has not ended after the action's patience."""
         if not self._is_current(action.number, action.attempt):
             return

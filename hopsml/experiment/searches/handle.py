@@ -15,7 +15,7 @@ from hopsml.experiment.searches.call import duration
 from hopsml.experiment.searches.result import BestTrial, SearchResult, best_trial, first_errors, remedy_of
 from hopsml.experiment.searches.session import SearchSession
 from hopsml.experiment.searches.state import Observer, SearchState
-from hopsml.search.dispatch.events import Conclude, Extend
+from hopsml.search.dispatch.events import ConcludeSearch, Extend
 from hopsml.search.space.space import Searchspace
 from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
@@ -175,7 +175,7 @@ class SearchRun(Handle[SearchResult]):
             met = run.exception()
         return met
 
-    def _verdict(self, conclusion: Conclude) -> BaseException | None:
+    def _verdict(self, conclusion: ConcludeSearch) -> BaseException | None:
         """Return the error to raise instead of a result, if any."""
         best = self._session.best()
         if conclusion.reason == "cancelled":
@@ -191,7 +191,7 @@ class SearchRun(Handle[SearchResult]):
             )
         return None
 
-    def _result(self, conclusion: Conclude) -> SearchResult:
+    def _result(self, conclusion: ConcludeSearch) -> SearchResult:
         rows, best = self._session.rows(), self._session.best()
         assert best is not None
         view = self.state.snapshot()

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import msgspec
 
-from hopsml.cluster.driver import kept_secrets
+from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured
 from hopsml.errors import ArgumentError, PathExists, PathNotFound
 from hopsml.experiment import sign_of_life
@@ -45,7 +45,7 @@ def call_of(directory: RunDir) -> SearchCall:
     shipped = record.shipped(directory, recorded)
     environment = record.given_environment(recorded["spec"]["environment"], os.environ)
     what = f"search {directory.run_id}"
-    secrets = kept_secrets.given_again(recorded.get("secrets", ()), {}, os.environ, what)
+    secrets = secret_extraction.given_again(recorded.get("secrets", ()), {}, os.environ, what)
     call: SearchCall = cloudpickle.loads(content)
     call.args, call.run = recorded["arguments"], msgspec.structs.replace(call.run, environment=environment)
     call.captured = Captured(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hopsml.delivery import logger_aside
+from hopsml.callbacks import nonblocking_logger
 from hopsml.errors import RunCancelled, RunError
 from hopsml.experiment.lanes import RunOver
 from hopsml.experiment.searches.executors import ActionExecutor
@@ -23,7 +23,7 @@ from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.ledger import TrialState, row
 from hopsml.search.dispatch.snapshot import RunningTrial
 
-log = logger_aside("hopsml.search")
+log = nonblocking_logger("hopsml.search")
 
 BATCH = 512  # largest number of events processed together
 CANCEL_S = 5.0  # for the trials of a search that was cancelled to end in order
@@ -50,9 +50,9 @@ class SearchSession:
         self._facts = self._facts_at_last = 0  # numbers of events since the event log's last snapshot, and before it
         self._counted_at = 0.0
         self._give_up_at = float("inf")  # when a search that was cancelled ends, even if trials still run
-        self.conclusion: events.Conclude | None = None
+        self.conclusion: events.ConcludeSearch | None = None
 
-    def run(self) -> events.Conclude:
+    def run(self) -> events.ConcludeSearch:
         """Process events until the search has ended; raises RunError or StorageError if it ends otherwise."""
         self._follow(self.dispatch.begin(time.monotonic()))
         while self.conclusion is None:
@@ -73,11 +73,11 @@ class SearchSession:
             if isinstance(one.event, RunOver):
                 self._lost(one.event)
             self._show(one.event)
-            if isinstance(one.event, events.CancelAsked):
+            if isinstance(one.event, events.SearchCancelRequested):
                 self._give_up_at = min(self._give_up_at, now + CANCEL_S)
             if one.event is not None and not isinstance(one.event, RunOver):
                 followed = self.dispatch.handle(one.event, now)
-                if not any(isinstance(action, events.EndTrial) for action in followed):
+                if not any(isinstance(action, events.RequestTrialEnd) for action in followed):
                     self.executor.go_on(one)
                 actions += followed
         if now >= self._give_up_at and self.dispatch.conclusion is None:
@@ -142,7 +142,7 @@ class SearchSession:
         match action:
             case events.Assign() | events.Form():
                 self._places[action.number] = self.executor.begin(action)
-            case events.EndTrial():
+            case events.RequestTrialEnd():
                 self.executor.end(action)
             case events.Resize():
                 self.executor.resize(action)
@@ -150,7 +150,7 @@ class SearchSession:
                 self.executor.want(action.count)
             case events.Settled():
                 self._settle(action)
-            case events.Conclude():
+            case events.ConcludeSearch():
                 self.conclusion = action
 
     def _settle(self, action: events.Settled) -> None:
@@ -187,4 +187,4 @@ class SearchSession:
 
     def cancel(self, reason: str) -> None:
         """Start to end the search; the results so far remain. For any thread."""
-        self.post(events.CancelAsked(reason))
+        self.post(events.SearchCancelRequested(reason))

@@ -13,18 +13,19 @@ import cloudpickle
 import msgspec
 
 from hopsml import redact
-from hopsml.cluster.driver import capture, kept_secrets
+from hopsml.callbacks import immediate
+from hopsml.cluster.driver import capture, secret_extraction
 from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE
-from hopsml.delivery import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import frame_feed, mlflow, progress
 from hopsml.experiment import plan as plans
 from hopsml.experiment.applications import Application
 from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.run import Run
+from hopsml.experiment.run_role import NestedRun, SearchHost
 from hopsml.experiment.searches import recorded, table
 from hopsml.experiment.searches.call import VERSION, SearchCall
 from hopsml.experiment.searches.executors import ActionExecutor, LaneExecutor
@@ -35,7 +36,6 @@ from hopsml.experiment.searches.recorded import Learned
 from hopsml.experiment.searches.session import SearchSession
 from hopsml.experiment.searches.state import SearchState
 from hopsml.experiment.searches.writer import SearchWriter
-from hopsml.experiment.standing import OfSearch, Part
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.parameter import Parameter
@@ -86,7 +86,7 @@ def _recordable(call: SearchCall) -> bytes:
     shipped = bytes(cloudpickle.dumps(bare))
     held = [one.name for one in capture.capture(_nothing, {"call": bare}).secrets]
     held += [name for name, one in call.space.parameters.items() if redact.names_a_secret(name) and _has_text(one)]
-    if held or (held := kept_secrets.left_in(shipped, redact.known())):
+    if held or (held := secret_extraction.left_in(shipped, redact.known())):
         raise ArgumentError(
             f"the search would write down a secret ({', '.join(held)}), in its space, its searcher or its stopper, which "
             "are recorded with it; pass it among args=, which are recorded without secrets"
@@ -174,7 +174,7 @@ def _executor(
         member = replace(
             plan,
             spec=msgspec.structs.replace(plan.spec, framework=call.framework),
-            standing=Part(call.folder),
+            standing=NestedRun(call.folder),
             captured=captured,
             siblings=mlflow.group_of(run.run_dir, call.run.name),
         )
@@ -249,7 +249,7 @@ def _plan(call: SearchCall, shipped: bytes, earlier: EarlierSearch | None) -> pl
         captured=call.captured,
         frames=call.frames,
         rerun_of=directory,
-        standing=OfSearch(log_to_lane=call.echo, trials=call.folder, continued=directory, about=facts),
+        standing=SearchHost(log_to_lane=call.echo, trials=call.folder, continued=directory, about=facts),
     )
 
 

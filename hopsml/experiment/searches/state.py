@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import fields
 from typing import Any
 
-from hopsml import delivery, redact
-from hopsml.delivery import Observers, immediate, is_immediate
+from hopsml import callbacks, redact
+from hopsml.callbacks import Observers, immediate, is_immediate
 from hopsml.search.dispatch.snapshot import RunningTrial, SearchSnapshot
 from hopsml.states import Lifecycle
 
@@ -27,7 +27,7 @@ _Change = tuple[str, dict[str, Any]]
 class _Changes:
     """Queueing rules for observers: reports may be skipped, except the newest of each trial."""
 
-    def worth(self, item: _Change) -> delivery.Worth:
+    def worth(self, item: _Change) -> callbacks.Worth:
         return "update" if item[0] == "reported" else "end" if item[0] == "closed" else "news"
 
     def size(self, item: _Change) -> int:
@@ -147,7 +147,7 @@ class SearchState:
 
         self._observers.add(immediate(call) if is_immediate(observer) else call)
 
-    def settle(self, timeout_s: float = delivery.SETTLE_S) -> bool:
+    def settle(self, timeout_s: float = callbacks.SETTLE_S) -> bool:
         """Wait at most ``timeout_s`` seconds until observers have received everything; return True if they have."""
         return self._observers.settle(timeout_s)
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from hopsml.delivery import logger_aside
+from hopsml.callbacks import nonblocking_logger
 from hopsml.errors import StorageError
 from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import for_url
 
-log = logger_aside("hopsml.search")
+log = nonblocking_logger("hopsml.search")
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 10.0  # of the event log, for which the search waits
 LOOK_S = 0.2  # between two checks, during a wait, that the search shall continue
@@ -21,7 +21,7 @@ EVERY_S = 0.5  # between two versions of a file, at least
 SHARE = 0.05  # largest share of time for writing such files
 
 
-class Journal(Protocol):
+class EventLog(Protocol):
     """Interface of the event log, to which lines are appended; ``segments.SegmentWriter`` implements it."""
 
     def add(self, lines: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ class Journal(Protocol):
 class SearchWriter:
     """Writer of a search's files; ``journal`` is for the session's thread and blocks, the rest is for any thread."""
 
-    def __init__(self, journal: Journal, note: Callable[[str], None]) -> None:
+    def __init__(self, journal: EventLog, note: Callable[[str], None]) -> None:
         """Start the thread; ``note`` is called with notes for people."""
         self._journal, self._note = journal, note
         self._tasks: deque[Callable[[], None]] = deque()

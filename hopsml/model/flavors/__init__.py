@@ -1,1 +1,1 @@
-"""Kinds of models: how one is saved, and how it is called again. One file a framework, which alone imports it."""
+"""Flavors of models: saving and loading for one framework per file, which only that file imports."""

@@ -1,4 +1,4 @@
-"""What a kind of model must offer, and which one a model is of. No framework is imported to find that out."""
+"""Interface of flavors, and detection of a model's flavor without importing any framework."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class UnsavableModel(ArgumentError):
-    """A model that cannot be saved; the message names the layer or part that is to blame."""
+    """Error for a model that cannot be saved; the message names the layer or part that caused it."""
 
 
 class RefusedValues(ArgumentError):
@@ -36,7 +36,7 @@ class MissingValues:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What saving has made: see ``ModelDescription`` for the fields of the same names."""
+    """Result of saving a model; ``ModelDescription`` describes the fields of the same names."""
 
     artifacts: dict[str, str]
     signature: Signature | None = None
@@ -44,39 +44,52 @@ class SavedModel:
 
 
 class LoadedModel(Protocol):
-    """A model that is ready to be called, from one thread at a time. ``missing_of`` tells which values may be missing."""
+    """Model that can be called, by one thread at a time; ``missing_of`` returns the missing values it accepts."""
 
     signature: Signature
 
     def predict(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
-        """Outputs by name for inputs by name; all have the batch as their first dimension.
+        """Return outputs by name for inputs by name; the first dimension of each array is the batch.
 
-        Inputs have the signature's dtypes and shapes already; of a model with ``MissingValues`` whole numbers with missing
-        ones among them are float64, texts and booleans with missing ones objects. Raises RefusedValues naming the input.
+        Inputs have the dtypes and shapes of the signature. For a model with ``MissingValues``, whole numbers with
+        missing values are float64, and texts and booleans with missing values are objects.
+
+        Raises:
+            RefusedValues: The model does not accept a value; the message names the input.
         """
 
 
 class Flavor(Protocol):
-    """A module of this folder: the functions that it has."""
+    """Interface of the modules in this folder that implement a flavor."""
 
     def keeps(self) -> bool:
-        """Whether this process's files are the ones that stay: False on ranks other than the chief."""
+        """Return True if the files of this process must be stored; False on ranks other than the chief."""
 
     def save(self, model: Any, folder: Path, example: Any) -> SavedModel:
-        """Write the model below an empty local folder. On all ranks, as some frameworks read variables together.
+        """Write a model to an empty local folder; all ranks call this, as some frameworks read variables collectively.
 
-        ``example``: inputs from which the signature can be seen, or None. Raises UnsavableModel.
+        Args:
+            model: The model.
+            folder: Target folder.
+            example: Inputs from which the signature can be derived, or None.
+
+        Raises:
+            UnsavableModel: The model cannot be saved.
         """
 
     def load(self, folder: Path, description: ModelDescription) -> LoadedModel:
-        """The model of a folder that was fetched. Raises ArgumentError where the framework is missing."""
+        """Load the model of a downloaded version.
+
+        Raises:
+            ArgumentError: The framework is not installed.
+        """
 
     def limit_threads(self, count: int) -> None:
-        """Let models of this kind compute with so many threads in this process, before the first one is loaded."""
+        """Limit the threads of this kind of model in this process; called before the first one is loaded."""
 
 
 _PLACE = "hopsml.model.flavors"
-# A class of the model's, by module and name -> its flavor; the first that fits counts.
+# Module and name of a class -> flavor; the first match counts.
 _KINDS = (
     ("keras.", "Model", "keras"),
     ("tensorflow.python.module.module", "Module", "tensorflow"),
@@ -84,7 +97,7 @@ _KINDS = (
     ("torch.nn.modules.module", "Module", "torch"),
     ("onnx.", "ModelProto", "onnx"),
 )
-# Those that hopsml calls itself, and from which of a version's artifacts, the one that is taken first at the front.
+# Artifacts that hopsml can call, in order of preference -> flavor.
 LOADERS = {
     "saved_model": "tensorflow",
     "sklearn": "sklearn",
@@ -95,12 +108,16 @@ LOADERS = {
 
 
 def named(flavor: str) -> Flavor:
-    """The module of a flavor."""
+    """Return the module of a flavor."""
     return importlib.import_module(f"{_PLACE}.{flavor}")
 
 
 def flavor_of(model: Any) -> str:
-    """The flavor that a model in memory is of. Raises ArgumentTypeError for anything else."""
+    """Return the flavor of a model in memory.
+
+    Raises:
+        ArgumentTypeError: The object is not a model of a known kind.
+    """
     for kind in type(model).__mro__:
         for module, name, flavor in _KINDS:
             fits = kind.__module__.startswith(module) if module.endswith(".") else kind.__module__ == module
@@ -113,7 +130,11 @@ def flavor_of(model: Any) -> str:
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
-    """A fetched version, ready to be called. Raises ArgumentError where hopsml cannot call what is in it."""
+    """Load a downloaded version.
+
+    Raises:
+        ArgumentError: The version has no artifact that hopsml can call.
+    """
     for artifact, flavor in LOADERS.items():
         if artifact in description.artifacts:
             return named(flavor).load(folder, description)
@@ -124,7 +145,7 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
 
 
 def takes_missing(description: ModelDescription) -> bool:
-    """True if a version's model accepts missing values."""
+    """Return True if a version's model accepts missing values."""
     return next((artifact for artifact in LOADERS if artifact in description.artifacts), "") == "sklearn"
 
 
@@ -134,7 +155,7 @@ def missing_of(model: LoadedModel) -> MissingValues | None:
 
 
 def limit_threads(description: ModelDescription, count: int) -> None:
-    """Before the first model of its kind is loaded in this process: let it compute with so many threads."""
+    """Limit the threads of a version's model in this process; call it before the first model of its kind is loaded."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(count)
     for artifact, flavor in LOADERS.items():
@@ -144,10 +165,11 @@ def limit_threads(description: ModelDescription, count: int) -> None:
 
 
 def version_of(*modules: str) -> dict[str, str]:
-    """Versions of packages that this process has imported, and of Python."""
+    """Return the versions of Python and of those of the named packages that are imported."""
     found = {name: getattr(sys.modules[name], "__version__", "") for name in modules if name in sys.modules}
     return {"python": ".".join(map(str, sys.version_info[:3])), **{name: str(given) for name, given in found.items()}}
 
 
 def _holding(description: ModelDescription) -> str:
+    """Return the text about the artifacts of a version."""
     return ", ".join(description.artifacts) or f"{len(description.files)} files of an unknown kind"

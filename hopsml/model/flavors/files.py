@@ -1,4 +1,4 @@
-"""Files that are exported as they are: what they can be loaded as is seen from their names."""
+"""Flavor of exported files: their artifacts are derived from the file names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BY_SUFFIX = {".keras": ("keras", "keras"), ".onnx": ("onnx", "onnx"), ".pt2": (
 
 
 def described(folder: Path) -> tuple[str, SavedModel]:
-    """The flavor of a folder's files, ``files`` where nothing is known of them, and what can be loaded from it."""
+    """Return the flavor of a folder's files, ``files`` if it is unknown, and what can be loaded from it."""
     for place in (folder, folder / "saved_model"):
         if (place / "saved_model.pb").is_file():
             return "tensorflow", SavedModel({"saved_model": "" if place == folder else "saved_model"})

@@ -1,4 +1,4 @@
-"""Keras 3: a ``.keras`` file to go on with, and a SavedModel beside it, which is what is called."""
+"""Flavor of Keras 3: a ``.keras`` file for further training, and a SavedModel for inference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ limit_threads = tensorflow.limit_threads
 
 
 def save(model: Any, folder: Path, example: Any) -> SavedModel:
-    """Both forms. An error names the layer that cannot be saved."""
+    """Write both forms of the model; an error names the layer that cannot be saved.
+
+    Args:
+        model: The Keras model.
+        folder: Target folder.
+        example: Ignored; the model defines its inputs.
+
+    Raises:
+        UnsavableModel: The model cannot be saved.
+    """
     try:
         model.save(folder / _FILE)
         saved = tensorflow.save(model, folder, example)
@@ -31,12 +40,12 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
 
 
 def _culprit(model: Any) -> str:
-    """Which layer has no configuration that can be written; "" where all have one."""
+    """Return the text that names the layer whose configuration cannot be serialized; "" if there is none."""
     from keras.saving import serialize_keras_object
 
     for layer in model._flatten_layers(include_self=False):
         try:
             serialize_keras_object(layer)
-        except Exception:  # noqa: BLE001 whatever a layer's get_config raises
+        except Exception:  # noqa: BLE001 any exception of a layer's get_config
             return f"the layer '{layer.name}' ({type(layer).__name__}) has no get_config that gives its arguments; "
     return ""

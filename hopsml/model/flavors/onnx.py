@@ -1,4 +1,4 @@
-"""ONNX: a graph that ONNX Runtime computes, without the framework that it was made with."""
+"""Flavor of ONNX: a graph that ONNX Runtime computes, without the framework in which the model was made."""
 
 from __future__ import annotations
 
@@ -19,33 +19,37 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FILE = "model.onnx"
-# ONNX Runtime's names of element types that are not numpy's.
+# Names of element types in ONNX Runtime that differ from NumPy's.
 _DTYPES = {"float": "float32", "double": "float64", "string": "str"}
-_PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")  # the first that is there computes what it can
+_PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")  # the first available one is preferred
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _INPUT = "X"
-# Types for numbers and whole numbers of an estimator's inputs, in the order in which they are tried.
+# Dtypes of an estimator's inputs with fractions and of whole numbers, in the order of the attempts.
 _KINDS = (("float32", "int64"), ("float32", "float32"), ("float64", "int64"), ("float64", "float64"))
 _OF_ESTIMATORS = "ai.onnx.ml"
 _OLDER = {"": 18, _OF_ESTIMATORS: 3}
-_MOST_ROWS = 1000  # rows of an example for which a graph is compared with its estimator
-_ROWS_THAT_MAY_DIFFER = 1000  # one row in so many: in float32 a value may lie on the other side of a tree's threshold
+_MOST_ROWS = 1000  # maximum rows of an example for which a graph is compared with its estimator
+_ROWS_THAT_MAY_DIFFER = 1000  # one row of these: float32 may move a value across a tree's threshold
 _TOLERANCE = 1e-4
 _LONGEST_REASON = 300
-_threads = 0  # of a session; 0: as many as there are cores
+_threads = 0  # threads of a session; 0: all cores
 
 
 def to_onnx(model: Any, example: Any) -> Any:
-    """A module of PyTorch, or an estimator of scikit-learn, as an ``onnx.ModelProto`` for any number of rows.
+    """Convert a module of PyTorch, or an estimator of scikit-learn, to an ``onnx.ModelProto`` for any number of rows.
 
     Args:
-        model: a ``torch.nn.Module``, or an estimator or pipeline of scikit-learn.
-        example: a row or more of its inputs: an array; for a module also a tuple, or a dict by the arguments' names; for an
-            estimator also a table. An estimator's graph is compared with it for these rows.
+        model: A ``torch.nn.Module``, or an estimator or pipeline of scikit-learn.
+        example: One row or more of its inputs: an array; for a module also a tuple, or a dict by the arguments' names;
+            for an estimator also a table. The graph of an estimator is compared with it for these rows.
 
-    Returns what ``hopsml.model.export`` takes, as do other programs that know ONNX. Raises ArgumentError where a converter
-    is missing or has no operator for a part of the model (its message names it), or where the graph does not predict as the
-    estimator does, ArgumentTypeError for other models.
+    Returns:
+        The graph, for ``hopsml.model.export`` or other programs that use ONNX.
+
+    Raises:
+        ArgumentError: A converter is missing or has no operator for a part of the model (its message names it), or the
+            graph's predictions differ from the estimator's.
+        ArgumentTypeError: The model is of another kind.
     """
     flavor = flavor_of(model)
     if flavor not in _CONVERTERS:
@@ -68,7 +72,8 @@ def to_onnx(model: Any, example: Any) -> Any:
 
 
 def _from_torch(model: Any, example: Any) -> Any:
-    import onnxscript  # noqa: F401  what torch.onnx needs, and says in many words when it is missing
+    """Convert a module of PyTorch."""
+    import onnxscript  # noqa: F401 required by torch.onnx, whose own error for a missing package is long
     import torch
 
     model = torch_flavor.on_cpu(model)
@@ -94,7 +99,7 @@ def _from_sklearn(model: Any, example: Any) -> Any:
 
     Numbers are float32 if that is sufficient: most of ONNX Runtime's operators for estimators accept no other type.
     """
-    rows, problems = _Rows(model, example), dict[str, str]()  # reason -> with which numbers, first
+    rows, problems = _Rows(model, example), dict[str, str]()  # reason -> the first dtypes with which it occurred
     for kinds in _KINDS:
         try:
             try:
@@ -102,7 +107,7 @@ def _from_sklearn(model: Any, example: Any) -> Any:
             except RuntimeError as error:
                 if _OF_ESTIMATORS not in str(error):
                     raise
-                graph = _converted(model, rows.types(kinds), _OLDER)  # the newest that some converters know
+                graph = _converted(model, rows.types(kinds), _OLDER)  # the newest version that some converters support
             if problem := rows.difference(graph, kinds):
                 raise UnsavableModel(problem)
         except ImportError:
@@ -126,8 +131,8 @@ def _converted(model: Any, given: Sequence[tuple[str, Any]], opset: Mapping[str,
     last = model
     while getattr(last, "steps", None):  # of a pipeline
         last = last.steps[-1][1]
-    # Probabilities as one array, and not as a list of dictionaries; without an option where the estimator has none, and of
-    # one that has scores alone in a pipeline with these.
+    # Probabilities as one array instead of a list of dictionaries; no option if the estimator has none; scores for an
+    # estimator in a pipeline that has only these.
     ways: list[dict[int, dict[str, bool]] | None] = [
         {id(model): {"zipmap": False}}, None, {id(last): {"raw_scores": True}}
     ]  # fmt: skip
@@ -138,7 +143,7 @@ def _converted(model: Any, given: Sequence[tuple[str, Any]], opset: Mapping[str,
         except NameError:
             if number == len(ways) - 1:
                 raise
-    for output in made.graph.output:  # some converters describe them as a single row
+    for output in made.graph.output:  # some converters describe a single row
         sizes = output.type.tensor_type.shape.dim
         if output.type.HasField("tensor_type") and sizes:
             sizes[0].Clear()
@@ -147,7 +152,7 @@ def _converted(model: Any, given: Sequence[tuple[str, Any]], opset: Mapping[str,
 
 
 def _name_inputs(graph: Any, names: Sequence[str]) -> None:
-    """Give the inputs the columns' names again, where the converter has put ``_`` for a sign of them."""
+    """Restore the columns' names of inputs in which the converter replaced characters by ``_``."""
     changed = {one.name: name for one, name in zip(graph.input, names, strict=True) if one.name != name}
     for one in graph.input:
         one.name = changed.get(one.name, one.name)
@@ -156,7 +161,10 @@ def _name_inputs(graph: Any, names: Sequence[str]) -> None:
 
 
 class _Rows:
-    """Rows of the example: one array, or one array per column of a table, by the column's name."""
+    """Rows of the example, with the estimator's predictions for them.
+
+    The inputs are one array, or one array per column of a table, by the column's name.
+    """
 
     def __init__(self, model: Any, example: Any) -> None:
         import numpy as np
@@ -179,6 +187,7 @@ class _Rows:
         }
 
     def _first_rows(self) -> Any:
+        """Return the first rows of the example in its own type."""
         import numpy as np
 
         if hasattr(self._example, "iloc"):
@@ -203,7 +212,12 @@ class _Rows:
         return [(name, of[_dtype(array, kinds)]([None, *array.shape[1:]])) for name, array in self._arrays.items()]
 
     def difference(self, graph: Any, kinds: tuple[str, str]) -> str:
-        """Return how the graph's predictions for these rows differ from the estimator's; "" if they do not."""
+        """Return the text about how the graph's predictions differ from the estimator's; "" if they do not.
+
+        Args:
+            graph: The converted graph.
+            kinds: Dtypes for numbers and whole numbers.
+        """
         import numpy as np
 
         session = _session(graph.SerializeToString(), is_quiet=True)
@@ -211,7 +225,7 @@ class _Rows:
         for name, array in self._arrays.items():
             dtype = _dtype(array, kinds)
             given[name] = array.astype(object if dtype == "str" else dtype)
-        if self._has_lists:  # of several targets the probabilities are no array of rows
+        if self._has_lists:  # the probabilities of several targets are not an array of rows
             del graph.graph.output[1:]
             session = _session(graph.SerializeToString(), is_quiet=True)
         for found, (name, wanted) in zip(session.run(None, given), self._expected.items(), strict=False):
@@ -223,7 +237,10 @@ class _Rows:
 
 
 def _has_named_columns(model: Any, example: Any) -> bool:
-    """True if each column of a table is an input: the columns have several types, or parts of the model select by name."""
+    """Return True if each column of a table is an input.
+
+    That is so if the columns have several types, or if parts of the model select columns by name.
+    """
     if isinstance(example, Mapping):
         return True
     if not hasattr(example, "dtypes") or not hasattr(example, "columns"):
@@ -232,6 +249,7 @@ def _has_named_columns(model: Any, example: Any) -> bool:
 
 
 def _selects_by_name(model: Any) -> bool:
+    """Return True if a part of the model selects columns by their names."""
     parts = [model]
     while parts:
         part = parts.pop()
@@ -243,10 +261,12 @@ def _selects_by_name(model: Any) -> bool:
 
 
 def _listed(some: Any) -> list[Any]:
+    """Return a selection of columns as a list."""
     return [some] if isinstance(some, str) else list(some) if hasattr(some, "__iter__") else []
 
 
 def _array(values: Any) -> NDArray[Any]:
+    """Return values as an array; objects get the type of their elements."""
     import numpy as np
 
     found = np.asarray(values)
@@ -254,6 +274,7 @@ def _array(values: Any) -> NDArray[Any]:
 
 
 def _dtype(array: NDArray[Any], kinds: tuple[str, str]) -> str:
+    """Return the dtype of an input, with these dtypes for numbers and whole numbers."""
     if array.dtype.kind in "OUS":
         return "str"
     if array.dtype.kind == "b":
@@ -268,6 +289,7 @@ def _called(model: Any, rows: Any) -> dict[str, Any]:
 
 
 def _rows_that_differ(found: NDArray[Any], wanted: NDArray[Any]) -> int:
+    """Return the number of rows in which two outputs differ, within a tolerance."""
     import numpy as np
 
     if found.size != wanted.size:
@@ -287,13 +309,23 @@ _CONVERTERS = {"torch": _from_torch, "sklearn": _from_sklearn}
 
 
 def keeps() -> bool:
-    """Only the chief's graph stays."""
+    """Return True on the chief, whose graph is stored."""
     context = current()
     return context is None or context.is_chief
 
 
 def save(model: Any, folder: Path, example: Any) -> SavedModel:
-    """A ``ModelProto``, which ONNX Runtime has loaded once. ``example`` is of no use: the graph says what it takes."""
+    """Write a ``ModelProto``, and check that ONNX Runtime can load it.
+
+    Args:
+        model: The graph.
+        folder: Target folder.
+        example: Ignored; the graph defines its inputs.
+
+    Raises:
+        ArgumentError: A package is missing.
+        UnsavableModel: ONNX Runtime cannot compute the graph.
+    """
     import onnx
 
     try:
@@ -311,21 +343,29 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
 
 
 def signature_of(path: Path) -> Signature | None:
-    """Of a graph's file; None where ONNX Runtime is not installed or cannot compute it: a file may be kept all the same."""
+    """Return the signature of a graph's file; None if ONNX Runtime is not installed or cannot compute the graph."""
     try:
         return _signature(_session(path))
-    except Exception:  # noqa: BLE001 whatever is in it
+    except Exception:  # noqa: BLE001 any error of an arbitrary file
         return None
 
 
 def limit_threads(count: int) -> None:
-    """Of sessions that are made from now on."""
+    """Set the number of threads for sessions that are created from now on."""
     global _threads
     _threads = count
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
-    """Raises ArgumentError where ONNX Runtime is missing, or cannot compute the graph."""
+    """Load a graph in a session of ONNX Runtime.
+
+    Args:
+        folder: Folder of the downloaded version.
+        description: Description of the version.
+
+    Raises:
+        ArgumentError: ONNX Runtime is not installed, or cannot compute the graph.
+    """
     try:
         session = _session(folder / description.artifacts["onnx"])
     except ImportError as error:
@@ -339,10 +379,13 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
 
 
 class _Graph:
+    """Loaded graph with its signature."""
+
     def __init__(self, session: onnxruntime.InferenceSession, signature: Signature) -> None:
         self._session, self.signature = session, signature
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the session for one batch."""
         import numpy as np
 
         given = {name: array.astype(object) if array.dtype.kind in "US" else array for name, array in inputs.items()}
@@ -351,9 +394,10 @@ class _Graph:
 
 
 def _session(graph: Path | bytes, is_quiet: bool = False) -> onnxruntime.InferenceSession:
+    """Create a session of ONNX Runtime for a file or a serialized graph."""
     onnxruntime = _runtime()
     options = onnxruntime.SessionOptions()
-    shared_out = os.environ.get("OMP_NUM_THREADS", "")  # as a server's process is told its part of the cores
+    shared_out = os.environ.get("OMP_NUM_THREADS", "")  # set by the process that shares the cores among replicas
     options.intra_op_num_threads = _threads or (int(shared_out) if shared_out.isdecimal() else 0)
     options.inter_op_num_threads = 1
     if is_quiet:
@@ -365,7 +409,10 @@ def _session(graph: Path | bytes, is_quiet: bool = False) -> onnxruntime.Inferen
 
 
 def _runtime() -> Any:
-    """ONNX Runtime, which tells its makers how it is used unless it is told not to before it is imported."""
+    """Import ONNX Runtime with its telemetry disabled, unless the user has set its variable.
+
+    The variable takes effect only if it is set before the import.
+    """
     chosen = os.environ.get(_TELEMETRY)
     os.environ[_TELEMETRY] = "1" if chosen is None else chosen
     try:
@@ -377,12 +424,17 @@ def _runtime() -> Any:
 
 
 def _signature(session: onnxruntime.InferenceSession) -> Signature:
-    """As the graph says it. Raises UnsavableModel for what is no table of rows."""
+    """Return the signature of a graph.
+
+    Raises:
+        UnsavableModel: An input or output is not a tensor with a variable number of rows.
+    """
     inputs = {one.name: _spec("input", one) for one in session.get_inputs()}
     return Signature(inputs, {one.name: _spec("output", one) for one in session.get_outputs()})
 
 
 def _spec(kind: str, described: Any) -> TensorSpec:
+    """Return the specification of an input or output."""
     outer, _, dtype = described.type.rstrip(")").partition("(")
     if outer != "tensor":
         raise UnsavableModel(
@@ -400,6 +452,7 @@ def _spec(kind: str, described: Any) -> TensorSpec:
 
 
 def _missing(what: str, error: ImportError) -> ArgumentError:
+    """Return the error for a missing package."""
     return ArgumentError(
         f"{what} needs the package '{error.name}', which is not installed here: {extras.install('onnx')}"
     )

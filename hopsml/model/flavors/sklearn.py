@@ -1,6 +1,6 @@
-"""scikit-learn: an estimator as a pickle, called by ``predict`` and, where it has it, ``predict_proba``.
+"""Flavor of scikit-learn: a pickled estimator, called by ``predict`` and, if it exists, ``predict_proba``.
 
-A pickle runs code when it is loaded: ``Version.local_files`` refuses one that belongs to somebody who is not trusted.
+A pickle runs code when it is loaded: ``Version.local_files`` rejects one whose owner is not trusted.
 """
 
 from __future__ import annotations
@@ -26,18 +26,28 @@ if TYPE_CHECKING:
 
 INPUT = "X"
 _FILE = "model.pickle"
-_MOST_PARTS = 10_000  # parts of an estimator that are inspected
-_DEEPEST = 12  # parts within parts: an object may refer to itself
+_MOST_PARTS = 10_000  # maximum number of inspected parts of an estimator
+_DEEPEST = 12  # maximum nesting of parts: an object may refer to itself
 
 
 def keeps() -> bool:
-    """Only the chief's estimator stays."""
+    """Return True on the chief, whose estimator is stored."""
     context = current()
     return context is None or context.is_chief
 
 
 def save(model: Any, folder: Path, example: Any) -> SavedModel:
-    """By cloudpickle, so that functions and classes of a notebook travel with it."""
+    """Pickle an estimator by cloudpickle, including functions and classes of a notebook.
+
+    Args:
+        model: The fitted estimator.
+        folder: Target folder.
+        example: Inputs from which the signature is derived, or None.
+
+    Raises:
+        ArgumentError: The estimator is not fitted, or does not accept the example.
+        UnsavableModel: The estimator cannot be pickled.
+    """
     import cloudpickle
 
     _check_fitted(model)
@@ -55,9 +65,10 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
 
 
 def _check_fitted(model: Any) -> None:
-    """Raises ArgumentError for what has learned nothing yet.
+    """Check that an estimator of scikit-learn is fitted; the state of other classes cannot be checked.
 
-    Of scikit-learn's own classes alone: one's own may keep what they learn where nobody else sees it.
+    Raises:
+        ArgumentError: It is not fitted.
     """
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
@@ -74,15 +85,23 @@ def _check_fitted(model: Any) -> None:
 
 
 def limit_threads(count: int) -> None:
-    """Of the libraries that compute below scikit-learn, whether they are loaded already or not."""
-    import sklearn  # noqa: F401  loads them
+    """Limit the threads of the numerical libraries that scikit-learn uses."""
+    import sklearn  # noqa: F401 loads the libraries
     import threadpoolctl
 
     threadpoolctl.threadpool_limits(count)
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
-    """Raises ArgumentError where a package is missing that the estimator was made with."""
+    """Load a pickled estimator.
+
+    Args:
+        folder: Folder of the downloaded version.
+        description: Description of the version.
+
+    Raises:
+        ArgumentError: A package that the estimator requires is missing, or the version has no signature.
+    """
     import pickle
 
     path = folder / description.artifacts["sklearn"]
@@ -97,6 +116,8 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
 
 
 class _Estimator:
+    """Loaded estimator with its signature."""
+
     def __init__(self, model: Any, description: ModelDescription) -> None:
         if description.signature is None:
             raise ArgumentError(
@@ -106,6 +127,7 @@ class _Estimator:
         self.missing = MissingValues(float("nan") if _learned_nan(model) else None)
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Call the methods of the estimator that the signature names."""
         import numpy as np
 
         rows = inputs[INPUT] if self.signature.inputs.keys() == {INPUT} else _table(inputs)
@@ -119,10 +141,10 @@ class _Estimator:
 
 
 def _about(error: Exception, inputs: Mapping[str, NDArray[Any]]) -> str:
-    """Return which inputs hold values that the estimator does not accept, according to its error; "" if none does.
+    """Return the text that names the inputs with values that caused the estimator's error; "" if none did.
 
-    Most estimators fail on a missing or infinite value, with various errors; for other values the text of their ValueError
-    names the value.
+    Most estimators fail on a missing or infinite value, with various errors; for other values the text of their
+    ValueError names the value.
     """
     missing = {name: row for name, array in inputs.items() if (row := _first_missing(array)) is not None}
     if missing:
@@ -139,6 +161,7 @@ def _about(error: Exception, inputs: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _first_missing(array: NDArray[Any]) -> int | None:
+    """Return the first row with a missing or infinite value; None if there is none."""
     import numpy as np
 
     if array.dtype.kind == "f":
@@ -151,12 +174,12 @@ def _first_missing(array: NDArray[Any]) -> int | None:
 
 
 def _is_told(array: NDArray[Any], text: str) -> bool:
-    """True if an error names a text of the input, such as a category that an encoder does not know."""
+    """Return True if an error names a text of the input, such as a category that an encoder does not know."""
     return array.dtype.kind == "O" and any(repr(one) in text for one in set(array.flat))
 
 
 def _learned_nan(model: Any) -> bool:
-    """True if the estimator has learned NaN as the missing value among texts, in an encoder's categories or an imputer.
+    """Return True if the estimator has learned NaN as the missing value among texts, in categories or an imputer.
 
     Other estimators have learned None, or have seen no missing value.
     """
@@ -182,41 +205,46 @@ def _learned_nan(model: Any) -> bool:
 
 
 def _holds_objects(array: Any) -> bool:
+    """Return True for an array of Python objects."""
     return getattr(getattr(array, "dtype", None), "kind", "") == "O"
 
 
 def _is_nan(value: Any) -> bool:
+    """Return True for a floating-point NaN."""
     return isinstance(value, float) and value != value
 
 
 def _table(columns: Mapping[str, NDArray[Any]]) -> Any:
+    """Return arrays as a pandas DataFrame."""
     import pandas as pd
 
     return pd.DataFrame(dict(columns), copy=False)
 
 
 def _outputs(model: Any, rows: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the wanted methods of the estimator."""
     import numpy as np
 
-    if (names := getattr(model, "feature_names_in_", None)) is not None:  # it warns of rows without names
+    if (names := getattr(model, "feature_names_in_", None)) is not None:  # it warns of rows without column names
         import pandas as pd
 
         rows = pd.DataFrame(rows, columns=names, copy=False)
     found = {name: getattr(model, name)(rows) for name in wanted}
-    # Of several targets the probabilities are a list, of each target's.
+    # For several targets the probabilities are a list with one array per target.
     return {
         name: np.stack(one, axis=1) if isinstance(one, list) and _alike(one) else one for name, one in found.items()
     }
 
 
 def _alike(parts: list[Any]) -> bool:
+    """Return True if arrays have the same shape."""
     return all(getattr(part, "ndim", 0) > 0 for part in parts) and len({part.shape for part in parts}) == 1
 
 
 def _signature(model: Any, example: Any) -> Signature | None:
-    """As a call shows it: of the example, else of one row of zeros where the estimator knows its number of features.
+    """Derive the signature from a call with the example, or with one row of zeros if the number of features is known.
 
-    A table whose columns are not all numbers, and a dict of columns, make an input of each column.
+    A table whose columns are not all numeric, and a dict of columns, have one input per column.
     """
     import numpy as np
 
@@ -240,27 +268,31 @@ def _signature(model: Any, example: Any) -> Signature | None:
         names = tuple(map(str, getattr(model, "feature_names_in_", ())))
         taken = {INPUT: TensorSpec(_dtype_of(rows), (None, *rows.shape[1:]), names)}
     try:
-        # Probabilities of targets with different numbers of classes make no table.
+        # Probabilities of targets with different numbers of classes cannot form an array.
         found = {
             name: one for name, one in _outputs(model, rows, wanted).items() if name == "predict" or _is_array(one)
         }
         found = {name: np.asarray(one) for name, one in found.items()}
     except Exception as error:
         if example is None:
-            return None  # such as a pipeline that takes text
+            return None  # for example, a pipeline that takes text
         raise ArgumentError(f"the model does not take the example: {type(error).__name__}: {error}") from error
     return Signature(taken, {name: _spec(value) for name, value in found.items()})
 
 
 def _has_columns(example: Any) -> bool:
-    """Whether the example's columns are inputs, each of its own kind; a table of numbers alone is one array."""
+    """Return True if each column of the example is an input; a numeric table is one array."""
     if isinstance(example, Mapping):
         return example.keys() != {INPUT}
     return hasattr(example, "dtypes") and any(getattr(kind, "kind", "O") not in "biuf" for kind in example.dtypes)
 
 
 def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
-    """The columns by which the estimator was fitted, or all. ArgumentError names one that no request could give."""
+    """Return the columns by which the estimator was fitted, or all.
+
+    Raises:
+        ArgumentError: A column is missing, or has a type that no request can contain.
+    """
     import pandas as pd
 
     table = pd.DataFrame(dict(example)) if isinstance(example, Mapping) else example
@@ -280,7 +312,7 @@ def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
                 f"example=: the column {str(name)!r} is {column.dtype}; a request has numbers, true and false, or texts: "
                 "make one of them of it, and let the pipeline turn it back"
             )
-        if len(column) < len(table):  # of numbers what is missing is NaN
+        if len(column) < len(table):  # missing numbers are NaN
             array = _with_missing(table[name], array.dtype.kind)
         found[str(name)] = array
     return found
@@ -299,7 +331,11 @@ def _with_missing(column: Any, kind: str) -> NDArray[Any]:
 
 
 def _array(example: Any) -> NDArray[Any]:
-    """ArgumentError for what no request could give."""
+    """Return the example as one array.
+
+    Raises:
+        ArgumentError: The example has a type that no request can contain.
+    """
     import numpy as np
 
     rows = example[INPUT] if isinstance(example, Mapping) else example
@@ -314,10 +350,12 @@ def _array(example: Any) -> NDArray[Any]:
 
 
 def _can_be_asked(array: NDArray[Any]) -> bool:
+    """Return True if a request can contain the values of an array."""
     return array.dtype.kind in "biufU" or (array.dtype.kind == "O" and all(isinstance(one, str) for one in array.flat))
 
 
 def _dtype_of(array: NDArray[Any]) -> str:
+    """Return the dtype of an input."""
     if array.dtype.kind in "biuf":
         return str(array.dtype)
     there = [one for one in array.flat if one is not None and not _is_nan(one)]
@@ -325,22 +363,24 @@ def _dtype_of(array: NDArray[Any]) -> str:
 
 
 def _is_array(value: Any) -> bool:
+    """Return True if an output is one array, not a list of arrays."""
     return not isinstance(value, list) or all(not hasattr(part, "shape") for part in value)
 
 
 def _spec(array: NDArray[Any]) -> TensorSpec:
+    """Return the specification of an output."""
     dtype = "str" if array.dtype.kind in "OUS" and _can_be_asked(array.astype(object)) else str(array.dtype)
     return TensorSpec(dtype, (None, *map(int, array.shape[1:])))
 
 
 def _culprit(model: Any) -> str:
-    """The innermost part that cannot be pickled by itself."""
+    """Return the text that names the innermost part that cannot be pickled."""
     import cloudpickle
 
     def fails(part: Any) -> bool:
         try:
             cloudpickle.dumps(part)
-        except Exception:  # noqa: BLE001 whatever pickling raises
+        except Exception:  # noqa: BLE001 any exception of pickling
             return True
         return False
 
@@ -354,6 +394,7 @@ def _culprit(model: Any) -> str:
 
 
 def _parts(model: Any) -> list[tuple[str, Any]]:
+    """Return the named parts of a model."""
     if isinstance(model, (list, tuple)):
         named = all(isinstance(one, tuple) and one and isinstance(one[0], str) for one in model)
         return [(one[0], one[1]) for one in model] if named else [(str(k), one) for k, one in enumerate(model)]

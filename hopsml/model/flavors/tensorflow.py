@@ -1,4 +1,4 @@
-"""TensorFlow: a SavedModel, called by its serving signature. What Keras saves is called in the same way."""
+"""Flavor of TensorFlow: a SavedModel that is called by its serving signature, also for Keras models."""
 
 from __future__ import annotations
 
@@ -23,12 +23,21 @@ _SERVING = "serving_default"
 
 
 def keeps() -> bool:
-    """Only the files of the group's chief stay."""
+    """Return True on the chief of the group, whose files are stored."""
     return leads(latest_strategy())
 
 
 def save(model: Any, folder: Path, example: Any) -> SavedModel:
-    """As a SavedModel, whose serving signature is the model's. ``example`` is of no use."""
+    """Write a SavedModel, whose serving signature becomes the signature.
+
+    Args:
+        model: The model.
+        folder: Target folder.
+        example: Ignored; the model defines its inputs.
+
+    Raises:
+        UnsavableModel: The model cannot be saved.
+    """
     try:
         write_saved_model(model, folder / FOLDER)
     except Exception as error:
@@ -39,7 +48,7 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
 
 
 def read_signature(folder: Path) -> Signature | None:
-    """The serving signature of a SavedModel, from its file: nothing is loaded. None where it has none."""
+    """Return the serving signature in the file of a SavedModel, without loading it; None if it has none."""
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -61,16 +70,24 @@ def read_signature(folder: Path) -> Signature | None:
 
 
 def limit_threads(count: int) -> None:
-    """Let TensorFlow compute with so many threads in this process; one that has used it already keeps what it has."""
+    """Limit TensorFlow's threads in this process; no effect if TensorFlow has already run an operation."""
     import tensorflow as tf
 
-    with contextlib.suppress(RuntimeError):  # a function of the user's has used it in this worker of Spark's
+    with contextlib.suppress(RuntimeError):  # a function of the user has used it in this Python worker of Spark
         tf.config.threading.set_intra_op_parallelism_threads(count)
         tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
-    """Raises ArgumentError where TensorFlow is missing, or where the model has no signature."""
+    """Load a SavedModel for calls of its serving signature.
+
+    Args:
+        folder: Folder of the downloaded version.
+        description: Description of the version.
+
+    Raises:
+        ArgumentError: TensorFlow is not installed, or the model has no serving signature.
+    """
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -89,11 +106,14 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
 
 
 class _Servable:
+    """Loaded SavedModel with its serving signature."""
+
     def __init__(self, model: Any, signature: Signature) -> None:
-        self._model, self.signature = model, signature  # the model holds the variables
+        self._model, self.signature = model, signature  # holds a reference, because the model owns the variables
         self._call = model.signatures[_SERVING]
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Call the serving signature with one batch, and return its outputs."""
         import tensorflow as tf
 
         found = self._call(**{name: tf.constant(array) for name, array in inputs.items()})

@@ -1,4 +1,4 @@
-"""PyTorch: a module by ``torch.export``, with any number of rows; a ``ScriptModule`` as TorchScript."""
+"""Flavor of PyTorch: modules by ``torch.export``, for any number of rows; a ``ScriptModule`` as TorchScript."""
 
 from __future__ import annotations
 
@@ -22,13 +22,23 @@ _EXPORTED, _SCRIPTED = "model.pt2", "model.pt"
 
 
 def keeps() -> bool:
-    """Only the chief's module stays: data-parallel ranks all have the same."""
+    """Return True on the chief; all data-parallel ranks have the same module."""
     context = current()
     return context is None or context.is_chief
 
 
 def save(model: Any, folder: Path, example: Any) -> SavedModel:
-    """``example``: an array or tensor, a tuple of them in the order of ``forward``, or a dict by its arguments' names."""
+    """Export a module to a file, with the signature of a call with the example.
+
+    Args:
+        model: The module; a ``DistributedDataParallel`` is unwrapped.
+        folder: Target folder.
+        example: An array or tensor, a tuple of them in the order of ``forward``, or a dict by its arguments' names.
+
+    Raises:
+        ArgumentError: ``example`` is missing, or the model does not accept it.
+        UnsavableModel: The module cannot be exported for any number of rows.
+    """
     import torch
 
     whole = getattr(model, "module", model) if type(model).__name__ == "DistributedDataParallel" else model
@@ -54,20 +64,28 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
 
 
 def on_cpu(model: Any) -> Any:
-    """The model, or a copy of it where it is on another device: it is to be loaded where there may be none such."""
+    """Return the model, or a copy on the CPU if it is on another device, which may be missing where it is loaded."""
     tensors = [*model.parameters(), *model.buffers()]
     return model if all(tensor.device.type == "cpu" for tensor in tensors) else copy.deepcopy(model).cpu()
 
 
 def limit_threads(count: int) -> None:
-    """PyTorch's own."""
+    """Set the number of PyTorch's threads in this process."""
     import torch
 
     torch.set_num_threads(count)
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
-    """Raises ArgumentError where PyTorch is missing."""
+    """Load an exported module or a TorchScript module.
+
+    Args:
+        folder: Folder of the downloaded version.
+        description: Description of the version.
+
+    Raises:
+        ArgumentError: PyTorch is not installed, or the version has no signature.
+    """
     try:
         import torch
     except ImportError as error:
@@ -85,10 +103,13 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
 
 
 class _Module:
+    """Loaded module with its signature."""
+
     def __init__(self, module: Any, signature: Signature) -> None:
         self._module, self.signature = module, signature
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Call the module without gradients; bfloat16 outputs become float32."""
         import torch
 
         given = [_of_array(inputs[name]) for name in self.signature.inputs]
@@ -98,7 +119,7 @@ class _Module:
 
 
 def _of_array(array: NDArray[Any]) -> Any:
-    """NumPy's bfloat16 is not its own, and PyTorch takes its bits alone."""
+    """Convert an array to a tensor; bfloat16 arrays are converted by their bits, because NumPy has no such type."""
     import numpy as np
     import torch
 
@@ -109,9 +130,16 @@ def _of_array(array: NDArray[Any]) -> Any:
 
 
 def named(model: Any, example: Any) -> dict[str, Any]:
-    """The example's tensors by the names of ``forward``'s arguments, in their order; at least two rows.
+    """Return the example's tensors by the names of ``forward``'s arguments, in their order.
 
-    One row alone would be taken for a size that never changes.
+    A single row is repeated, because ``torch.export`` would treat its size as constant.
+
+    Args:
+        model: The module.
+        example: As for ``save``.
+
+    Raises:
+        ArgumentError: An argument does not exist, or a value has no batch dimension.
     """
     import torch
 
@@ -136,7 +164,10 @@ def named(model: Any, example: Any) -> dict[str, Any]:
 
 
 def _tensor(model: Any, value: Any) -> Any:
-    """Numbers with fractions that are no tensor become what the model's parameters are: numpy's are float64."""
+    """Convert a value to a tensor.
+
+    Arrays of floating-point numbers get the dtype of the model's parameters, as NumPy's default is float64.
+    """
     import numpy as np
     import torch
 
@@ -148,9 +179,16 @@ def _tensor(model: Any, value: Any) -> Any:
 
 
 def called(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model makes of the example, row by row. Raises ArgumentError where it takes something else.
+    """Return the model's outputs for the example, by name.
 
-    Before the export, which tells the same in hundreds of lines.
+    This precedes the export, whose message for the same error has hundreds of lines.
+
+    Args:
+        model: The module.
+        given: Inputs by name.
+
+    Raises:
+        ArgumentError: The model does not accept the inputs, or its outputs do not have one row per row of the inputs.
     """
     shown = ", ".join(
         f"{name}: {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in given.items()
@@ -173,6 +211,7 @@ def called(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked_export(model: Any, given: Mapping[str, Any]) -> Any:
+    """Export a module; an error names the layer that caused it."""
     try:
         return _export(model, given)
     except Exception as error:
@@ -183,6 +222,7 @@ def _checked_export(model: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _export(model: Any, given: Mapping[str, Any]) -> Any:
+    """Export a module for any number of rows."""
     import torch
 
     rows = torch.export.Dim("rows", min=1)
@@ -191,7 +231,7 @@ def _export(model: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _culprit(model: Any, given: Mapping[str, Any]) -> str:
-    """Which layer was computing when the export failed: it is tried again, with a look at each layer."""
+    """Return the text that names the layer in which the export fails, by repeating it with hooks on each layer."""
     inside, failed = list[str](), list[str]()
 
     def enter(name: str) -> Any:
@@ -204,7 +244,7 @@ def _culprit(model: Any, given: Mapping[str, Any]) -> str:
             hooks.append(module.register_forward_hook(lambda *rest: inside.pop() and None))
     try:
         _export(model, given)
-    except Exception:  # noqa: BLE001 it is known to fail
+    except Exception:  # noqa: BLE001 the export is known to fail
         failed = inside[-1:]
     finally:
         for hook in hooks:
@@ -214,15 +254,15 @@ def _culprit(model: Any, given: Mapping[str, Any]) -> str:
 
 @contextmanager
 def triton_left_out() -> Iterator[None]:
-    """Where TensorFlow is loaded already: torch does without triton then, whose import would end the process.
+    """Hide triton from ``torch`` for the duration of the context if TensorFlow is imported, to prevent a crash.
 
-    Each brings an LLVM of its own, and that of triton, loaded second, makes a segmentation fault (triton 3.7 behind
-    TensorFlow 2.21). ``torch.export`` imports triton only to know its types.
+    Both contain a copy of LLVM, and the import of triton after TensorFlow causes a segmentation fault (triton 3.7 after
+    TensorFlow 2.21). ``torch.export`` imports triton only for its types.
     """
     if "tensorflow" not in sys.modules or "triton" in sys.modules:
         yield
         return
-    sys.modules["triton"] = None  # type: ignore[assignment]  # an ImportError for who imports it
+    sys.modules["triton"] = None  # type: ignore[assignment]  # an import raises ImportError
     try:
         yield
     finally:
@@ -231,6 +271,7 @@ def triton_left_out() -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
+    """Set a module to evaluation mode for the duration of the context."""
     was_training = model.training
     model.eval()
     try:
@@ -240,7 +281,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def by_name(found: Any) -> dict[str, Any]:
-    """What ``forward`` returns: by its own names, or numbered."""
+    """Return the outputs of ``forward`` by their names, or numbered."""
     if isinstance(found, Mapping):
         return dict(found)
     values = found if isinstance(found, (tuple, list)) else (found,)
@@ -248,4 +289,5 @@ def by_name(found: Any) -> dict[str, Any]:
 
 
 def _spec(tensor: Any) -> TensorSpec:
+    """Return the specification of a tensor with a variable number of rows."""
     return TensorSpec(str(tensor.dtype).removeprefix("torch."), (None, *map(int, tensor.shape[1:])))

@@ -58,7 +58,7 @@ class _Bracket:
         return self.rungs[level]
 
 
-class Asha(Stopper):
+class AshaStopper(Stopper):
     """Asynchronous successive halving: at each rung the best ``1/reduction_factor`` of the trials continue to the next.
 
     Args:
@@ -207,7 +207,7 @@ class Asha(Stopper):
 
 
 class AshaSearcher(BudgetSearcher):
-    """Maggy's ``Asha`` for short trials, which receive their budget as the hyper-parameter ``budget``.
+    """Maggy's ``AshaStopper`` for short trials, which receive their budget as the hyper-parameter ``budget``.
 
     A promoted configuration is tried again, as a further trial, with a budget ``reduction_factor`` times as large.
 
@@ -244,5 +244,5 @@ class AshaSearcher(BudgetSearcher):
                 f"num_trials={num_trials}: with reduction_factor={reduction_factor} it takes {least} trials of budget "
                 f"{resource_min} until one comes to {resource_max}; give more, or a greater resource_min"
             )
-        rule = Asha(resource_max, resource_min, reduction_factor)
+        rule = AshaStopper(resource_max, resource_min, reduction_factor)
         super().__init__(space, seed, rule, searcher=searcher, configurations=num_trials, hand_over=hand_over)

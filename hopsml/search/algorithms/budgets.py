@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.random import RandomSearch
+from hopsml.search.algorithms.random import RandomSearcher
 from hopsml.search.contract import Config, End, Exploit, Outcome, Searcher, Suggestion, Verdict, Wait
 from hopsml.search.space.space import Searchspace
 
@@ -95,7 +95,7 @@ class BudgetSearcher(Searcher):
             )
         self.space, self.hand_over, self.configurations = space, hand_over, configurations
         self._rule = rule
-        self._searcher = searcher or RandomSearch(space, seed)
+        self._searcher = searcher or RandomSearcher(space, seed)
         self._configs: list[Config] = []
         self._last: dict[int, int] = {}  # configuration -> its last trial
         self._running: dict[int, tuple[int, int]] = {}  # trial -> configuration, budget

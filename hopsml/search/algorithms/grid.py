@@ -11,7 +11,7 @@ from hopsml.search.space.parameter import DISCRETE, Choice, Integers, LogInteger
 from hopsml.search.space.space import Searchspace, check_filled
 
 
-class GridSearch(Searcher):
+class GridSearcher(Searcher):
     """Grid searcher: every configuration of the space once, the last parameter changing fastest.
 
     The seed makes no difference.

@@ -21,7 +21,7 @@ MISSES = 1000  # after so many points in a row that were tried before, the untri
 LISTED_AT_MOST = 1_000_000  # largest space whose configurations are listed
 
 
-class RandomSearch(Searcher):
+class RandomSearcher(Searcher):
     """Random searcher: configurations drawn uniformly, on each parameter's own scale.
 
     ``ask`` returns DONE when every configuration of the space has been tried.

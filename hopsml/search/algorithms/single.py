@@ -10,7 +10,7 @@ from hopsml.search.contract import Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace
 
 
-class SingleRun(Searcher):
+class SingleRunSearcher(Searcher):
     """Searcher that suggests the empty configuration for every trial.
 
     Raises ArgumentError if the space has parameters.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.random import RandomSearch
+from hopsml.search.algorithms.random import RandomSearcher
 from hopsml.search.algorithms.randomness import generator
 from hopsml.search.contract import Config, Suggestion
 from hopsml.search.space.space import Searchspace
@@ -27,7 +27,7 @@ class Warmup:
         if not 0 <= fraction <= 1:
             raise ArgumentError(f"random_fraction={fraction!r}: a fraction from 0 to 1 was expected")
         self.space, self.seed, self.trials, self.fraction = space, seed, trials, fraction
-        self._spread = RandomSearch(space, seed, sobol=True)
+        self._spread = RandomSearcher(space, seed, sobol=True)
 
     def config(self, number: int, scored: int) -> Config | None:
         """Return the configuration of trial ``number``; None: the model must suggest it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hopsml.search.contract import End, Exploit, Verdict
-from hopsml.search.dispatch.events import Action, Began, Ended, EndTrial, Reported
+from hopsml.search.dispatch.events import Action, Began, Ended, Reported, RequestTrialEnd
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
@@ -71,9 +71,11 @@ class Attempts:
             return actions
         verdict = self.ask_tell.report(trial, event.step, value, event.checkpoint)
         if verdict is Verdict.STOP:
-            actions.append(EndTrial(trial.number, trial.attempt, "stop", self.spec.patience_s))
+            actions.append(RequestTrialEnd(trial.number, trial.attempt, "stop", self.spec.patience_s))
         elif verdict is Verdict.PAUSE or isinstance(verdict, Exploit):
-            actions.append(EndTrial(trial.number, trial.attempt, "pause"))  # never killed, which would lose steps
+            actions.append(
+                RequestTrialEnd(trial.number, trial.attempt, "pause")
+            )  # never killed, which would lose steps
         elif isinstance(self.places, Groups):
             self.places.promote(trial)
         return actions
@@ -103,7 +105,7 @@ class Attempts:
             self.break_off(trial, seconds)
         else:
             actions.append(self._stopped(trial, event, seconds))
-        return [action for action in actions if not isinstance(action, EndTrial)]  # the trial has ended already
+        return [action for action in actions if not isinstance(action, RequestTrialEnd)]  # the trial has ended already
 
     def _line_up(self, trial: TrialState) -> None:
         if trial.phase is TrialPhase.READY:
@@ -176,4 +178,4 @@ class Attempts:
             trial.asked = trial.asked or "cancel"  # a verdict of the stopper takes precedence
         else:
             trial.asked, trial.exploit, trial.wanted = "stop", None, False
-        return [EndTrial(trial.number, trial.attempt, "stop", self.closing.patience(now))]
+        return [RequestTrialEnd(trial.number, trial.attempt, "stop", self.closing.patience(now))]

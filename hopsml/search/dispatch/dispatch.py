@@ -7,7 +7,7 @@
 
 ``ask_tell`` makes all calls to searcher and stopper, ``supply`` chooses the next trial, ``places`` assigns it to a lane
 (lanes.py) or a group (groups.py, distributed trainings), and ``bounds`` decides when deadline or budget are reached.
-Every sequence of events ends in ``Conclude`` or waits for an event that can come: a message of a trial, a slot, or the
+Every sequence of events ends in ``ConcludeSearch`` or waits for an event that can come: a message of a trial, a slot, or the
 ``Tick`` at ``wake_at()``.
 """
 
@@ -66,7 +66,7 @@ class Dispatch:
         self.supply = Supply(self.ask_tell)
         self.places: LaneTable | Groups = (LaneTable if spec.size_of is None else Groups)(spec, self.supply)
         self.attempts = Attempts(spec, self.supply, self.places)
-        self.conclusion: events.Conclude | None = None
+        self.conclusion: events.ConcludeSearch | None = None
         self._open = False
         self._noted_s = 0.0
         self._wanted = -1
@@ -119,7 +119,7 @@ class Dispatch:
                 actions += self._slots(event, now)
             case events.Extend():
                 self._extend(event, now)
-            case events.CancelAsked():
+            case events.SearchCancelRequested():
                 actions += self._close(Closing("cancelled", event.reason, now + self.spec.patience_s + NEWS_S), now)
             case events.Tick():
                 actions += self._tick(now)
@@ -328,7 +328,7 @@ class Dispatch:
         reason, text = self.closing.reason, self.closing.text
         if reason == "complete" and self.ledger.best is None:
             reason, text = "failed", text or self._nothing_found()
-        self.conclusion = events.Conclude(reason, "; ".join(part for part in (text, self._summary()) if part))
+        self.conclusion = events.ConcludeSearch(reason, "; ".join(part for part in (text, self._summary()) if part))
         return [*actions, self.conclusion]
 
     def _nothing_found(self) -> str:

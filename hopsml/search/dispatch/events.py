@@ -95,7 +95,7 @@ class Extend:
 
 
 @dataclass(frozen=True)
-class CancelAsked:
+class SearchCancelRequested:
     """Event: the user cancels the search; results so far are retained."""
 
     reason: str
@@ -106,7 +106,7 @@ class Tick:
     """Event: time has passed; deadline, budget and silence timeout are enforced on this event alone."""
 
 
-Event = LaneJoined | LaneLost | SlotsChanged | Began | Reported | Ended | Extend | CancelAsked | Tick
+Event = LaneJoined | LaneLost | SlotsChanged | Began | Reported | Ended | Extend | SearchCancelRequested | Tick
 
 # ---------------------------------------------------------------------------------------------------- actions
 
@@ -145,7 +145,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class EndTrial:
+class RequestTrialEnd:
     """Action: request that a trial ends.
 
     ``how`` is stop | pause | withdraw; with ``patience_s`` > 0 its process is killed after that many seconds.
@@ -189,11 +189,11 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Conclude:
+class ConcludeSearch:
     """Action: end the search; ``reason`` is complete | deadline | budget | cancelled | failed."""
 
     reason: str
     text: str = ""
 
 
-Action = Assign | Form | EndTrial | Resize | WantLanes | Settled | Conclude
+Action = Assign | Form | RequestTrialEnd | Resize | WantLanes | Settled | ConcludeSearch

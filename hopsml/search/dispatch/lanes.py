@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from hopsml.search.dispatch.events import Action, Assign, EndTrial
+from hopsml.search.dispatch.events import Action, Assign, RequestTrialEnd
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.dispatch.supply import Supply
@@ -263,7 +263,7 @@ class LaneTable:
                 called.append(lane.waiting)
         return [self.withdraw(trial) for trial in called]
 
-    def withdraw(self, trial: TrialState) -> EndTrial:
+    def withdraw(self, trial: TrialState) -> RequestTrialEnd:
         """Request that a lane returns a trial that it has not begun.
 
         The lane may have begun it by then, and reports that instead.
@@ -272,4 +272,4 @@ class LaneTable:
         lane = self._lane_of(trial)
         if lane is not None:
             self._sort(lane)
-        return EndTrial(trial.number, trial.attempt, "withdraw")
+        return RequestTrialEnd(trial.number, trial.attempt, "withdraw")

@@ -1,6 +1,7 @@
-"""How many nodes there should be: pure, the caller has the clock, the scheduler's demand and whoever gives nodes.
+"""Autoscaler as pure code: the caller provides the clock, the scheduler's demand and the provider of nodes.
 
-``decide`` takes what is remembered, what waits and which nodes there are; it says what to launch, drain, and end.
+``decide`` takes the memory of earlier decisions, the demand and the current nodes, and returns which nodes to launch,
+drain and terminate.
 """
 
 from hopsml.service.autoscaler.decide import ScalingDecision, decide, growth

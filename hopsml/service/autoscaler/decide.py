@@ -1,5 +1,8 @@
-"""Which nodes to add, to drain and to end: the gangs that wait are packed whole, in the scheduler's order, and what they
-lack is added; what no gang could use, and has been idle for long enough, goes."""
+"""Decision on which nodes to launch, drain and terminate.
+
+Waiting gangs are packed as a whole, in the scheduler's order, and the nodes they lack are added. Nodes that no gang
+could use, and that were idle for long enough, are removed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hopsml.service.autoscaler import words
+from hopsml.service.autoscaler import wait_text
 from hopsml.service.autoscaler.memory import FleetMemory
 from hopsml.service.autoscaler.model import (
     DrainNode,
@@ -29,7 +32,13 @@ from hopsml.service.scheduler.resources import GangShape, Placement
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """``memory`` is for the next one."""
+    """Result of one decision.
+
+    Attributes:
+        memory: Memory to be passed to the next decision.
+        actions: Actions on nodes.
+        view: Information for the scheduler and for users.
+    """
 
     memory: FleetMemory
     actions: tuple[ScalingAction, ...]
@@ -39,7 +48,17 @@ class ScalingDecision:
 def decide(
     memory: FleetMemory, groups: Mapping[str, NodeGroup], demand: Demand, fleet: Sequence[FleetNode], now: float
 ) -> ScalingDecision:
-    """The same for the same. ``groups``: in the order in which they are preferred; nodes of other groups are left alone."""
+    """Decide which nodes of the groups to launch, drain, recall and terminate.
+
+    The same arguments give the same decision.
+
+    Args:
+        memory: Memory of the previous decision.
+        groups: Groups of nodes, in order of preference; nodes of other groups are ignored.
+        demand: Waiting gangs and current nodes of the scheduler.
+        fleet: Nodes of the provider.
+        now: Time in seconds of the caller's clock.
+    """
     nodes = [node for node in fleet if node.group in groups]
     memory, overdue = memory.looked(groups, nodes, now)
     listed = Counter(node.group for node in nodes)
@@ -58,7 +77,15 @@ def decide(
 
 
 def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
-    """Which nodes a gang would wait for if nothing ran on those that there are, in words; "" where it needs none."""
+    """Return the text that names the nodes a gang would need in addition to all current nodes; "" if none.
+
+    The current nodes count as empty.
+
+    Args:
+        gang: Shape of the gang.
+        nodes: Current nodes.
+        addable: Nodes that could be added.
+    """
     packing, offers = Packing(nodes.emptied()), []
     for kind in sorted(addable, key=lambda kind: kind.price):
         names = [f"+{kind.group}/{number}" for number in range(kind.count)]
@@ -68,11 +95,16 @@ def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
     placement = cheapest(packing, gang, offers)
     used = {name for placed in placement or () for name in placed}
     counts = {kind.group: sum(name.startswith(f"+{kind.group}/") for name in used) for kind in addable}
-    return "; ".join(words.added(kind.group, counts[kind.group], kind.boot_s) for kind in addable if counts[kind.group])
+    return "; ".join(
+        wait_text.added(kind.group, counts[kind.group], kind.boot_s) for kind in addable if counts[kind.group]
+    )
 
 
 class _Plan:
-    """One decision under way. Nodes that boot, and those that could be added, have names of their own in the packing."""
+    """One decision in progress.
+
+    Booting nodes, and nodes that could be added, have names in the packing that differ from all node names.
+    """
 
     def __init__(
         self,
@@ -86,9 +118,9 @@ class _Plan:
         self.nodes, self.recalled = sorted(nodes, key=lambda node: node.id), set[str]()
         self._memory, self._groups, self._demand, self._now = memory, groups, demand, now
         self._packing = Packing(demand.nodes)
-        self._new: dict[str, list[str]] = {name: [] for name in groups}  # names in the packing, not launched yet
-        self._names: dict[str, tuple[str, FleetNode | None]] = {}  # of those -> group, the node where it boots
-        self._leaving: dict[str, FleetNode] = {}  # by name: those that may be called back
+        self._new: dict[str, list[str]] = {name: [] for name in groups}  # names of possible nodes in the packing
+        self._names: dict[str, tuple[str, FleetNode | None]] = {}  # name in the packing -> group, booting node
+        self._leaving: dict[str, FleetNode] = {}  # name -> draining node that may be recalled
         self._launched: dict[str, dict[str, None]] = {name: {} for name in groups}
         self._jobs: dict[str, dict[str, None]] = {name: {} for name in groups}
         self._refused: dict[GangShape, None] = {}
@@ -98,9 +130,10 @@ class _Plan:
         self._offer(listed)
         self._foresee()
 
-    # ------------------------------------------------------------------------------------- what there is
+    # ------------------------------------------------------------------------------------- current nodes
 
     def _put(self, node: FleetNode) -> None:
+        """Add a node of the provider to the packing."""
         group = self._groups[node.group]
         if node.phase == NodePhase.BOOTING and not node.is_warned and node.id not in self._memory.came:
             name = f"booting {node.id}"
@@ -113,9 +146,11 @@ class _Plan:
                 self._packing.put(node.name, node.capacity, node.label, hidden=True)
 
     def _rests(self, group: str) -> bool:
+        """Return True if a group is paused after failed launches."""
         return self._now < self._memory.group(group).rests_until_s
 
     def _offer(self, listed: Counter[str]) -> None:
+        """Add the nodes that each group could launch as hidden nodes to the packing."""
         for name, group in self._groups.items():
             shape = self._memory.group(name).shape(group)
             for number in range(0 if self._rests(name) else group.most - listed[name]):
@@ -125,7 +160,7 @@ class _Plan:
                 self._packing.put(new, *shape, hidden=True)
 
     def _foresee(self) -> None:
-        """What will be free before a node could have booted need not be added."""
+        """Release the room of gangs that will end before a new node could have booted."""
         boots = [
             self._memory.group(name).usual_boot_s(group) for name, group in self._groups.items() if self._new[name]
         ]
@@ -133,10 +168,10 @@ class _Plan:
             if end.at_s <= self._now + min(boots, default=0.0):
                 self._packing.give_back(end.gang, end.placement)
 
-    # ------------------------------------------------------------------------------------- who waits
+    # ------------------------------------------------------------------------------------- waiting gangs
 
     def serve(self, job: str, gang: GangShape) -> None:
-        """Place a gang, with more nodes where it needs them."""
+        """Place a gang, with additional nodes if it needs them, and note the nodes for which it waits."""
         if gang in self._refused:
             placement = None
         else:
@@ -158,6 +193,7 @@ class _Plan:
         self._waits[job] = "; ".join(self._told(used))
 
     def _grown(self, gang: GangShape) -> Placement | None:
+        """Return a placement with draining nodes or the cheapest additional nodes; None if the gang does not fit."""
         leaving = list(self._leaving)
         if (placement := self._packing.place(gang, leaving)) is not None:
             return placement
@@ -165,7 +201,7 @@ class _Plan:
         return cheapest(self._packing, gang, sorted(offers, key=lambda offer: offer.price), leaving)
 
     def _told(self, used: Mapping[str, None]) -> Iterator[str]:
-        """Which nodes a job waits for."""
+        """Yield texts about the nodes for which a job waits."""
         found = [self._names[name] for name in used if name in self._names]
         for name, group in self._groups.items():
             memory = self._memory.group(name)
@@ -173,23 +209,24 @@ class _Plan:
             boots = [node.launched_s for of, node in found if of == name and node is not None]
             if boots:
                 since_s = max(0.0, self._now - min(boots))
-                yield words.booting(name, len(boots), since_s, usual_s, bool(memory.boots_s))
+                yield wait_text.booting(name, len(boots), since_s, usual_s, bool(memory.boots_s))
             if new := sum(of == name and node is None for of, node in found):
-                yield words.added(name, new, usual_s)
+                yield wait_text.added(name, new, usual_s)
 
     def _told_of_rest(self, gang: GangShape) -> str:
+        """Return the text about paused groups that a gang could use."""
         labels = {part.label for part in gang.parts}
         return "; ".join(
-            words.resting(name, memory.failures, memory.rests_until_s - self._now)
+            wait_text.resting(name, memory.failures, memory.rests_until_s - self._now)
             for name, group in self._groups.items()
             if group.label in labels and self._rests(name)
             for memory in (self._memory.group(name),)
         )
 
-    # ------------------------------------------------------------------------------------- what follows
+    # ------------------------------------------------------------------------------------- actions
 
     def _alive(self, group: str) -> list[FleetNode]:
-        """Nodes of a group that are there to stay, or come."""
+        """Return the nodes of a group that are up or booting and will remain."""
         return [
             node
             for node in self.nodes
@@ -199,7 +236,7 @@ class _Plan:
         ]
 
     def launches(self, listed: Counter[str]) -> list[LaunchNodes]:
-        """For gangs, and for groups that have fewer than they should."""
+        """Return the launches for gangs, and for groups below their minimum."""
         found = []
         for name, group in self._groups.items():
             count = len(self._launched[name])
@@ -211,7 +248,10 @@ class _Plan:
         return found
 
     def idle(self, memory: FleetMemory) -> FleetMemory:
-        """Since when nodes have had no work, and no gang that waits could use them."""
+        """Return the memory with the start of each node's idle time.
+
+        A node is idle if it is unused and no waiting gang could use it.
+        """
         wanting = self._could_ever_run()
         idle = {
             node.id: memory.idle_s.get(node.id, self._now)
@@ -221,13 +261,14 @@ class _Plan:
         return replace(memory, idle_s=idle)
 
     def _is_wanted(self, node: FleetNode, wanting: Sequence[GangShape]) -> bool:
+        """Return True if a gang is placed on a node, or a slot of ``wanting`` would fit on it."""
         parts = (part for gang in wanting for part in gang.parts)
         return node.name in self._packing.taken or any(
             part.label == node.label and part.each.within(node.capacity) for part in parts
         )
 
     def _could_ever_run(self) -> list[GangShape]:
-        """Gangs for which there is no room, now and with all that may be added now, but once others have ended."""
+        """Return the gangs that fit neither now nor with new nodes, but will fit when other jobs have ended."""
         if not self._refused:
             return []
         empty = Packing(self._demand.nodes.emptied())
@@ -239,7 +280,7 @@ class _Plan:
         return [gang for gang in self._refused if empty.place(gang) is not None]
 
     def drains(self, memory: FleetMemory) -> list[DrainNode]:
-        """Warned ones at once; idle ones, the longest idle first, down to the least there should be."""
+        """Return the drains: warned nodes at once; idle nodes, the longest idle first, down to the group's minimum."""
         found = [
             DrainNode(node, "it will be taken away")
             for node in self.nodes
@@ -251,11 +292,11 @@ class _Plan:
             idle.sort(key=lambda node: (memory.idle_s[node.id], node.id))
             long = [node for node in idle if self._now - memory.idle_s[node.id] >= group.idle_s]
             for node in long[: max(0, len(alive) - group.least)]:
-                found.append(DrainNode(node, f"idle for {words.duration(self._now - memory.idle_s[node.id])}"))
+                found.append(DrainNode(node, f"idle for {wait_text.duration(self._now - memory.idle_s[node.id])}"))
         return found
 
     def terminations(self) -> list[TerminateNode]:
-        """Drained ones on which nothing runs any more, nor is promised."""
+        """Return the terminations of drained nodes that are neither used nor promised."""
         return [
             TerminateNode(node, "nothing runs on it any more")
             for node in self.nodes
@@ -263,7 +304,7 @@ class _Plan:
         ]
 
     def view(self, drains: Sequence[DrainNode]) -> ScalingView:
-        """For those who place jobs, accept them and say why they wait."""
+        """Return the information for the scheduler, for admission and for reasons for which jobs wait."""
         leaving = [node for node in self.nodes if node.phase in (NodePhase.DRAINING, NodePhase.ENDING)]
         closed = {node.name for node in [*leaving, *(drain.node for drain in drains)] if node.id not in self.recalled}
         addable = []

@@ -1,4 +1,4 @@
-"""What is remembered of groups and nodes while the service lives; without it ``decide`` is only slower to end what idles."""
+"""State of groups and nodes between decisions; if it is lost, idle nodes are only terminated later."""
 
 from __future__ import annotations
 
@@ -10,60 +10,78 @@ from hopsml.service.autoscaler.model import FleetNode, NodeGroup, NodePhase
 from hopsml.service.scheduler.resources import Resources
 from hopsml.storage.backoff import pause_s
 
-BOOTS = 15  # that the median is of
+BOOTS = 15  # number of boot times in the median
 FIRST_REST_S, LONGEST_REST_S = 60.0, 3600.0
-GRACE_S = 120.0  # a service that has just come back does not give up what it has only now seen
+GRACE_S = 120.0  # a restarted service does not give up nodes that it has just discovered
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """``boots_s``: how long its nodes took, the newest last. ``seen``: (what it has, its label) of a node that came."""
+    """State of a group between decisions.
+
+    Attributes:
+        boots_s: Boot times of its nodes in seconds, the newest last.
+        failures: Number of failed launches since a node arrived.
+        rests_until_s: End of the pause after a failed launch.
+        seen: (capacity, label) of a node that arrived; None before the first one.
+    """
 
     boots_s: tuple[float, ...] = ()
-    failures: int = 0  # since a node came
+    failures: int = 0
     rests_until_s: float = 0.0
     seen: tuple[Resources, str] | None = None
 
     def usual_boot_s(self, group: NodeGroup) -> float:
-        """What is to be expected: the median; the bound as long as none has come."""
+        """Return the expected boot time: the median, or the group's limit before any node has arrived."""
         return statistics.median(self.boots_s) if self.boots_s else group.boot_limit_s
 
     def shape(self, group: NodeGroup) -> tuple[Resources, str]:
-        """What a further node would have, and its label: what came counts more than what was said."""
+        """Return capacity and label of a further node; those of an arrived node override the configured ones."""
         return self.seen or (group.capacity, group.label)
 
     def failed(self, now: float) -> GroupMemory:
-        """Something that was asked for has not come."""
+        """Return the state after a failed launch, with a longer pause."""
         failures = self.failures + 1
         return replace(self, failures=failures, rests_until_s=now + pause_s(failures, FIRST_REST_S, LONGEST_REST_S))
 
     def came(self, boot_s: float) -> GroupMemory:
-        """A node has."""
+        """Return the state after a node arrived in the cluster."""
         return GroupMemory((*self.boots_s, boot_s)[-BOOTS:], seen=self.seen)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMemory:
-    """By id of the node: since when it is not in the cluster, since when it has had no work; which have been there."""
+    """State of all groups and nodes between decisions.
+
+    Attributes:
+        groups: Name -> state of a group.
+        absent_s: ID of a node -> time since which it is not in the cluster.
+        idle_s: ID of a node -> time since which it is idle.
+        came: IDs of nodes that have been in the cluster.
+        known: ID -> group of each node in the previous poll; None before the first one.
+    """
 
     groups: Mapping[str, GroupMemory] = field(default_factory=dict)
     absent_s: Mapping[str, float] = field(default_factory=dict)
     idle_s: Mapping[str, float] = field(default_factory=dict)
     came: frozenset[str] = frozenset()
-    known: Mapping[str, str] | None = None  # id -> group, of the look before; None: there was none
+    known: Mapping[str, str] | None = None
 
     def group(self, name: str) -> GroupMemory:
-        """Of a group, whatever was seen of it."""
+        """Return the state of a group; empty if the group is new."""
         return self.groups.get(name, GroupMemory())
 
     def failed(self, group: str, now: float) -> FleetMemory:
-        """A group has not given what it was asked for."""
+        """Return the state after a failed launch of a group."""
         return replace(self, groups={**self.groups, group: self.group(group).failed(now)})
 
     def looked(
         self, groups: Mapping[str, NodeGroup], fleet: Iterable[FleetNode], now: float
     ) -> tuple[FleetMemory, list[FleetNode]]:
-        """After a look at the nodes; with those that have been absent for longer than their group allows."""
+        """Return the state after a poll of the nodes, and the overdue nodes.
+
+        A node is overdue if it has been absent for longer than its group allows.
+        """
         nodes = [node for node in fleet if node.group in groups]
         told = {name: self.group(name) for name in groups}
         absent = {node.id: self.absent_s.get(node.id, now) for node in nodes if node.phase == NodePhase.BOOTING}
@@ -84,13 +102,14 @@ class FleetMemory:
         return FleetMemory(told, left, idle, frozenset(came), known), overdue
 
     def _is_overdue(self, node: FleetNode, groups: Mapping[str, NodeGroup], absent_since_s: float, now: float) -> bool:
+        """Return True if an absent node exceeds the boot limit of its group."""
         limit_s = groups[node.group].boot_limit_s
         if node.id in self.came:
             return now - absent_since_s >= limit_s
         return now - node.launched_s >= limit_s and now - absent_since_s >= min(limit_s, GRACE_S)
 
     def _vanished(self, nodes: list[FleetNode]) -> set[str]:
-        """Groups of which nodes have gone that never came, and no others in their place."""
+        """Return the groups in which nodes disappeared before they arrived, and were not replaced."""
         there = {node.id for node in nodes}
         gone = [
             self.known[each]

@@ -1,4 +1,4 @@
-"""Groups of nodes, nodes as they stand, and what can be done to them. Times: seconds of the caller's clock."""
+"""Node groups, nodes with their phases, and actions on them. Times are in seconds of the caller's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hopsml.service.scheduler.resources import NOTHING, Resources
 
 
 class NodePhase(StrEnum):
-    """BOOTING: paid for, and not in the cluster (yet, or any more). ENDING: its end has been asked for."""
+    """Phase of a node.
+
+    BOOTING: paid for, but not in the cluster (yet, or any more). ENDING: its termination was requested.
+    """
 
     BOOTING = "BOOTING"
     UP = "UP"
@@ -22,10 +25,17 @@ class NodePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes of one shape. ``price``: of a node, beside those of other groups; of two that cost the same the first is taken.
+    """Group of nodes of the same shape.
 
-    ``boot_limit_s``: a node that is not in the cluster after so long does not count on coming. ``idle_s``: so long a node
-    stays without work.
+    Attributes:
+        name: Name of the group.
+        capacity: Resources of one node.
+        most: Maximum number of nodes.
+        least: Minimum number of nodes.
+        label: Label of the nodes.
+        price: Price of a node relative to other groups; of two equal prices the first group is used.
+        boot_limit_s: Time in seconds after which a node that is not in the cluster counts as failed.
+        idle_s: Time in seconds after which an idle node is removed.
     """
 
     name: str
@@ -48,9 +58,18 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """A node of a group. ``id``: of whoever gives nodes; ``name``: of the cluster, "" while it is not there.
+    """Node of a group, as the provider and the cluster report it.
 
-    ``is_used``: anything of ours or of others is on it, or promised to it. ``is_warned``: it will be taken away.
+    Attributes:
+        id: ID that the provider assigned.
+        group: Name of its group.
+        phase: Phase of the node.
+        launched_s: Time of its launch.
+        name: Name in the cluster; "" while it is not part of it.
+        capacity: Resources in the cluster.
+        label: Label in the cluster.
+        is_used: True if resources of it are used, by any tenant, or promised.
+        is_warned: True if the provider will take it away.
     """
 
     id: str
@@ -66,7 +85,10 @@ class FleetNode:
 
 @dataclass(frozen=True, slots=True)
 class LaunchNodes:
-    """Add nodes; ``jobs``: for whom, none where a group has fewer than it should."""
+    """Action to add nodes to a group.
+
+    ``jobs`` are the IDs of the jobs that need them; empty if the group is below its minimum.
+    """
 
     group: str
     count: int
@@ -75,7 +97,7 @@ class LaunchNodes:
 
 @dataclass(frozen=True, slots=True)
 class DrainNode:
-    """Place nothing more on it."""
+    """Action to stop placing jobs on a node."""
 
     node: FleetNode
     why: str
@@ -83,14 +105,14 @@ class DrainNode:
 
 @dataclass(frozen=True, slots=True)
 class RecallNode:
-    """It was being drained, and is needed."""
+    """Action to use a draining node again."""
 
     node: FleetNode
 
 
 @dataclass(frozen=True, slots=True)
 class TerminateNode:
-    """End it; also one that has not come."""
+    """Action to terminate a node, or to give up one that did not arrive."""
 
     node: FleetNode
     why: str
@@ -101,9 +123,13 @@ ScalingAction = LaunchNodes | DrainNode | RecallNode | TerminateNode
 
 @dataclass(frozen=True, slots=True)
 class ScalingView:
-    """What others need to know. ``closed``: names of nodes on which nothing is placed. ``addable``: what could still come.
+    """Information about nodes for the scheduler and for users.
 
-    ``waits``: of a job, which nodes it waits for, in words.
+    Attributes:
+        closed: Names of nodes on which nothing is placed.
+        addable: Nodes that could still be added.
+        waits: ID of a job -> text about the nodes for which it waits.
+        problem: Error of the provider.
     """
 
     closed: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Gangs placed whole on nodes that are there, that boot, and that could be added: so that what is free in pieces counts."""
+"""Packing of whole gangs on current, booting and possible nodes, so that fragmented room is counted correctly."""
 
 from __future__ import annotations
 
@@ -10,39 +10,50 @@ from hopsml.service.scheduler.resources import GangShape, Placement, Resources
 
 
 class Packing:
-    """``nodes``: as they are; they stay so. ``taken``: names of nodes on which a gang of this plan is."""
+    """Copy of the nodes on which gangs are placed tentatively.
+
+    Attributes:
+        taken: Names of the nodes on which gangs were placed in this packing.
+    """
 
     def __init__(self, nodes: Nodes) -> None:
+        """Initialize the packing with a copy of the current nodes."""
         self._nodes = nodes.clone()
         self._hidden: set[str] = set()
         self.taken: set[str] = set()
 
     def put(self, name: str, capacity: Resources, label: str, *, hidden: bool = False) -> None:
-        """One node more, or one that was closed with what is on it; a hidden one is only there where it is named."""
+        """Add a node, or open a closed one; a hidden node is used only where a method names it."""
         self._nodes.put(name, capacity, label)
         if hidden:
             self._hidden.add(name)
 
     def close(self, name: str) -> None:
-        """Nothing more is placed there."""
+        """Stop placing gangs on a node."""
         self._nodes.close(name)
 
     def give_back(self, gang: GangShape, placement: Placement) -> None:
-        """Act as if a gang had ended."""
+        """Release the room of a gang, as if it had ended."""
         self._nodes.forget(gang, placement)
 
     def place(self, gang: GangShape, shown: Iterable[str] = ()) -> Placement | None:
-        """Where it would go, with what it cannot do without; ``shown``: hidden nodes that it may have."""
+        """Return a placement of a gang's minimum; None if it does not fit.
+
+        Args:
+            gang: Shape of the gang.
+            shown: Names of hidden nodes that may be used.
+        """
         return self._nodes.place(gang, self._free(set(shown)), least=True)
 
     def take(self, gang: GangShape, placement: Placement) -> None:
-        """It goes there; nodes that were hidden are not from now on."""
+        """Place a gang tentatively; the hidden nodes that it uses become visible."""
         self._nodes.promise(gang, placement)
         names = {name for nodes in placement for name in nodes}
         self.taken |= names
         self._hidden -= names
 
     def _free(self, shown: set[str]) -> Array:
+        """Return the free resources, without those of hidden nodes that are not shown."""
         free = self._nodes.copy()
         free[[self._nodes.rows[name] for name in self._hidden - shown]] = 0
         return free
@@ -50,7 +61,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """Hidden nodes of one group, each of which costs ``price``."""
+    """Hidden nodes of one group, at a price for each node."""
 
     names: Sequence[str]
     price: float
@@ -59,10 +70,15 @@ class NodeOffer:
 def cheapest(
     packing: Packing, gang: GangShape, offers: Sequence[NodeOffer], also: Sequence[str] = ()
 ) -> Placement | None:
-    """Where a gang would go with as little of the offers as will do; None where all of them do not.
+    """Return the cheapest placement of a gang with offered nodes; None if the gang does not fit on all of them.
 
-    Each group in turn is thought to be the best one, and of the others is taken what it cannot do without. ``also``:
-    hidden nodes that cost nothing.
+    Each group is tried as the preferred one, with the fewest nodes of the other groups that the gang needs.
+
+    Args:
+        packing: Current packing.
+        gang: Shape of the gang.
+        offers: Nodes that could be added.
+        also: Hidden nodes that cost nothing.
     """
     if packing.place(gang, [*also, *(name for offer in offers for name in offer.names)]) is None:
         return None
@@ -82,7 +98,7 @@ def _names(offers: Sequence[NodeOffer], counts: Sequence[int]) -> list[str]:
 
 
 def _fewest(packing: Packing, gang: GangShape, order: Sequence[NodeOffer], also: Sequence[str]) -> list[int]:
-    """How many of each offer; of the last one as few as there can be. With all of them the gang fits."""
+    """Return how many nodes of each offer suffice, with as few of the last ones as possible."""
     counts = [len(offer.names) for offer in order]
 
     def fits() -> bool:
@@ -90,7 +106,7 @@ def _fewest(packing: Packing, gang: GangShape, order: Sequence[NodeOffer], also:
 
     for index in reversed(range(len(order))):
         low, high = 0, counts[index]
-        while low < high:  # with ``high`` of them it is known to fit
+        while low < high:  # ``high`` nodes are known to suffice
             counts[index] = (low + high) // 2
             if fits():
                 high = counts[index]

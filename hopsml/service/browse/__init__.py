@@ -1,1 +1,1 @@
-"""What a page is told of the runs of a project, made from their directories alone. Nothing here knows of HTTP."""
+"""Data for the web page about the runs of a project, read from run directories only; independent of HTTP."""

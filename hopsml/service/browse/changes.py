@@ -1,4 +1,4 @@
-"""What has changed in a project, as numbered events that whoever was away can ask for again."""
+"""Changes of a project as numbered events, of which a client that was disconnected can request the missed ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from hopsml.service.browse.project import Project
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 
-KEPT = 2_000  # events
+KEPT = 2_000  # newest events that are retained
 
 
 class ProjectChange(msgspec.Struct, frozen=True):
-    """``id``: ``<epoch>-<number>``; ``kind``: "run" (its row changed), "gone", "grew" (it reported or printed), "reset"."""
+    """A change of a run.
+
+    Attributes:
+        id: ``<epoch>-<number>``.
+        kind: "run" (its row changed), "gone" (it was deleted), "grew" (it reported or printed), or "reset" (events are
+            missing).
+        run: Id of the run; empty for "reset".
+    """
 
     id: str
     kind: str
@@ -27,7 +34,7 @@ class ProjectChange(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """Looks at a project when it is told to; remembers the newest events. For several threads."""
+    """Detector of a project's changes, which polls on request and retains the newest events; thread-safe."""
 
     def __init__(self, project: Project, epoch: str = "") -> None:
         self._project, self._epoch = project, epoch or secrets.token_hex(4)
@@ -38,11 +45,11 @@ class Changes:
 
     @property
     def newest(self) -> str:
-        """The id of the newest event."""
+        """Return the id of the newest event."""
         return f"{self._epoch}-{self._number}"
 
     def look(self) -> None:
-        """Find what has changed since the last look. Raises StorageError."""
+        """Detect the changes since the last poll. Raises StorageError."""
         with self._lock:
             self._project.runs.refresh()
             before, self._rows = self._rows, self._project.runs.versions()
@@ -57,12 +64,16 @@ class Changes:
                 if self._sizes.get(run) not in (None, sizes):
                     self._add("grew", run)
                 self._sizes[run] = sizes
-            for run in self._sizes.keys() - set(ongoing):  # what came last, with the end
+            for run in self._sizes.keys() - set(ongoing):  # the last reports and lines came with the end of the run
                 del self._sizes[run]
                 self._add("grew", run)
 
     def since(self, last: str) -> list[ProjectChange]:
-        """Events after the one of this id; one "reset" where nobody knows any more what came after it."""
+        """Return the events after the one with an id; a single "reset" if they are not retained any more.
+
+        Args:
+            last: Id of an event.
+        """
         epoch, _, number = last.rpartition("-")
         with self._lock:
             known = epoch == self._epoch and number.isdecimal()
@@ -72,12 +83,13 @@ class Changes:
             return list(self._events)[int(number) - oldest :]
 
     def _add(self, kind: str, run: str) -> None:
+        """Append an event with the next number."""
         self._number += 1
         self._events.append(ProjectChange(self.newest, kind, run))
 
 
 def _sizes(directory_of: Callable[[str], RunDir], run: str) -> tuple[Any, ...]:
-    """Lengths of what grows while a run goes on: reports, logs, and a search's journal."""
+    """Return the lengths of the files that grow while a run is running: reports, logs, and a search's event log."""
     try:
         directory = directory_of(run)
         found: list[tuple[str, int]] = []
@@ -88,5 +100,5 @@ def _sizes(directory_of: Callable[[str], RunDir], run: str) -> tuple[Any, ...]:
                 continue
             found += [(entry.name, entry.length) for entry in listed if entry.name != "driver.json"]
         return tuple(found)
-    except StorageError:  # it is being deleted
+    except StorageError:  # the run is being deleted
         return ()

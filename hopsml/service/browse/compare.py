@@ -1,4 +1,4 @@
-"""Up to 200 runs beside each other: what differs in how they were made, one metric's curves, its values."""
+"""Comparison of up to 200 runs: differences of their settings, curves of one metric, and its values."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NOT_OF_INTEREST = (
     "result",
     "machine",
     "variables",
-)  # sections that differ between any two runs, or that the curves show
+)  # sections that differ between any two runs, or that the curves display
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One entry that not all runs share; ``values`` in the order of the runs, None where a run has none."""
+    """One entry that differs between runs, with its values in the order of the runs; None if a run lacks it."""
 
     section: str
     name: str
@@ -33,7 +33,14 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class RunValues(msgspec.Struct, frozen=True):
-    """One metric of one run: the last value, the lowest, the highest, and that at the step that was asked for."""
+    """Values of one metric of one run.
+
+    Attributes:
+        last: Last value.
+        lowest: Lowest value.
+        highest: Highest value.
+        at_step: Value at the requested step.
+    """
 
     last: float | None
     lowest: float | None
@@ -42,7 +49,16 @@ class RunValues(msgspec.Struct, frozen=True):
 
 
 class RunComparison(msgspec.Struct, frozen=True):
-    """``tags``: metrics that any of the runs reported; ``curves`` and ``values``: of ``tag``, in the order of the runs."""
+    """Result of a comparison of runs.
+
+    Attributes:
+        runs: Rows of the runs.
+        settings: Entries that differ.
+        tags: Metrics that any of the runs has reported.
+        tag: The metric that is compared.
+        curves: Its curves, in the order of the runs; None for a run without it.
+        values: Its values, in the order of the runs.
+    """
 
     runs: list[RunRow]
     settings: list[Setting]
@@ -55,16 +71,25 @@ class RunComparison(msgspec.Struct, frozen=True):
 def compared(
     project: Project, run_ids: Sequence[str], tag: str = "", step: float | None = None, most: int = 1000
 ) -> RunComparison:
-    """Compare runs; ``tag``: of which metric, else the first that most have; ``most``: points a curve.
+    """Compare runs by their settings and one metric.
 
-    Raises ArgumentError for none or too many runs and for made-up records, PathNotFound for one that is not there.
+    Args:
+        project: The project of the runs.
+        run_ids: Ids of the runs; duplicates are ignored.
+        tag: The metric; if no run has it, the metric that most runs have.
+        step: Step at which values are compared; None for no step.
+        most: Most points of a curve.
+
+    Raises:
+        ArgumentError: There are no or too many runs, or the records of one are malformed.
+        PathNotFound: A run does not exist.
     """
     ids = list(dict.fromkeys(run_ids))
     if not 1 <= len(ids) <= MOST_RUNS:
         raise ArgumentError(f"{len(ids)} runs are to be compared: choose 1 to {MOST_RUNS} in the list of runs")
     with ThreadPoolExecutor(catalog.PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
         stored = list(pool.map(lambda one: _read(project, one), ids))
-        # What was read of one run may be dropped for the next: so many need not fit into memory together.
+        # The cached data of one run may be dropped for the next: 200 runs need not fit into memory together.
         tags = _tags(pool.map(lambda one: project.metrics(one).tags(), ids))
         chosen = tag if tag in tags else next(iter(tags), "")
         read = list(pool.map(lambda one: _of_run(project.metrics(one), chosen, step, most), ids))
@@ -79,24 +104,26 @@ def compared(
 
 
 def _read(project: Project, run_id: str) -> catalog.StoredRun:
+    """Read the records of a run. Raises ArgumentError for malformed ones."""
     with understood(run_id):
         return catalog.read(project.directory(run_id))
 
 
 def _row(run: catalog.StoredRun) -> RunRow:
-    """The row of a run whose records can be compared with others. Raises ArgumentError for other records."""
+    """Return the row of a run whose records can be compared with others. Raises ArgumentError for malformed ones."""
     with understood(run.run_id):
         differences(run, run)
         return row_of(run)
 
 
 def _of_run(reader: Metrics, tag: str, step: float | None, most: int) -> tuple[Series | None, RunValues]:
+    """Return the curve and the values of one run's metric."""
     curve = next((one for one in reader.series([tag], most) if one.source == CHIEF), None)
     return curve, _values(reader, tag, step)
 
 
 def _tags(of_runs: Iterable[list[tuple[str, str, int]]]) -> list[str]:
-    """What most of the runs reported comes first."""
+    """Return the metrics that any run has reported, those of most runs first."""
     counts: dict[str, int] = {}
     for known in of_runs:
         for tag, source, _ in known:
@@ -106,13 +133,14 @@ def _tags(of_runs: Iterable[list[tuple[str, str, int]]]) -> list[str]:
 
 
 def _values(reader: Metrics, tag: str, step: float | None) -> RunValues:
+    """Return last, lowest and highest value of a metric, and its value at a step."""
     found = reader.summary(tag)
     at_step = None if step is None else reader.at_step(tag, step)
     return RunValues(None, None, None, at_step) if found is None else RunValues(*found, at_step)
 
 
 def _settings(stored: Sequence[catalog.StoredRun]) -> list[Setting]:
-    """What any run does not share with the first one, with the value of each; a run that shares it has the first one's."""
+    """Return the entries in which any run differs from the first one, with the values of all runs."""
     first, others = stored[0], stored[1:]
     known: dict[tuple[str, str], list[Any]] = {}
     for place, other in enumerate(others, 1):
@@ -127,6 +155,7 @@ def _settings(stored: Sequence[catalog.StoredRun]) -> list[Setting]:
 
 
 def _shown(value: Any) -> Any:
+    """Return a value as it is displayed: long or nested ones as shortened text."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Fewer points of a curve that look like all of them: each bucket keeps its lowest and its highest. Pure."""
+"""Downsampling of curves that preserves their appearance: each bucket retains its lowest and highest point; pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT_POINTS = 16_384  # of one curve in memory, 32 bytes each: more than three times what one answer holds
+KEPT_POINTS = 16_384  # points of one curve in memory, 32 bytes each: more than three times those of one response
 NEWEST_POINTS = 64  # newest points, which are never merged: they show a worker's present use of its machine
 
 
@@ -31,7 +31,7 @@ class Curve:
         self._most = most
 
     def add(self, step: float, time: float, value: float) -> None:
-        """Append a point; ``time``: seconds since 1970."""
+        """Append a point to the curve; ``time`` is in seconds since 1970."""
         if len(self.values) >= self._most:
             self._merge()
         self.steps.append(step)
@@ -57,6 +57,7 @@ class Curve:
         return sum(map(sys.getsizeof, (self.steps, self.times, self.values, self._numbers)))
 
     def _merge(self) -> None:
+        """Merge the points into ranges, of which there are at most a quarter of the limit."""
         width = 1 << max(0, (-(-4 * self.count // self._most) - 1).bit_length())  # at most a quarter as many ranges
         values, ranges = np.array(self.values), np.array(self._numbers) // width
         newest = np.arange(max(0, len(values) - NEWEST_POINTS), len(values))
@@ -85,16 +86,16 @@ def _extremes(values: NDArray[np.float64], ranges: NDArray[np.int64]) -> NDArray
 
 
 def kept_indices(values: NDArray[np.float64], most: int) -> list[int]:
-    """Indices, ascending, of at most about ``most`` points: first, last, and the extremes of equal buckets.
+    """Return the ascending indices of at most about ``most`` points: first, last, and the extremes of equal buckets.
 
-    What is no finite number is kept once a bucket, so that a gap or an overflow is seen.
+    Of values that are not finite, one per bucket is retained, so that gaps and overflows are visible.
     """
     count = len(values)
     if count <= most or count <= 4:
         return list(range(count))
     buckets = max(1, (most - 2) // 2)
     size = -(-count // buckets)
-    buckets = -(-count // size)  # as many as hold something
+    buckets = -(-count // size)  # number of buckets that are not empty
     padded = np.full(buckets * size, np.nan)
     padded[:count] = values
     pieces = padded.reshape(buckets, size)

@@ -1,4 +1,4 @@
-"""The files of a run's directory, folder by folder."""
+"""Listing and reading of the files in a run's directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ CHUNK = 1 << 20
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One file or folder; ``modified``: seconds since 1970."""
+    """One file or folder of a run.
+
+    Attributes:
+        name: Name within its folder.
+        is_folder: True for a folder.
+        bytes: Length of a file.
+        modified: Time of the last change, in seconds since 1970.
+    """
 
     name: str
     is_folder: bool
@@ -22,7 +29,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def entries(url: str) -> list[Entry]:
-    """What lies in a folder, folders first, then by name; none for a file. Raises PathNotFound."""
+    """Return the entries of a folder, folders first, then by name; none for a file. Raises PathNotFound."""
     system = for_url(url)
     if not system.status(url).is_dir:
         return []
@@ -32,13 +39,13 @@ def entries(url: str) -> list[Entry]:
 
 
 def length(url: str) -> int | None:
-    """Bytes of a file; None for a folder. Raises PathNotFound."""
+    """Return the length of a file in bytes; None for a folder. Raises PathNotFound."""
     status = for_url(url).status(url)
     return None if status.is_dir else status.length
 
 
 def pieces(url: str, begin: int, end: int) -> Iterator[bytes]:
-    """A file's bytes from ``begin`` up to ``end``, a megabyte at a time. Raises StorageError."""
+    """Yield a file's bytes from ``begin`` up to ``end``, a megabyte at a time. Raises StorageError."""
     system = for_url(url)
     while begin < end:
         data = system.read_range(url, begin, min(CHUNK, end - begin))

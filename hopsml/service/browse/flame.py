@@ -1,4 +1,4 @@
-"""A profile as boxes to be drawn: what the samples of all threads have in common stands once. Pure."""
+"""Conversion of a profile to the boxes of a flame graph, in which the samples of all threads are merged; pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import msgspec
 from hopsml.errors import ArgumentError
 
 MOST_BOXES = 4_000
-LEAST = 0.001  # of the whole: what is narrower nobody could see
+LEAST = 0.001  # fraction of the whole below which a box would be invisible
 LONGEST_NAME = 200  # characters
 
 
 class FlameBox(msgspec.Struct, frozen=True, array_like=True):
-    """One function below those that called it; ``begin`` and ``width`` are parts of the whole, ``depth`` counts from 0."""
+    """Box of one function in a flame graph, below its callers.
+
+    Attributes:
+        depth: Number of callers.
+        begin: Start of the box, as a fraction of the whole.
+        width: Width of the box, as a fraction of the whole.
+        name: Name of the function.
+    """
 
     depth: int
     begin: float
@@ -23,28 +30,41 @@ class FlameBox(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FlameGraph(msgspec.Struct, frozen=True):
-    """``seconds``: of all samples together, of several threads more than the clock's. Callers stand before the called."""
+    """Boxes of a flame graph, in which callers precede the functions that they call.
+
+    Attributes:
+        seconds: Time of all samples; of several threads, more than the elapsed time.
+        boxes: The boxes.
+    """
 
     seconds: float
     boxes: list[FlameBox]
 
 
 class _Sampled(msgspec.Struct):
+    """Samples of one thread, as in the file."""
+
     samples: list[list[int]]
     weights: list[float]
 
 
 class _Frame(msgspec.Struct):
+    """A frame of the call stack, as in the file."""
+
     name: str
     file: str | None = None
     line: int | None = None
 
 
 class _Shared(msgspec.Struct):
+    """Frames that the samples refer to by index."""
+
     frames: list[_Frame]
 
 
 class _Speedscope(msgspec.Struct):
+    """Parts of a speedscope file that are needed."""
+
     shared: _Shared
     profiles: list[_Sampled]
 
@@ -53,7 +73,7 @@ _decoder = msgspec.json.Decoder(_Speedscope)
 
 
 def flame_graph(content: bytes) -> FlameGraph:
-    """Of a profile in speedscope's form. Raises ArgumentError for anything else."""
+    """Convert a profile in speedscope's format. Raises ArgumentError for any other content."""
     try:
         profile = _decoder.decode(content)
         tree, total = _merged(profile)
@@ -64,7 +84,7 @@ def flame_graph(content: bytes) -> FlameGraph:
 
 
 def _merged(profile: _Speedscope) -> tuple[dict[int, Any], float]:
-    """Frame -> (its seconds, the same of those that it called), and the seconds of all."""
+    """Return a tree of frames, each with its seconds and the frames it called, and the seconds of all samples."""
     tree: dict[int, Any] = {}
     total, known = 0.0, range(len(profile.shared.frames))
     for thread in profile.profiles:
@@ -80,7 +100,7 @@ def _merged(profile: _Speedscope) -> tuple[dict[int, Any], float]:
 
 
 def _boxes(tree: dict[int, Any], total: float, names: list[str]) -> list[FlameBox]:
-    """Level by level, so that what is left out, if there are too many, is what lies deepest."""
+    """Return the boxes level by level, so that the deepest are left out if there are too many."""
     found: list[FlameBox] = []
     level: list[tuple[float, dict[int, Any]]] = [(0.0, tree)]
     depth = 0
@@ -101,5 +121,6 @@ def _boxes(tree: dict[int, Any], total: float, names: list[str]) -> list[FlameBo
 
 
 def _name(frame: _Frame) -> str:
+    """Return a function's name with its file and line."""
     place = f" ({frame.file}:{frame.line})" if frame.file and frame.line is not None else ""
     return f"{frame.name}{place}"[:LONGEST_NAME]

@@ -1,4 +1,4 @@
-"""All logs of a run as one zip that is made while it is sent: whatever their length, a megabyte of them is in memory."""
+"""Zip archive of all logs of a run, created while it is sent: about a megabyte is in memory, whatever their length."""
 
 from __future__ import annotations
 
@@ -13,25 +13,38 @@ from hopsml.storage.run_dir import RunDir
 
 
 class _Sink(io.RawIOBase):
-    """What the zip's writer has written and nobody has taken; it cannot be gone back in."""
+    """Output of the zip writer that was not sent yet; it is not seekable."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
     def writable(self) -> bool:
+        """Return True, as the zip writer requires."""
         return True
 
-    def write(self, data: bytes) -> int:  # type: ignore[override]  # as the zip's writer calls it
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # the signature that the zip writer uses
+        """Append bytes, and return their number."""
         self._pieces.append(bytes(data))
         return len(data)
 
     def taken(self) -> bytes:
+        """Return the bytes that were written since the last call."""
         whole, self._pieces = b"".join(self._pieces), []
         return whole
 
 
 def zipped(directory: RunDir, now: float) -> Iterator[bytes]:
-    """The zip's bytes, piece by piece; of a log that grows, what there is when this begins. Raises StorageError."""
+    """Yield the zip archive of a run's logs in pieces.
+
+    A log that grows is included with the length that it has at the start.
+
+    Args:
+        directory: The run's directory.
+        now: The time, in seconds since 1970, for the entries.
+
+    Raises:
+        StorageError: A log cannot be read.
+    """
     logs, sink = found_logs(directory), _Sink()
     moment = time.gmtime(now)[:6]
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

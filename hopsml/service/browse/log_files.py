@@ -1,4 +1,4 @@
-"""The logs of a run or of a trial: which there are, of which rank, and how long."""
+"""List of the log files of a run or trial, with their ranks and lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ _OF_TRIAL = "output.log"
 
 
 class LogFile(msgspec.Struct, frozen=True):
-    """``rank`` is None for what a trial printed in a lane; ``bytes``: its length when it was looked at."""
+    """A log file of a run or trial.
+
+    Attributes:
+        name: Name of the file.
+        url: URL of the file.
+        generation: Generation of the group that printed it.
+        rank: Rank of the worker; None for the log of a trial in a trial slot (lane).
+        bytes: Length of the file when it was listed.
+    """
 
     name: str
     url: str
@@ -25,7 +33,7 @@ class LogFile(msgspec.Struct, frozen=True):
 
 
 def found_logs(directory: RunDir) -> list[LogFile]:
-    """All logs, by generation and rank; none where nothing was printed. Raises StorageError."""
+    """List all logs by generation and rank; the list is empty if nothing was printed. Raises StorageError."""
     found = []
     for folder in (directory.logs, directory.url):
         try:

@@ -1,4 +1,4 @@
-"""What one line of a log says of itself: its time and its level. Pure."""
+"""Parsing of the time and level of a log line; pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 LEVELS = ("debug", "info", "warning", "error")
 _TIME = re.compile(rb"\D{0,3}(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
-_HEAD = 160  # bytes of a line in which its level is looked for
+_HEAD = 160  # bytes of a line that are searched for its level
 _LEVEL = re.compile(
     rb"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|^([IWEF])\d{4} "
     rb"|^(Traceback \(most recent call last\))|^(\w*(?:Error|Exception))\b"
@@ -18,7 +18,7 @@ _OF_LETTER = {b"I": 1, b"W": 2, b"E": 3, b"F": 3}
 
 
 def time_of(line: bytes) -> float | None:
-    """Seconds since 1970 of the time that a line begins with, taken to be of this machine's zone; None without one."""
+    """Return the time at the beginning of a line, in seconds since 1970; None if there is none."""
     found = _TIME.match(line)
     if not found:
         return None
@@ -28,16 +28,16 @@ def time_of(line: bytes) -> float | None:
 
 @functools.lru_cache(1024)
 def _seconds(*parts: bytes) -> float | None:
-    """Many lines share a second, and the rules of time zones take long."""
+    """Return the time of day in seconds since 1970; cached, as many lines share a second and time zones are slow."""
     year, month, day, hour, minute, second = map(int, parts)
     try:
         return datetime(year, month, day, hour, minute, second).timestamp()
-    except (ValueError, OverflowError):  # the 31st of February
+    except (ValueError, OverflowError):  # an invalid date, such as the 31st of February
         return None
 
 
 def level_of(line: bytes) -> int | None:
-    """Index in ``LEVELS`` of the level that a line names near its begin; None where it names none."""
+    """Return the index in ``LEVELS`` of the level that a line names near its beginning; None if it names none."""
     found = _LEVEL.search(line[:_HEAD])
     if not found:
         return None

@@ -1,8 +1,8 @@
-"""The lines of all logs of a run in the order of their times, filtered, as a list that a page scrolls through.
+"""Merged and filtered view of all log lines of a run, in the order of their times, for scrolling in a page.
 
-A log is read once, piece by piece, and kept as eight bytes a line: where it lies. Its text is read again when it is shown,
-so that a log of many gigabytes costs the memory of its lines' places alone. A line without a time of its own stands with the
-line before it; of logs without any times, the ranks follow one another as far as each has been read.
+A log is read once, in pieces; eight bytes per line are stored, with its position. The text is read again when it is
+displayed, so that a log of many gigabytes needs memory for the positions of its lines only. A line without a time
+follows the line before it; in logs without any times, the ranks follow one another as far as each was read.
 """
 
 from __future__ import annotations
@@ -24,17 +24,23 @@ from hopsml.storage.filesystem import exists, for_url
 from hopsml.storage.run_dir import RunDir
 
 CHUNK = 1 << 20
-SLICE_S = 0.3  # of reading in one call: the next one goes on
-LONGEST_LINE = 16 << 10  # bytes that are shown of a line
-MOST_LINES = 2_000  # of one answer
-_FILE_BITS = 20  # of the place of a line: which file; the rest is the offset in it
+SLICE_S = 0.3  # seconds of reading in one call; the next call continues
+LONGEST_LINE = 16 << 10  # most bytes of a line that are displayed
+MOST_LINES = 2_000  # most lines of one response
+_FILE_BITS = 20  # bits of a line's position for the number of its file; the others are the offset in the file
 
 
 _Found = tuple[float, int, int, int, bytes]  # time, file, offset, level, line
 
 
 class LogQuery(msgspec.Struct, frozen=True):
-    """Which lines: of one rank, from a level on, with a text in them (whatever its case); None and "" ask for all."""
+    """Filter of log lines.
+
+    Attributes:
+        rank: Rank of the worker; None for all.
+        level: Lowest level; empty for all.
+        text: Text that lines contain, in any case; empty for all.
+    """
 
     rank: int | None = None
     level: str = ""
@@ -42,7 +48,16 @@ class LogQuery(msgspec.Struct, frozen=True):
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """``number`` counts from 0 among the lines that were asked for; ``time`` is the text's own, seconds since 1970."""
+    """A log line that matches a query.
+
+    Attributes:
+        number: Number among the matching lines, from 0.
+        rank: Rank of the worker; None for a trial.
+        generation: Generation of the group.
+        level: Level that the line names; empty if none.
+        time: Time that the line names, in seconds since 1970; None if none.
+        text: Text of the line.
+    """
 
     number: int
     rank: int | None
@@ -53,7 +68,15 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """``total``: lines found so far; ``read`` of ``bytes`` bytes have been looked through."""
+    """A page of the lines that match a query.
+
+    Attributes:
+        lines: The lines of the page.
+        total: Number of matching lines that were found so far.
+        read: Bytes of the logs that were searched so far.
+        bytes: Length of the logs, in bytes.
+        ranks: Ranks that have logs.
+    """
 
     lines: list[LogLine]
     total: int
@@ -63,16 +86,29 @@ class LogPage(msgspec.Struct, frozen=True):
 
 
 class _Tail:
-    """One file's lines as they come; one that has no end yet is held back while the file grows."""
+    """Reader of one file's lines while it grows; an incomplete last line is withheld until it is complete."""
 
     def __init__(self, index: int, log: LogFile, levels: bool) -> None:
-        """``levels``: whether anybody asks for them."""
+        """Start at the beginning of a file.
+
+        Args:
+            index: Number of the file in the view.
+            log: The file.
+            levels: True if levels must be parsed, as the query filters by them.
+        """
         self.index, self.log, self._levels = index, log, levels
-        self.offset = 0  # of the first byte that has not been made a line
+        self.offset = 0  # of the first byte after the last complete line
         self.time, self.level = 0.0, 1
 
     def lines(self, ended: bool) -> Iterator[_Found]:
-        """Each complete line from the last one on; ``ended``: nobody will complete the last one. Raises StorageError."""
+        """Yield each complete line after the last one that was read.
+
+        Args:
+            ended: True if the log does not grow any more, so that its last line is complete.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
         system, read, rest = for_url(self.log.url), self.offset, b""
         while True:
             try:
@@ -83,29 +119,31 @@ class _Tail:
             *complete, rest = (rest + data).split(b"\n")
             for line in complete:
                 yield self._found(line, 1)
-            if rest and ((not data and ended) or len(rest) > CHUNK):  # a bar that never ends its line is cut somewhere
+            # a progress bar that never ends its line is split somewhere
+            if rest and ((not data and ended) or len(rest) > CHUNK):
                 yield self._found(rest, 0)
                 rest = b""
             if not data:
                 return
 
     def _found(self, line: bytes, end: int) -> _Found:
+        """Return a line with its time, position and level, and advance the offset; ``end`` is 1 for a line break."""
         begin, self.offset = self.offset, self.offset + len(line) + end
         own_time = time_of(line)
         self.time = self.time if own_time is None else max(self.time, own_time)
         if self._levels:
             own_level = level_of(line)
-            # A line without a level belongs to the one before it where it is indented, as a traceback's are.
+            # An indented line without a level belongs to the line before it, as in a traceback.
             if own_level is not None or not line.startswith((b" ", b"\t")):
                 self.level = 1 if own_level is None else own_level
         return self.time, self.index, begin, self.level, line
 
 
 class LogView:
-    """The lines that one query asks for; ``more`` goes on reading. For several threads."""
+    """Lines that match one query; ``more`` reads on. Thread-safe."""
 
     def __init__(self, directory: RunDir, query: LogQuery) -> None:
-        """Raises ArgumentError for a level that there is not."""
+        """Initialize the view without reading. Raises ArgumentError for an unknown level."""
         if query.level and query.level not in LEVELS:
             raise ArgumentError(f"level={query.level!r}: it is one of {', '.join(LEVELS)}")
         self._directory, self._query = directory, query
@@ -116,17 +154,17 @@ class LogView:
         self._files: list[LogFile] = []
         self._merged: Iterator[_Found] | None = None
         self._bytes, self._ranks = 0, list[int]()
-        self.held_bytes = 0  # of memory, after the last look
+        self.held_bytes = 0  # memory in bytes, after the last read
 
     def more(self, slice_s: float = SLICE_S) -> None:
-        """Look through what has come, for about ``slice_s`` seconds. Raises StorageError."""
+        """Search new text for about ``slice_s`` seconds. Raises StorageError."""
         with self._lock:
             if self._merged is None:
                 ended = self._is_over()
                 self._merged = heapq.merge(*(tail.lines(ended) for tail in self._due()))
             try:
                 self._take(self._merged, time.monotonic() + slice_s)
-            except StorageError:  # lines that had been read and not taken are lost: the next call begins anew
+            except StorageError:  # lines that were read and not stored are lost: the next call starts at the beginning
                 self._lines, self._tails, self._files, self._merged = array("Q"), {}, [], None
                 raise
             finally:
@@ -134,6 +172,7 @@ class LogView:
                 self.held_bytes = sys.getsizeof(self._lines) + pieces
 
     def _take(self, merged: Iterator[_Found], until: float) -> None:
+        """Store the positions of matching lines until a time, or until all lines were read."""
         lines = self._lines
         for number, (_, file, offset, level, line) in enumerate(merged, 1):
             if level >= self._lowest and (not self._text or self._text in line.lower()):
@@ -143,10 +182,12 @@ class LogView:
         self._merged = None
 
     def _is_over(self) -> bool:
+        """Return True if the run or trial has ended."""
         records = self._directory.status_json, urls.join(self._directory.url, "trial.json")
         return any(exists(one) for one in records)
 
     def _due(self) -> list[_Tail]:
+        """Return readers of all files that match the query; new files are added."""
         logs = found_logs(self._directory)
         self._ranks = sorted({log.rank for log in logs if log.rank is not None})
         wanted = [log for log in logs if self._query.rank in (None, log.rank)]
@@ -158,7 +199,10 @@ class LogView:
         return list(self._tails.values())
 
     def page(self, offset: int, limit: int) -> LogPage:
-        """Lines from ``offset`` on; a negative one counts from the end. Raises ArgumentError, StorageError."""
+        """Return a page of lines from ``offset`` on, which counts from the end if negative.
+
+        Raises ArgumentError, StorageError.
+        """
         if not 0 <= limit <= MOST_LINES:
             raise ArgumentError(f"limit={limit}: 0 to {MOST_LINES} lines at once")
         with self._lock:
@@ -170,7 +214,13 @@ class LogView:
         return LogPage(lines, total, read, max(size, read), self._ranks)
 
     def find(self, text: str, begin: int, backwards: bool = False) -> int | None:
-        """The number of the next line, from ``begin`` on, that holds a text, whatever its case; None without one."""
+        """Return the number of the next matching line that contains a text; None if there is none.
+
+        Args:
+            text: The text, in any case.
+            begin: Number of the first line to search.
+            backwards: True to search towards the beginning.
+        """
         wanted = text.lower()
         with self._lock:
             total = len(self._lines)
@@ -184,6 +234,7 @@ class LogView:
         return None
 
     def _line(self, number: int, found: tuple[LogFile, bytes]) -> LogLine:
+        """Convert the bytes of a line to a ``LogLine``."""
         log, line = found
         level = level_of(line)
         text = line.rstrip(b"\r").decode(errors="replace")
@@ -191,7 +242,10 @@ class LogView:
 
 
 def _texts(files: list[LogFile], places: array[int]) -> list[tuple[LogFile, bytes]]:
-    """The lines at these places; those of one file that lie close together are read in one piece."""
+    """Return the text of the lines at these positions.
+
+    Lines of a file that are close together are read in one piece.
+    """
     texts: dict[int, bytes] = {}
     by_file: dict[int, list[int]] = {}
     for place in places:
@@ -208,6 +262,7 @@ def _texts(files: list[LogFile], places: array[int]) -> list[tuple[LogFile, byte
 
 
 def _close(offsets: list[int]) -> Iterator[list[int]]:
+    """Group ascending offsets that are close enough to be read in one piece."""
     group: list[int] = []
     for offset in offsets:
         if group and (offset - group[-1] > LONGEST_LINE or offset - group[0] > CHUNK):

@@ -1,4 +1,4 @@
-"""What a run has reported and what its workers used, as curves: read on from where the last look ended."""
+"""Curves of a run's reported metrics and of its workers' use of resources, read incrementally."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir, parse_lines
 from hopsml.tracking.live import TextReader
 
-MOST_POINTS = 5_000  # of one curve in one answer
-MOST_BYTES = 32 << 20  # of the curves of one run
-FEWEST_POINTS = 512  # of a curve of a run that has very many
-CHECKED_REPORTS = 65_536  # between two looks at the memory that curves take
-CURVE_BYTES, FILE_BYTES = 800, 4096  # of a curve and of a reader of a file, besides their points; measured
-LONGEST_LINE = 8 << 20  # characters of a report
+MOST_POINTS = 5_000  # most points of one curve in one response
+MOST_BYTES = 32 << 20  # memory limit for the curves of one run
+FEWEST_POINTS = 512  # least points of a curve, for a run that has very many curves
+CHECKED_REPORTS = 65_536  # reports between two checks of the memory limit
+CURVE_BYTES, FILE_BYTES = 800, 4096  # memory of a curve and of a file's reader, without their points; measured
+LONGEST_LINE = 8 << 20  # most characters of a report
 LARGEST_WHOLE = int(sys.float_info.max)
 CHIEF = "chief"
 _decoder = msgspec.json.Decoder(dict[str, Any])
@@ -36,9 +36,15 @@ _SYSTEM_FILE = re.compile(r"g(\d+)-rank(\d+)" + re.escape(SYSTEM_METRICS))
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A curve. ``source``: "chief" of what was reported, "rank 1" of what a worker used; times are seconds since 1970.
+    """A curve of one metric and one source.
 
-    ``count``: how many points there are, of which these are some. A value that is no finite number is None.
+    Attributes:
+        tag: Name of the metric.
+        source: "chief" for reported metrics, "rank 1" for the resources that a worker used.
+        count: Number of all points; the lists contain some of them.
+        steps: Steps of the points.
+        times: Times of the points, in seconds since 1970.
+        values: Values of the points; None for a value that is not finite.
     """
 
     tag: str
@@ -50,6 +56,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 def _series(curve: Curve, tag: str, source: str, most: int) -> Series:
+    """Return a curve with at most about ``most`` points."""
     kept = kept_indices(np.array(curve.values), most)
     return Series(
         tag,
@@ -62,21 +69,24 @@ def _series(curve: Curve, tag: str, source: str, most: int) -> Series:
 
 
 class _Lines:
-    """JSON lines of a file that others append to."""
+    """Incremental reader of a JSON lines file that other processes append to."""
 
     def __init__(self, url: str) -> None:
         self._file, self._partial = TextReader(url), ""
         self._has_reports = True
 
     def more(self) -> Iterator[dict[str, Any]]:
+        """Yield the reports that were appended since the last call."""
         for piece in self._file.more() if self._has_reports else ():
             complete, _, self._partial = (self._partial + piece).rpartition("\n")
-            if len(self._partial) > LONGEST_LINE:  # none of ours: a sparse file would take hours to its end
+            # not written by hopsml: reading a sparse file to its end would take hours
+            if len(self._partial) > LONGEST_LINE:
                 self._has_reports, self._partial = False, ""
                 return
             try:
                 yield from _decoder.decode_lines(complete)
-            except (msgspec.MsgspecError, RecursionError):  # a NaN, which Python writes and JSON does not know; or none
+            # a NaN, which Python writes but JSON does not allow; or invalid JSON
+            except (msgspec.MsgspecError, RecursionError):
                 yield from parse_lines(complete)
 
 
@@ -96,13 +106,13 @@ class Metrics:
         self._directory, self._lock, self._most_bytes = directory, threading.Lock(), most_bytes
         self._reports = _Lines(directory.metrics)
         self._curves: dict[tuple[str, str], Curve] = {}
-        self._points = KEPT_POINTS  # of each curve
+        self._points = KEPT_POINTS  # most points of each curve
         self._systems: dict[str, tuple[str, _Lines]] = {}
         self._count = 0
         self.held_bytes = 0
 
     def more(self) -> None:
-        """Read what has come since the last call. Raises StorageError."""
+        """Read the reports that were added since the last call. Raises StorageError."""
         with self._lock:
             for report in self._reports.more():
                 self._take(report, CHIEF, float(self._count))
@@ -125,23 +135,24 @@ class Metrics:
         self.held_bytes = held
 
     def _held(self) -> int:
+        """Return the memory used by the curves and readers, in bytes."""
         files = len(self._systems) + 1
         return files * FILE_BYTES + sum(CURVE_BYTES + curve.held_bytes for curve in self._curves.values())
 
     def tags(self) -> list[tuple[str, str, int]]:
-        """Tag, source and number of points of every curve, reports first, each group by name."""
+        """Return tag, source and number of points of every curve, reported metrics first, each group by name."""
         with self._lock:
             found = [(tag, source, curve.count) for (tag, source), curve in self._curves.items()]
         return sorted(found, key=lambda one: (one[1] != CHIEF, one[0], one[1]))
 
     def series(self, tags: list[str], most: int) -> list[Series]:
-        """The curves of these tags, of all sources, each of at most about ``most`` points."""
+        """Return the curves of these tags, of all sources, each of at most about ``most`` points."""
         with self._lock:
             found = sorted(key for key in self._curves if key[0] in tags)
             return [_series(self._curves[key], *key, min(most, MOST_POINTS)) for key in found]
 
     def summary(self, tag: str) -> tuple[float, float, float] | None:
-        """Last, lowest and highest finite value that was reported under a tag; None where there is none."""
+        """Return last, lowest and highest finite value that was reported under a tag; None if there is none."""
         with self._lock:
             curve = self._curves.get((tag, CHIEF))
             known = np.array([]) if curve is None else np.array(curve.values)
@@ -168,7 +179,7 @@ class Metrics:
         return found
 
     def uses(self) -> list[RankUse]:
-        """What each rank used of its machine lately, by rank."""
+        """Return each rank's recent use of its machine, by rank."""
         with self._lock:
             curves = {source: curve for (tag, source), curve in self._curves.items() if tag == _CPU and source != CHIEF}
             newest = max((curve.times[-1] for curve in curves.values()), default=0.0)
@@ -176,6 +187,7 @@ class Metrics:
         return sorted(found, key=lambda one: one.rank)
 
     def _use(self, source: str, curve: Curve, newest: float) -> RankUse:
+        """Return one rank's recent use of its machine; ``newest`` is the time of the newest sample of any rank."""
         count = min(WINDOW, len(curve.values))
         cpu = list(zip(curve.times[-count:], curve.values[-count:], strict=True))
         moved: dict[str, list[float]] = {}
@@ -185,6 +197,7 @@ class Metrics:
         return use_of(int(source.removeprefix("rank ")), newest, cpu, moved)
 
     def _take(self, report: dict[str, Any], source: str, number: float) -> None:
+        """Append the values of a report to the curves; ``number`` is its step if it names none."""
         time, at = report.get("time"), _step(report, number)
         when = float(time) if isinstance(time, int | float) and _is_number(time) else 0.0
         for tag, value in report.items():
@@ -195,6 +208,7 @@ class Metrics:
                 self._curves[key].add(at, when, float(value))
 
     def _find_systems(self) -> None:
+        """Find files with resource samples of further workers."""
         try:
             entries = for_url(self._directory.logs).list_dir(self._directory.logs)
         except PathNotFound:
@@ -206,16 +220,18 @@ class Metrics:
 
 
 def _step(report: dict[str, Any], number: float) -> float:
+    """Return the step that a report names, or its number."""
     step = report.get("step")
     return float(step) if isinstance(step, int | float) and _is_number(step) else number
 
 
 def _is_number(value: Any) -> bool:
-    """True for what ``float`` takes: no truth, and no whole number beyond all floats."""
+    """Return True for numbers that ``float`` accepts: no Booleans, and no integer beyond the range of floats."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, float) or abs(value) <= LARGEST_WHOLE
 
 
 def _finite(value: float) -> float | None:
+    """Return the value, or None if it is not finite."""
     return value if value - value == 0 else None

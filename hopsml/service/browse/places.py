@@ -1,4 +1,4 @@
-"""Names that come from a browser, checked, then turned into run directories and files below them."""
+"""Validation of names from a browser, and their conversion to run directories and files below them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ _NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,255}")
 
 
 def checked_name(name: str, what: str) -> str:
-    """One component of a path. Raises ArgumentError for what could name anything else, such as ``..`` or ``a/b``."""
+    """Return one component of a path unchanged, if it is safe.
+
+    Args:
+        name: The component.
+        what: Name of the parameter, for messages.
+
+    Raises:
+        ArgumentError: The name could refer to anything else, such as ``..`` or ``a/b``.
+    """
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise ArgumentError(f"{what}={name[:80]!r}: it is one name, without slashes; take it from the list")
     return name
 
 
 def run_directory(project_url: str, run_id: str, trial: str = "") -> RunDir:
-    """The directory of a run, or of one trial of a search. Raises ArgumentError, PathNotFound."""
+    """Return the directory of a run, or of one trial of a search. Raises ArgumentError, PathNotFound."""
     url = urls.join(project_url, EXPERIMENTS, checked_name(run_id, "run"))
     if not exists(RunDir(url).run_json):
         raise PathNotFound(f"there is no run {run_id!r} in this project; it may have been deleted", url)
@@ -33,9 +41,16 @@ def run_directory(project_url: str, run_id: str, trial: str = "") -> RunDir:
 
 
 def below(directory: RunDir, path: str) -> str:
-    """The URL of a file or folder below a run's directory; "" is the directory itself.
+    """Return the URL of a file or folder below a run's directory; "" is the directory itself.
 
-    Raises ArgumentError where the path leaves the directory by its parts. Symbolic links are judged when it is opened.
+    Symbolic links are checked when the file is opened.
+
+    Args:
+        directory: The run's directory.
+        path: Relative path.
+
+    Raises:
+        ArgumentError: A component of the path leaves the directory.
     """
     parts = [checked_name(part, "path") for part in path.strip("/").split("/")] if path.strip("/") else []
     return urls.join(directory.url, *parts)

@@ -1,4 +1,4 @@
-"""The profiles of a run's workers: which there are, how the newest wish stands, and one of them to be drawn."""
+"""Profiles of a run's workers: their list, the newest request, and flame graphs."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from hopsml.service.browse import files, places
 from hopsml.service.browse.flame import FlameGraph, flame_graph
 from hopsml.storage import profile_request, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.profile_request import ProfileWish
+from hopsml.storage.profile_request import ProfileRequest
 from hopsml.storage.run_dir import RunDir
 
-MOST_BYTES = 32 << 20  # of a profile that is read as a whole
+MOST_BYTES = 32 << 20  # most bytes of a profile that is read as a whole
 
 
 class ProfileList(msgspec.Struct, frozen=True):
-    """``wish``: the newest one, with its answer; ``profiles``: the newest first."""
+    """Profiles of a run.
 
-    wish: ProfileWish | None
+    Attributes:
+        wish: The newest request for a profile, with its state; None if there is none.
+        profiles: The stored profiles, the newest first.
+    """
+
+    wish: ProfileRequest | None
     profiles: list[files.Entry]
 
 
 def listed(directory: RunDir) -> ProfileList:
-    """What there is. Raises StorageError."""
+    """Return the profiles and the newest request of a run. Raises StorageError."""
     found = profile_request.kept(directory)
     entries = [files.Entry(one.name, False, one.length, one.modified_s) for one in found]
     return ProfileList(profile_request.read(directory), entries)
 
 
 def drawn(directory: RunDir, name: str) -> FlameGraph:
-    """One profile. Raises ArgumentError where it cannot be drawn, PathNotFound."""
+    """Return the flame graph of one profile. Raises PathNotFound, and ArgumentError if it cannot be drawn."""
     places.checked_name(name, "profile")
     ending = profile_request.ENDINGS["speedscope"]
     if not name.endswith(ending):

@@ -1,4 +1,4 @@
-"""All that one page's server knows of a project: its list of runs, and what was read of single runs."""
+"""Read access of a web page's server to a project: the list of runs, and cached readers of single runs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
 
 KEPT = 256  # readers of metrics and of searches: more than are ever compared
-KEPT_LOGS = 8  # views of logs: eight bytes a line
-LOGS_SHARE = 0.25  # of the memory, for views of logs
+KEPT_LOGS = 8  # views of logs: eight bytes per line
+LOGS_SHARE = 0.25  # fraction of the memory for views of logs
 IDLE_S = 900.0  # seconds after the last view of a run until its cached data is dropped
 
 
@@ -65,7 +65,7 @@ class ReaderCache:
             reader = make() if found is None else found[0]
             self._kept[key] = reader, self._clock()
         self.trim()
-        return reader  # type: ignore[return-value]  # a key stands for one kind of reader
+        return reader  # type: ignore[return-value]  # all readers of a key have the same type
 
     def trim(self) -> None:
         """Drop readers that exceed the limits of number, memory or age."""
@@ -84,6 +84,7 @@ class ReaderCache:
             return self._held_bytes()
 
     def _held_bytes(self) -> int:
+        """Return the memory used by all readers, in bytes; the caller holds the lock."""
         return sum(reader.held_bytes for reader, _ in self._kept.values())
 
     def __len__(self) -> int:
@@ -92,7 +93,7 @@ class ReaderCache:
 
 @contextlib.contextmanager
 def understood(run_id: str) -> Iterator[None]:
-    """Context in which a run's records are evaluated. Raises ArgumentError for other types than hopsml writes."""
+    """Convert type errors within this context to ArgumentError: the records of the run are malformed."""
     try:
         yield
     except HopsmlError:
@@ -104,7 +105,7 @@ def understood(run_id: str) -> Iterator[None]:
 
 
 class Project:
-    """The runs of one project, read only. Every method may be called by any thread; all raise StorageError."""
+    """View of the runs of one project, read only and thread-safe; all methods raise StorageError."""
 
     def __init__(self, url: str, memory_bytes: int | None = None) -> None:
         """Create the project's view without reading anything.
@@ -118,7 +119,8 @@ class Project:
         """
         most = settings.ui_memory_bytes() if memory_bytes is None else memory_bytes
         self.url = url.rstrip("/")
-        confinement.confine(self.url)  # whoever asks sees files of the server's user only where they lie in a run
+        # requests must not reach other files of the server's user, for example by links in a run
+        confinement.confine(self.url)
         self.name = urls.name(self.url) or self.url
         self.runs = RunIndex(self.url)
         of_logs = int(most * LOGS_SHARE)
@@ -126,17 +128,17 @@ class Project:
         self._most_of_run = min(MOST_BYTES, most // 2)
 
     def directory(self, run_id: str, trial: str = "") -> RunDir:
-        """Of a run, or of one trial of a search. Raises ArgumentError, PathNotFound."""
+        """Return the directory of a run, or of one trial of a search. Raises ArgumentError, PathNotFound."""
         return places.run_directory(self.url, run_id, trial)
 
     def detail(self, run_id: str, trial: str = "") -> run_detail.RunDetail:
-        """Everything that is recorded of a run. Raises ArgumentError, PathNotFound."""
+        """Return everything that is recorded about a run. Raises ArgumentError, PathNotFound."""
         directory = self.directory(run_id, trial)
         with understood(run_id):
             return run_detail.read(directory, trial)
 
     def metrics(self, run_id: str, trial: str = "") -> Metrics:
-        """What a run has reported, and what its workers used. Raises ArgumentError, PathNotFound."""
+        """Return the reader of a run's curves, up to date. Raises ArgumentError, PathNotFound."""
         directory = self.directory(run_id, trial)
         reader = self._readers.get(("metrics", directory.url), lambda: Metrics(directory, self._most_of_run))
         reader.more()
@@ -144,7 +146,10 @@ class Project:
         return reader
 
     def logs(self, run_id: str, query: LogQuery, trial: str = "") -> LogView:
-        """The lines of a run's logs that are asked for. Raises ArgumentError, PathNotFound."""
+        """Return the view of a run's log lines that match a query, after one read.
+
+        Raises ArgumentError, PathNotFound.
+        """
         directory = self.directory(run_id, trial)
         view = self._logs.get((directory.url, query), lambda: LogView(directory, query))
         view.more()
@@ -152,7 +157,10 @@ class Project:
         return view
 
     def search(self, run_id: str) -> search_detail.SearchDetail:
-        """How a search stands, with its trials. Raises ArgumentError for a run that is none, PathNotFound."""
+        """Return the state of a search with its trials.
+
+        Raises PathNotFound, and ArgumentError for a run that is no search.
+        """
         directory = self.directory(run_id)
         recorded = directory.read_run().get("search")
         if not isinstance(recorded, dict):
@@ -173,10 +181,13 @@ class Project:
         return self._readers.held_bytes + self._logs.held_bytes
 
     def files(self, run_id: str, path: str, trial: str = "") -> tuple[str, list[Entry]]:
-        """The URL of a file or folder of a run, and the entries of a folder. Raises ArgumentError, PathNotFound."""
+        """Return the URL of a file or folder of a run, and the entries of a folder.
+
+        Raises ArgumentError, PathNotFound.
+        """
         url = self.file(run_id, path, trial)
         return url, entries(url)
 
     def file(self, run_id: str, path: str, trial: str = "") -> str:
-        """The URL of a file or folder of a run. Raises ArgumentError, PathNotFound where there is no such run."""
+        """Return the URL of a file or folder of a run. Raises ArgumentError, and PathNotFound for an unknown run."""
         return places.below(self.directory(run_id, trial), path)

@@ -1,4 +1,4 @@
-"""Everything that is recorded of one run, in the order in which a person asks for it."""
+"""All records of one run, in the order in which a page displays them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,24 @@ Pairs = list[tuple[str, Any]]  # name, value
 
 
 class RunDetail(msgspec.Struct, frozen=True):
-    """``sections``: title and entries of all records. ``workers``: as ``status.json`` has them, else those that have a log.
+    """All records of one run or trial.
 
-    ``step`` and ``newest``: of the newest report. ``trial``: the id where this is a trial of a search, else "".
+    Attributes:
+        row: Its row in the list of runs.
+        url: URL of its directory.
+        trial: Id of the trial; empty for a run.
+        description: The user's description.
+        error: Error that ended it.
+        step: Step of the newest report.
+        newest: Values of the newest report.
+        workers: Workers as in ``status.json``, else those that have a log.
+        sections: Titles and entries of all records.
+        source: Source code of the training function.
+        search: Record of the search, if it is one.
+        host: Host of the driver.
+        script: Name of the script.
+        continues: Id of the run whose state it continued.
+        continued_by: Id of the run that continued its state.
     """
 
     row: RunRow
@@ -40,7 +55,15 @@ class RunDetail(msgspec.Struct, frozen=True):
 
 
 def read(directory: RunDir, trial: str = "") -> RunDetail:
-    """One run; ``trial``: the id where it is a trial of a search. Raises StorageError."""
+    """Read all records of a run or trial.
+
+    Args:
+        directory: Its directory.
+        trial: Id of the trial; empty for a run.
+
+    Raises:
+        StorageError: A record cannot be read.
+    """
     stored = _trial(directory) if trial and not _has_record(directory) else catalog.read(directory)
     record, status = stored.run, stored.status or {}
     newest = live.last_report(directory)
@@ -66,6 +89,7 @@ def read(directory: RunDir, trial: str = "") -> RunDetail:
 
 
 def _has_record(directory: RunDir) -> bool:
+    """Return True if the directory has the record of a run."""
     try:
         return bool(directory.read_run())
     except PathNotFound:
@@ -73,10 +97,10 @@ def _has_record(directory: RunDir) -> bool:
 
 
 def _trial(directory: RunDir) -> catalog.StoredRun:
-    """A trial that ran in a lane has no record of a run but one of its own."""
+    """Return the records of a trial that ran in a trial slot (lane), which has only a record of its own format."""
     try:
         found = directory.read_json(urls.join(directory.url, "trial.json"))
-    except PathNotFound:  # it has not begun
+    except PathNotFound:  # the trial has not started
         found = {}
     value, ended = found.get("final_metric"), str(found.get("status") or Lifecycle.RUNNING)
     run = {"name": f"trial {found.get('number', '')}".strip(), "verb": "trial", "arguments": found.get("params") or {}}
@@ -86,6 +110,7 @@ def _trial(directory: RunDir) -> catalog.StoredRun:
 
 
 def _workers(directory: RunDir, status: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the recorded workers; while the run is running, the ranks that have logs."""
     recorded = status.get("workers")
     if isinstance(recorded, list):
         return [one for one in recorded if isinstance(one, dict)]
@@ -96,6 +121,7 @@ def _workers(directory: RunDir, status: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _sections(stored: catalog.StoredRun) -> list[tuple[str, Pairs]]:
+    """Return the sections of the page with their entries."""
     run, around = stored.run, stored.environment
     packages = around.get("packages") or {}
     return [
@@ -116,7 +142,7 @@ _ELSEWHERE = ("arguments", "source", "spec", "search")
 
 
 def _flat(value: Any, above: str = "") -> Pairs:
-    """Nested records as dotted names, each with a plain value."""
+    """Return nested records as pairs of a dotted name and a plain value."""
     if isinstance(value, dict) and value:
         return [
             pair for name, inner in value.items() for pair in _flat(inner, f"{above}.{name}" if above else str(name))

@@ -1,11 +1,10 @@
-"""The filter above the list of runs, as a person types it. Pure.
+"""Filter of the list of runs, in the syntax that users type above the list; pure.
 
     digits state:failed user:ana lr>0.1 accuracy>=0.9 -name:old tag:good
 
-All terms must hold. A bare word is looked for in id, name, verb, user and cause; ``column:text`` in one column;
-``tag:good`` is a tag in whole;
-``name>value`` (also ``<``, ``>=``, ``<=``, ``=``, ``!=``) compares a column, an argument or a metric. ``-`` before a term
-turns it round; double quotes hold a term with blanks together.
+All terms must match. A bare word is searched for in id, name, verb, user and cause; ``column:text`` in one column;
+``tag:good`` matches a whole tag; ``name>value`` (also ``<``, ``>=``, ``<=``, ``=``, ``!=``) compares a column, an
+argument or a metric. ``-`` before a term negates it; double quotes enclose a term with blanks.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from hopsml.errors import ArgumentError
 if TYPE_CHECKING:
     from hopsml.service.browse.run_row import RunRow
 
-LONGEST = 500  # characters of a filter
+LONGEST = 500  # most characters of a filter
 _TERMS = re.compile(r'(-?)((?:"[^"]*"|[^\s"])+)')
 _COMPARISON = re.compile(r"([^<>=!:]+)(>=|<=|!=|=|>|<)(.+)", re.DOTALL)
 _FIELDS = ("id", "name", "state", "verb", "user", "cause")
@@ -37,7 +36,7 @@ Test = Callable[["RunRow"], bool]
 
 
 def parsed(text: str) -> Test:
-    """What a run must be like to pass. Raises ArgumentError for a filter of more than ``LONGEST`` characters."""
+    """Parse a filter to a predicate of rows. Raises ArgumentError for more than ``LONGEST`` characters."""
     if len(text) > LONGEST:
         raise ArgumentError(f"a filter of {len(text)} characters: at most {LONGEST}; leave out some of its terms")
     tests = [_turned(_term(term.replace('"', "")), minus == "-") for minus, term in _TERMS.findall(text)]
@@ -45,10 +44,12 @@ def parsed(text: str) -> Test:
 
 
 def _turned(test: Test, turned: bool) -> Test:
+    """Return the predicate, negated if ``turned`` is True."""
     return (lambda row: not test(row)) if turned else test
 
 
 def _term(term: str) -> Test:
+    """Return the predicate of one term of a filter."""
     compared = _COMPARISON.fullmatch(term)
     if compared:
         return _comparison(*compared.groups())
@@ -61,10 +62,12 @@ def _term(term: str) -> Test:
 
 
 def _contains(fields: tuple[str, ...], wanted: str) -> Test:
+    """Return a predicate that searches columns for a text in lower case."""
     return lambda row: any(wanted in getattr(row, field).lower() for field in fields)
 
 
 def _comparison(name: str, sign: str, wanted: str) -> Test:
+    """Return a predicate that compares a value by number, or else by text."""
     compare = _OPERATORS[sign]
     try:
         number: float | None = float(wanted)
@@ -83,7 +86,7 @@ def _comparison(name: str, sign: str, wanted: str) -> Test:
 
 
 def _value(row: RunRow, name: str) -> Any:
-    """An argument, else a metric, else a column of the table."""
+    """Return an argument, else a metric, else a column of a row."""
     if name in row.arguments:
         return row.arguments[name]
     if name in row.metrics:

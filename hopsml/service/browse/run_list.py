@@ -1,4 +1,4 @@
-"""The runs of a project as a table that is filtered, sorted and paged here, so that a page never holds all of them."""
+"""Table of a project's runs that is filtered, sorted and paged on the server, so that a page never holds all rows."""
 
 from __future__ import annotations
 
@@ -21,51 +21,71 @@ from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog, live
 
-MOST_ROWS = 500  # of one answer
+MOST_ROWS = 500  # most rows of one response
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(RunRow)
 COLUMNS = ("id", "name", "state", "verb", "metric", "started", "seconds", "workers", "user")
 
 
 class Noted(Protocol):
-    """What people have noted of a run."""
+    """Interface of a user's note on a run."""
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Words by which it is found."""
+        """Return the tags by which the run can be found."""
 
     @property
     def note(self) -> str:
-        """A text."""
+        """Return the text of the note."""
 
 
 NOTHING_NOTED: Mapping[str, Noted] = MappingProxyType({})
 
 
 class RunPage(msgspec.Struct, frozen=True):
-    """``total``: runs of the project; ``found``: those that the filter lets through, of which ``rows`` are a part."""
+    """A page of the list of runs.
+
+    Attributes:
+        rows: The rows of the page.
+        total: Number of runs of the project.
+        found: Number of runs that match the filter.
+        states: Number of the project's runs in each state.
+        arguments: Names of arguments that any run has, for the choice of columns.
+        metrics: Names of metrics that any run has.
+    """
 
     rows: list[RunRow]
     total: int
     found: int
-    states: dict[str, int]  # how many of the project's runs are in which state
-    arguments: list[str]  # names that any run has, for the choice of columns
+    states: dict[str, int]
+    arguments: list[str]
     metrics: list[str]
 
 
 class RunIndex:
-    """Index of all runs of a project. Ended runs do not change: their rows are stored packed, and only others are reread."""
+    """Index of all runs of a project.
+
+    Ended runs do not change: their rows are stored in packed form, and only other runs are read again.
+    """
 
     def __init__(self, project_url: str) -> None:
         self._experiments = urls.join(project_url, EXPERIMENTS)
-        self._rows: dict[str, RunRow] = {}  # of runs that may change
-        self._ended: dict[str, bytes] = {}  # the rows of all others, packed: a tenth of the memory
-        self._others: dict[str, float] = {}  # directories that are no runs, by the time at which they were none
+        self._rows: dict[str, RunRow] = {}  # rows of runs that may change
+        self._ended: dict[str, bytes] = {}  # rows of all others, packed: a tenth of the memory
+        # directories without a run, by their modification time when they were checked
+        self._others: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._names: dict[str, set[str]] = {"arguments": set(), "metrics": set()}  # that any run has
+        self._names: dict[str, set[str]] = {"arguments": set(), "metrics": set()}  # names that any run has
         self._refreshed = -math.inf
 
     def refresh(self, older_s: float = 0.0) -> None:
-        """Read what is new or still goes on, unless that was done less than ``older_s`` seconds ago. Raises StorageError."""
+        """Read new runs, and those that have not ended.
+
+        Args:
+            older_s: Skip the read if the last one was less than this time ago, in seconds.
+
+        Raises:
+            StorageError: The project cannot be read.
+        """
         with self._lock:
             if time.monotonic() - self._refreshed < older_s:
                 return
@@ -101,6 +121,7 @@ class RunIndex:
                 self._note_names(row)
 
     def _keep(self, name: str, row: RunRow) -> None:
+        """Store the row of a run, packed if it cannot change any more."""
         if self._rows.get(name) == row:
             return
         self._note_names(row)
@@ -111,10 +132,12 @@ class RunIndex:
             self._rows[name] = row
 
     def _note_names(self, row: RunRow) -> None:
+        """Collect the names of a row's arguments and metrics."""
         for group, names in self._names.items():
             names.update(getattr(row, group))
 
     def _all(self) -> Iterator[RunRow]:
+        """Yield the rows of all runs."""
         yield from list(self._rows.values())
         yield from map(_decoder.decode, list(self._ended.values()))
 
@@ -128,9 +151,18 @@ class RunIndex:
         limit: int = 100,
         noted: Mapping[str, Noted] = NOTHING_NOTED,
     ) -> RunPage:
-        """Some of the runs that a filter lets through (``run_filter``), sorted by a column; those without a value last.
+        """Return a page of the runs that match a filter, sorted by a column; runs without a value come last.
 
-        ``noted``: tags and note of runs, by their ids. Raises ArgumentError for a column or a filter that means nothing.
+        Args:
+            text: Filter in the syntax of ``run_filter``.
+            sort: Column, or ``arguments.NAME``, or ``metrics.NAME``.
+            descending: Order of the rows.
+            offset: Number of the first row.
+            limit: Most rows of the page.
+            noted: Tags and notes of runs, by run id.
+
+        Raises:
+            ArgumentError: The column, the filter or the range is invalid.
         """
         if sort not in COLUMNS and sort.partition(".")[0] not in ("arguments", "metrics"):
             raise ArgumentError(
@@ -151,7 +183,7 @@ class RunIndex:
         return RunPage(ordered, len(rows), len(kept), states, **names)
 
     def versions(self) -> Mapping[str, object]:
-        """Return an object for each run, by id, that is the same until the run's row changes."""
+        """Return a version object of each run, by id, which is another object after the run's row has changed."""
         with self._lock:
             return {**self._rows, **self._ended}
 
@@ -163,44 +195,49 @@ class RunIndex:
         return found | {name: _decoder.decode(row) for name, row in ended.items()}
 
     def ongoing(self) -> list[str]:
-        """The ids of all runs that have not ended."""
+        """Return the ids of all runs that have not ended."""
         with self._lock:
             return list(self._rows)
 
 
 def _is_settled(row: RunRow) -> bool:
-    """True if a run's row cannot change any more; False for a lost run, which another driver may resume."""
+    """Return True if a run's row cannot change any more; False for a lost run, which another driver may resume."""
     return row.state in ENDS and row.state != Lifecycle.LOST
 
 
 def _with_note(row: RunRow, noted: Noted | None) -> RunRow:
+    """Return the row with the user's note and tags."""
     return row if noted is None else msgspec.structs.replace(row, tags=noted.tags, note=noted.note)
 
 
 def _row_or_none(url: str) -> RunRow | None:
+    """Read the row of a run; None if the directory has no readable record."""
     try:
         stored = catalog.read(RunDir(url), brief=True)
         if (
             stored.status is None and stored.main_metric is None
-        ):  # nothing has been returned yet: what was reported last
+        ):  # no result yet: use the values that were reported last
             newest = live.last_report(stored.directory)
             reported = {name: value for name, value in newest.items() if name not in ("step", "time")}
             stored = dataclasses.replace(stored, outputs=reported)
         row = row_of(stored)
         _encoder.encode(row)
         return row
-    except (PathNotFound, PermissionRefused):  # no run, or somebody else's that is private
+    except (PathNotFound, PermissionRefused):  # not a run, or a private run of another user
         return None
     except StorageError:
-        if filesystem.exists(RunDir(url).run_json):  # a record that is no JSON
+        if filesystem.exists(RunDir(url).run_json):  # a record that is not valid JSON
             return None
         raise
-    except catalog.MALFORMED:  # one record must not hide all others
+    except catalog.MALFORMED:  # one malformed record must not hide all other runs
         return None
 
 
 def _sorted(rows: list[RunRow], column: str, descending: bool) -> list[RunRow]:
-    """Numbers before texts; a run without a value, or with NaN, comes last whichever way it is sorted."""
+    """Sort rows by a column, numbers before texts.
+
+    A run without a value, or with NaN, comes last in either order.
+    """
     group, dot, name = column.partition(".")
     value: Callable[[RunRow], Any]
     value = (lambda row: getattr(row, group).get(name)) if dot else (lambda row: getattr(row, column))
@@ -214,4 +251,5 @@ def _sorted(rows: list[RunRow], column: str, descending: bool) -> list[RunRow]:
 
 
 def _is_empty(value: Any) -> bool:
+    """Return True if a run has no value, or NaN."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))

@@ -1,4 +1,4 @@
-"""One run as a row of the list."""
+"""Summary of one run as a row of the list."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import msgspec
 
 from hopsml.tracking import catalog
 
-LONGEST_VALUE = 200  # characters of an argument in the table
+LONGEST_VALUE = 200  # most characters of an argument in the table
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """One run. ``metric`` is the value of the one named ``metric_name``; times are seconds (since 1970: ``started``)."""
+    """Row of one run; ``metric`` is the value of ``metric_name``.
+
+    Times are in seconds; ``started`` is in seconds since 1970.
+    """
 
     id: str
     name: str
@@ -28,12 +31,12 @@ class RunRow(msgspec.Struct, frozen=True):
     cause: str
     arguments: dict[str, Any]
     metrics: dict[str, float]
-    tags: tuple[str, ...] = ()  # what people have noted, where a job service keeps that
+    tags: tuple[str, ...] = ()  # set by users of a job service, which stores notes
     note: str = ""
 
 
 def row_of(stored: catalog.StoredRun) -> RunRow:
-    """The row of a run that was read."""
+    """Return the row of a run whose records were read."""
     record, metric = stored.run, stored.main_metric
     value = _number(metric[1]) if metric else None
     arguments = record.get("arguments")
@@ -58,15 +61,17 @@ def row_of(stored: catalog.StoredRun) -> RunRow:
 
 
 def _number(value: Any) -> float | None:
+    """Return a number as float; None for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
         return float(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond the range of floats
         return None
 
 
 def _short(value: Any) -> Any:
+    """Return a value as it is displayed: long or nested ones as shortened text."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

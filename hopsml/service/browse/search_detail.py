@@ -1,4 +1,4 @@
-"""A search for a page: its trials, the best value so far, the rungs of a stopper, who went on from whom."""
+"""State of a search for a page: trials, best value so far, rungs of a stopper, and which trial continued which."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hopsml.experiment.searches.reader import SearchReader
 from hopsml.service.browse.downsampling import Curve, kept_indices
 from hopsml.storage.run_dir import RunDir
 
-MOST_POINTS = 200  # of a trial's curve
-KEPT_OF_TRIAL = 1024  # points of it in memory
-TRIAL_BYTES = 4096  # of a trial besides its points
+MOST_POINTS = 200  # most points of a trial's curve in a response
+KEPT_OF_TRIAL = 1024  # most points of a trial's curve in memory
+TRIAL_BYTES = 4096  # memory of a trial without its points, in bytes
 
 
-class Trial(msgspec.Struct, frozen=True):
+class TrialDetail(msgspec.Struct, frozen=True):
     """Trial of a search.
 
     ``parent``: number of the trial whose state it continued; ``curve``: steps and values of some of its ``reports``.
@@ -39,7 +39,21 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class SearchDetail(msgspec.Struct, frozen=True):
-    """``rungs``: step at which trials stopped or paused, and how many came so far and further. ``best``: trial's number."""
+    """State of a search with its trials.
+
+    Attributes:
+        metric: The metric that is optimized.
+        direction: Direction of the optimization.
+        searcher: Name of the searcher.
+        stopper: Name of the stopper; empty if none.
+        space: The search space.
+        planned: Number of planned trials; None if unknown.
+        counts: Number of trials by state.
+        best: Number of the best trial; None if there is none.
+        improvements: Numbers and values of the trials that were better than all before them.
+        rungs: Steps at which trials stopped or paused, and the number of trials that reached each.
+        trials: All trials of the search.
+    """
 
     metric: str
     direction: str
@@ -51,20 +65,20 @@ class SearchDetail(msgspec.Struct, frozen=True):
     best: int | None
     improvements: list[tuple[int, float]]
     rungs: list[tuple[int, int]]
-    trials: list[Trial]
+    trials: list[TrialDetail]
 
 
 class TrialReader:
-    """Reads one search's journal on from where the last look ended. For several threads."""
+    """Incremental reader of one search's event log; thread-safe."""
 
     def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
         self._recorded, self._lock = recorded, threading.Lock()
         self._reader = SearchReader(directory, recorded)
         self._reports: dict[int, Curve] = {}
-        self.held_bytes = 0  # of memory, after the last look
+        self.held_bytes = 0  # memory in bytes, after the last read
 
     def detail(self) -> SearchDetail:
-        """How the search stands now. Raises StorageError."""
+        """Return the present state of the search. Raises StorageError."""
         with self._lock:
             for report in self._reader.more():
                 if report.number not in self._reports:
@@ -89,11 +103,12 @@ class TrialReader:
             trials=trials,
         )
 
-    def _trial(self, row: dict[str, Any]) -> Trial:
+    def _trial(self, row: dict[str, Any]) -> TrialDetail:
+        """Convert a row of the event log's reader to a trial with its curve."""
         reports = self._reports.get(row["number"], Curve(KEPT_OF_TRIAL))
         kept = kept_indices(np.array(reports.values), MOST_POINTS)
         curve = [int(reports.steps[at]) for at in kept], [reports.values[at] for at in kept]
-        return Trial(
+        return TrialDetail(
             number=row["number"],
             id=row["trial_id"],
             state=row["state"],
@@ -111,7 +126,12 @@ class TrialReader:
 
 
 def improvements(values: list[tuple[int, float]], direction: str) -> list[tuple[int, float]]:
-    """Of trials' numbers and values, in order, those that were better than all before them."""
+    """Return the trials that were better than all before them.
+
+    Args:
+        values: Numbers and values of trials, in order.
+        direction: "min" if lower values are better, else higher ones are.
+    """
     found: list[tuple[int, float]] = []
     for number, value in values:
         if not found or (value < found[-1][1] if direction == "min" else value > found[-1][1]):
@@ -119,8 +139,8 @@ def improvements(values: list[tuple[int, float]], direction: str) -> list[tuple[
     return found
 
 
-def _rungs(trials: list[Trial]) -> list[tuple[int, int]]:
-    """At which steps trials ended, and how many came at least so far; the steps at which most ended, at most twelve."""
+def _rungs(trials: list[TrialDetail]) -> list[tuple[int, int]]:
+    """Return the steps at which most trials ended, at most twelve, and the number of trials that reached each."""
     steps = [trial.step for trial in trials if trial.step is not None]
     ends: dict[int, int] = {}
     for step in steps:

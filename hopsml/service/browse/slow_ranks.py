@@ -1,7 +1,7 @@
-"""Which workers hold the others up, by what each used of its machine in the last minute. Pure.
+"""Detection of workers that delay the others, from each worker's use of its machine in the last minute; pure.
 
-Medians over a minute are compared with the median of the other ranks, so that one pause, or one fast sample, says nothing.
-Where waiting costs as much processor as working, as of a GPU's collectives, nobody differs, and nobody is marked.
+Medians over a minute are compared with the median of the other ranks, so that one pause or one fast sample has no
+effect. If waiting uses as much CPU as computing, as in collectives of GPUs, ranks do not differ, and none is marked.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ from statistics import median
 
 import msgspec
 
-WINDOW = 12  # samples that count: a minute of the usual ones
+WINDOW = 12  # samples that are used: a minute at the usual interval
 LEAST_SAMPLES = 6
-TIMES_MORE = 1.5  # than the others, of the processor
-POINTS_MORE = 25.0  # percent of one core
-MOVES_MB_S, TIMES_AS_MUCH = 5.0, 3.0  # of disk and network, against the others
+TIMES_MORE = 1.5  # factor above the others' CPU use
+POINTS_MORE = 25.0  # difference to the others' CPU use, in percent of one core
+MOVES_MB_S, TIMES_AS_MUCH = 5.0, 3.0  # disk and network: least MB/s, and factor above the others'
 SILENT_S, SILENT_SAMPLES = 20.0, 4.0
 
 
 class RankUse(msgspec.Struct, frozen=True):
-    """Medians of one rank's newest samples: percent of a core, megabytes a second; ``samples``: how many there are.
+    """Medians of one rank's newest samples.
 
-    ``silent_s``: how much older its newest sample is than the newest of all; ``pace_s``: between two samples.
+    Attributes:
+        rank: The rank.
+        samples: Number of samples.
+        silent_s: Age of its newest sample, relative to the newest of all ranks, in seconds.
+        pace_s: Interval of the samples, in seconds.
+        cpu: CPU use, in percent of a core.
+        disk: Disk traffic, in MB/s.
+        network: Network traffic, in MB/s.
     """
 
     rank: int
@@ -36,7 +43,13 @@ class RankUse(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """``phase``: "silent", "cpu", "disk" or "network" of a rank that others wait for, "waits" of one that waits."""
+    """Mark of a rank that delays others or waits.
+
+    Attributes:
+        rank: The rank.
+        phase: "silent", "cpu", "disk" or "network" for a rank that others wait for; "waits" for a waiting rank.
+        why: Explanation for the user.
+    """
 
     rank: int
     phase: str
@@ -44,9 +57,13 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def use_of(rank: int, newest: float, cpu: Sequence[tuple[float, float]], moved: dict[str, list[float]]) -> RankUse:
-    """``cpu``: times and values of the newest samples; ``moved``: megabytes so far, "disk" and "network", at these times.
+    """Compute the medians of one rank's samples.
 
-    ``newest``: when any rank was last looked at.
+    Args:
+        rank: The rank.
+        newest: Time of the newest sample of any rank.
+        cpu: Times and values of the newest samples.
+        moved: Cumulative megabytes of "disk" and "network" at these times.
     """
     times = [time for time, _ in cpu]
     gaps = [later - sooner for sooner, later in itertools.pairwise(times) if later > sooner]
@@ -63,7 +80,7 @@ def use_of(rank: int, newest: float, cpu: Sequence[tuple[float, float]], moved: 
 
 
 def slow(ranks: Sequence[RankUse]) -> list[Mark]:
-    """Whom the others wait for, and who waits, by rank; nobody of a group of one."""
+    """Return the ranks that others wait for, and those that wait, by rank; none for a single rank."""
     known = [one for one in ranks if one.samples >= LEAST_SAMPLES]
     silent = [one for one in known if one.silent_s > max(SILENT_S, SILENT_SAMPLES * one.pace_s)]
     heard = [one for one in known if one not in silent]
@@ -81,6 +98,7 @@ def slow(ranks: Sequence[RankUse]) -> list[Mark]:
 
 
 def _mark(one: RankUse, others: Sequence[RankUse]) -> Mark | None:
+    """Return the mark of a rank that differs from the others; None if it does not."""
     cpu = median(other.cpu for other in others)
     if one.cpu >= TIMES_MORE * cpu and one.cpu - cpu >= POINTS_MORE:
         return Mark(one.rank, "cpu", f"it computes ({one.cpu:.0f} % of a core) while the others wait ({cpu:.0f} %)")
@@ -96,7 +114,7 @@ def _mark(one: RankUse, others: Sequence[RankUse]) -> Mark | None:
 
 
 def _waiting(marks: Sequence[Mark], heard: Sequence[RankUse]) -> list[Mark]:
-    """The others, where one rank alone computes, or is silent while they do next to nothing."""
+    """Return marks for the waiting ranks, if only one rank computes, or is silent while the others are nearly idle."""
     if len(marks) != 1 or marks[0].phase not in ("cpu", "silent"):
         return []
     held_by, cause = marks[0].rank, marks[0].phase
@@ -107,7 +125,7 @@ def _waiting(marks: Sequence[Mark], heard: Sequence[RankUse]) -> list[Mark]:
 
 
 def _rate(times: Sequence[float], values: Sequence[float]) -> float:
-    """The median of growths a second; a counter that began anew in a further generation counts as no growth."""
+    """Return the median growth per second; a counter that restarts in another generation counts as no growth."""
     steps = zip(times, times[1:], values, values[1:], strict=False)
     rates = [max(0.0, after - before) / (later - sooner) for sooner, later, before, after in steps if later > sooner]
     return median(rates) if rates else 0.0

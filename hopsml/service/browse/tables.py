@@ -1,4 +1,4 @@
-"""The first rows of a CSV or Parquet file, as texts: little is read of it, whatever its size."""
+"""First rows of a CSV or Parquet file as text; only a small part is read, whatever the file's size."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from hopsml.service.browse import files
 from hopsml.storage import python_child
 from hopsml.storage.filesystem import for_url
 
-ROWS, COLUMNS, LETTERS = 100, 60, 200  # that are shown, the last ones of a cell
+ROWS, COLUMNS, LETTERS = 100, 60, 200  # most rows, columns and characters of a cell that are displayed
 CSV_BYTES = 256 << 10
-PARQUET_BYTES = 32 << 20  # of its end, and of the pages that hold the first rows
-READER_BYTES, READER_S = 1 << 30, 30.0  # address space of the process that reads Parquet; its longest pause
-READER_CPU_S = 20  # that it may compute
+PARQUET_BYTES = 32 << 20  # most bytes that are read: the end of the file, and the pages with the first rows
+# limits of the process that reads Parquet: address space, and seconds without a message
+READER_BYTES, READER_S = 1 << 30, 30.0
+READER_CPU_S = 20  # CPU seconds of that process
 ANSWER_BYTES = 16 << 20
-_readers = threading.BoundedSemaphore(2)  # processes at once
+_readers = threading.BoundedSemaphore(2)  # concurrent processes
 _FROM_READER, _TO_READER = (
     struct.Struct("<qq"),
     struct.Struct("<q"),
@@ -37,7 +38,14 @@ _BUFFER = 64 << 10
 
 
 class TableHead(msgspec.Struct, frozen=True):
-    """``total``: rows in all, where the file says so; ``is_cut``: there are more rows, or columns, than these."""
+    """First rows of a table.
+
+    Attributes:
+        columns: Names of the columns.
+        rows: Cells as text.
+        total: Number of all rows, if known.
+        is_cut: True if the table has more rows or columns than these.
+    """
 
     columns: list[str]
     rows: list[list[str]]
@@ -49,7 +57,12 @@ _table = msgspec.json.Decoder(TableHead)
 
 
 def head(url: str) -> TableHead:
-    """The first rows. Raises ArgumentError where the file is no table that is shown here, StorageError."""
+    """Return the first rows of a table file.
+
+    Raises:
+        ArgumentError: The file is not a table that can be displayed.
+        StorageError: The file cannot be read.
+    """
     ending = "." + url.rpartition(".")[2].lower()
     length = files.length(url)
     if length is not None and ending in _SEPARATORS:
@@ -62,9 +75,10 @@ def head(url: str) -> TableHead:
 
 
 def _of_text(content: bytes, length: int, ending: str) -> TableHead:
+    """Parse the beginning of a CSV or TSV file."""
     text = content.decode("utf-8-sig", errors="replace")
     if len(content) < length:
-        text = text.rpartition("\n")[0]  # the last line is not whole
+        text = text.rpartition("\n")[0]  # the last line is incomplete
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=_SEPARATORS[ending])
         found = [row for row, _ in zip(reader, range(ROWS + 2), strict=False)]
@@ -77,8 +91,8 @@ def _of_text(content: bytes, length: int, ending: str) -> TableHead:
 
 
 def _of_parquet(url: str, length: int) -> TableHead:
-    """Read in a process of its own: a kilobyte of compressed pages may stand for gigabytes of rows."""
-    if not _readers.acquire(timeout=0.5):  # nobody waits here for long: threads of the server would all wait
+    """Read a Parquet file in a separate process: a kilobyte of compressed pages may expand to gigabytes of rows."""
+    if not _readers.acquire(timeout=0.5):  # a short wait only, as otherwise all threads of the server might wait here
         raise ArgumentError("other tables are being read at this moment; try again")
     with contextlib.ExitStack() as at_end:
         at_end.callback(_readers.release)
@@ -91,7 +105,7 @@ def _of_parquet(url: str, length: int) -> TableHead:
             reader = python_child.start(__name__, str(length), str(descriptor), pass_fds=[descriptor], **quiet)
         try:
             answer = _serve_ranges(ours, url, length)
-        except (OSError, EOFError) as error:  # it was ended, or takes too long
+        except (OSError, EOFError) as error:  # the process was killed by its limits, or takes too long
             if isinstance(error, StorageError):
                 raise
             limit = f"{READER_BYTES >> 20} MiB of memory or {READER_CPU_S} s"
@@ -108,7 +122,7 @@ def _of_parquet(url: str, length: int) -> TableHead:
 
 
 def _serve_ranges(connection: socket.socket, url: str, length: int) -> bytes:
-    """Send the pieces of a file that a reader asks for, at most ``PARQUET_BYTES``, until it sends its answer."""
+    """Send the ranges of a file that the reader process requests, at most ``PARQUET_BYTES``; return its answer."""
     left = PARQUET_BYTES
     while True:
         offset, size = _FROM_READER.unpack(_received(connection, _FROM_READER.size))
@@ -124,6 +138,7 @@ def _serve_ranges(connection: socket.socket, url: str, length: int) -> bytes:
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
+    """Receive exactly ``size`` bytes. Raises EOFError if the connection ends before."""
     pieces = bytearray()
     while len(pieces) < size:
         if not (piece := connection.recv(min(size - len(pieces), 1 << 20))):
@@ -133,7 +148,7 @@ def _received(connection: socket.socket, size: int) -> bytes:
 
 
 def _answer(length: int, connection: socket.socket) -> None:
-    """The reader's side: send the head of the table, or what is wrong, as text."""
+    """Read the table in the reader process, and send its first rows, or an error text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -155,38 +170,40 @@ def _answer(length: int, connection: socket.socket) -> None:
 
 
 def _cell(value: Any) -> str:
+    """Return the text of one Arrow value."""
     return _cells([value.as_py()])[0]
 
 
 def _cells(values: Sequence[Any]) -> list[str]:
+    """Return the texts of values, shortened to the displayed columns and characters."""
     return [f"{len(one)} bytes" if isinstance(one, bytes) else str(one)[:LETTERS] for one in values[:COLUMNS]]
 
 
 class _Ranges(io.RawIOBase):
-    """A file as pyarrow reads it, which another process sends piece by piece."""
+    """File for pyarrow whose bytes another process sends on request."""
 
     def __init__(self, connection: socket.socket, length: int) -> None:
         self._connection, self._length, self._at = connection, length, 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True, as the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True, as the file is seekable."""
         return True
 
     def tell(self) -> int:
-        """Where the next byte is read."""
+        """Return the position of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go there."""
+        """Set the position of the next read, and return it."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes. Raises OSError where that is too much."""
+        """Return the next bytes of the file. Raises OSError if the limit is exceeded."""
         wanted = max(0, min(self._length - self._at, size if size >= 0 else self._length))
         self._connection.sendall(_FROM_READER.pack(self._at, wanted))
         (length,) = _TO_READER.unpack(_received(self._connection, _TO_READER.size))

@@ -1,6 +1,6 @@
-"""The driver of a task: a script that runs its workers with hopsml's verbs.
+"""Driver of a task: a script that runs the task's workers with the verbs of hopsml.
 
-It lies in a folder of its own, as Python looks for every module beside a script first.
+The script is stored in a folder without other modules, because Python searches the folder of a script first.
 """
 
 from pathlib import Path

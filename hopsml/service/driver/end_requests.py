@@ -1,9 +1,9 @@
-"""Asking a driver that is elsewhere to end in order: a file on the project's store, by the tag of its launch.
+"""Requests to a remote driver to end in order, as files on the project's storage.
 
     <project>/Jobs/<tag>.end
 
-The driver looks for it every few seconds and is interrupted, as by Ctrl-C: its runs are cancelled, and what their workers
-have written so far comes to the store. YARN itself can only kill.
+The driver polls for the file of its tag every two seconds, and is interrupted as by Ctrl-C: its runs are cancelled, and
+the output of their workers so far is stored. YARN itself can only kill.
 """
 
 from __future__ import annotations
@@ -28,13 +28,21 @@ FOLDER = "Jobs"
 
 
 def put(project_url: str, tag: str) -> None:
-    """Ask. Raises StorageError."""
+    """Request the driver of a launch to end.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
     url = _url(project_url, tag)
     for_url(url).write_bytes(url, b"")
 
 
 def is_there(project_url: str, tag: str) -> bool:
-    """Whether somebody has asked. Raises StorageError."""
+    """Return True if the driver of a launch was requested to end.
+
+    Raises:
+        StorageError: The storage cannot be read.
+    """
     url = _url(project_url, tag)
     try:
         for_url(url).read_bytes(url)
@@ -44,7 +52,7 @@ def is_there(project_url: str, tag: str) -> bool:
 
 
 def watch(environment: Mapping[str, str]) -> None:
-    """Begin to look, in a driver that a service has started; it is interrupted once."""
+    """Start to poll for a request to end, in a driver that a service started; it is interrupted once."""
     if tag := environment.get(TAG):
         threading.Thread(
             target=_look, args=(settings.project_url(), tag), name="hopsml-end-request", daemon=True
@@ -52,6 +60,7 @@ def watch(environment: Mapping[str, str]) -> None:
 
 
 def _look(project_url: str, tag: str) -> None:
+    """Poll for the file, and interrupt this process when it exists."""
     while True:
         try:
             if is_there(project_url, tag):
@@ -63,4 +72,5 @@ def _look(project_url: str, tag: str) -> None:
 
 
 def _url(project_url: str, tag: str) -> str:
+    """Return the URL of the file for a launch."""
     return urls.join(project_url, FOLDER, f"{tag}.end")

@@ -1,7 +1,7 @@
-"""The driver of one task of a job: ``hopsml_job_driver.py JOB.yaml TASK``.
+"""Program of a task's driver: ``hopsml_job_driver.py JOB.yaml TASK``.
 
-spark-submit starts it, or Python under a profile without Spark. It is a script: it travels alone, and
-imports hopsml where it runs.
+It is started by spark-submit, or by Python under a profile without Spark. It is a script that is shipped alone, and
+imports the hopsml that is installed where it runs.
 """
 
 import signal
@@ -12,22 +12,22 @@ SETTLE_S = 1.0
 
 
 def main() -> None:
-    """Run the task; whoever is asked to end meanwhile says so in a line, also where it has hardly begun."""
+    """Run the task to its end; print one line if it was requested to end, even at an early stage."""
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # which waits while Python starts
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while Python starts
         from hopsml.cluster.worker import log_streams
         from hopsml.errors import HopsmlError
         from hopsml.service.driver.run_task import run
 
         lost: list[str] = []
-        note = log_streams.install(lost.append)  # a disk that is full ends no driver: what it trains may lie elsewhere
+        note = log_streams.install(lost.append)  # a full disk does not end the driver
         try:
             sys.exit(run(*sys.argv[1:]))
         except HopsmlError as error:
             sys.exit(f"hopsml: {error}")
         finally:
             note.settle(SETTLE_S)
-            for text in lost:  # there may be room again
+            for text in lost:  # the disk may have space again
                 print(f"hopsml: {text}", file=sys.stderr)
     except KeyboardInterrupt:
         print("hopsml: this task was asked to end, and has ended", file=sys.stderr)

@@ -1,6 +1,7 @@
-"""A worker's own copy of the code that a service keeps for all jobs with it.
+"""Private copy, for a worker, of the code that a service stores for all jobs with that code.
 
-What lies in a worker's folder when it ends is kept with the run; so of the copy goes again whatever has stayed as it was.
+Files that remain in a worker's folder are stored with the run; therefore the unchanged files of the copy are deleted at
+the end.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def copied(source: Path, target: Path) -> Iterator[None]:
-    """The files of a folder in another one, meanwhile; what was made or changed there stays."""
+    """Copy a folder into another one for the duration of the context; only new and changed files remain there."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     before = {path: _look(path) for path in target.rglob("*") if (source / path.relative_to(target)).exists()}
     try:
         yield
     finally:
-        for path in sorted(before, reverse=True):  # what is in a folder before the folder
-            with contextlib.suppress(OSError):  # it is gone, or a folder with something new
+        for path in sorted(before, reverse=True):  # files of a folder before the folder itself
+            with contextlib.suppress(OSError):  # already deleted, or a folder with new files
                 if path.is_dir() and not path.is_symlink():
                     path.rmdir()
                 elif _look(path) == before[path]:
@@ -29,5 +30,6 @@ def copied(source: Path, target: Path) -> Iterator[None]:
 
 
 def _look(path: Path) -> tuple[int, int, int]:
+    """Return inode, modification time and size of a file, by which a change is detected."""
     found = os.lstat(path)
     return found.st_ino, found.st_mtime_ns, found.st_size

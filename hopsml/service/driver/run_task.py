@@ -1,4 +1,4 @@
-"""Running one task of a job with hopsml's verbs: what its driver does."""
+"""Execution of one task of a job in its driver, by the verbs of hopsml."""
 
 from __future__ import annotations
 
@@ -26,14 +26,21 @@ from hopsml.training.discovery.announcing import TaskListener, driver_host, know
 from hopsml.training.secret_variables import masked
 
 COMMAND_SHOWN = 60  # characters of a command in an error
-MODULE = "__hopsml_job__"  # in front of a module's name: it is nobody's to import, so its functions travel as they are
+MODULE = "__hopsml_job__"  # prefix of a module's name: no worker can import it, so its functions are pickled by value
 
 
 def run(job_file: str, name: str) -> int:
     """Run a task's workers to their end, and return the driver's exit status.
 
-    The job file, and the task's own, are looked for where they are named and in the working directory, to which YARN brings
-    them. Raises as the verb does, and ArgumentError for a task that is not there.
+    The job file and the task's files are searched for at their given paths and in the working directory, to which YARN
+    ships them. Exceptions of the verb are passed on.
+
+    Args:
+        job_file: Path of the job file.
+        name: Name of the task.
+
+    Raises:
+        ArgumentError: The job has no such task, or a file is missing.
     """
     end_requests.watch(os.environ)
     path = _found(Path(job_file), Path(Path(job_file).name))
@@ -56,7 +63,11 @@ def run(job_file: str, name: str) -> int:
 
 
 def _found(*places: Path) -> Path:
-    """The first of the places where a file lies. Raises ArgumentError where none does."""
+    """Return the first of these paths that is a file.
+
+    Raises:
+        ArgumentError: No such file exists.
+    """
     for path in places:
         if path.is_file():
             return path
@@ -67,17 +78,16 @@ def _found(*places: Path) -> Path:
 
 
 def _code(job: JobSpec, job_file: Path, named: str) -> Path:
-    """A file of the workspace; where only single files travel, it lies beside the job file or in the working directory."""
+    """Return the path of a workspace file; shipped files are next to the job file or in the working directory."""
     alone = Path(named).name
     return _found(job_file.parent / job.workspace / named, job_file.parent / alone, Path(alone))
 
 
 def _listener(job: JobSpec, name: str, task: Task) -> TaskListener:
-    """What the task's workers need to say where they listen; what earlier tries and launches have said is void from now on.
+    """Return the listener through which the task's workers publish their addresses; earlier addresses are removed.
 
-    Trials of a search come and go: they have ports, and nobody is told.
+    Trials of a search start and end often: they have ports, but do not publish them.
     """
-
     folder = "" if _is_searched(job, name) else os.environ.get(names.FOLDER, "")
     launch = int(os.environ.get("HOPSML_APPLICATION_ATTEMPT", "1"))
     listener = TaskListener(name, task.ports, folder, launch, settings.port_range(), changes=task.min is not None)
@@ -88,16 +98,17 @@ def _listener(job: JobSpec, name: str, task: Task) -> TaskListener:
 
 
 def _is_searched(job: JobSpec, name: str) -> bool:
+    """Return True if a task runs the trials of the job's search."""
     return job.search is not None and job.searched() == name
 
 
 def _variables(job: JobSpec, task: Task) -> dict[str, str]:
-    """What every worker finds in its environment."""
+    """Return the environment variables of every worker."""
     return {**_known_addresses(job), **({"HOPSML_DATASET": job.dataset} if job.dataset else {}), **task.env}
 
 
 def _known_addresses(job: JobSpec) -> dict[str, str]:
-    """Where other tasks listen, as far as they have begun, and by what the rest is looked up."""
+    """Return variables with the addresses of tasks that have started, and with the means to look up the others."""
     if not (folder := os.environ.get(names.FOLDER)):
         return {}
     tasks = {name: task for name, task in job.tasks.items() if task.ports and not _is_searched(job, name)}
@@ -110,6 +121,7 @@ def _known_addresses(job: JobSpec) -> dict[str, str]:
 
 
 def _run_script(path: Path, task: Task) -> int:
+    """Run a script as ``__main__`` with the task's arguments."""
     sys.argv = [str(path), *(word for key, value in task.arguments.items() for word in (f"--{key}", _word(value)))]
     sys.path.insert(0, str(path.resolve().parent))
     runpy.run_path(str(path), run_name="__main__")
@@ -117,20 +129,21 @@ def _run_script(path: Path, task: Task) -> int:
 
 
 def _word(value: Any) -> str:
+    """Return an argument as text; values that are not strings are written as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _function(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
-    """The function of ``FILE.py:NAME``; modules beside the file can be imported from then on."""
+    """Load the function of ``FILE.py:NAME``; modules next to the file can be imported from then on."""
     named, _, name = str(task.function).rpartition(":")
     path = _code(job, job_file, named).resolve()
     return named_function.load(path, name, MODULE)
 
 
 def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
-    """A function that runs the task's command in its workspace.
+    """Return a function that runs the task's command in its workspace.
 
-    Where nodes do not see that, the worker's folder has the files that the command names.
+    If nodes cannot read the workspace, the worker's folder receives the files that the command names.
     """
     line = list(task.command or ())
     shown = textwrap.shorten(" ".join(line), COMMAND_SHOWN, placeholder=" ...")
@@ -139,18 +152,18 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     root = (job_file.parent / job.workspace).resolve()
     folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
     framework = task.framework
-    is_kept = end_requests.TAG in os.environ  # by a service, for all jobs with this code: each worker gets its own
+    is_kept = end_requests.TAG in os.environ  # by a service, for all jobs: each worker gets a copy
 
     def call() -> None:
         variables = dict(os.environ)
         variables |= _group_variables(framework)
         variables["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), variables.get("PATH", os.defpath)))
-        beside = [folder for folder in folders if Path(folder).is_dir()]  # modules there, where a node sees them
+        beside = [folder for folder in folders if Path(folder).is_dir()]  # where the node can read them
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (*beside, variables.get("PYTHONPATH"))))
         with _workspace(root, files, is_kept) as folder:
             status = subprocess.run(line, check=False, env=variables, cwd=folder).returncode
         if status:
-            raise subprocess.CalledProcessError(status, shown)  # a job's cause must not contain a whole script
+            raise subprocess.CalledProcessError(status, shown)  # the cause of a job must not contain a whole script
 
     return call
 
@@ -159,7 +172,7 @@ def _group_variables(framework: str) -> dict[str, str]:
     """Return the variables by which TensorFlow in a command forms a fixed group; torch's are set already."""
     from hopsml.cluster.shared.layout import OURS
     from hopsml.cluster.worker.context import current
-    from hopsml.training import whereabouts
+    from hopsml.training import task_addresses
 
     context = current()
     if framework != "tensorflow" or context is None or context.world_size == 1 or "TF_CONFIG" in os.environ:
@@ -173,13 +186,19 @@ def _group_variables(framework: str) -> dict[str, str]:
         )
         return {}
     task = {"type": "worker", "index": context.rank}
-    config = json.dumps({"cluster": {"worker": whereabouts.addresses()}, "task": task})
+    config = json.dumps({"cluster": {"worker": task_addresses.addresses()}, "task": task})
     return {"TF_CONFIG": config, OURS: ",".join(filter(None, (os.environ.get(OURS), "TF_CONFIG")))}
 
 
 @contextlib.contextmanager
 def _workspace(root: Path, files: Mapping[str, tuple[bytes, bool]], is_kept: bool) -> Iterator[Path]:
-    """Where a command begins: in the workspace, in its own copy of one that is kept, or beside the files that came along."""
+    """Provide the working directory of a command: the workspace, a private copy, or the folder of shipped files.
+
+    Args:
+        root: Folder of the workspace; on some nodes it does not exist.
+        files: Path -> (content, True if executable) of the shipped files.
+        is_kept: True if a service stores the workspace, so that a private copy is used.
+    """
     if not root.is_dir():
         _write(files)
         yield Path.cwd()
@@ -191,7 +210,7 @@ def _workspace(root: Path, files: Mapping[str, tuple[bytes, bool]], is_kept: boo
 
 
 def _write(files: Mapping[str, tuple[bytes, bool]]) -> None:
-    """Files by their names, from the working directory on; whether each can be executed."""
+    """Write files by their paths relative to the working directory, with their executable bits."""
     for named, (content, is_program) in files.items():
         Path(named).parent.mkdir(parents=True, exist_ok=True)
         Path(named).write_bytes(content)
@@ -200,6 +219,7 @@ def _write(files: Mapping[str, tuple[bytes, bool]]) -> None:
 
 
 def _is_there(job: JobSpec, job_file: Path, named: str) -> bool:
+    """Return True if a named file of the workspace can be found."""
     try:
         return bool(_code(job, job_file, named))
     except ArgumentError:
@@ -207,6 +227,7 @@ def _is_there(job: JobSpec, job_file: Path, named: str) -> bool:
 
 
 def _verb(job: JobSpec, name: str, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
+    """Call the verb that runs the task, and print its result."""
     from hopsml import experiment
 
     if _is_searched(job, name):
@@ -220,6 +241,7 @@ def _verb(job: JobSpec, name: str, task: Task, function: Callable[..., Any], var
 
 
 def _search(job: JobSpec, task: Task, function: Callable[..., Any], variables: dict[str, str]) -> None:
+    """Run the job's search with the task's function, and print its result."""
     from hopsml import experiment
 
     asked = job.search

@@ -1,9 +1,9 @@
-"""How the secrets of a job come to its drivers: sealed under a key that serves once, in a file that is read once.
+"""Transfer of a job's secrets to its drivers: encrypted with a key for one use, in a file that is read once.
 
-    <job's folder>/<try>/<tag>.sealed       on the project's store, 0600
+    <job's folder>/<try>/<tag>.sealed       on the project's storage, mode 0600
 
-The key is in the driver's environment, which neither ``ps`` nor YARN's pages show; without the file it opens nothing, nor
-does the file without the key.
+The key is in the driver's environment, which neither ``ps`` nor YARN's pages show. The file without the key is useless,
+and so is the key without the file.
 """
 
 from __future__ import annotations
@@ -21,16 +21,24 @@ from hopsml.storage.filesystem import for_url
 from hopsml.training.discovery.names import FOLDER
 
 KEY = "HOPSML_JOB_SECRETS_KEY"
-_NONCE = bytes(12)  # each key seals one message
+_NONCE = bytes(12)  # constant, because each key encrypts one message
 
 
 def new_key() -> str:
-    """A key, as text."""
+    """Return a random 256-bit key as hexadecimal text."""
     return os.urandom(32).hex()
 
 
 def put(variables: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Leave the values, by name, for the driver that is started with these variables. Raises StorageError."""
+    """Store the encrypted secrets for the driver that is started with these variables.
+
+    Args:
+        variables: Environment of the driver, with its tag, folder and key.
+        values: Name of a secret -> its value.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     tag, url = variables[TAG], _url(variables)
@@ -42,11 +50,18 @@ def put(variables: Mapping[str, str], values: Mapping[str, str]) -> None:
 
 
 def take(names: Sequence[str], environment: MutableMapping[str, str]) -> dict[str, str]:
-    """The variables of a job's secrets, for user code alone; this process masks their values from now on.
+    """Return the variables of a job's secrets, for user code only; this process masks their values from now on.
 
-    What the service has left is deleted, and its key is taken out of ``environment``. Without a service they are in the
-    environment under their own variables. Raises ArgumentError naming those that are not, ServiceError where what the
-    service has left is gone.
+    The service's file is deleted, and its key is removed from ``environment``. Without a service the secrets are in the
+    environment, under their own variables.
+
+    Args:
+        names: Names of the job's secrets.
+        environment: Environment of the driver.
+
+    Raises:
+        ArgumentError: A secret is not set in an environment without a service.
+        ServiceError: The service's file does not exist any more.
     """
     if not names:
         return {}
@@ -59,6 +74,7 @@ def take(names: Sequence[str], environment: MutableMapping[str, str]) -> dict[st
 
 
 def _opened(key: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Decrypt and delete the service's file."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     url = _url(environment)
@@ -75,6 +91,7 @@ def _opened(key: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_caller(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the secrets from the environment of a driver that no service started."""
     found = {name: environment.get(secret_rules.variable(name), "") for name in names}
     if missing := [name for name, value in found.items() if not value]:
         wanted = secret_rules.variable(missing[0])
@@ -88,4 +105,5 @@ def _of_caller(names: Sequence[str], environment: Mapping[str, str]) -> dict[str
 
 
 def _url(variables: Mapping[str, str]) -> str:
+    """Return the URL of the file for a driver's variables."""
     return urls.join(variables[FOLDER], f"{variables[TAG]}.sealed")

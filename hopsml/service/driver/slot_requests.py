@@ -1,10 +1,10 @@
-"""How many slots a driver has, which may change while it runs: two files on the project's store, by the tag of its launch.
+"""Number of slots of a driver, which may change while it runs, as two files on the project's storage.
 
-    <project>/Jobs/<tag>.slots   what it may have: a number, written by the service
-    <project>/Jobs/<tag>.held    its answer: the number that it has heard, and the most that it holds
+    <project>/Jobs/<tag>.slots   granted slots: a number, written by the service
+    <project>/Jobs/<tag>.held    the driver's answer: the number that it received, and the maximum that it holds
 
-The driver looks every second. From the moment it has heard of a number its runs ask for no more than that; what they hold
-beyond it they give back at their next commit, and the answer says when that has happened.
+The driver polls every second. Once it has received a number, its runs request no more slots than that; they release the
+excess at their next commit, and the answer reports when that is done.
 """
 
 from __future__ import annotations
@@ -24,44 +24,76 @@ from hopsml.storage.filesystem import for_url
 log = logging.getLogger("hopsml.service")
 
 LOOK_S = 1.0
-MOST_BYTES = 100  # of either file
-FIRST = "HOPSML_JOB_SLOTS"  # with how many it begins
+MOST_BYTES = 100  # maximum size of either file
+FIRST = "HOPSML_JOB_SLOTS"  # variable with the initial number of slots
 
 
 def put(project_url: str, tag: str, slots: int) -> None:
-    """Tell a driver how many it may have. Raises StorageError."""
+    """Write the number of slots that a driver may hold.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
     _write(_url(project_url, f"{tag}.slots"), str(slots))
 
 
 def wanted(project_url: str, tag: str) -> int | None:
-    """How many a driver may have; None where it was told nothing since its start. Raises StorageError."""
+    """Return the number of slots that a driver may hold; None if none was written since its start.
+
+    Raises:
+        StorageError: The storage cannot be read.
+    """
     return _number(_read(_url(project_url, f"{tag}.slots")))
 
 
 def answer(project_url: str, tag: str, told: int, held: int) -> None:
-    """The driver's answer. Raises StorageError."""
+    """Write the driver's answer: the number that it received, and the slots that it holds.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
     _write(_url(project_url, f"{tag}.held"), json.dumps([told, held]))
 
 
 def answered(project_url: str, tag: str) -> tuple[int, int] | None:
-    """What a driver has answered last: what it was told, and what it holds; None for nothing. Raises StorageError."""
+    """Return a driver's newest answer as (slots that it received, slots that it holds); None if there is none.
+
+    Raises:
+        StorageError: The storage cannot be read.
+    """
     try:
         told, held = json.loads(_read(_url(project_url, f"{tag}.held")) or "null")
         return int(told), int(held)
-    except (ValueError, TypeError, OverflowError, RecursionError):  # being written, or a job's code has written it
+    except (ValueError, TypeError, OverflowError, RecursionError):  # being written, or overwritten by a job's code
         return None
 
 
 class SlotsWatch:
-    """Keeps a driver to what it was told. ``allow`` is told a number; ``held``, given that, says how many there are."""
+    """Poller that applies the granted slots to a driver and answers with the slots it holds."""
 
     def __init__(self, tag: str, first: int, allow: Callable[[int], None], held: Callable[[int], int]) -> None:
+        """Initialize the poller and apply the first number.
+
+        Args:
+            tag: Tag of the driver's launch.
+            first: Initial number of slots.
+            allow: Function that limits the driver's runs to a number of slots.
+            held: Function that returns the slots held, given the granted number.
+        """
         self._tag, self._allow, self._held = tag, allow, held
         self._slots, self._said = first, (0, 0)
         allow(first)
 
     def look(self, project_url: str) -> None:
-        """Once. Raises StorageError, and CoordinatorLost where what there is cannot be asked: the next look sees to it."""
+        """Poll once: apply a new number, and write a new answer; after an error the next poll repeats it.
+
+        Args:
+            project_url: URL of the project's storage.
+
+        Raises:
+            StorageError: The storage cannot be read or written.
+            CoordinatorLost: The slots that are held cannot be determined.
+        """
         slots = wanted(project_url, self._tag)
         if slots is not None and slots != self._slots:
             log.info("this driver may have %d slots from now on, after %d", slots, self._slots)
@@ -74,7 +106,7 @@ class SlotsWatch:
 
 
 def watch(environment: Mapping[str, str]) -> None:
-    """Begin to look, in a driver whose slots may change: one that a service has started, of an elastic task."""
+    """Start to poll, in a driver of an elastic task that a service started."""
     tag, first = environment.get(TAG), _number(environment.get(FIRST, ""))
     if not tag or not first:
         return
@@ -85,6 +117,7 @@ def watch(environment: Mapping[str, str]) -> None:
 
 
 def _look(project_url: str, kept: SlotsWatch) -> None:
+    """Poll until the process ends."""
     while True:
         try:
             kept.look(project_url)
@@ -94,11 +127,12 @@ def _look(project_url: str, kept: SlotsWatch) -> None:
 
 
 def _number(text: str) -> int | None:
-    """None where it is none, or not whole yet."""
+    """Return a decimal number; None if the text is not one, or is incomplete."""
     return int(text) if text.isdecimal() else None
 
 
 def _read(url: str) -> str:
+    """Return the text of a file; "" if it does not exist."""
     try:
         return for_url(url).read_range(url, 0, MOST_BYTES).decode()
     except PathNotFound:
@@ -106,8 +140,10 @@ def _read(url: str) -> str:
 
 
 def _write(url: str, text: str) -> None:
+    """Write the text of a file."""
     for_url(url).write_bytes(url, text.encode())
 
 
 def _url(project_url: str, name: str) -> str:
+    """Return the URL of a file in the project's folder for jobs."""
     return urls.join(project_url, FOLDER, name)

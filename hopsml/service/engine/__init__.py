@@ -1,5 +1,8 @@
-"""What runs the applications of jobs: YARN, or this machine. Threads and processes are here; decisions are elsewhere."""
+"""Engines that run the applications of jobs: YARN, or local processes.
 
-from hopsml.service.engine.base import Engine, LogPiece, Look, NodeSeen, SubmitOrder
+Threads and processes are in this package; decisions are made elsewhere.
+"""
 
-__all__ = ["Engine", "LogPiece", "Look", "NodeSeen", "SubmitOrder"]
+from hopsml.service.engine.base import Engine, EngineState, LogPiece, NodeSeen, SubmitOrder
+
+__all__ = ["Engine", "EngineState", "LogPiece", "NodeSeen", "SubmitOrder"]

@@ -1,4 +1,4 @@
-"""What the service asks of an engine."""
+"""Interface between the job service and the engine that runs applications."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hopsml.service.lifecycle.sight import Sight
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot
 from hopsml.service.scheduler.resources import Resources
 from hopsml.submission import SubmissionPlan
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node. ``used``: by everybody. Where it is not open it is being taken out of service, and takes nothing more."""
+    """Node as one poll of the engine returned it.
+
+    Attributes:
+        name: Name of the node, unique in the cluster.
+        capacity: Resources of the node.
+        used: Resources in use, by all tenants of the cluster.
+        label: Label of the node; "" if it has none.
+        is_open: False if the node is being decommissioned, so that nothing more can be placed on it.
+    """
 
     name: str
     capacity: Resources
@@ -23,18 +31,29 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at an engine. ``nodes`` is None where it does not answer; ``problem`` then says why."""
+class EngineState:
+    """Result of one poll of an engine.
 
-    sight: Sight
+    Attributes:
+        sight: Snapshot of the applications.
+        nodes: Nodes of the cluster; None if the engine does not answer.
+        problem: Error of an engine that does not answer.
+    """
+
+    sight: EngineSnapshot
     nodes: tuple[NodeSeen, ...] | None
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Some of what a driver has printed. ``offset``: of its first byte, above the one that was asked for where an engine
-    does not give those between any more; ``length``: of the whole log so far.
+    """Part of a driver's log.
+
+    Attributes:
+        data: Bytes of the log.
+        offset: Offset of the first byte. It is above the requested one if the engine no longer stores the bytes
+            between.
+        length: Length of the whole log so far, in bytes.
     """
 
     data: bytes
@@ -43,15 +62,19 @@ class LogPiece:
 
     @property
     def end(self) -> int:
-        """Where the next one begins."""
+        """Offset at which the next part begins."""
         return self.offset + len(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitOrder:
-    """An application to be submitted. ``plan`` is made on the thread that submits: it looks at files, and may refuse.
+    """Application to be submitted.
 
-    ``variables``: of its driver, which has the plan's besides.
+    Attributes:
+        tag: Tag of the launch.
+        plan: Function that creates the submission plan. It is called on the submitting thread, because it reads files,
+            and may raise an error.
+        variables: Environment variables of the driver, in addition to those of the plan.
     """
 
     tag: str
@@ -60,54 +83,74 @@ class SubmitOrder:
 
 
 class Engine(Protocol):
-    """Only ``look`` may block, and for less than half a minute; what the others begin shows in the looks that follow.
+    """Interface of an engine.
 
-    ``resizes``: whether slots come and go while an application runs; where not, each keeps those that it begins with.
+    Only ``look`` may block, for less than half a minute. The other methods start operations whose results appear in
+    later polls.
+
+    Attributes:
+        resizes: True if slots can be added and removed while an application runs; otherwise it holds its initial slots.
     """
 
     resizes: bool
 
-    def look(self) -> Look:
-        """How all applications of this service stand, and the nodes."""
+    def look(self) -> EngineState:
+        """Poll all applications of this service, and the nodes."""
 
     def submit(self, order: SubmitOrder) -> None:
-        """Begin to submit; the tag is among those that are being submitted when this returns."""
+        """Start to submit an application; its tag is listed as being submitted when this method returns."""
 
     def withdraw(self, tag: str) -> None:
-        """Break a submission off; what came of it all the same is seen later."""
+        """Abort the submission of a tag; if an application was started nevertheless, a later poll returns it."""
 
     def ask(self, application_id: str) -> None:
-        """Ask an application to end in order, with a checkpoint; nothing happens where there is no way to ask."""
+        """Request an application to end in order, with a checkpoint.
+
+        Nothing happens if the engine has no means to send the request.
+        """
 
     def tell(self, application_id: str, slots: int) -> None:
-        """Let an application have so many slots; what its driver answers is in later looks. Once more does no harm."""
+        """Grant an application this number of slots; later polls return its driver's answer.
+
+        Repeated calls are harmless.
+        """
 
     def kill(self, application_id: str) -> None:
-        """End an application now."""
+        """Kill an application without a grace period."""
 
     def forget_orders(self) -> None:
-        """Drop the cached orders to drivers: another server may have sent them others since."""
+        """Drop the cached slot numbers that were sent to drivers: another server may have sent different ones."""
 
     def forget(self, tag: str) -> None:
         """Exclude a launch from later polls: it has ended, and its end is stored. Its log can still be read."""
 
     def remove(self, before_s: float, may: Callable[[str], bool]) -> int:
-        """Delete this engine's files of launches that ended before a time (seconds since 1970); return their number.
+        """Delete the engine's files of launches that ended before a time, and return their number.
 
-        ``may``: returns True for the tag of a launch that may be deleted. Called by any thread; may block.
+        May be called by any thread, and may block.
+
+        Args:
+            before_s: Time in seconds since 1970.
+            may: Function that returns True for the tag of a launch that may be deleted.
         """
 
     def worker(self, each: Resources) -> Resources:
-        """What a worker of this size really takes."""
+        """Return the resources that a worker of this size actually occupies."""
 
     def driver(self) -> Resources:
-        """What the driver of a task takes."""
+        """Return the resources that the driver of a task occupies."""
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
-        """Of what its driver has printed, at most ``limit`` bytes from ``offset`` on; below 0: from the end.
+        """Read at most ``limit`` bytes of a driver's log.
 
-        None where there is no log (yet).
+        Args:
+            application_id: ID of the application.
+            offset: Offset of the first byte; a negative value counts from the end of the log.
+            limit: Maximum number of bytes.
+
+        Returns:
+            None if there is no log (yet).
         """
 
     def close(self) -> None:
-        """Break off submissions and end threads. Applications go on."""
+        """Abort submissions and end threads; applications continue to run."""

@@ -1,11 +1,12 @@
-"""This machine as an engine: an application is a driver in a process group of its own, watched by a process beside it.
+"""Engine that runs applications as processes of this machine.
 
-Both outlive the service. What is known of an application lies in a folder by its tag, so that a service that comes back,
-or another one, finds it; a tag is run once. Folders of those that have ended are moved aside, so that a look at the others
-costs the same however many there have been.
+An application is a driver in its own process group, with a watcher process as its parent. Both outlive the service. The
+state of an application is stored in a folder named after its tag, so that a restarted service, or another one, finds
+it; a tag is run once. Folders of ended applications are moved, so that the cost of a poll does not depend on their
+number.
 
-    <folder>/<tag>          an application that runs, or whose end the store does not know yet
-    <folder>/.ended/<tag>   one that is over
+    <folder>/<tag>          an application that runs, or whose end is not stored yet
+    <folder>/.ended/<tag>   an application that has ended
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hopsml.service.engine.base import LogPiece, Look, NodeSeen, SubmitOrder
+from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
 from hopsml.service.engine.local_application import ENDED, OUTPUT, RUNNING, start_ticks
-from hopsml.service.engine.slots_talk import SlotsTalk
+from hopsml.service.engine.slot_channel import SlotChannel
 from hopsml.service.engine.submissions import Submissions
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.states import Lifecycle
 from hopsml.submission import environment
@@ -37,29 +38,34 @@ log = logging.getLogger("hopsml.service")
 
 NODE = "this-machine"
 DRIVER_MIB = 512
-LAST_BYTES = 1 << 16  # of a log: a traceback may be long
+LAST_BYTES = 1 << 16  # of a log, from its end: a traceback may be long
 ASIDE = ".ended"
-RUN_DIRECTORY = "Run directory: "  # in the error of a run, below its cause
+RUN_DIRECTORY = "Run directory: "  # in the error text of a run, below its cause
 
 
 class LocalEngine:
-    """``folder``: for applications; ``capacity``: what jobs may use of this machine.
-
-    ``project_url``: where drivers are told how many slots they have; "" where those of Spark's own workers are fixed.
-    """
+    """Engine that runs drivers on this machine."""
 
     def __init__(self, folder: Path, capacity: Resources, project_url: str = "") -> None:
+        """Initialize the engine and create its folders.
+
+        Args:
+            folder: Folder for the state of applications.
+            capacity: Resources of this machine that jobs may use.
+            project_url: Storage through which drivers receive their numbers of slots; "" if they are fixed, as for
+                Spark's own workers.
+        """
         self.resizes = bool(project_url)
-        self._talk = SlotsTalk(project_url)
+        self._talk = SlotChannel(project_url)
         self._folder, self._capacity = folder, capacity
         self._submissions = Submissions()
         self._watchers: list[subprocess.Popen[bytes]] = []
         self._over: dict[str, tuple[SeenApplication, ...]] = {}  # ended, but not stored yet; not read again until then
-        self._asked: set[str] = set()  # a second Ctrl-C would break off what the first one began
+        self._asked: set[str] = set()  # a second SIGINT would abort the ending that the first one started
         for each in (folder, folder / ASIDE):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def look(self) -> Look:
+    def look(self) -> EngineState:
         """Read the folders of all applications whose end is not stored yet."""
         self._watchers = [watcher for watcher in self._watchers if watcher.poll() is None]
         submitting, refused = self._submissions.state()
@@ -73,13 +79,14 @@ class LocalEngine:
                     else:
                         seen = replace(seen, answer=self._talk.heard(name))
                     found[name] = (seen,)
-        return Look(Sight(found, submitting, refused), (NodeSeen(NODE, self._capacity, Resources()),))
+        return EngineState(EngineSnapshot(found, submitting, refused), (NodeSeen(NODE, self._capacity, Resources()),))
 
     def submit(self, order: SubmitOrder) -> None:
-        """Start the driver."""
+        """Start the driver of a task, on a thread."""
         self._submissions.begin(order.tag, lambda waiter: self._start(order, waiter))
 
     def _start(self, order: SubmitOrder, waiter: Waiter) -> None:
+        """Start the watcher process of a launch, which starts its driver."""
         planned = order.plan()
         folder = self._folder / order.tag
         if waiter.wait(0.0) is not None:
@@ -100,26 +107,26 @@ class LocalEngine:
         )
 
     def withdraw(self, tag: str) -> None:
-        """It is started in no time; what was started is seen."""
+        """Abort a submission that has not started its driver yet."""
         self._submissions.withdraw(tag)
 
     def ask(self, application_id: str) -> None:
-        """Ctrl-C for the driver: its runs are cancelled, and write what they have."""
+        """Request an application to end in order, by one SIGINT: its runs are cancelled, and store their results."""
         if application_id not in self._asked:
             self._asked.add(application_id)
             self._signal(application_id, signal.SIGINT)
 
     def tell(self, application_id: str, slots: int) -> None:
-        """By a file that its driver looks for."""
+        """Grant an application this number of slots, by a file that its driver polls."""
         if self.resizes:
             self._talk.tell(application_id, slots)
 
     def kill(self, application_id: str) -> None:
-        """SIGKILL for the driver and what it has started; agents and workers end with it."""
+        """Kill an application by SIGKILL to its driver's process group; agents and workers end with it."""
         self._signal(application_id, signal.SIGKILL)
 
     def forget_orders(self) -> None:
-        """Drop the cached orders; the next slots are written even if they are unchanged."""
+        """Drop the cached slot numbers; the next ones are written even if they are unchanged."""
         self._talk.forget_all()
 
     def forget(self, tag: str) -> None:
@@ -143,34 +150,41 @@ class LocalEngine:
         return removed
 
     def worker(self, each: Resources) -> Resources:
-        """As much as was asked for."""
+        """Return the requested size, which a local worker occupies unchanged."""
         return each
 
     def driver(self) -> Resources:
-        """A driver waits most of the time: it takes memory, and no core."""
+        """Return the resources of a driver: memory and no core, because it is idle most of the time."""
         return Resources(memory_mib=DRIVER_MIB)
 
     def _signal(self, application_id: str, number: int) -> None:
-        facts = _read(self._folder / application_id / RUNNING, "driver", "driver_ticks")  # none if it was moved aside
+        """Send a signal to an application's process group, if the recorded driver still runs."""
+        facts = _read(self._folder / application_id / RUNNING, "driver", "driver_ticks")  # None if the folder was moved
         if facts and start_ticks(facts["driver"]) == facts["driver_ticks"]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(facts["driver"], number)
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
-        """Of what the driver has printed."""
-        for folder in (self._folder, self._folder / ASIDE, self._folder):  # it may be moved meanwhile
+        """Read a part of what the driver has printed."""
+        for folder in (self._folder, self._folder / ASIDE, self._folder):  # the folder may be moved in between
             if (found := piece_of(folder / application_id / OUTPUT, offset, limit)) is not None:
                 return found
         return None
 
     def close(self) -> None:
-        """End threads; drivers and their watchers stay."""
+        """End this engine's threads; drivers and their watchers continue to run."""
         self._submissions.close()
         self._talk.close()
 
 
 def piece_of(path: Path, offset: int, limit: int) -> LogPiece | None:
-    """Of a file that is a log."""
+    """Read a part of a log file; None if it cannot be read.
+
+    Args:
+        path: Path of the file.
+        offset: Offset of the first byte; a negative value counts from the end.
+        limit: Maximum number of bytes.
+    """
     try:
         with open(path, "rb") as file:
             length = os.fstat(file.fileno()).st_size
@@ -182,7 +196,7 @@ def piece_of(path: Path, offset: int, limit: int) -> LogPiece | None:
 
 
 def _seen(folder: Path) -> SeenApplication | None:
-    """What a folder says; None where its driver has not been started yet."""
+    """Return the application of a folder; None if its driver has not been started yet."""
     if ended := _read(folder / ENDED, "status", "problem"):
         return SeenApplication(folder.name, _state(ended["status"]), _told(folder, ended))
     running = _read(folder / RUNNING, "pid", "ticks", "driver", "driver_ticks")
@@ -190,25 +204,26 @@ def _seen(folder: Path) -> SeenApplication | None:
         return None
     if start_ticks(running["driver"]) == running["driver_ticks"] or start_ticks(running["pid"]) == running["ticks"]:
         return SeenApplication(folder.name, Lifecycle.RUNNING)
-    if ended := _read(folder / ENDED, "status", "problem"):  # meanwhile
+    if ended := _read(folder / ENDED, "status", "problem"):  # it ended after the first attempt
         return SeenApplication(folder.name, _state(ended["status"]), _told(folder, ended))
     return SeenApplication(folder.name, Lifecycle.STOPPED, "the machine was started anew, or somebody killed all of it")
 
 
 def _state(status: int) -> Lifecycle:
+    """Return the state for a driver's exit status."""
     if status == 0:
         return Lifecycle.FINISHED
     return Lifecycle.STOPPED if status == -signal.SIGKILL else Lifecycle.FAILED
 
 
 def _told(folder: Path, ended: dict[str, Any]) -> str:
-    """Why it ended: what its driver has said last."""
+    """Return the cause of an application's end, from its driver's last output."""
     if not ended["status"]:
         return ""
     if ended["problem"]:
         return str(ended["problem"])
     printed = b""
-    with contextlib.suppress(OSError), open(folder / OUTPUT, "rb") as file:  # somebody may have made room on the disk
+    with contextlib.suppress(OSError), open(folder / OUTPUT, "rb") as file:  # it may have been deleted
         file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
         printed = file.read()
     said = said_last(printed.decode(errors="replace"))
@@ -216,9 +231,10 @@ def _told(folder: Path, ended: dict[str, Any]) -> str:
 
 
 def said_last(printed: str) -> str:
-    """The line of a log that says why its driver ended: the last one, but for what is to be done about it.
+    """Return the line of a log that states why its driver ended: the last line that is not a remedy.
 
-    The error of a run goes on, below the line with its cause, with a traceback, the worker's last lines and where to look.
+    If the log ends with the error of a run, this is the line with its cause, which a traceback, the worker's last lines
+    and the run directory follow.
     """
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("Remedy:")]
@@ -228,7 +244,7 @@ def said_last(printed: str) -> str:
 
 
 def _read(path: Path, *names: str) -> dict[str, Any] | None:
-    """A file of JSON with these names; None where it is not there, or not whole yet, or another's."""
+    """Read a JSON file that has these keys; None if it is missing, incomplete or of another kind."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -237,6 +253,6 @@ def _read(path: Path, *names: str) -> dict[str, Any] | None:
 
 
 def this_machine(gpus: int) -> Resources:
-    """All cores and all memory, and so many GPUs."""
+    """Return the resources of this machine: all cores, all memory and the given number of GPUs."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Resources(gpus, len(os.sched_getaffinity(0)), memory >> 20)

@@ -1,10 +1,10 @@
-"""Run as a program: one application of a job on this machine, which outlives the service that has started it.
+"""Watcher program that runs one application of a job on this machine and outlives the service.
 
     python -m hopsml.service.engine.local_application FOLDER -- COMMAND...
 
-FOLDER gets ``running`` (once: a second application of the same tag ends at once), ``output.log``, and in the end
-``ended`` with the exit status. The command is a process group of its own. Room for what is written is taken before the
-command begins: a disk that is full by then hides neither that it runs nor how it ended.
+FOLDER receives ``running`` (created exclusively: a second application of the same tag ends at once), ``output.log``,
+and at the end ``ended`` with the exit status. The command runs in its own process group. Disk space for the state files
+is allocated before the command starts, so that a full disk hides neither its start nor its exit status.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from hopsml.service.driver import SCRIPT
 from hopsml.storage import durable
 
 RUNNING, ENDED, OUTPUT = "running", "ended", "output.log"
-ROOM = 4096  # bytes of a file that says how it stands
+ROOM = 4096  # size of a state file in bytes
 
 
 def start_ticks(pid: int) -> int:
-    """When a process was started, in the kernel's ticks: with its number it says which process is meant. 0: it is gone."""
+    """Return the start time of a process in kernel ticks; 0 if it has ended.
+
+    The start time and the process ID together identify a process.
+    """
     try:
         fields = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -34,9 +37,9 @@ def start_ticks(pid: int) -> int:
 
 
 def main(folder: Path, command: list[str]) -> None:
-    """Claim the folder, run the command, and write down how it ended."""
+    """Create the folder's state files, run the command, and record its exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # what ends the service is not for its applications
+        signal.signal(number, signal.SIG_IGN)  # signals that end the service must not end its applications
     try:
         claim = os.open(folder / RUNNING, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -46,7 +49,7 @@ def main(folder: Path, command: list[str]) -> None:
         os.write(claim, b" " * ROOM)
         fresh.write_bytes(b" " * ROOM)
     except OSError as error:
-        (folder / RUNNING).unlink()  # nothing has begun
+        (folder / RUNNING).unlink()  # nothing has been started
         sys.exit(f"{folder}: {error.strerror}")
     with open(folder / OUTPUT, "ab") as output:
         problem = ""
@@ -77,17 +80,18 @@ def main(folder: Path, command: list[str]) -> None:
 
 
 def _default_signals() -> None:
+    """Restore the default actions of the signals that the watcher ignores."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def _is_driver(command: list[str]) -> bool:
-    """Whether it is Python that runs a task's driver, and not what starts a JVM before."""
+    """Return True if the command runs a task's driver directly in Python, without a JVM before it."""
     return command[0] == "/usr/bin/env" and str(SCRIPT) in command
 
 
 def _masked_signals() -> None:
-    """Ctrl-C waits until the driver listens for it: while Python starts it would leave a traceback."""
+    """Block SIGINT until the driver handles it: during the start of Python it would cause a traceback."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     _default_signals()
 

@@ -1,4 +1,4 @@
-"""YARN: one question for all applications of the service, by its tag; one for the nodes."""
+"""Engine for YARN: one request returns all applications of the service, by its tag; another one returns the nodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dataclasses import replace
 from hopsml import settings, submission
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import end_requests
-from hopsml.service.engine.base import LogPiece, Look, NodeSeen, SubmitOrder
-from hopsml.service.engine.slots_talk import SlotsTalk
+from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
+from hopsml.service.engine.slot_channel import SlotChannel
 from hopsml.service.engine.submissions import Submissions
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import sizes
 from hopsml.states import Lifecycle
@@ -25,11 +25,11 @@ from hopsml.yarn.log_reader import LogReader
 log = logging.getLogger("hopsml.service")
 
 KILLS_AT_ONCE = 8
-STEP_MIB = 1024  # YARN's default
+STEP_MIB = 1024  # default of YARN
 
 
 class YarnEngine:
-    """Applications of YARN in cluster mode. ``tag``: the service's, which all of them bear besides their own."""
+    """Engine that submits drivers to YARN in cluster mode."""
 
     def __init__(
         self,
@@ -40,29 +40,35 @@ class YarnEngine:
         *,
         resizes: bool = False,
     ) -> None:
-        """``project_url``: where drivers are told to end; ``driver_mib``: spark.driver.memory of the profile; ``resizes``:
-        whether its executors come and go, by Spark's dynamic allocation.
+        """Initialize the engine for one ResourceManager.
+
+        Args:
+            tag: Tag of the service, which all its applications have in addition to their own.
+            project_url: Storage through which drivers receive requests to end and numbers of slots.
+            driver_mib: ``spark.driver.memory`` of the profile, in MiB.
+            manager: Client of the ResourceManager; by default it is created from the environment.
+            resizes: True if executors are added and removed by Spark's dynamic allocation.
         """
         self.resizes = resizes
-        self._talk = SlotsTalk(project_url)
+        self._talk = SlotChannel(project_url)
         self._tag, self._project_url, self._driver_mib = tag, project_url, driver_mib
         self._manager = manager or ResourceManager.of_environment()
         self._step_mib = int(settings.yarn_settings().get("yarn.scheduler.minimum-allocation-mb", STEP_MIB))
-        self._tags: dict[str, str] = {}  # application id -> tag of its launch, of those that are not over
-        self._asked: set[str] = set()  # tags of launches that were asked to end
+        self._tags: dict[str, str] = {}  # application ID -> tag of its launch, of applications that have not ended
+        self._asked: set[str] = set()  # tags of launches that were requested to end
         self._submissions = Submissions()
         self._logs = LogReader(self._manager.application)
         self._threads = ThreadPoolExecutor(KILLS_AT_ONCE, thread_name_prefix="hopsml-yarn")
 
-    def look(self) -> Look:
-        """Ask the ResourceManager."""
+    def look(self) -> EngineState:
+        """Request applications and nodes from the ResourceManager."""
         submitting, refused = (
             self._submissions.state()
-        )  # first: what ends meanwhile is listed, or seen at the next look
+        )  # read first: a submission that ends afterwards is listed now or at the next poll
         try:
             found, nodes = self._manager.find(self._tag), self._manager.nodes()
         except ClusterError as error:
-            return Look(Sight(None, submitting, refused), None, str(error))
+            return EngineState(EngineSnapshot(None, submitting, refused), None, str(error))
         by_tag: defaultdict[str, list[SeenApplication]] = defaultdict(list)
         for application in reversed(found):
             for tag in application.tags:
@@ -72,31 +78,35 @@ class YarnEngine:
                         self._tags.pop(application.id, None)
                     else:
                         self._tags[application.id] = tag
-        seen = Sight({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
-        return Look(seen, seen_nodes(nodes))
+        seen = EngineSnapshot({tag: tuple(each) for tag, each in by_tag.items()}, submitting, refused)
+        return EngineState(seen, seen_nodes(nodes))
 
     def submit(self, order: SubmitOrder) -> None:
-        """By spark-submit, which ends as soon as YARN has the application."""
+        """Start spark-submit, which ends as soon as YARN has accepted the application."""
         self._submissions.begin(order.tag, lambda waiter: submission.start(order.plan(), interrupts=waiter))
 
     def withdraw(self, tag: str) -> None:
-        """End its spark-submit."""
+        """End the spark-submit of a launch."""
         self._submissions.withdraw(tag)
 
     def ask(self, application_id: str) -> None:
-        """By a file that its driver looks for: YARN itself can only kill."""
+        """Request an application to end in order, by a file that its driver polls; YARN itself can only kill."""
         if (tag := self._tags.get(application_id)) and tag not in self._asked:
             self._asked.add(tag)
             self._threads.submit(self._ask, tag)
 
     def _ask(self, tag: str) -> None:
+        """Write the request to end of one launch."""
         try:
             end_requests.put(self._project_url, tag)
-        except StorageError as error:  # it will be killed when its grace is over
+        except StorageError as error:  # the application is killed at the end of its grace period
             log.warning("%s could not be asked to end: %s", tag, error)
 
     def _seen(self, application: YarnApplication, tag: str) -> SeenApplication:
-        """Executors that YARN still counts are held, whatever the driver says: an idle one is given back after a while."""
+        """Return an application with its driver's answer; executors that YARN still counts are included in ``held``.
+
+        An idle executor is released only after a while, whatever the driver reports.
+        """
         seen = _seen(application)
         if seen.state.is_final:
             self._talk.forget(tag)
@@ -107,20 +117,21 @@ class YarnEngine:
         return replace(seen, answer=answer)
 
     def tell(self, application_id: str, slots: int) -> None:
-        """By a file as well."""
+        """Grant an application this number of slots, by a file that its driver polls."""
         if self.resizes and (tag := self._tags.get(application_id)):
             self._talk.tell(tag, slots)
 
     def kill(self, application_id: str) -> None:
-        """Ask YARN for its end; again at the next look if it is still there."""
+        """Request YARN to kill an application, on a thread; the next step repeats it if the application still runs."""
         self._threads.submit(self._kill, application_id)
 
     def _kill(self, application_id: str) -> None:
-        with contextlib.suppress(ClusterError):  # seen by the next look, which will ask again
+        """Send the kill request to the ResourceManager."""
+        with contextlib.suppress(ClusterError):  # the next poll shows the application, and the kill is repeated
             self._manager.kill(application_id)
 
     def forget_orders(self) -> None:
-        """Drop the cached orders; the next slots are written even if they are unchanged."""
+        """Drop the cached slot numbers; the next ones are written even if they are unchanged."""
         self._talk.forget_all()
 
     def forget(self, tag: str) -> None:
@@ -133,16 +144,16 @@ class YarnEngine:
         return 0
 
     def worker(self, each: Resources) -> Resources:
-        """YARN gives memory in steps."""
+        """Return the requested size with the memory rounded up to YARN's allocation step."""
         return replace(each, memory_mib=-(-each.memory_mib // self._step_mib) * self._step_mib)
 
     def driver(self) -> Resources:
-        """The application master's container."""
+        """Return the resources of the application master's container."""
         size = sizes.driver(self._driver_mib)
         return self.worker(Resources(0, size.cores, size.memory_mib))
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
-        """Of the driver's stdout, from its node while it runs, from HDFS later."""
+        """Read a part of the driver's stdout: from its node while it runs, from HDFS afterwards."""
         try:
             if offset >= 0:
                 part = self._logs.read(application_id, "stdout", offset, limit)
@@ -153,7 +164,7 @@ class YarnEngine:
         return LogPiece(part.data, part.offset, part.length) if part is not None else None
 
     def close(self) -> None:
-        """Break off submissions."""
+        """Abort submissions and end threads; applications continue to run."""
         self._submissions.close()
         self._logs.close()
         self._talk.close()
@@ -161,9 +172,10 @@ class YarnEngine:
 
 
 def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
-    """Those that are open, or leave, by their hosts' names as workers know them: with its port only what shares its host.
+    """Return the nodes that are open or being decommissioned, named by host as workers know them.
 
-    A NodeManager that is started anew, at another port, is the same node.
+    If several NodeManagers share a host, the port is part of the name. A NodeManager that restarts at another port is
+    the same node.
     """
     there = [node for node in nodes if node.is_open or node.is_leaving]
     on_host = Counter(node.host for node in there)
@@ -180,6 +192,7 @@ def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
 
 
 def _seen(application: YarnApplication) -> SeenApplication:
+    """Return a YARN application in the form of an engine snapshot."""
     if not application.over:
         state = Lifecycle.RUNNING if application.runs else Lifecycle.STARTING
     elif application.was_killed:

@@ -1,22 +1,22 @@
-"""What becomes of a job, pure: what is recorded of it and what is seen of its applications give what is recorded next.
+"""State machine of a job, as pure functions: the current record and an engine snapshot determine the next record.
 
     WAITING ─▶ STARTING ─▶ RUNNING ─▶ CLOSING ─▶ FINISHED | FAILED | CANCELLED
        ▲                                 │
        └── preempted, tried again ───────┴─▶ PAUSED ─▶ WAITING
 
-Nothing here submits or kills: ``step`` says what is to be done once its record is safe in the store.
+This package does not submit or kill: ``step`` returns the actions to be carried out after its record has been stored.
 """
 
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication, SlotsAnswer
 from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch, TaskRule
-from hopsml.service.lifecycle.sight import SeenApplication, Sight, SlotsAnswer
 from hopsml.service.lifecycle.step import NextStep, end, place, resize, resume, step
 
 __all__ = [
     "Ending",
+    "EngineSnapshot",
     "JobRecord",
     "NextStep",
     "SeenApplication",
-    "Sight",
     "SlotsAnswer",
     "TaskLaunch",
     "TaskRule",

@@ -1,35 +1,41 @@
-"""What the service remembers of a job: how it stands, and the applications of its newest try."""
+"""Stored state of a job and of the applications of its newest try."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hopsml.service.lifecycle.sight import SlotsAnswer
+from hopsml.service.lifecycle.engine_snapshot import SlotsAnswer
 from hopsml.states import Lifecycle
 
 
 class Ending(StrEnum):
-    """Why the applications of a job are being ended; the later ones go before the earlier ones."""
+    """Reason for which the applications of a job are being ended; a later member overrides an earlier one."""
 
     NONE = "NONE"
-    PREEMPTED = "PREEMPTED"  # for another job; it goes back to its place in the queue
-    NOT_FILLED = "NOT_FILLED"  # the cluster has not given all that was asked for
-    NOT_SUBMITTED = "NOT_SUBMITTED"  # the service ended, or moved, before an application was handed over
-    FAILED = Lifecycle.FAILED.value  # a task has
+    PREEMPTED = "PREEMPTED"  # in favour of another job; the job returns to its place in the queue
+    NOT_FILLED = "NOT_FILLED"  # the cluster did not allocate all requested containers
+    NOT_SUBMITTED = "NOT_SUBMITTED"  # the service ended or lost its lease before an application was submitted
+    FAILED = Lifecycle.FAILED.value  # a task failed
     TIME_LIMIT = "TIME_LIMIT"
     PAUSED = Lifecycle.PAUSED.value
     CANCELLED = Lifecycle.CANCELLED.value
 
     def is_before(self, other: Ending) -> bool:
-        """Whether ``other`` wins over this one."""
+        """Return True if ``other`` overrides this reason."""
         order = list(Ending)
         return order.index(self) < order.index(other)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRule:
-    """What the life of a job depends on, of one task. ``containers``: with so many, the driver's among them, it is whole."""
+    """Properties of a task on which the job's state depends.
+
+    Attributes:
+        name: Name of the task.
+        relaunch: True if a failed application of the task is submitted again.
+        containers: Number of containers, including the driver's, with which the task is complete.
+    """
 
     name: str
     relaunch: bool = False
@@ -38,12 +44,24 @@ class TaskRule:
 
 @dataclass(frozen=True, slots=True)
 class TaskLaunch:
-    """One application that a job was to have: its row is there before it is submitted.
+    """One application of a task; it is stored before it is submitted.
 
-    ``tag``: of this launch alone; by it the application is found, whoever asks. ``state``: WAITING until the engine has
-    it, STARTING until its driver runs, STOPPED where it was ended by us or from outside, LOST where it is not known how
-    it ended. Times: seconds since 1970, 0 for not yet. ``unseen_since_s`` and ``answer``, its driver's to the number of
-    slots that it was told, are not kept over a restart, which only delays conclusions.
+    Times are in seconds since 1970; 0 if the event has not occurred. ``unseen_since_s`` and ``answer`` are lost at a
+    restart of the service, which only delays conclusions.
+
+    Attributes:
+        task: Name of the task.
+        number: Number of the launch within the try.
+        tag: Unique tag of this launch, by which any server finds its application.
+        state: WAITING until the engine has the application, STARTING until its driver runs, STOPPED if the service or
+            another party ended it, LOST if its end is unknown.
+        application_id: ID that the engine assigned; "" if none is known.
+        containers: Number of running containers; None if the engine does not count them.
+        intended_s: Time at which the launch was stored.
+        seen_s: Time at which the engine first listed the application.
+        cause: Diagnostics of the application's end.
+        unseen_since_s: Time since which the engine does not list the application; None if it is listed.
+        answer: The driver's answer to the number of slots that was sent to it.
     """
 
     task: str
@@ -51,7 +69,7 @@ class TaskLaunch:
     tag: str
     state: Lifecycle = Lifecycle.WAITING
     application_id: str = ""
-    containers: int | None = 0  # None: of an engine that does not count them
+    containers: int | None = 0
     intended_s: float = 0.0
     seen_s: float = 0.0
     cause: str = ""
@@ -61,12 +79,29 @@ class TaskLaunch:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """``tries``: the number of the newest one; ``launches``: its applications, those that were replaced among them.
+    """State of a job, with the launches of its newest try.
 
-    ``retries``: how many failures are still forgiven. ``failed_submissions``: one after the other, before any was seen.
-    ``slots``: of each task how many its driver may have, 0 for one that is not told; empty where none is.
-    ``shrinking_since_s``: since when it is to give some back. ``version`` is the store's. Times: seconds since 1970, 0 for
-    not yet.
+    Times are in seconds since 1970; 0 if the event has not occurred.
+
+    Attributes:
+        serial: Number of the job in the database.
+        tasks: Rules of the job's tasks.
+        state: State of the job.
+        ending: Reason for which the job is being ended.
+        cause: Text that explains the state.
+        tries: Number of the newest try.
+        retries: Number of failures that are still tolerated.
+        failed_submissions: Number of consecutive submissions that failed before any application was seen.
+        preemptions: Number of preemptions so far.
+        time_limit_s: Limit of the running time in seconds; None if there is no limit.
+        launches: Applications of the newest try, including those that were replaced.
+        placed_s: Start of the newest try.
+        started_s: Time at which all workers of the newest try ran.
+        ending_since_s: Time since which the job is being ended.
+        ended_s: Time at which the job ended.
+        slots: Slots granted to the driver of each task, 0 for a task that is not elastic; empty if no task is.
+        shrinking_since_s: Time since which the job has slots to release.
+        version: Version of the row in the store.
     """
 
     serial: int
@@ -90,21 +125,21 @@ class JobRecord:
 
     @property
     def newest(self) -> tuple[TaskLaunch, ...]:
-        """Of each task its last launch."""
+        """Newest launch of each task."""
         return tuple({launch.task: launch for launch in self.launches}.values())
 
     @property
     def living(self) -> tuple[TaskLaunch, ...]:
-        """What may still run."""
+        """Launches that may still run."""
         return tuple(launch for launch in self.launches if not launch.state.is_final)
 
     @property
     def holds_slots(self) -> bool:
-        """Whether it has a place on the cluster: something of it runs, or is about to."""
+        """True if the job occupies slots of the cluster: an application of it runs or is about to."""
         return self.state in (Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING)
 
     def changed(self, launch: TaskLaunch) -> JobRecord:
-        """With this launch in the place of the one with its tag; behind the others where there is none."""
+        """Return a record with this launch replacing the one of the same tag, or appended if there is none."""
         if all(other.tag != launch.tag for other in self.launches):
             return replace(self, launches=(*self.launches, launch))
         return replace(self, launches=tuple(launch if one.tag == launch.tag else one for one in self.launches))

@@ -1,29 +1,36 @@
-"""The rules by which a job goes on: pure functions of its record, one look at the engine, and the time."""
+"""Transitions of a job's state, as pure functions of its record, an engine snapshot and the time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch
-from hopsml.service.lifecycle.sight import SeenApplication, Sight
 from hopsml.states import Lifecycle
 
-SETTLE_S = 10.0  # from the end of a submission until the engine surely lists what came of it
-GONE_S = 60.0  # so long an application that was there may be missing: a ResourceManager that restarts learns it again
-FILL_S = 180.0  # from when the engine has all of its applications until all containers have to be there
-SUBMIT_S = 900.0  # that a submission may take: an environment may have to be packed and uploaded first
-FREE_SUBMISSIONS = 3  # that fail before anything is seen and count as nobody's fault
-GRACE_S = {Ending.PREEMPTED: 60.0, Ending.PAUSED: 60.0, Ending.NOT_FILLED: 0.0}  # from being asked to being killed
+SETTLE_S = 10.0  # after a submission, until the engine reliably lists its application
+GONE_S = 60.0  # tolerated absence of a listed application: a restarted ResourceManager recovers it after a while
+FILL_S = 180.0  # from when the engine has all applications until all containers must run
+SUBMIT_S = 900.0  # limit of a submission: an environment may have to be packed and uploaded first
+FREE_SUBMISSIONS = 3  # submissions that may fail before an application is seen without counting as failures of the job
+GRACE_S = {Ending.PREEMPTED: 60.0, Ending.PAUSED: 60.0, Ending.NOT_FILLED: 0.0}  # from the end request to the kill
 USUAL_GRACE_S = 10.0
-SHRINK_S = 180.0  # for giving slots back: the next commit has to come, and an executor has to be idle for a while
+SHRINK_S = 180.0  # limit for releasing slots: the next commit is needed, and an executor must be idle for a while
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """``record`` is to be stored first; then what is in ``submit`` is submitted, what is in ``ask`` is asked to end, and
-    what is in ``kill`` is killed, again at each step until it is gone. ``withdraw``: tags of submissions to be broken off.
-    ``tell``: of applications how many slots they may have, at each step as well: after a restart nobody knows who was told.
+    """New record of a job, and the actions to carry out after it has been stored.
+
+    Attributes:
+        record: Record to be stored first.
+        submit: Launches to submit.
+        ask: IDs of applications to be requested to end.
+        kill: IDs of applications to kill; repeated at each step until they have ended.
+        withdraw: Tags of submissions to abort.
+        tell: (application ID, slots granted to it); repeated at each step, because a restarted service does not know
+            which drivers received them.
     """
 
     record: JobRecord
@@ -35,8 +42,13 @@ class NextStep:
 
 
 def place(record: JobRecord, prefix: str, now: float, slots: tuple[int, ...] = ()) -> NextStep:
-    """A waiting job has been given its place: its next try begins. ``prefix``: of the tags, this service's own; ``slots``
-    as in the record.
+    """Begin the next try of a waiting job that was given its slots.
+
+    Args:
+        record: Record of the job; it is returned unchanged unless the job waits.
+        prefix: Prefix of this service's tags.
+        now: Time in seconds since 1970.
+        slots: Slots granted to each task, as in the record.
     """
     if record.state != Lifecycle.WAITING:
         return NextStep(record)
@@ -51,9 +63,10 @@ def place(record: JobRecord, prefix: str, now: float, slots: tuple[int, ...] = (
 
 
 def end(record: JobRecord, ending: Ending, cause: str, now: float) -> JobRecord:
-    """A job is to be ended, by somebody's wish or by the scheduler's; nothing happens to one that is over.
+    """Begin to end a job, at the request of a user or the scheduler; a job that has ended is unchanged.
 
-    One that waits is over at once, or paused; from others what runs is ended first. The more lasting ending wins.
+    A waiting job is cancelled or paused at once; of other jobs the applications are ended first. Of two endings the
+    later in ``Ending`` applies.
     """
     if record.state.is_final or ending == Ending.NONE or not record.ending.is_before(ending):
         return record
@@ -69,9 +82,9 @@ def end(record: JobRecord, ending: Ending, cause: str, now: float) -> JobRecord:
 
 
 def resize(record: JobRecord, slots: tuple[int, ...], cause: str, now: float) -> JobRecord:
-    """A job goes on with fewer slots, or more; nothing happens to one that does not run, or ends.
+    """Change the slots of a running job; a job that does not run, or is being ended, is unchanged.
 
-    Those that it is to give back are its own until all of its drivers have said that they have no more than that.
+    Slots that the job must release still count as its own until all of its drivers have confirmed the lower number.
     """
     if not record.holds_slots or record.ending != Ending.NONE or slots == record.slots:
         return record
@@ -80,7 +93,10 @@ def resize(record: JobRecord, slots: tuple[int, ...], cause: str, now: float) ->
 
 
 def resume(record: JobRecord, cause: str) -> JobRecord:
-    """A paused job waits again; nothing happens to others, but one that is about to pause is to wait instead."""
+    """Return a paused job to waiting; other jobs are unchanged.
+
+    A job that is being paused will wait, instead of being paused, when its applications have ended.
+    """
     if record.state == Lifecycle.PAUSED:
         return _turned(record, Lifecycle.WAITING, cause)
     if record.ending == Ending.PAUSED:
@@ -88,8 +104,17 @@ def resume(record: JobRecord, cause: str) -> JobRecord:
     return record
 
 
-def step(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
-    """What has become of a job's applications since, and what follows. With an engine that is silent nothing does."""
+def step(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> NextStep:
+    """Update a job from a snapshot of its applications, and return the actions that follow.
+
+    While the engine does not answer, no conclusions are drawn about applications.
+
+    Args:
+        record: Record of the job.
+        sight: Snapshot of the engine.
+        prefix: Prefix of this service's tags.
+        now: Time in seconds since 1970.
+    """
     if not record.holds_slots:
         return NextStep(record)
     if (gap := _unlaunched(record)) and record.ending == Ending.NONE:
@@ -110,20 +135,21 @@ def _unlaunched(record: JobRecord) -> str:
 
 
 def _has_finished(record: JobRecord) -> bool:
-    """True if each task has an application and it has finished: a job without applications has not."""
+    """Return True if each task has an application that has finished; a job without applications has not."""
     finished = all(launch.state == Lifecycle.FINISHED for launch in record.newest)
     return bool(record.tasks) and finished and not _unlaunched(record)
 
 
 def _tag(prefix: str, serial: int, number: int, task: int, launch: int) -> str:
-    """In lower case, as YARN keeps tags; below its 100 characters."""
+    """Return the tag of a launch: lower case, as YARN stores tags, and below YARN's limit of 100 characters."""
     return f"{prefix}-{serial}-{number}" + (f"-{task}-{launch}" if task or launch > 1 else "")
 
 
-# ------------------------------------------------------------------------------------- what is seen
+# ------------------------------------------------------------------------------------- observation
 
 
-def _seen(launch: TaskLaunch, sight: Sight, now: float) -> TaskLaunch:
+def _seen(launch: TaskLaunch, sight: EngineSnapshot, now: float) -> TaskLaunch:
+    """Return a launch as updated by a snapshot."""
     if launch.state.is_final:
         return launch
     if sight.applications is None:
@@ -145,12 +171,14 @@ def _seen(launch: TaskLaunch, sight: Sight, now: float) -> TaskLaunch:
 
 
 def _own(launch: TaskLaunch, applications: tuple[SeenApplication, ...]) -> SeenApplication | None:
+    """Return the application of a launch in a snapshot; None if it is not listed."""
     if not launch.application_id:
         return applications[0] if applications else None
     return next((one for one in applications if one.id == launch.application_id), None)
 
 
 def _as_seen(launch: TaskLaunch, found: SeenApplication, now: float) -> TaskLaunch:
+    """Return a launch with the state of its listed application."""
     return replace(
         launch,
         state=found.state,
@@ -163,11 +191,11 @@ def _as_seen(launch: TaskLaunch, found: SeenApplication, now: float) -> TaskLaun
     )
 
 
-# ------------------------------------------------------------------------------------- what follows
+# ------------------------------------------------------------------------------------- consequences
 
 
-def _judged(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextStep:
-    """Nobody has asked for its end: it is over, goes on, is mended, or has to be ended."""
+def _judged(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -> NextStep:
+    """Return the next step of a job that is not being ended: finish it, continue, relaunch a task, or end it."""
     if _has_finished(record):
         return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
     relaunched: list[TaskLaunch] = []
@@ -190,7 +218,7 @@ def _judged(record: JobRecord, sight: Sight, prefix: str, now: float) -> NextSte
 
 
 def _started(record: JobRecord, now: float) -> JobRecord:
-    """RUNNING, once each task runs with all of its workers; then its time begins to count."""
+    """Set the job to RUNNING when each task runs with all of its workers; its running time starts then."""
     needed = {rule.name: rule.containers for rule in record.tasks}
     whole = all(
         launch.state == Lifecycle.FINISHED
@@ -207,22 +235,22 @@ def _started(record: JobRecord, now: float) -> JobRecord:
 
 
 def _what_is_there(launches: Sequence[TaskLaunch]) -> str:
-    """No more than the engine has seen: on this machine that is drivers, which still have to start their workers."""
+    """Return the cause of RUNNING; without a count of containers it covers the drivers only."""
     if all(launch.containers is not None for launch in launches):
         return "all of its workers are there"
     return "its driver runs" if len(launches) == 1 else "all of its drivers run"
 
 
 def _told(record: JobRecord) -> Iterator[tuple[str, int]]:
-    """What each driver that there is may have."""
+    """Yield (application ID, granted slots) of each driver that runs."""
     for rule, slots in zip(record.tasks, record.slots, strict=False):
         for launch in record.newest:
             if slots and launch.task == rule.name and launch.application_id and not launch.state.is_final:
                 yield launch.application_id, slots
 
 
-def _shrunk(record: JobRecord, sight: Sight, now: float) -> JobRecord:
-    """Whether what it was to give back is given back; one that takes too long for that ends with its next commit."""
+def _shrunk(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
+    """Check if the slots to be released are released; end the job at its next commit if that takes too long."""
     if not record.shrinking_since_s or record.ending != Ending.NONE or sight.applications is None:
         return record
     allowed = {rule.name: slots for rule, slots in zip(record.tasks, record.slots, strict=True) if slots}
@@ -236,11 +264,13 @@ def _shrunk(record: JobRecord, sight: Sight, now: float) -> JobRecord:
 
 
 def _has_at_most(launch: TaskLaunch, slots: int) -> bool:
+    """Return True if a launch has ended, or its driver confirmed that it holds at most this number of slots."""
     answer = launch.answer
     return launch.state.is_final or (answer is not None and answer.told == slots and answer.held <= slots)
 
 
-def _in_time(record: JobRecord, sight: Sight, now: float) -> JobRecord:
+def _in_time(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
+    """Return the record, with an ending if the time limit, a submission or the allocation of containers is overdue."""
     limit = record.time_limit_s
     if record.state == Lifecycle.RUNNING and limit is not None and now - record.started_s > limit:
         return end(record, Ending.TIME_LIMIT, f"its time limit, {limit:g} s, is over", now)
@@ -256,9 +286,9 @@ def _in_time(record: JobRecord, sight: Sight, now: float) -> JobRecord:
     return record
 
 
-def _ended(record: JobRecord, sight: Sight, now: float) -> NextStep:
-    """It is to end: ask, then kill, until nothing of it is left."""
-    if _has_finished(record):  # it was quicker
+def _ended(record: JobRecord, sight: EngineSnapshot, now: float) -> NextStep:
+    """Return the next step of a job that is being ended: request the end, then kill, until no application runs."""
+    if _has_finished(record):  # it finished before it could be ended
         return NextStep(_over(record, Lifecycle.FINISHED, "all tasks have finished", now))
     if not record.living:
         return NextStep(_after(record, now))
@@ -270,7 +300,7 @@ def _ended(record: JobRecord, sight: Sight, now: float) -> NextStep:
 
 
 def _after(record: JobRecord, now: float) -> JobRecord:
-    """Nothing of it is left: what it is now."""
+    """Return the record of a job that was being ended and whose applications have all ended."""
     free = replace(record, ending=Ending.NONE)
     match record.ending:
         case Ending.CANCELLED:
@@ -291,19 +321,26 @@ def _after(record: JobRecord, now: float) -> JobRecord:
 
 
 def _turned(record: JobRecord, state: Lifecycle, cause: str) -> JobRecord:
+    """Return a record with another state and cause."""
     return replace(record, state=state, cause=cause)
 
 
 def _over(record: JobRecord, state: Lifecycle, cause: str, now: float) -> JobRecord:
+    """Return the record of a job that has ended."""
     return replace(record, state=state, cause=cause, ending=Ending.NONE, ended_s=now)
 
 
 def _said(state: Lifecycle) -> str:
+    """Return the part of a cause that describes how a task ended."""
     return {Lifecycle.FAILED: "failed", Lifecycle.STOPPED: "was killed from outside"}.get(state, "was lost")
 
 
 def differences(before: JobRecord, after: JobRecord) -> Iterator[tuple[str, Lifecycle, str]]:
-    """Changes of state, for the record of them: (task, or "" for the job itself; its state now; the cause)."""
+    """Yield the state changes between two records, for the job's history.
+
+    Yields:
+        (task, or "" for the job itself; its new state; the cause).
+    """
     resized = (before.slots, bool(before.shrinking_since_s)) != (after.slots, bool(after.shrinking_since_s))
     if before.state != after.state or before.ending != after.ending or (resized and after.holds_slots):
         yield "", after.state, after.cause

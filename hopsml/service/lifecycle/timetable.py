@@ -1,4 +1,4 @@
-"""When a schedule's next job is due: pure functions of how the schedule stands and the time."""
+"""Decisions on the next job of a schedule, as pure functions of the schedule's state and the time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,30 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """``planned_s``: its next time; ``looked_s``: when that was computed; ``note``: what came of the last time."""
+    """State of a schedule.
+
+    Attributes:
+        planned_s: Next planned time, in seconds since 1970.
+        looked_s: Time at which ``planned_s`` was computed.
+        overlap: Action if the previous job has not ended: skip, queue or cancel.
+        note: Outcome of the last planned time.
+    """
 
     planned_s: float
     looked_s: float
-    overlap: str = "skip"  # queue, cancel: as the job file has it
+    overlap: str = "skip"
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """``after``: what is to be stored, in one transaction with the job, where ``starts``; ``cancels``: the one before."""
+    """Decision of ``due`` about a schedule.
+
+    Attributes:
+        after: New state of the schedule, to be stored in one transaction with the job if ``starts``.
+        starts: True if a job must be started.
+        cancels: True if the previous job must be cancelled.
+    """
 
     after: Timetable
     starts: bool = False
@@ -26,10 +39,17 @@ class Due:
 
 
 def due(table: Timetable, is_running: bool, following: Callable[[float], float], now: float) -> Due:
-    """What is to be done now. ``is_running``: whether the job before is not over; ``following``: the first time after one.
+    """Decide what a schedule has to do now.
 
-    Of times that were missed one is made up for. Where the clock was put back, it is planned anew: nothing waits for
-    a time that is years ahead, and whoever stores the job sees to it that no planned time has two.
+    Of several missed times, one is made up for. If the clock was set back, the next time is planned again, so that no
+    schedule waits for a time that is years ahead; the code that stores the job ensures that no planned time starts two
+    jobs.
+
+    Args:
+        table: State of the schedule.
+        is_running: True if the previous job has not ended.
+        following: Function that returns the first planned time after a given time.
+        now: Time in seconds since 1970.
     """
     if now < table.looked_s:
         return Due(replace(table, planned_s=following(now), looked_s=now))

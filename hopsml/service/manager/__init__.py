@@ -1,4 +1,4 @@
-"""The thread that runs the jobs: it asks store, engine and scheduler in turn, and carries out what they say."""
+"""Reconciliation loop of the job service, which connects the store, the engine and the scheduler."""
 
 from hopsml.service.manager.manager import Manager
 

@@ -1,4 +1,4 @@
-"""A job that is not over, as the manager holds it."""
+"""In-memory representation of a job that has not ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from hopsml.service.store.store import record_of
 
 @dataclass(slots=True)
 class ManagedJob:
-    """``row`` as it was read, but for its queue and priority; how it stands is in ``record``."""
+    """Job that has not ended, as the manager holds it in memory.
+
+    Attributes:
+        row: The database row as it was read; only its queue, priority, account and number of tries are updated. The
+            state of the job is in ``record``.
+        spec: The validated job file.
+        record: The current record of the job's state and launches.
+    """
 
     row: JobRow
     spec: JobSpec
@@ -21,12 +28,18 @@ class ManagedJob:
 
     @property
     def id(self) -> str:
-        """As people call it."""
+        """Job ID as displayed to users."""
         return self.row.id
 
     @classmethod
     def of(cls, row: JobRow, launches: tuple[TaskLaunch, ...]) -> ManagedJob:
-        """From the store's rows; the job file in them was checked when it came."""
+        """Create a managed job from its database row and its launches.
+
+        The job file in the row was validated when the job was submitted.
+
+        Raises:
+            ValueError: This version of hopsml does not accept the job file.
+        """
         spec = JobSpec.model_validate_json(row.spec)
         record = record_of(row, launches, requests.rules(spec))
         placement = requests.placement_of(row.target or row.placement)

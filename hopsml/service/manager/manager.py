@@ -1,6 +1,8 @@
-"""Turns: hear what is wished, look at the engine, take each job one step further, let the scheduler decide.
+"""Reconciliation loop of the job service.
 
-A job's record is stored before anything is done for it. What cannot be stored is not done, but at the next turn.
+Each pass applies user requests, polls the engine, advances each job's state machine and runs a scheduling pass. A job's
+record is stored before its consequences are carried out. If a record cannot be stored, its consequences are postponed
+to the next pass.
 """
 
 from __future__ import annotations
@@ -17,23 +19,23 @@ from hopsml.errors import StoreError
 from hopsml.profiles import Profile
 from hopsml.service import autoscaler, lifecycle
 from hopsml.service.autoscaler import ScalingView
-from hopsml.service.engine import Engine, Look, SubmitOrder
-from hopsml.service.holder import is_gone
-from hopsml.service.lifecycle import Ending, JobRecord, NextStep, Sight, TaskLaunch
-from hopsml.service.lifecycle.sight import over, strays
+from hopsml.service.engine import Engine, EngineState, SubmitOrder
+from hopsml.service.leader_id import is_gone
+from hopsml.service.lifecycle import Ending, EngineSnapshot, JobRecord, NextStep, TaskLaunch
+from hopsml.service.lifecycle.engine_snapshot import over, strays
 from hopsml.service.manager import requests
 from hopsml.service.manager.managed_job import ManagedJob
 from hopsml.service.manager.scheduled import start_due
-from hopsml.service.scheduler import admission, demand, reasons, standing
+from hopsml.service.scheduler import admission, cluster_status, demand, reasons
+from hopsml.service.scheduler.cluster_status import NodeStatus, QueueStatus
 from hopsml.service.scheduler.demand import Demand
 from hopsml.service.scheduler.job import QueuedJob
 from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason
 from hopsml.service.scheduler.resources import Placement, Resources
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
-from hopsml.service.scheduler.standing import NodeStanding, QueueStanding
 from hopsml.service.spec import JobSpec
-from hopsml.service.store import JobRow, JobStore, StaleRecord, WishKind, WishRow
+from hopsml.service.store import JobRow, JobStore, RequestKind, RequestRow, StaleRecord
 from hopsml.service.store.rows import Account, Leader
 from hopsml.service.store.schedules import Schedules
 from hopsml.service.workspaces import Workspaces
@@ -42,12 +44,15 @@ from hopsml.submission import SubmissionPlan
 
 log = logging.getLogger("hopsml.service")
 
-TURN_S = 1.0  # between two looks at the engine
-LEASE_S = 30.0  # of the lead; a look may take as long as a ResourceManager that does not answer lets it
+TURN_S = 1.0  # between two polls of the engine
+LEASE_S = 30.0  # of the leader's lease; a poll may last as long as the timeout of the ResourceManager
 
 
 class Manager:
-    """The jobs of one database on one engine. ``turn`` is called by one thread; what is asked of it, by any."""
+    """Manager of all jobs of one database on one engine.
+
+    ``turn`` must be called by a single thread; the query methods may be called by any thread.
+    """
 
     def __init__(
         self,
@@ -64,7 +69,21 @@ class Manager:
         clock: Callable[[], float] = time.time,
         lease_s: float = LEASE_S,
     ) -> None:
-        """``prefix``: of all tags of this service; ``holder``: this process among others; ``address``: where it is asked."""
+        """Initialize a manager that does not lead yet and has not loaded any jobs.
+
+        Args:
+            store: Database of jobs.
+            engine: Engine that runs applications.
+            workspaces: Store of uploaded code.
+            profile: Name of the profile with which drivers are submitted.
+            prefix: Prefix of all application tags of this service.
+            holder: Identity of this process as a candidate for the leader's lease.
+            address: Address at which users reach this server.
+            policy: Scheduling policy; default ``Policy()``.
+            queues: Configured queues.
+            clock: Function that returns the wall-clock time, in seconds since 1970.
+            lease_s: Duration of the leader's lease, in seconds.
+        """
         self._store, self._engine, self._workspaces = store, engine, workspaces
         self._schedules = Schedules(store)
         self._profile: Profile = profiles.load(profile)
@@ -72,15 +91,15 @@ class Manager:
         self._policy, self._queues, self._clock, self._lease_s = policy, queues, clock, lease_s
         self._lock = threading.RLock()
         self._jobs: dict[int, ManagedJob] = {}
-        self._not_understood: dict[int, tuple[TaskLaunch, ...]] = {}  # jobs of another version of hopsml
+        self._not_understood: dict[int, tuple[TaskLaunch, ...]] = {}  # jobs whose files another version of hopsml wrote
         self._scheduler = Scheduler(policy, queues)
         self._newest = 0  # the serial up to which jobs are known
         self._is_loaded = False
-        self._there: dict[str, Resources] = {}  # nodes that the engine has listed, with what they have
+        self._there: dict[str, Resources] = {}  # nodes that the engine listed -> their capacity
         self._scaling = ScalingView()
         self.leader: Leader | None = None
-        self._leads_until = 0.0  # by the monotonic clock: the other one may be put back
-        self.problem = ""  # why the engine could not be asked, the last time
+        self._leads_until = 0.0  # in monotonic time, because the wall clock may be set back
+        self.problem = ""  # error of the last poll of the engine
 
     @property
     def leads(self) -> bool:
@@ -88,7 +107,11 @@ class Manager:
         return self.leader is not None and self.leader.holder == self._holder
 
     def _lead(self) -> Leader:
-        """Return this server's lease. Raises StaleRecord if it has none or it has expired: another server may lead."""
+        """Return this server's lease.
+
+        Raises:
+            StaleRecord: This server has no lease, or it has expired, so that another server may lead.
+        """
         lead = self.leader
         if lead is None or not self.leads or self._clock() >= lead.until_s or time.monotonic() >= self._leads_until:
             raise StaleRecord("the lead")
@@ -97,7 +120,8 @@ class Manager:
     def term(self) -> int:
         """Return the term of this server's lease; 0 if it has expired or the database has a newer one.
 
-        Raises StoreError.
+        Raises:
+            StoreError: The database cannot be read.
         """
         try:
             lead = self._lead()
@@ -108,7 +132,13 @@ class Manager:
     # ------------------------------------------------------------------------------------------ a turn
 
     def turn(self) -> None:
-        """Take everything one step further. Raises StoreError; the next turn begins with what is stored."""
+        """Run one pass of the reconciliation loop.
+
+        After an error the cached state is dropped, and the next pass starts from what is stored.
+
+        Raises:
+            StoreError: The database cannot be read or written.
+        """
         try:
             self._turn()
         except StaleRecord as stale:
@@ -119,11 +149,12 @@ class Manager:
             raise
 
     def _turn(self) -> None:
+        """Renew the lease, poll the engine and, as the leader, advance all jobs."""
         self._renew()
         if not self.leads:
             return
         look = self._engine.look()
-        if not self._store.still_leads(self._lead()):  # what a newer leader has started would be taken for strays
+        if not self._store.still_leads(self._lead()):  # else a newer leader's applications look stray
             raise StaleRecord("the lead")
         with self._lock:
             now = self._clock()
@@ -147,6 +178,7 @@ class Manager:
             self._engine.forget_orders()
 
     def _forget(self) -> None:
+        """Drop the cached jobs and the scheduler's state; the known nodes are retained."""
         with self._lock:
             nodes = self._scheduler.nodes.emptied()
             self._jobs, self._scheduler, self._newest, self._is_loaded = (
@@ -159,7 +191,7 @@ class Manager:
             self._not_understood.clear()
 
     def _load(self, now: float) -> None:
-        """What was left by an earlier life of the service, or by another one."""
+        """Load all jobs that have not ended, from an earlier run of this server or from another server."""
         rows = self._store.living()
         launches = self._store.launches(row.serial for row in rows)
         for row in rows:
@@ -168,10 +200,11 @@ class Manager:
         log.info("%d jobs that are not over", len(rows))
 
     def _take(self, row: JobRow, launches: tuple[TaskLaunch, ...], now: float) -> None:
+        """Add a job to the managed jobs and, unless it is paused, to the scheduler."""
         self._newest = max(self._newest, row.serial)
         try:
             job = ManagedJob.of(row, launches)
-        except ValueError as error:  # what another hopsml has checked; it may come back, so nothing is concluded
+        except ValueError as error:  # accepted by another version, which may return
             log.error("%s is left alone: its job file is not understood here: %s", row.id, error)
             self._not_understood[row.serial] = launches
             return
@@ -180,6 +213,7 @@ class Manager:
             self._scheduler.adopt(self._queued(job, now), now)
 
     def _queued(self, job: ManagedJob, now: float) -> QueuedJob:
+        """Return a job in the form that the scheduler adopts."""
         row, record = job.row, job.record
         self._check_queue(row.queue)
         used = requests.placement_of(row.placement) if record.holds_slots else ()
@@ -198,11 +232,12 @@ class Manager:
         )
 
     def _check_queue(self, name: str) -> None:
-        """A queue that nobody has configured is one like any other: jobs in it must not be lost."""
+        """Create a queue that is not configured, with default values, so that its jobs are still scheduled."""
         if name not in self._scheduler.queues:
             self._scheduler.queue(Queue(name))
 
-    def _go_on(self, look: Look, now: float) -> None:
+    def _go_on(self, look: EngineState, now: float) -> None:
+        """Start due schedules, apply requests, advance the jobs, kill strays and run a scheduling pass."""
         start_due(self._schedules, self._lead(), now)
         self._take_new(now)
         for wish in self._store.open_wishes():
@@ -219,17 +254,19 @@ class Manager:
         self._carry_out(self._scheduler.tick(now), now)
 
     def _living(self) -> dict[str, str]:
+        """Return tag -> application ID of all launches that may still run."""
         known = [*(job.record.launches for job in self._jobs.values()), *self._not_understood.values()]
         return {one.tag: one.application_id for launches in known for one in launches if not one.state.is_final}
 
     def _take_new(self, now: float) -> None:
+        """Load the jobs that were submitted since the last pass."""
         rows = self._store.new({*self._jobs, *self._not_understood}, self._newest)
         launches = self._store.launches(row.serial for row in rows)
         for row in rows:
             self._take(row, launches[row.serial], now)
 
-    def _note_nodes(self, look: Look) -> None:
-        """Nodes as they are; what is used on them and not by our jobs is others'."""
+    def _note_nodes(self, look: EngineState) -> None:
+        """Update the scheduler's nodes; usage not caused by this service's jobs counts as other tenants' usage."""
         nodes, seen = self._scheduler.nodes, {node.name: node for node in look.nodes or ()}
         for gone in nodes.rows.keys() - seen.keys():
             nodes.gone(gone)
@@ -242,19 +279,31 @@ class Manager:
             nodes.others(node.name, Resources(max(0, others.gpus), max(0, others.cores), max(0, others.memory_mib)))
 
     def _used_by_node(self) -> dict[str, Resources]:
+        """Return the resources that this service's jobs use on each node."""
         found: dict[str, Resources] = {}
         for job in self._scheduler.jobs.values():
-            for node, amount in standing.uses(job, job.used).items():
+            for node, amount in cluster_status.uses(job, job.used).items():
                 found[node] = found.get(node, Resources()).plus(amount)
         return found
 
     # ------------------------------------------------------------------------------------------ one job
 
-    def _step(self, job: ManagedJob, sight: Sight, now: float) -> None:
+    def _step(self, job: ManagedJob, sight: EngineSnapshot, now: float) -> None:
+        """Advance a job's state machine by one engine snapshot."""
         self._follow(job, lifecycle.step(job.record, sight, self.prefix, now), now)
 
     def _follow(self, job: ManagedJob, step: NextStep, now: float, placement: Placement = ()) -> None:
-        """Store a job's new state, and only then carry out its consequences. Raises StaleRecord under an older lease."""
+        """Store a job's new record, then carry out its consequences.
+
+        Args:
+            job: The job.
+            step: The new record and its consequences.
+            now: Time in seconds since 1970.
+            placement: New placement of the job; empty if the scheduler's one applies.
+
+        Raises:
+            StaleRecord: The lease is not the newest one.
+        """
         before, lead = job.record, self._lead()
         account = self._account(job, step.record, placement)
         if _is_news(before, step.record):
@@ -263,7 +312,7 @@ class Manager:
             if (before.state, before.cause) != (stored.state, stored.cause):
                 log.info("%s: %s: %s", job.id, stored.state, stored.cause)
         else:
-            job.record = step.record  # what is only remembered
+            job.record = step.record  # only volatile fields changed, which are not stored
         for launch in step.submit:
             self._engine.submit(self._order(job, launch, lead))
         for tag in step.withdraw:
@@ -279,7 +328,7 @@ class Manager:
             del self._jobs[job.row.serial]
 
     def _account(self, job: ManagedJob, after: JobRecord, placement: Placement = ()) -> Account:
-        """What is stored of a job besides its record, ``after`` what has just become of it."""
+        """Return a job's scheduling account, which is stored together with its record ``after``."""
         queued = self._scheduler.jobs.get(job.id)
         if queued is None:
             return Account(job.row.attained_s, job.row.waited_s, job.row.failed_fills, None)
@@ -289,7 +338,7 @@ class Manager:
         return Account(queued.attained_s, queued.waited_s, queued.failed_fills, *stored)
 
     def _told(self, job: ManagedJob, before: JobRecord, now: float) -> list[Action]:
-        """Let the scheduler know what has become of a job."""
+        """Report a job's change of state to the scheduler, and return the resulting actions."""
         after = job.record
         if _has_shrunk(before, after):
             return self._scheduler.resized(job.id, self._scheduler.jobs[job.id].placement, now)
@@ -305,19 +354,21 @@ class Manager:
         return []
 
     def _order(self, job: ManagedJob, launch: TaskLaunch, lead: Leader) -> SubmitOrder:
+        """Return the submission of a launch; it is abandoned if this server no longer leads by then."""
         slots = dict(zip(job.spec.tasks, job.record.slots, strict=False)).get(launch.task, 0)
         order = self._workspaces.order(job.row, job.spec, launch, self._profile, self.prefix, slots)
 
         def plan() -> SubmissionPlan:
-            if not self._store.still_leads(lead):  # the new leader has launched the job again, under another tag
+            if not self._store.still_leads(lead):  # the new leader launches the job itself, under another tag
                 raise StaleRecord("the lead was taken by another server before the submission")
             return order.plan()
 
         return replace(order, plan=plan)
 
-    # ------------------------------------------------------------------------------------------ decisions and wishes
+    # ------------------------------------------------------------------------------------------ decisions and requests
 
     def _carry_out(self, actions: list[Action], now: float) -> None:
+        """Carry out the scheduler's actions on the jobs that are still managed."""
         jobs = {job.id: job for job in self._jobs.values()}
         for action in actions:
             if (job := jobs.get(action.job_id)) is None:
@@ -334,7 +385,10 @@ class Manager:
                     self._end(job, Ending.PREEMPTED, cause, now)
 
     def _resize(self, job: ManagedJob, action: ResizeJob, now: float) -> None:
-        """Stored first, told by the steps that follow. What a job may take counts as used before its driver hears of it."""
+        """Store a job's new slots; the steps that follow send them to its drivers.
+
+        Slots that a job gains count as used before its driver learns of them.
+        """
         follow: list[Action] = []
         if not action.in_favour_of:
             follow = self._scheduler.resized(job.id, action.placement, now)
@@ -344,26 +398,29 @@ class Manager:
         self._carry_out(follow, now)
 
     def _end(self, job: ManagedJob, ending: Ending, cause: str, now: float) -> None:
+        """Begin to end a job."""
         self._follow(job, NextStep(lifecycle.end(job.record, ending, cause, now)), now)
 
-    def _grant(self, wish: WishRow, now: float) -> None:
+    def _grant(self, wish: RequestRow, now: float) -> None:
+        """Apply a user's request and store its answer."""
         job = self._jobs.get(wish.job)
         if job is None:
             said = f"the job is over ({self._store.job(wish.job).state})"
             self._store.answer(wish.id, said, self._lead(), now)
             return
         match wish.kind:
-            case WishKind.CANCEL:
+            case RequestKind.CANCEL:
                 self._end(job, Ending.CANCELLED, f"cancelled by {wish.who}", now)
-            case WishKind.PAUSE:
+            case RequestKind.PAUSE:
                 self._end(job, Ending.PAUSED, f"paused by {wish.who}", now)
-            case WishKind.RESUME:
+            case RequestKind.RESUME:
                 self._follow(job, NextStep(lifecycle.resume(job.record, f"resumed by {wish.who}")), now)
-            case WishKind.MOVE:
+            case RequestKind.MOVE:
                 self._move(job, wish, now)
         self._store.answer(wish.id, "", self._lead(), now)
 
-    def _move(self, job: ManagedJob, wish: WishRow, now: float) -> None:
+    def _move(self, job: ManagedJob, wish: RequestRow, now: float) -> None:
+        """Move a job to another queue or priority; a waiting job is enqueued again with its account."""
         queue, _, priority = wish.value.partition(" ")
         self._store.move(job.row.serial, queue, int(priority), self._lead(), now)
         job.row = replace(job.row, queue=queue, priority=int(priority))
@@ -373,10 +430,10 @@ class Manager:
             job.row = replace(job.row, **account)
             self._scheduler.adopt(self._queued(job, now), now)
 
-    # ------------------------------------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------------------------------------ queries
 
     def why(self, row: JobRow) -> str:
-        """Why a job does not run, in words, or with how many slots an elastic one does; else ""."""
+        """Return the text that explains why a job waits, or with how many slots an elastic job runs; otherwise ""."""
         with self._lock:
             if not self._is_loaded:
                 return self._not_here()
@@ -390,7 +447,11 @@ class Manager:
             return "; ".join(one for one in said if one)
 
     def refusal(self, spec: JobSpec) -> str:
-        """Why a job could never run here, with what could; "" where it can, or where that is not known yet."""
+        """Return the text that explains why a job can never run here, with the largest shape that could.
+
+        Returns:
+            "" if the job can run, or if the nodes are not known yet.
+        """
         with self._lock:
             if not self._scheduler.nodes.rows:
                 return ""
@@ -399,7 +460,7 @@ class Manager:
             return admission.refusal(asked, self._scheduler.nodes, queue, self._scaling.addable)
 
     def growth(self, spec: JobSpec) -> str:
-        """Which nodes have to be added before a job can run, in words; "" for none."""
+        """Return the text that names the nodes to be added before a job can run; "" if none are needed."""
         with self._lock:
             addable = self._scaling.addable
             asked = requests.gang(spec, self._engine)
@@ -408,14 +469,22 @@ class Manager:
     # ------------------------------------------------------------------------------------------ nodes that come and go
 
     def demand(self) -> tuple[Demand, dict[str, Resources]] | None:
-        """What waits for room, and the nodes that there are; None where it is not known, or not this server's to decide."""
+        """Return the gangs that wait for room and the capacity of each known node.
+
+        Returns:
+            None if the jobs are not loaded, this server does not lead, or the engine did not answer.
+        """
         with self._lock:
             if not self._is_loaded or not self.leads or self.problem:
                 return None
             return demand.of(self._scheduler, self._clock()), dict(self._there)
 
     def scaled(self, view: ScalingView) -> frozenset[str]:
-        """What has been decided about nodes: from now on nothing is placed on those that are to go; which are in use."""
+        """Apply the autoscaler's view: close the nodes that it removes, and return those of them that are in use.
+
+        Args:
+            view: Closed nodes, nodes that can be added, and reasons for which jobs wait.
+        """
         with self._lock:
             self._scaling = view
             for name in view.closed:
@@ -423,49 +492,51 @@ class Manager:
             return frozenset(filter(self._scheduler.nodes.in_use, view.closed))
 
     def resign(self) -> None:
-        """Let another server lead at once."""
+        """Release the leader's lease, so that another server can lead at once."""
         with contextlib.suppress(StoreError):
             if self.leader is not None and self.leads:
                 self._store.resign(self.leader)
 
     def standing(self) -> str:
-        """Whether jobs are run here, in words."""
+        """Return the text that states whether this server runs jobs, or why it does not."""
         if self._is_loaded and not self.problem:
             return "jobs are run here"
         return f"jobs wait: {self.problem}" if self._is_loaded else self._not_here()
 
     def _not_here(self) -> str:
+        """Return the text that names the leading server, or the reason for which no jobs are loaded."""
         if self.leader is not None and not self.leads:
             return f"another server runs the jobs of this database: ask {self.leader.address}"
         return "the cluster has not answered yet" + (f": {self.problem}" if self.problem else "; ask again in a moment")
 
     def capacity(self) -> tuple[Resources, Resources]:
-        """Of all nodes; and what of it is not promised to anybody."""
+        """Return the capacity of all open nodes, and the part of it that is not promised to any job."""
         with self._lock:
             return self._scheduler.nodes.capacity(), self._scheduler.nodes.free()
 
-    def nodes(self) -> list[NodeStanding]:
-        """What is where; nothing where another server leads."""
+    def nodes(self) -> list[NodeStatus]:
+        """Return the status of each node, with its jobs; without nodes if another server leads."""
         with self._lock:
-            return standing.nodes(self._scheduler)
+            return cluster_status.nodes(self._scheduler)
 
-    def queues(self) -> list[QueueStanding]:
-        """Who has how much of its share."""
+    def queues(self) -> list[QueueStatus]:
+        """Return the status of each queue: its resources and its numbers of running and waiting jobs."""
         with self._lock:
-            return standing.queues(self._scheduler)
+            return cluster_status.queues(self._scheduler)
 
 
 def _has_shrunk(before: JobRecord, after: JobRecord) -> bool:
-    """Whether a job has now given back what it was to."""
+    """Return True if a running job has released all slots that it had to release."""
     goes_on = after.holds_slots and after.ending == Ending.NONE
     return goes_on and bool(before.shrinking_since_s) and not after.shrinking_since_s
 
 
 def _is_news(before: JobRecord, after: JobRecord) -> bool:
-    """Whether the store has to know: not of what a launch is only watched by."""
+    """Return True if a record has changes that must be stored; fields for observation only are ignored."""
     plain = replace(after, launches=tuple(_plain(launch) for launch in after.launches))
     return plain != replace(before, launches=tuple(_plain(launch) for launch in before.launches))
 
 
 def _plain(launch: TaskLaunch) -> TaskLaunch:
+    """Return a launch without the fields that only serve observation."""
     return replace(launch, unseen_since_s=None, containers=0, answer=None)

@@ -1,4 +1,4 @@
-"""A job file as the scheduler's request, and as the rules by which the job lives."""
+"""Conversion of job files to scheduler requests and lifecycle rules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from hopsml.service.scheduler.policy import GangRequest
 from hopsml.service.scheduler.resources import GangShape, Placement, Resources, SlotGroup
 from hopsml.service.spec import JobSpec
 
-DRIVER = "driver of "  # the part of a gang for the driver of a task
+DRIVER = "driver of "  # prefix of the name of the gang's part for a task's driver
 
 
 def request(job_id: str, user: str, queue: str, priority: int, spec: JobSpec, engine: Engine) -> GangRequest:
-    """What the job asks the scheduler for: of each task its driver and its workers, whole or not at all.
+    """Return a job's request to the scheduler: a gang of each task's driver and workers.
 
-    Queue and priority are those of now, which may not be the job file's any more.
+    Args:
+        job_id: ID of the job.
+        user: Owner of the job.
+        queue: Current queue, which may differ from the job file's.
+        priority: Current priority, which may differ from the job file's.
+        spec: The job file.
+        engine: Engine whose slot sizes apply.
     """
     expected_s = float(spec.time_limit_s) if spec.time_limit_s is not None else math.inf
     shape = gang(spec, engine)
@@ -26,22 +32,27 @@ def request(job_id: str, user: str, queue: str, priority: int, spec: JobSpec, en
 
 
 def gang(spec: JobSpec, engine: Engine) -> GangShape:
-    """Parts in the order of the tasks: a driver, then its workers."""
+    """Return the gang of a job: in the order of the tasks, each task's driver and then its workers."""
     return GangShape(tuple(part for name in spec.tasks for part in _parts(name, spec, engine)))
 
 
 def is_elastic(name: str, spec: JobSpec) -> bool:
-    """Whether a task may run with fewer workers than its most; all runs of a script together have to do with them."""
+    """Return True if a task may run with fewer workers than its maximum.
+
+    For a script, the limits apply to all of its runs together.
+    """
     task = spec.tasks[name]
     return task.min is not None and task.fewest < task.most
 
 
 def _fewest(name: str, spec: JobSpec) -> int:
+    """Return the number of workers below which a task does not start."""
     task = spec.tasks[name]
     return task.fewest if is_elastic(name, spec) else task.most
 
 
 def _parts(name: str, spec: JobSpec, engine: Engine) -> tuple[SlotGroup, SlotGroup]:
+    """Return the gang's parts for a task's driver and for its workers."""
     task = spec.tasks[name]
     one = task.resources
     each = engine.worker(Resources(one.gpus, one.cores, one.memory_mib))
@@ -50,7 +61,7 @@ def _parts(name: str, spec: JobSpec, engine: Engine) -> tuple[SlotGroup, SlotGro
 
 
 def rules(spec: JobSpec) -> JobRecord:
-    """A record without a history: which tasks there are and what limits hold."""
+    """Return a job record without history, with the tasks and limits of a job file."""
     tasks = tuple(
         TaskRule(name, task.restart == "relaunch", containers=1 + _fewest(name, spec))
         for name, task in spec.tasks.items()
@@ -61,7 +72,7 @@ def rules(spec: JobSpec) -> JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskSize:
-    """Slots of a task: those that it has, those that it is to have, the fewest and the most."""
+    """Numbers of slots of a task: current, target, minimum and maximum."""
 
     task: str
     slots: int
@@ -71,7 +82,13 @@ class TaskSize:
 
 
 def sizes(spec: JobSpec, used: Placement, target: Placement = ()) -> list[TaskSize]:
-    """Of each task, in order; 0 slots where it has no place. ``target``: as in the job's row."""
+    """Return the numbers of slots of each task, in order; 0 slots for a task that is not placed.
+
+    Args:
+        spec: The job file.
+        used: Placement that the job uses.
+        target: Placement to which the job shrinks, as in its row; empty if it does not shrink.
+    """
     had, wanted = _counts(used), _counts(target or used)
     return [
         TaskSize(name, had.get(index, 0), wanted.get(index, 0), _fewest(name, spec), task.most)
@@ -80,7 +97,11 @@ def sizes(spec: JobSpec, used: Placement, target: Placement = ()) -> list[TaskSi
 
 
 def slots(spec: JobSpec, placement: Placement) -> tuple[int, ...]:
-    """Of each task how many its driver is told that it may have, as in the job's record: 0 for one that does not change."""
+    """Return the slots that each task's driver is granted, as in the job's record.
+
+    Returns:
+        0 for a task that is not elastic; empty if no task is elastic.
+    """
     if not any(is_elastic(name, spec) for name in spec.tasks):
         return ()
     counts = _counts(placement)
@@ -88,12 +109,19 @@ def slots(spec: JobSpec, placement: Placement) -> tuple[int, ...]:
 
 
 def _counts(placement: Placement) -> dict[int, int]:
-    """Index of a task -> its workers' slots; its driver's part goes before."""
+    """Return task index -> number of its workers' slots; the driver's part precedes each workers' part."""
     return {index: sum(nodes.values()) for index, nodes in enumerate(placement[1::2])}
 
 
 def change_text(spec: JobSpec, before: tuple[int, ...], after: tuple[int, ...], in_favour_of: str) -> str:
-    """Why a job gets more or fewer slots, in words."""
+    """Return the text that explains why a job gets more or fewer slots.
+
+    Args:
+        spec: The job file.
+        before: Slots of each task before the change.
+        after: Slots of each task after the change.
+        in_favour_of: ID of the job that gets the slots; "" if the job grows.
+    """
     changed = [(name, old, new) for name, old, new in zip(spec.tasks, before, after, strict=True) if old != new]
     if in_favour_of:
         said = ", ".join(f"{name} is to give {old - new} of {old} slots back" for name, old, new in changed)
@@ -103,5 +131,5 @@ def change_text(spec: JobSpec, before: tuple[int, ...], after: tuple[int, ...], 
 
 
 def placement_of(stored: Sequence[dict[str, int]] | None) -> Placement:
-    """A placement as it was stored; empty for none."""
+    """Return a stored placement as the scheduler's type; empty if none is stored."""
     return tuple(dict(nodes) for nodes in stored or ())

@@ -1,4 +1,4 @@
-"""Where nodes come from: one provider a file. ``base.py`` has what is asked of one."""
+"""Providers of nodes, one per module; ``base.py`` defines their interface."""
 
 from hopsml.service.providers.base import GivenNode, NodeProvider
 

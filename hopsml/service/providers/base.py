@@ -1,4 +1,4 @@
-"""What the service asks of whoever gives nodes."""
+"""Interface between the job service and providers of nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class GivenNode:
-    """A machine that is paid for. ``hosts``: names and addresses by which the cluster may call it; none are known at first.
+    """A machine of a provider, which incurs cost.
 
-    ``launched_s``: seconds since 1970. ``is_draining``: ``drain`` was called, perhaps by an earlier life of the service.
+    Attributes:
+        id: Id of the node.
+        group: Name of the node group.
+        hosts: Names and addresses that the cluster may use for it; empty at first.
+        launched_s: Time of its launch, in seconds since 1970.
+        is_draining: True if ``drain`` was called, perhaps before a restart of the service.
+        is_ending: True if it is being terminated.
+        is_warned: True if the provider has announced its removal.
     """
 
     id: str
@@ -20,26 +27,36 @@ class GivenNode:
     launched_s: float
     is_draining: bool = False
     is_ending: bool = False
-    is_warned: bool = False  # it will be taken away
+    is_warned: bool = False
 
 
 class NodeProvider(Protocol):
-    """Each call may block for a minute, and raises ProviderError. What the service has to know later, ``list`` says."""
+    """Interface of a provider of nodes.
+
+    Each call may block for a minute, and may raise ProviderError. The state that the service needs after a restart must
+    be part of the result of ``list``.
+    """
 
     def list(self) -> Sequence[GivenNode]:
-        """All nodes of the groups, those that were launched by an earlier call among them, until they are gone."""
+        """Return all nodes of the groups that have not ended, including those that are being launched."""
 
     def launch(self, group: str, count: int, jobs: Sequence[str]) -> None:
-        """Add nodes; ``list`` has them, or what stands for them, when this returns. ``jobs``: for whom."""
+        """Add nodes to a group; when this returns, ``list`` includes them, or placeholders for them.
+
+        Args:
+            group: Name of the group.
+            count: Number of nodes.
+            jobs: Ids of the jobs that need them; empty if the group has fewer nodes than its minimum.
+        """
 
     def drain(self, node: GivenNode) -> None:
-        """A node is to take no more work; ``list`` says so from now on."""
+        """Mark a node that takes no more work; ``list`` reports the mark from now on."""
 
     def recall(self, node: GivenNode) -> None:
-        """Undo ``drain``."""
+        """Remove the mark that ``drain`` has set."""
 
     def terminate(self, node: GivenNode) -> None:
-        """End a node, or the wait for one that has not come."""
+        """Terminate a node, or cancel the launch of one that does not exist yet."""
 
     def close(self) -> None:
-        """Break off a call that is under way in another thread, where that can be done."""
+        """Abort a call in progress in another thread, if possible."""

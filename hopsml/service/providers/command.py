@@ -1,6 +1,6 @@
-"""Nodes by an executable of the site's own: called with ``list``, ``launch``, ``drain``, ``recall`` or ``terminate``.
+"""Nodes from an executable of the site, called with ``list``, ``launch``, ``drain``, ``recall`` or ``terminate``.
 
-It reads one object of JSON, and ``list`` prints one:
+It reads one JSON object, and ``list`` prints one:
 
     launch              <- {"group": "gpu", "count": 2, "jobs": ["resnet-17"]}
     drain, recall, terminate  <- {"id": "a1", "group": "gpu", "hosts": ["node7"]}
@@ -23,11 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hopsml.errors import ProviderError
 from hopsml.service.providers.base import GivenNode
 
-SHOWN = 500  # characters of what it said
+SHOWN = 500  # most characters of the executable's output in messages
 
 
 class ListedNode(BaseModel):
-    """``state``: draining from ``drain`` on, ending from ``terminate`` on, until it is not listed any more."""
+    """Node in the output of ``list``.
+
+    Its state is "draining" after ``drain``, "ending" after ``terminate``, until it is not listed.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,7 +43,7 @@ class ListedNode(BaseModel):
 
 
 class ListAnswer(BaseModel):
-    """What ``list`` prints."""
+    """Output of the executable's ``list``."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,7 +51,11 @@ class ListAnswer(BaseModel):
 
 
 class CommandProvider:
-    """``command``: the executable with its first arguments. What runs longer than ``within_s`` is killed, and has failed."""
+    """Provider that calls an executable.
+
+    Calls that run longer than ``within_s`` seconds are killed, and fail. ``command`` is the executable with its first
+    arguments.
+    """
 
     def __init__(self, command: Sequence[str], within_s: float) -> None:
         self._command, self._within_s = tuple(command), within_s
@@ -56,7 +63,7 @@ class CommandProvider:
         self._is_closed = False
 
     def list(self) -> Sequence[GivenNode]:
-        """As it prints them."""
+        """Return the nodes that the executable lists. Raises ProviderError for invalid output."""
         printed = self._call("list", {})
         try:
             listed = ListAnswer.model_validate_json(printed)
@@ -74,28 +81,29 @@ class CommandProvider:
         ]  # fmt: skip
 
     def launch(self, group: str, count: int, jobs: Sequence[str]) -> None:
-        """It may return before they boot; ``list`` has to have them."""
+        """Request nodes from the executable, which may return before they boot but must list them."""
         self._call("launch", {"group": group, "count": count, "jobs": list(jobs)})
 
     def drain(self, node: GivenNode) -> None:
-        """Called as well where nothing has to be done for it."""
+        """Report a node as draining to the executable, which is called even if there is nothing to do."""
         self._call("drain", _named(node))
 
     def recall(self, node: GivenNode) -> None:
-        """Undo ``drain``."""
+        """Report a node as not draining any more to the executable."""
         self._call("recall", _named(node))
 
     def terminate(self, node: GivenNode) -> None:
-        """End it."""
+        """Request the termination of a node."""
         self._call("terminate", _named(node))
 
     def close(self) -> None:
-        """Kill what runs, or is about to."""
+        """Kill the executable that is running, or about to start."""
         self._is_closed = True
         if (process := self._running) is not None:
             _kill(process)
 
     def _call(self, verb: str, told: Mapping[str, object]) -> str:
+        """Run the executable with a JSON object as input; return its output. Raises ProviderError."""
         try:
             process = subprocess.Popen(
                 [*self._command, verb],
@@ -109,7 +117,7 @@ class CommandProvider:
         except OSError as error:
             raise ProviderError(f"{self._command[0]} cannot be run: {error.strerror}; correct `command`") from error
         self._running = process
-        if self._is_closed:  # by another thread, which may have looked before it was there
+        if self._is_closed:  # closed by another thread, perhaps before the process existed
             _kill(process)
         try:
             printed, complained = process.communicate(json.dumps(told), self._within_s)
@@ -134,11 +142,12 @@ class CommandProvider:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """With what it has started; not what it leaves running when it ends by itself."""
+    """Kill a running process with its process group; processes that it leaves after its own end are not killed."""
     with contextlib.suppress(ProcessLookupError):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _named(node: GivenNode) -> dict[str, object]:
+    """Return the JSON object that identifies a node."""
     return {"id": node.id, "group": node.group, "hosts": list(node.hosts)}

@@ -1,7 +1,7 @@
-"""Nodes of EC2: each group is an auto-scaling group, of which only the number of its instances is changed.
+"""Nodes of EC2: each group is an auto-scaling group, whose desired number of instances is changed.
 
-An instance that is asked for and not there yet is a node with the id ``GROUP/wanted-1``, and so on, until it has one of
-its own. What is being drained bears a tag, so that a service that comes back knows of it.
+An instance that is requested but does not exist yet is a node with the id ``GROUP/wanted-1`` etc., until it has an
+instance id. Draining instances have a tag, from which a restarted service reads that state.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hopsml.errors import ProviderError
 from hopsml.service.providers.base import GivenNode
 
 DRAINING = "hopsml-draining"  # tags of an instance
-WARNED = "hopsml-warned"  # set by whoever hears of an interruption otherwise, as EventBridge does
+WARNED = "hopsml-warned"  # set by other services that receive interruption warnings, such as EventBridge
 ENDED = ("Terminated", "Detached", "Detaching", "EnteringStandby", "Standby")
 WANTED = "/wanted-"
 TIMEOUT_S = 20.0
 
 
 class Ec2Provider:
-    """``groups``: name here -> name of the auto-scaling group."""
+    """Provider of EC2 instances; ``groups`` maps group names of the service to names of auto-scaling groups."""
 
     def __init__(self, region: str | None, groups: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
         import boto3
@@ -33,10 +33,10 @@ class Ec2Provider:
         self._scaling = session.client("autoscaling", config=settings)
         self._machines = session.client("ec2", config=settings)
         self._groups, self._clock = dict(groups), clock
-        self._wanted_s: dict[str, float] = {}  # since when instances are waited for
+        self._wanted_s: dict[str, float] = {}  # node id -> time since which the instance has been requested
 
     def list(self) -> Sequence[GivenNode]:
-        """Two questions, and one more where there are spot instances."""
+        """Return all nodes by two requests, or three if there are spot instances."""
         with _refusals("list"):
             found = self._described()
             alive = {
@@ -58,7 +58,7 @@ class Ec2Provider:
         return [*nodes, *wanted]
 
     def launch(self, group: str, count: int, jobs: Sequence[str]) -> None:
-        """Raise how many instances are desired. EC2 is not told for whom."""
+        """Increase the number of desired instances; EC2 does not need the names of the jobs."""
         del jobs
         with _refusals(f"launch {count} of {group}"):
             there = self._described()[group]
@@ -71,18 +71,18 @@ class Ec2Provider:
             self._desire(group, wanted)
 
     def drain(self, node: GivenNode) -> None:
-        """A tag; what boots or does not exist yet has none."""
+        """Set the draining tag of an instance; an instance that does not exist yet has none."""
         if WANTED not in node.id:
             with _refusals(f"drain {node.id}"):
                 self._machines.create_tags(Resources=[node.id], Tags=[{"Key": DRAINING, "Value": "true"}])
 
     def recall(self, node: GivenNode) -> None:
-        """Take the tag off."""
+        """Remove the draining tag of an instance."""
         with _refusals(f"recall {node.id}"):
             self._machines.delete_tags(Resources=[node.id], Tags=[{"Key": DRAINING}])
 
     def terminate(self, node: GivenNode) -> None:
-        """This one and no other: the number that is desired falls with it."""
+        """Terminate exactly this instance; the number of desired instances decreases with it."""
         with _refusals(f"terminate {node.id}"):
             if WANTED in node.id:
                 there = self._described()[node.group]
@@ -93,15 +93,16 @@ class Ec2Provider:
                 )
 
     def close(self) -> None:
-        """Its calls end soon by themselves."""
+        """Return at once, as calls in progress end soon by their timeouts."""
 
     def _desire(self, group: str, count: int) -> None:
+        """Set the number of desired instances of a group."""
         self._scaling.set_desired_capacity(
             AutoScalingGroupName=self._groups[group], DesiredCapacity=count, HonorCooldown=False
         )
 
     def _described(self) -> dict[str, Any]:
-        """Name here -> the auto-scaling group."""
+        """Return the description of each auto-scaling group, by the service's group name. Raises ProviderError."""
         pages = self._scaling.get_paginator("describe_auto_scaling_groups")
         listed = pages.paginate(AutoScalingGroupNames=sorted(set(self._groups.values())))
         found = {group["AutoScalingGroupName"]: group for page in listed for group in page["AutoScalingGroups"]}
@@ -110,10 +111,12 @@ class Ec2Provider:
         return {name: found[theirs] for name, theirs in self._groups.items()}
 
     def _described_machines(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Return the descriptions of instances, by instance id."""
         if not ids:
             return {}
         pages = self._machines.get_paginator("describe_instances")
-        filters = [{"Name": "instance-id", "Values": list(ids)}]  # one that is gone is no error, as it is by its id
+        # an instance that has ended is not an error here, unlike a request by id
+        filters = [{"Name": "instance-id", "Values": list(ids)}]
         return {
             each["InstanceId"]: each
             for page in pages.paginate(Filters=filters)
@@ -122,7 +125,7 @@ class Ec2Provider:
         }
 
     def _marked(self, machines: Any) -> set[str]:
-        """Spot instances that EC2 will take away, by the state of their requests."""
+        """Return the ids of spot instances that EC2 will interrupt, by the state of their requests."""
         requests = [each["SpotInstanceRequestId"] for each in machines if each.get("SpotInstanceRequestId")]
         if not requests:
             return set()
@@ -133,6 +136,7 @@ class Ec2Provider:
         }
 
     def _wanted(self, name: str, group: Mapping[str, Any], nodes: Sequence[GivenNode]) -> Iterator[GivenNode]:
+        """Yield placeholders for instances that are desired and do not exist yet."""
         there = sum(node.group == name and not node.is_ending for node in nodes)
         for number in range(1, group["DesiredCapacity"] - there + 1):
             wanted = f"{name}{WANTED}{number}"
@@ -140,11 +144,12 @@ class Ec2Provider:
 
 
 def is_marked(code: str) -> bool:
-    """Whether the state of a spot request says that its instance has two minutes left."""
+    """Return True if the state of a spot request means that its instance will be interrupted within two minutes."""
     return code.startswith("marked-for-")
 
 
 def _node(group: str, listed: Mapping[str, Any], machine: Any, marked: set[str], now: float) -> GivenNode:
+    """Convert the description of an instance to a node."""
     machine = machine or {}
     tags = {tag["Key"] for tag in machine.get("Tags", [])}
     names = [machine.get(key) for key in ("PrivateDnsName", "PrivateIpAddress", "PublicDnsName", "PublicIpAddress")]
@@ -162,7 +167,7 @@ def _node(group: str, listed: Mapping[str, Any], machine: Any, marked: set[str],
 
 @contextlib.contextmanager
 def _refusals(what: str) -> Iterator[None]:
-    """boto3's errors as one of ours, with its words."""
+    """Convert boto3's errors within this context to ProviderError with their text."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -1,4 +1,4 @@
-"""YARN's own draining: a host in the ResourceManager's exclude file, and the ResourceManager told to read it again."""
+"""Draining by YARN: hosts in the ResourceManager's exclude file, which is read again after each change."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ SHOWN = 500
 
 
 class YarnExclusion:
-    """``file``: yarn.resourcemanager.nodes.exclude-path, where it can be written from here. ``refresh``: a command."""
+    """Hosts that YARN excludes.
+
+    ``file`` is that of yarn.resourcemanager.nodes.exclude-path, which must be writable from here; ``refresh`` is the
+    command that makes the ResourceManager read it.
+    """
 
     def __init__(self, file: Path, refresh: Sequence[str], within_s: float) -> None:
         self._file, self._refresh, self._within_s = file, tuple(refresh), within_s
-        self._is_told = True  # the ResourceManager, of all that is in the file
+        self._is_told = True  # True if the ResourceManager has read the present content of the file
 
     def exclude(self, host: str) -> None:
-        """YARN places nothing more there; what runs there runs on."""
+        """Exclude a host: YARN starts no more containers there, and running ones continue."""
         self._change(lambda hosts: hosts if host in hosts else [*hosts, host])
 
     def admit(self, host: str) -> None:
-        """It may come (back): also once it has ended, as another node may get its name."""
+        """Admit a host again, also after its node has ended, as another node may get its name."""
         self._change(lambda hosts: [each for each in hosts if each != host])
 
     def _change(self, change: Callable[[list[str]], list[str]]) -> None:
+        """Change the list of hosts in the file, and refresh the ResourceManager. Raises ProviderError."""
         try:
             before = self._file.read_text().split() if self._file.exists() else []
             after = change(before)

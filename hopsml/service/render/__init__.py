@@ -1,5 +1,5 @@
-"""What is handed to an engine to run a job: spark-submit's command lines, or manifests of Kubernetes' Spark operator.
+"""Rendering of a job for an engine: spark-submit command lines, or manifests of Kubernetes' Spark operator.
 
-Each task is an application of its own, with a driver (``hopsml.service.driver``) that starts the task's workers: so
-every task has executors of its own size, on nodes of its own label, and can be started anew alone.
+Each task is a separate application with a driver (``hopsml.service.driver``) that starts the task's workers: thus each
+task has executors of its size, on nodes with its label, and can be restarted alone.
 """

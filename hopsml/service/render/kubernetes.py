@@ -1,6 +1,6 @@
-"""A job as manifests of Kubernetes' Spark operator (SparkApplication, v1beta2), one a task, and a ConfigMap with the code.
+"""Manifests of a job for Kubernetes' Spark operator: one SparkApplication (v1beta2) per task, and a ConfigMap.
 
-The image has Spark, Python and hopsml; the job file and the files of functions and scripts come from the ConfigMap.
+The image contains Spark, Python and hopsml; the job file and the files of functions and scripts are in the ConfigMap.
 """
 
 from __future__ import annotations
@@ -18,21 +18,27 @@ from hopsml.service.spec.sizes import DRIVER_MIB
 from hopsml.service.spec.task import Task
 
 VERSION, KIND = "sparkoperator.k8s.io/v1beta2", "SparkApplication"
-FOLDER = "/etc/hopsml"  # of the ConfigMap, in every pod
+FOLDER = "/etc/hopsml"  # mount path of the ConfigMap in every pod
 SECRETS = "/etc/hopsml-secrets"
 JOB_FILE = "job.yaml"
-MOST_CONFIG_BYTES = 1_000_000  # Kubernetes takes 1 MiB, names and all
+MOST_CONFIG_BYTES = 1_000_000  # Kubernetes' limit is 1 MiB, including names
 _LONGEST_NAME = 63
-_SPARK = "4.0.0"  # where no pyspark is installed that says otherwise
+_SPARK = "4.0.0"  # used if pyspark is not installed
 _RETRY_S = 30
 _IMAGE = "spark.kubernetes.container.image"
 
 
 def manifests(job: JobSpec, job_file: Path, profile: Profile | None = None) -> list[dict[str, Any]]:
-    """The ConfigMap, then an application for each task.
+    """Return the ConfigMap, followed by an application for each task.
 
-    ``profile``: one whose master is k8s://, for the image, the namespace and Spark's settings. Raises ArgumentError for code
-    that is not there or has a syntax error, for another kind of profile, and for what an operator cannot do.
+    Args:
+        job: The job.
+        job_file: Its file, relative to which the workspace is found.
+        profile: Profile with a k8s:// master, for the image, the namespace and Spark's settings; None for none.
+
+    Raises:
+        ArgumentError: Code is missing or has a syntax error, the profile is of another kind, or the operator lacks a
+            feature.
     """
     if profile is not None and not profile.master.startswith("k8s://"):
         raise ArgumentError(
@@ -48,6 +54,7 @@ def manifests(job: JobSpec, job_file: Path, profile: Profile | None = None) -> l
 
 
 def _check_name(name: str) -> None:
+    """Raise ArgumentError if an application's name is too long for Kubernetes."""
     if len(name) > _LONGEST_NAME:
         raise ArgumentError(
             f"{name}: an application's name has at most {_LONGEST_NAME} characters on Kubernetes, and this has {len(name)}: "
@@ -56,12 +63,13 @@ def _check_name(name: str) -> None:
 
 
 def _metadata(job: JobSpec, name: str, spark: dict[str, str], **labels: str) -> dict[str, Any]:
+    """Return the metadata of a manifest, with the job's labels and the namespace."""
     found: dict[str, Any] = {"name": name, "labels": {**job.labels, "hopsml-job": job.name, **labels}}
     return found | ({"namespace": spark[key]} if (key := "spark.kubernetes.namespace") in spark else {})
 
 
 def _config_map(job: JobSpec, job_file: Path, code: Path, spark: dict[str, str]) -> dict[str, Any]:
-    """Job file, driver and the tasks' own files, by their names alone, as a ConfigMap has no folders."""
+    """Return the ConfigMap of job file, driver and the tasks' files, by file name, as a ConfigMap has no folders."""
     sources = {JOB_FILE: job_file, SCRIPT.name: SCRIPT}
     for task in job.tasks.values():
         for path in workspace.files(task, code):
@@ -79,10 +87,12 @@ def _config_map(job: JobSpec, job_file: Path, code: Path, spark: dict[str, str])
 
 
 def _config_name(job: JobSpec) -> str:
+    """Return the name of the job's ConfigMap."""
     return f"{job.name[:58]}-code".replace("--", "-")
 
 
 def _application(job: JobSpec, name: str, task: Task, spark: dict[str, str]) -> dict[str, Any]:
+    """Return the manifest of one task."""
     image = _image(name, task, spark)
     labels = {"hopsml-task": name, "hopsml-queue": job.queue}
     spec: dict[str, Any] = {
@@ -106,7 +116,11 @@ def _application(job: JobSpec, name: str, task: Task, spark: dict[str, str]) -> 
 
 
 def _image(name: str, task: Task, spark: dict[str, str]) -> str:
-    """The task's image, else the profile's. Raises ArgumentError where there is none, or packages come in another way."""
+    """Return the image of the task, or else of the profile.
+
+    Raises:
+        ArgumentError: There is no image, or packages are requested in another way.
+    """
     environment = task.environment
     if environment is not None and environment.image is None:
         raise ArgumentError(f"task {name!r}: on Kubernetes packages come in an image: name one as environment.image")
@@ -119,6 +133,7 @@ def _image(name: str, task: Task, spark: dict[str, str]) -> str:
 
 
 def _executor(job: JobSpec, name: str, task: Task, labels: dict[str, str]) -> dict[str, Any]:
+    """Return the executors of a task."""
     one = task.resources
     heap, rest = memory.split_mib(name, one.memory_mib)
     gpu = {"gpu": {"name": "nvidia.com/gpu", "quantity": one.gpus}} if one.gpus else {}
@@ -128,7 +143,7 @@ def _executor(job: JobSpec, name: str, task: Task, labels: dict[str, str]) -> di
 
 
 def _pod(job: JobSpec, task: Task, labels: dict[str, str]) -> dict[str, Any]:
-    """What driver and executors have in common."""
+    """Return the fields that driver and executors have in common."""
     variables = {"PYTHONPATH": FOLDER, **({"HOPSML_DATASET": job.dataset} if job.dataset else {}), **task.env}
     secrets = [{"name": name, "path": f"{SECRETS}/{name}", "secretType": "Generic"} for name in job.secrets]
     return {
@@ -140,6 +155,7 @@ def _pod(job: JobSpec, task: Task, labels: dict[str, str]) -> dict[str, Any]:
 
 
 def _restart(job: JobSpec) -> dict[str, Any]:
+    """Return the restart policy that the job's retries require."""
     if not job.retries:
         return {"type": "Never"}
     return {
@@ -152,7 +168,7 @@ def _restart(job: JobSpec) -> dict[str, Any]:
 
 
 def _settings(task: Task, spark: dict[str, str]) -> dict[str, str]:
-    """Spark's settings that no field of the manifest has; a worker for each executor."""
+    """Return Spark's settings that are not fields of the manifest, with one worker per executor."""
     ours = ("spark.executor.cores", "spark.executor.memory", "spark.executor.resource.gpu.", _IMAGE)
     kept = {key: value for key, value in spark.items() if not key.startswith((*ours, "spark.dynamicAllocation."))}
     gpus = {}
@@ -165,6 +181,7 @@ def _settings(task: Task, spark: dict[str, str]) -> dict[str, str]:
 
 
 def _spark_version() -> str:
+    """Return the version of Spark that is installed."""
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:

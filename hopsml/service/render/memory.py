@@ -1,4 +1,4 @@
-"""A worker's memory as Spark asks for it: a heap for the JVM, and the rest beside it, for Python."""
+"""Division of a worker's memory for Spark: a heap for the JVM, and overhead for Python."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ HEAP_MIB = 1024  # an executor's JVM holds an agent and little else
 
 
 def split_mib(task: str, whole_mib: int) -> tuple[int, int]:
-    """Heap and overhead of an executor, MiB; together the container is exactly as large as asked for.
+    """Return heap and overhead of an executor in MiB, whose sum is exactly the requested container.
 
-    Raises ArgumentError where that is too little for Spark.
+    Args:
+        task: Name of the task, for the message.
+        whole_mib: Memory of the container, in MiB.
+
+    Raises:
+        ArgumentError: The memory is too small for Spark.
     """
     heap = min(HEAP_MIB, whole_mib // 2)
     if heap < LEAST_HEAP_MIB:
@@ -25,7 +30,11 @@ def split_mib(task: str, whole_mib: int) -> tuple[int, int]:
 
 
 def mib(text: str) -> int:
-    """What Spark reads as memory, in MiB: ``512m``, ``1g``, ``2048`` (MiB, where there is no unit). Raises ArgumentError."""
+    """Parse a size of memory as Spark does, in MiB: ``512m``, ``1g``, ``2048`` (MiB without a unit).
+
+    Raises:
+        ArgumentError: The text is not a size.
+    """
     found = re.fullmatch(r"([0-9]+)([kmgt]?)b?", text.strip().lower())
     if found is None:
         raise ArgumentError(f"{text!r} is no size of memory: write 512m or 2g")

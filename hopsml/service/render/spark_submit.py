@@ -1,4 +1,7 @@
-"""A job as spark-submit's command lines, one a task: built as ``hopsml submit`` builds its own, for any profile."""
+"""Command lines of spark-submit for a job, one per task, for any profile.
+
+They are built by the same code as those of ``hopsml submit``.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,20 @@ def plans(
     variables: Mapping[str, str] | None = None,
     workers: Mapping[str, int] | None = None,
 ) -> dict[str, SubmissionPlan]:
-    """Of each task what ``hopsml.submission.start`` and ``run`` carry out; nothing is packed or started.
+    """Return the submission plan of each task; nothing is packed or started yet.
+
+    ``hopsml.submission.start`` and ``run`` carry a plan out.
 
     Args:
-        job: of ``job_file``, which travels to the driver.
-        profile: where it runs.
-        tag: by which YARN finds all applications of the job; several are separated by commas.
-        variables: of drivers that run in a container of YARN.
-        workers: by task how many it gets, for those that get fewer than their most.
+        job: Content of ``job_file``.
+        job_file: File that is shipped to the driver.
+        profile: Profile that the job runs under.
+        tag: Tag by which YARN finds all applications of the job; several tags are separated by commas.
+        variables: Environment variables of drivers that run in a container of YARN.
+        workers: Numbers of workers by task, for tasks that get fewer than their maximum.
 
-    Raises ArgumentError for code that is not there or has a syntax error, and for what the profile cannot give.
+    Raises:
+        ArgumentError: Code is missing or has a syntax error, or the profile lacks a requested feature.
     """
     code = workspace.folder(job, job_file)
     return {
@@ -53,6 +60,7 @@ def _plan(
     variables: Mapping[str, str],
     workers: int,
 ) -> SubmissionPlan:
+    """Return the submission plan of one task."""
     task = job.tasks[name]
     workspace.check(name, task, code)
     conf = dict(settings(job, name, task, job_file, code, profile, tag)) if profile.uses_spark else {}
@@ -79,7 +87,7 @@ def _plan(
 
 
 def _sized(profile: Profile, task: Task, workers: int) -> Profile:
-    """The profile itself; where its master says how large executors are (local-cluster), one of the task's size."""
+    """Return the profile, with the task's size in its master if that specifies the executors (local-cluster)."""
     if not profile.master.startswith("local-cluster["):
         return profile
     one = task.resources
@@ -89,14 +97,24 @@ def _sized(profile: Profile, task: Task, workers: int) -> Profile:
 def settings(
     job: JobSpec, name: str, task: Task, job_file: Path, code: Path, profile: Profile, tag: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Spark's settings for a task: an executor for each worker, of its size; the queue; the files that travel.
+    """Yield Spark's settings for a task: one executor per worker, the queue, and the shipped files.
 
-    Raises ArgumentError for what the profile's cluster cannot give.
+    Args:
+        job: The job.
+        name: Name of the task.
+        task: The task.
+        job_file: The job file.
+        code: Folder of the job's code.
+        profile: Profile that the job runs under.
+        tag: Tag of the applications; None for none.
+
+    Raises:
+        ArgumentError: The profile's cluster lacks a requested feature.
     """
     one, yarn = task.resources, profile.master.startswith("yarn")
     yield "spark.app.name", f"{job.name}-{name}"
     yield "spark.executor.cores", str(one.cores)
-    yield "spark.task.cpus", str(one.cores)  # a slot, and so a worker, for each executor
+    yield "spark.task.cpus", str(one.cores)  # one slot, and therefore one worker, per executor
     heap, rest = memory.split_mib(name, one.memory_mib)
     yield "spark.executor.memory", f"{heap}m"
     yield "spark.executor.memoryOverhead", f"{rest}m"
@@ -107,7 +125,7 @@ def settings(
     if yarn:
         yield from _of_yarn(job, task)
         if tag is not None:
-            yield "spark.yarn.maxAppAttempts", "1"  # whoever finds it by its tag tries it again
+            yield "spark.yarn.maxAppAttempts", "1"  # the service that finds it by its tag retries it
     elif one.node_label is not None:
         raise ArgumentError(
             f"task {name!r}: node_label {one.node_label}: profile '{profile.name}' (master {profile.master}) has no labels; "
@@ -117,6 +135,7 @@ def settings(
 
 
 def _of_yarn(job: JobSpec, task: Task) -> Iterator[tuple[str, str]]:
+    """Yield the settings of YARN: queue, priority, node label and container image."""
     yield "spark.yarn.queue", job.queue
     yield "spark.yarn.priority", str(job.priority)
     if task.resources.node_label is not None:
@@ -128,7 +147,7 @@ def _of_yarn(job: JobSpec, task: Task) -> Iterator[tuple[str, str]]:
 
 
 def _files(task: Task, job_file: Path, code: Path, profile: Profile) -> Iterator[tuple[str, str]]:
-    """The job file and the task's own file, for a driver that is not on this machine, and for its executors."""
+    """Yield the settings that ship the job file and the task's file to a remote driver and to executors."""
     sources = [str(path) for path in workspace.files(task, code)]
     for path in (str(job_file), *sources):
         if "," in path or "#" in path:
@@ -141,4 +160,5 @@ def _files(task: Task, job_file: Path, code: Path, profile: Profile) -> Iterator
 
 
 def _has_images(profile: Profile) -> bool:
+    """Return True if a profile's cluster can start containers of images."""
     return profile.master.startswith(("yarn", "k8s://"))

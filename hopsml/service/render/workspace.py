@@ -1,4 +1,4 @@
-"""Where a job's code lies on this machine: the folder of ``workspace``, seen from the job file's."""
+"""Folder of a job's code on this machine, which ``workspace`` names relative to the job file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from hopsml.submission import script as scripts
 
 
 def folder(job: JobSpec, job_file: Path) -> Path:
-    """The workspace. Raises ArgumentError for a zip or a git URL, which is to be unpacked first, and where none is there."""
+    """Return the folder of a job's workspace.
+
+    Raises:
+        ArgumentError: The folder does not exist, or the workspace is a zip or git URL, which must be unpacked first.
+    """
     found = job_file.parent / job.workspace
     if "://" in job.workspace or job.workspace.startswith("git@") or found.suffix == ".zip":
         raise ArgumentError(
@@ -25,12 +29,12 @@ def folder(job: JobSpec, job_file: Path) -> Path:
 
 
 def files(task: Task, workspace: Path) -> list[Path]:
-    """The task's own files; of a command those that are there."""
+    """Return the files that a task names; of a command, those that exist."""
     return [workspace / named for named in task.files() if task.command is None or (workspace / named).is_file()]
 
 
 def check(name: str, task: Task, workspace: Path) -> None:
-    """Raise ArgumentError where a task's file is not there, is no Python, or has no such function."""
+    """Raise ArgumentError if a task's file is missing, is not valid Python, or lacks the task's function."""
     if task.command is not None:
         return
     (path,) = files(task, workspace)

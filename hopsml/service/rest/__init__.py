@@ -1,1 +1,1 @@
-"""Addresses at which a page asks ``browse``, and the server that answers at them."""
+"""HTTP server of the job service and of ``hopsml ui``: routes, middleware, and event streams."""

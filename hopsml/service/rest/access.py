@@ -1,6 +1,6 @@
-"""Who may look: whoever knows the token, which the address that is printed bears; a cookie then keeps it.
+"""Authentication of HTTP requests by a token, which the printed URL contains and a cookie then stores.
 
-Every answer forbids the browser what the page does not need: scripts and styles from elsewhere or within the page, frames.
+Security headers of every response forbid what the page does not need: foreign or inline scripts and styles, and frames.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ _CROWDED_HEADERS = [(b"content-type", b"application/json"), (b"connection", b"cl
 
 
 def _is_of_another_page(method: str, headers: Headers) -> bool:
-    """Whether a browser says that a page of another origin changes something; another port of this host is one, too.
+    """Return True if a browser reports that a page of another origin changes something.
 
-    What sends a token of its own is no page: browsers add cookies by themselves, and no header Authorization with a Bearer.
+    Another port of this host is another origin, too. Requests with a bearer token are accepted, as browsers add cookies
+    by themselves, but never a header Authorization with a bearer token.
     """
     if method in ("GET", "HEAD", "OPTIONS") or _bearer(headers) is not None:
         return False
@@ -72,50 +73,59 @@ def _is_of_another_page(method: str, headers: Headers) -> bool:
 
 
 def _bearer(headers: Headers) -> str | None:
-    """The token of the header Authorization; None where it has none, but nothing or another scheme, such as Basic."""
+    """Return the bearer token of the header Authorization.
+
+    None without a header, or with another scheme, such as Basic.
+    """
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token if scheme.lower() == "bearer" else None
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
+    """Return a new random token that cannot be guessed."""
     return secrets.token_urlsafe(24)
 
 
-# Whose token it is: anything that is true; what it is stands in ``request.state.caller``. None for nobody's.
+# Returns the owner of a token, as any true value, which is stored in ``request.state.caller``; None for an invalid
+# token.
 Identify = Callable[[str], object | None]
 
-# Whether the token of a request that goes on for long is still valid, and its owner's role the same:
+# Returns True while the token of a long request is valid and its owner has the same role; stored in
 # ``request.state.is_still_known``.
 IsStillKnown = Callable[[], Awaitable[bool]]
 
-# Answers a request of somebody unknown, and says whether it has.
+# Answers a request without a valid token, and returns whether it has.
 Refuse = Callable[["Scope", "Send"], Awaitable[bool]]
 
-# Answers where people sign in and out, given the token that a request bears, and says whether it has.
+# Answers requests of sign-in and sign-out, given the token of the request, and returns whether it has.
 Door = Callable[["Scope", "Send", str], Awaitable[bool]]
 
 
 def one_token(token: str) -> Identify:
-    """Where there is one token, whoever has it may look."""
+    """Return a function that accepts a single token, for a server without users."""
     return lambda given: True if hmac.compare_digest(given.encode(), token.encode()) else None
 
 
 class Guarded:
-    """An application behind tokens, with the headers that each of its answers bears."""
+    """Middleware that authenticates requests by token, and adds security headers to all responses."""
 
     def __init__(
         self, app: ASGIApp, identify: Identify, name: str, refuse: Refuse | None = None, door: Door | None = None
     ) -> None:
-        """``name``: of this server, for its cookie.
+        """Initialize the middleware.
 
-        ``refuse``: answers who has no token that is valid, and comes too often, or is to be told where to sign in.
+        Args:
+            app: The application behind it.
+            identify: Returns the owner of a token.
+            name: Name of this server, for its cookie.
+            refuse: Answers requests without a valid token that are too frequent, or that must be directed to sign-in.
+            door: Answers requests of sign-in and sign-out.
         """
         self._app, self._identify, self._refuse, self._door = app, identify, refuse, door
         self._cookie, self._refusal = cookies.session(name), _REFUSED if door is None else _UNSIGNED
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one ASGI request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -129,20 +139,23 @@ class Guarded:
 
         try:
             await self._let_in(scope, receive, sending)
-        except StoreError as error:  # whose token it is cannot be said now; what comes from within is answered there
+        # the token's owner cannot be looked up now; errors of the application itself are answered there
+        except StoreError as error:
             await answer_of(error)(scope, receive, sending)
 
     async def _let_in(self, scope: Scope, receive: Receive, sending: Send) -> None:
+        """Authenticate a request by the token of its URL, header or cookie, and answer it."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         asked = next((value for name, value in query if name == QUERY), None)
         headers = Headers(scope=scope)
         if asked is not None and scope["method"] == "GET" and (found := await self._caller(asked)) is not None:
-            if headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # a link there: no cookie comes with it
+            # the browser sends no cookie with a link from another site
+            if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
                 await self._come_again(scope, sending)
                 return
             kept = await self._session(scope)
             if await self._caller(kept) not in (None, found):
-                asked = kept  # another user's link must not make this browser act as that user
+                asked = kept  # a link with another user's token must not make this browser act as that user
             await self._welcome(scope, asked, [pair for pair in query if pair[0] != QUERY], sending)
         elif _is_of_another_page(scope["method"], headers):
             await _answer(sending, 403, [(b"content-type", b"application/json")], _ELSEWHERE)
@@ -150,12 +163,13 @@ class Guarded:
             await self._answer_to(await self._given(scope), scope, receive, sending)
 
     async def _answer_to(self, token: str, scope: Scope, receive: Receive, sending: Send) -> None:
-        """Answer a request that bears this token, or none."""
+        """Answer a request with this token, which is empty if the request has none."""
         if self._door is not None and await self._door(scope, sending, token):
             pass
         elif (caller := await self._caller(token)) is not None:
             if not recognise(scope, getattr(caller, "user", "")):
-                scope.setdefault("state", {})["is_repeated"] = True  # no change of a crowd belongs into the audit log
+                # refusals of many connections are not recorded in the audit log
+                scope.setdefault("state", {})["is_repeated"] = True
                 await _answer(sending, 429, _CROWDED_HEADERS, _CROWDED)
                 return
             scope.setdefault("state", {}).update(caller=caller, is_still_known=self._is_still(token, caller))
@@ -164,16 +178,19 @@ class Guarded:
             await _answer(sending, 401, [(b"content-type", b"application/json")], self._refusal)
 
     async def _caller(self, token: str) -> object | None:
+        """Return the owner of a token; None if it is empty or invalid."""
         return await AUTHENTICATION.run(self._identify, token) if token else None
 
     def _is_still(self, token: str, caller: object) -> IsStillKnown:
+        """Return a function that checks again whether a token is valid for the same caller."""
+
         async def is_still_known() -> bool:
             return await self._caller(token) == caller
 
         return is_still_known
 
     async def _come_again(self, scope: Scope, send: Send) -> None:
-        """Have the browser ask once more, from a page of this server: then it sends the cookie that it may have."""
+        """Send a page that makes the browser repeat the request from this server, with its cookie if it has one."""
         target = html.escape(
             "./" + quote(scope["path"].rpartition("/")[2]) + "?" + scope["query_string"].decode("latin-1")
         )
@@ -182,14 +199,17 @@ class Guarded:
         await _answer(send, 200, headers, page.encode())
 
     async def _welcome(self, scope: Scope, token: str, rest: list[tuple[str, str]], send: Send) -> None:
-        """Keep the token in a cookie, and out of the address, where it could be read over a shoulder."""
+        """Store the token in a cookie, and redirect to an address without it.
+
+        Addresses are visible on the screen.
+        """
         target = "./" + quote(scope["path"].rpartition("/")[2]) + ("?" + urlencode(rest) if rest else "")
         kept = cookies.header(self._cookie, token, scope)
         headers = [(b"location", target.encode()), kept, (b"cache-control", b"no-store")]
         await _answer(send, 303, headers, b"")
 
     async def _session(self, scope: Scope) -> str:
-        """The token of the cookie: of several the valid one; "" where they are of different users."""
+        """Return the token of the session's cookie: of several the valid one; "" if they belong to different users."""
         found = cookies.values(Headers(scope=scope), self._cookie, scope)
         if len(found) <= 1:
             return "".join(found)
@@ -197,11 +217,13 @@ class Guarded:
         return next(iter(callers), "") if len(set(callers.values())) == 1 else ""
 
     async def _given(self, scope: Scope) -> str:
+        """Return the token of a request, from its header or its cookie; "" if it has none."""
         bearer = _bearer(Headers(scope=scope))
         return bearer if bearer is not None else await self._session(scope)
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send a complete response."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})

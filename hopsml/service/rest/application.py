@@ -1,4 +1,4 @@
-"""The application of ``hopsml ui``: all addresses, behind the token."""
+"""ASGI application of ``hopsml ui``: all routes, behind one token."""
 
 from __future__ import annotations
 
@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 
 
 def application(project: Project, token: str, broadcaster: Broadcaster | None = None) -> ASGIApp:
-    """What answers for a project. ``broadcaster``: who tells what changed, where it is not to be made here."""
+    """Return the application that displays the runs of a project.
+
+    Args:
+        project: The project.
+        token: The token that requests must have.
+        broadcaster: Event stream of the project's changes; None to create one.
+    """
     told = broadcaster or Broadcaster(ProjectFeed(Changes(project)))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await run_in_threadpool(project.runs.refresh, run_routes.STALE_S)  # whoever serves it may have just read it
+        # not read again if the process that serves it has just read it
+        await run_in_threadpool(project.runs.refresh, run_routes.STALE_S)
         yield
         await told.end()
 

@@ -1,4 +1,4 @@
-"""The address of the audit log, below ``/api/v1``: for administrators."""
+"""Route of the audit log, below ``/api/v1``, for administrators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/api/v1")
 
 
 class AuditAnswer(BaseModel):
-    """A call that has changed something, or was refused."""
+    """A request that has changed something, or was refused."""
 
     id: int
     at_s: float
@@ -28,12 +28,12 @@ class AuditAnswer(BaseModel):
 
     @classmethod
     def of(cls, row: AuditRow) -> AuditAnswer:
-        """From its row."""
+        """Convert a row of the audit log."""
         return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
 
 
 class AuditPageAnswer(BaseModel):
-    """Some entries, the newest first."""
+    """A page of the audit log, the newest entries first."""
 
     entries: list[AuditAnswer]
     cursor: int | None = Field(description="For ``before``, to get the next ones; null at the end.")
@@ -48,7 +48,7 @@ def audit(
     user: Annotated[str, Query(max_length=200)] = "",
     action: Annotated[str, Query(max_length=60)] = "",
 ) -> AuditPageAnswer:
-    """Who has changed what, and who was refused; the newest first."""
+    """Return the requests that changed something or were refused, the newest first."""
     needs(caller, Role.ADMIN)
     page = AuditLog(jobs.store).page(before=before, limit=limit, user=user, action=action)
     return AuditPageAnswer(entries=[AuditAnswer.of(row) for row in page.entries], cursor=page.cursor)

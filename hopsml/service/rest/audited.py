@@ -1,7 +1,8 @@
-"""Notes every call that has changed something, and every one that wanted to and was refused.
+"""Middleware that records changes, and refused requests to change something, in the audit log.
 
-A change that is a transaction of the store's has its entry in it: an address says so by ``with entry.stored(201) as also``.
-The entries of all others are stored once they are answered; where that cannot be done, the log has them.
+A change that is one transaction of the store contains its entry: a route requests that by ``with entry.stored(201) as
+also``. Entries of all other requests are stored after the response; if that fails, they are written to the server's
+log.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ READING = ("GET", "HEAD", "OPTIONS")
 _ROOT = "/api/v1/"
 _REFUSED = (401, 403, 429)
 _SUBMISSIONS = ("submit", "clone", "schedule put", "upload")
-_NOT_TAKEN = (400, 409)  # of a submission; one that makes no sense at all is 422, and not noted
+_NOT_TAKEN = (400, 409)  # status codes of a refused submission; an invalid one has status 422, and is not recorded
 _VERBS = ("cancel", "pause", "resume", "move", "clone", "remove")  # of a job
 _OF_SCHEDULES = ("pause", "resume", "trigger")
 _ACTIONS = {
@@ -50,7 +51,10 @@ _PLAIN = re.compile(r"[a-z][-a-z]{0,29}")
 
 
 def action_of(method: str, path: str) -> tuple[str, str] | None:
-    """What a call is to do, and to what; None for one that only looks. A set of actions with an end, whatever is asked."""
+    """Return action and target of a request; None for one that only reads.
+
+    The number of different actions is bounded.
+    """
     _, root, rest = path.partition(_ROOT)
     if method in READING or not root:
         return None
@@ -69,28 +73,40 @@ def action_of(method: str, path: str) -> tuple[str, str] | None:
 
 
 def is_noted(status: int, action: str) -> bool:
-    """Whether the answer to a call that was to change something belongs into the log."""
+    """Return True if a request with this response status is recorded in the audit log."""
     return status < 400 or status in _REFUSED or (status in _NOT_TAKEN and action in _SUBMISSIONS)
 
 
 class CallEntry:
-    """The entry of a call under way; ``target`` may be made known by who finds it out."""
+    """Audit log entry of a request in progress; routes set ``target`` when they have determined it."""
 
     def __init__(self, caller: Caller | None, action: str, target: str, peer: str) -> None:
         self.caller, self.action, self.target, self._peer = caller, action, target, peer
         self.is_stored = False
 
     def at(self, now: float, outcome: int) -> AuditEntry:
-        """How it is stored."""
+        """Return the entry as it is stored.
+
+        Args:
+            now: The time, in seconds since 1970.
+            outcome: HTTP status of the response.
+        """
         user, role = (self.caller.user, self.caller.role.name.lower()) if self.caller is not None else ("", "")
         return AuditEntry(now, user, role, self.action, self.target, outcome, self._peer)
 
     @contextmanager
     def stored(self, outcome: int) -> Iterator[Also]:
-        """For a change of the store's, which then stores the entry, too; not where it finds nothing to change."""
+        """Provide a callback that stores this entry in the transaction of a change.
+
+        If the store finds nothing to change, and therefore does not call it, the entry is stored after the response.
+
+        Args:
+            outcome: HTTP status of the response.
+        """
         change, called = with_change(self.at(time.time(), outcome)), False
 
         def also(connection: Connection, target: str) -> None:
+            """Store the entry within the transaction of the change."""
             nonlocal called
             change(connection, target)
             called = True
@@ -100,13 +116,13 @@ class CallEntry:
 
 
 class Audited:
-    """An application whose changes are noted; it is around the one that knows who calls."""
+    """Middleware that records changes in the audit log; the authentication middleware is inside it."""
 
     def __init__(self, app: ASGIApp, audit: AuditLog) -> None:
         self._app, self._audit = app, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one ASGI request."""
         found = action_of(scope["method"], scope["path"]) if scope["type"] == "http" else None
         if found is None:
             await self._app(scope, receive, send)
@@ -129,6 +145,7 @@ class Audited:
                 await AUTHENTICATION.run(self._add, entry.at(time.time(), status))
 
     def _add(self, entry: AuditEntry) -> None:
+        """Store an entry; if the store fails, log it."""
         try:
             self._audit.add(entry)
         except StoreError as error:

@@ -1,16 +1,16 @@
-"""What the addresses of the cluster answer: its nodes, and its queues."""
+"""Response models of the cluster's routes: nodes and queues."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
 from hopsml.service.rest.job_models import Amount
+from hopsml.service.scheduler.cluster_status import NodeStatus, QueueStatus
 from hopsml.service.scheduler.resources import UNLIMITED, Resources
-from hopsml.service.scheduler.standing import NodeStanding, QueueStanding
 
 
 class JobOnNodeAnswer(BaseModel):
-    """What a job has of a node."""
+    """Resources that a job uses on a node."""
 
     id: str
     owner: str
@@ -18,7 +18,7 @@ class JobOnNodeAnswer(BaseModel):
 
 
 class NodeAnswer(BaseModel):
-    """A node, and who is there."""
+    """A node of the cluster, with the jobs that use it."""
 
     name: str
     label: str = Field(description="As YARN's partitions; empty for none.")
@@ -28,21 +28,21 @@ class NodeAnswer(BaseModel):
     jobs: list[JobOnNodeAnswer]
 
     @classmethod
-    def of(cls, node: NodeStanding) -> NodeAnswer:
-        """The same."""
+    def of(cls, node: NodeStatus) -> NodeAnswer:
+        """Convert the manager's status of a node."""
         jobs = [JobOnNodeAnswer(id=one.job_id, owner=one.owner, uses=Amount.of(one.uses)) for one in node.jobs]
         amounts = {name: Amount.of(getattr(node, name)) for name in ("capacity", "free", "others")}
         return cls(name=node.name, label=node.label, jobs=jobs, **amounts)
 
 
 class NodesAnswer(BaseModel):
-    """All nodes, by name; none where another server leads, or the cluster has not answered yet."""
+    """All nodes by name; empty if another server is the leader, or before the first response of the cluster."""
 
     nodes: list[NodeAnswer]
 
 
 class LimitAnswer(BaseModel):
-    """At most so much; null: as much as there is."""
+    """Limits of each resource; null where there is no limit."""
 
     gpus: int | None
     cores: int | None
@@ -50,14 +50,14 @@ class LimitAnswer(BaseModel):
 
     @classmethod
     def of(cls, limit: Resources | None) -> LimitAnswer:
-        """The same."""
+        """Convert the scheduler's limit; None is no limit."""
         values = (None, None, None) if limit is None else (limit.gpus, limit.cores, limit.memory_mib)
         gpus, cores, memory_mib = (None if value is None or value >= UNLIMITED else value for value in values)
         return cls(gpus=gpus, cores=cores, memory_mib=memory_mib)
 
 
 class QueueAnswer(BaseModel):
-    """A queue, and how much of its share it has."""
+    """A queue of the cluster, with its shares and their use."""
 
     name: str
     weight: float = Field(description="Of its share in what all queues want.")
@@ -68,8 +68,8 @@ class QueueAnswer(BaseModel):
     waiting: int = Field(description="How many jobs; those that are paused are not counted.")
 
     @classmethod
-    def of(cls, found: QueueStanding) -> QueueAnswer:
-        """The same."""
+    def of(cls, found: QueueStatus) -> QueueAnswer:
+        """Convert the manager's status of a queue."""
         return cls(
             name=found.queue.name,
             weight=found.queue.weight,
@@ -82,6 +82,6 @@ class QueueAnswer(BaseModel):
 
 
 class QueuesAnswer(BaseModel):
-    """All queues."""
+    """All queues of the cluster."""
 
     queues: list[QueueAnswer]

@@ -1,4 +1,4 @@
-"""The addresses of the cluster, below ``/api/v1``: what is where, and who has how much of its share."""
+"""Routes of the cluster's nodes and queues, below ``/api/v1``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ router = APIRouter(prefix="/api/v1")
 
 @router.get("/nodes")
 def nodes(jobs: TheJobs) -> models.NodesAnswer:
-    """Nodes: what each has, what of it is free, and which jobs are there."""
+    """Return the nodes with their capacity, free resources and jobs."""
     return models.NodesAnswer(nodes=[models.NodeAnswer.of(node) for node in jobs.manager.nodes()])
 
 
 @router.get("/queues")
 def queues(jobs: TheJobs) -> models.QueuesAnswer:
-    """Queues: their shares, and what their jobs have of them."""
+    """Return the queues with their shares and what their jobs use."""
     return models.QueuesAnswer(queues=[models.QueueAnswer.of(queue) for queue in jobs.manager.queues()])

@@ -1,7 +1,8 @@
-"""Cookies of a server: scripts cannot read them, other sites cannot send them, and other ports of the host cannot set them.
+"""Cookies of a server: inaccessible to scripts, and not sent with requests from other sites.
 
-The last holds over TLS, by the prefix ``__Host-``: a browser takes such a cookie from an encrypted answer of this very host
-only. Ports of a host share all other cookies, also those of servers that somebody else runs there.
+Over TLS other ports of the host cannot set them, because of the prefix ``__Host-``: a browser accepts such a cookie
+from an encrypted response of this host only. All other cookies are shared by all ports of a host, including other
+users' servers.
 """
 
 from __future__ import annotations
@@ -17,23 +18,32 @@ MOST_VALUES = 8
 
 
 def session(server: str) -> str:
-    """The name of the cookie with a token; cookies know no ports, and two servers must not overwrite each other's."""
+    """Return the name of a server's session cookie, which differs by server, as cookies do not distinguish ports."""
     return "hopsml_ui_" + hashlib.sha256(server.encode()).hexdigest()[:12]
 
 
 def header(
     name: str, value: str, scope: Scope, *, site: str = "Strict", lasts_s: int | None = None
 ) -> tuple[bytes, bytes]:
-    """Sets one; ``lasts_s``: None to the end of the browser, 0 to end it now."""
+    """Return the response header that sets a cookie.
+
+    Args:
+        name: Name of the cookie.
+        value: Its value.
+        scope: ASGI scope of the request.
+        site: Value of ``SameSite``.
+        lasts_s: Lifetime in seconds; None until the browser ends, 0 to delete the cookie.
+    """
     age = "" if lasts_s is None else f"; Max-Age={lasts_s}"
     secure = "; Secure" if scope.get("scheme") == "https" else ""
     return b"set-cookie", f"{_full(name, scope)}={value}; Path=/; HttpOnly; SameSite={site}{age}{secure}".encode()
 
 
 def values(headers: Headers, name: str, scope: Scope) -> list[str]:
-    """The different values that a browser sends, at most ``MOST_VALUES``; of several another server has set some.
+    """Return the different values that a browser sends for a cookie, at most ``MOST_VALUES``.
 
-    Cookies of other names, whatever they contain, do not matter.
+    If there are several, another server has set some of them. Cookies of other names are ignored, whatever they
+    contain.
     """
     wanted = _full(name, scope)
     pairs = (pair.strip().partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
@@ -41,4 +51,5 @@ def values(headers: Headers, name: str, scope: Scope) -> list[str]:
 
 
 def _full(name: str, scope: Scope) -> str:
+    """Return the cookie's name, with the prefix ``__Host-`` over TLS."""
     return f"__Host-{name}" if scope.get("scheme") == "https" else name

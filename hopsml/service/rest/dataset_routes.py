@@ -1,4 +1,4 @@
-"""The address of data sets, below ``/api/v1``: what job files name, and where it is used."""
+"""Route of the data sets that job files name, below ``/api/v1``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DatasetJobAnswer(BaseModel):
 
 
 class DatasetAnswer(BaseModel):
-    """A data set, and the jobs that name it."""
+    """A data set, with the jobs that name it."""
 
     url: str
     count: int = Field(description="How many jobs name it.")
@@ -31,12 +31,12 @@ class DatasetAnswer(BaseModel):
 
 
 class DatasetsAnswer(BaseModel):
-    """Data sets, the one that was used last first."""
+    """Data sets, the most recently used first."""
 
     datasets: list[DatasetAnswer]
 
 
 @router.get("/datasets")
 def listed(jobs: TheJobs) -> DatasetsAnswer:
-    """What the job files of the newest jobs name as their data sets."""
+    """Return the data sets that the job files of the newest jobs name."""
     return DatasetsAnswer.model_validate({"datasets": datasets.uses(jobs.store)}, from_attributes=True)

@@ -1,4 +1,4 @@
-"""Errors as a page gets them: ``{"error": what is wrong, "remedy": what to do}``."""
+"""Conversion of errors to responses: ``{"error": what is wrong, "remedy": what to do}``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hopsml.service")
 
-RETRY_S = 2  # after which it is asked again what a store or the database could not answer
+RETRY_S = 2  # seconds after which a request may be repeated that a store or the database could not answer
 
 Handler = Callable[["Request", Exception], Awaitable["Response"]]
 
@@ -41,7 +41,10 @@ _STATUS = (
 
 
 def split(message: str) -> tuple[str, str]:
-    """What is wrong and what helps: our messages say it in this order, after the last semicolon, or the first colon."""
+    """Split a message into the problem and its remedy.
+
+    Messages of hopsml have them in this order, separated by the last semicolon, or else by the first colon.
+    """
     for mark in ("; ", ": "):
         error, found, remedy = message.rpartition(mark) if mark == "; " else message.partition(mark)
         if found:
@@ -50,7 +53,7 @@ def split(message: str) -> tuple[str, str]:
 
 
 def status_of(error: Exception) -> int:
-    """The status of HTTP for an error of ours."""
+    """Return the HTTP status of an exception of hopsml; 500 for others."""
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
@@ -58,7 +61,7 @@ def status_of(error: Exception) -> int:
 
 
 def answer_of(error: Exception) -> JsonAnswer:
-    """What an error that hopsml raised on purpose is answered with."""
+    """Return the response to an exception that hopsml raised deliberately."""
     if isinstance(error, JobFileError):  # a line for each mistake, with its own remedy
         said, remedy = str(error), "correct the job file, and submit it again"
     else:
@@ -70,12 +73,12 @@ def answer_of(error: Exception) -> JsonAnswer:
 
 
 async def on_known(request: Request, error: Exception) -> Response:
-    """Answer an error that hopsml raised on purpose."""
+    """Answer a request with an exception that hopsml raised deliberately."""
     return answer_of(error)
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """Answer what the framework refuses: an address or a method that is not there, a body that cannot be read."""
+    """Answer what the framework refuses: an unknown address or method, or a body that cannot be read."""
     status, headers = int(getattr(error, "status_code", 500)), dict(getattr(error, "headers", None) or {})
     said, remedy = {
         400: ("the body cannot be read", "send what /api/v1/openapi.json says"),
@@ -94,21 +97,24 @@ async def on_http(request: Request, error: Exception) -> Response:
 
 
 def _taken(request: Request) -> list[str]:
-    """All methods of an address; the framework knows those of the first route alone that has it."""
+    """Return all methods of an address; the framework itself lists those of the first matching route only."""
     routes = getattr(request.app.state, "addresses", request.app.routes)
     here = [route for route in routes if isinstance(route, Route) and route.path_regex.match(request.scope["path"])]
     return sorted({method for route in here for method in route.methods or ()} - {"HEAD"})
 
 
 async def on_unknown(request: Request, error: Exception) -> Response:
-    """Answer a mistake of this program without its traceback, which goes to the log."""
+    """Answer an unexpected exception with status 500; its traceback is written to the log."""
     log.exception("a request failed", exc_info=error)
     said = {"error": f"{type(error).__name__} in the server", "remedy": "its terminal has the traceback"}
     return JsonAnswer(said, status_code=500)
 
 
 async def on_disconnect(request: Request, error: Exception) -> Response:
-    """Answer a caller that has closed its connection within a body: nobody receives it, and the audit log notes it."""
+    """Answer a request whose connection was closed within its body.
+
+    The client does not receive the response; it is for the audit log.
+    """
     return JsonAnswer({"error": "the connection ended within the body", "remedy": "send it again"}, status_code=400)
 
 

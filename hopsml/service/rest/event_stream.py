@@ -1,7 +1,7 @@
-"""Server-sent events: what can be followed, looked at once for all that listen; a stream that broke goes on where it ended.
+"""Server-sent events: each source is polled once for all its listeners, and a broken stream continues where it ended.
 
-Only while somebody listens is anything looked at. What a listener has not taken yet is not kept for it: it asks its feed
-for what comes next when its connection has room, so that a slow one costs no memory, and may find that it is too late.
+A source is polled only while it has listeners. Nothing is queued for a slow listener: it requests the next events of its
+feed when its connection has room, so that it costs no memory. If these were dropped by then, it receives a "reset".
 """
 
 from __future__ import annotations
@@ -27,37 +27,41 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hopsml.service")
 
-LOOK_S = 1.0  # between two looks at the same thing
-HEARTBEAT_S = 15.0  # proxies end connections on which nothing comes for a minute
-KNOWN_S = 15.0  # after which it is looked again whether who listens still may
-RETRY_MS = 2000  # after which a browser asks again
+LOOK_S = 1.0  # seconds between two polls of the same source
+HEARTBEAT_S = 15.0  # proxies close connections without traffic after a minute
+KNOWN_S = 15.0  # seconds after which a listener's token is checked again
+RETRY_MS = 2000  # milliseconds after which a browser reconnects
 At = TypeVar("At")
 
 
 class EventFeed(Protocol[At]):
-    """What can be followed. A thread calls ``look``, the event loop all else."""
+    """Interface of an event source; a thread calls ``look``, the event loop calls all other methods."""
 
     @property
     def version(self) -> Any:
-        """Another one as soon as there is something new."""
+        """Return a value that changes as soon as there are new events."""
 
     def look(self) -> None:
-        """Find what is new. Raises StorageError, StoreError."""
+        """Poll the source for new events. Raises StorageError, StoreError."""
 
     async def begin(self, last: str) -> tuple[At, bytes]:
-        """Where a listener begins that was at ``last``, "" for nowhere, and the event that says hello."""
+        """Return a listener's start position, and the event that greets it.
+
+        Args:
+            last: Id of the last event that the listener has received; "" for a new listener.
+        """
 
     async def since(self, at: At) -> tuple[list[bytes], At | None]:
-        """Some of the events after a place, and the place after them: None where nothing comes any more."""
+        """Return some events after a position, and the position after them, which is None at the end of the stream."""
 
 
 def encoded(id_: str, kind: str, data: Any) -> bytes:
-    """An event as it travels; JSON has no line ends of its own, and needs one line."""
+    """Encode a server-sent event; its data is one line, as JSON contains no raw line breaks."""
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (id_.encode(), kind.encode(), msgspec.json.encode(data))
 
 
 class Broadcaster:
-    """Looks at one feed for all that listen."""
+    """Stream of one feed's events to all its listeners, with one polling task."""
 
     def __init__(self, feed: EventFeed[Any], look_s: float = LOOK_S, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._feed, self._look_s, self._heartbeat_s = feed, look_s, heartbeat_s
@@ -67,7 +71,10 @@ class Broadcaster:
         self._ended = False
 
     async def stream(self, last: str) -> AsyncGenerator[bytes, None]:
-        """Bytes for one listener; ``last``: the id of the newest event that it has seen, "" for none."""
+        """Yield the bytes of one listener's stream.
+
+        ``last`` is the id of the last event it has received, "" for none.
+        """
         self.listeners += 1
         try:
             at, hello = await self._feed.begin(last)
@@ -81,7 +88,7 @@ class Broadcaster:
                     yield event
                 if not events and at is not None and not await self._waited(version):
                     yield b": still here\n\n"
-        except HopsmlError as error:  # whoever listens asks again
+        except HopsmlError as error:  # the listener connects again
             log.warning("a stream of events ends: %s", error)
         finally:
             self.listeners -= 1
@@ -90,7 +97,7 @@ class Broadcaster:
                 self._looking = None
 
     async def end(self) -> None:
-        """End all streams, in order."""
+        """End the streams of all listeners in an orderly way."""
         self._ended = True
         self._news.set()
         if self._looking is not None:
@@ -99,7 +106,7 @@ class Broadcaster:
                 await self._looking
 
     async def _waited(self, version: Any) -> bool:
-        """Whether something came before the next heartbeat is due."""
+        """Return True if the feed has changed, or the streams end, before the next heartbeat is due."""
         news = self._news
         if self._ended or self._feed.version != version:
             return True
@@ -110,10 +117,11 @@ class Broadcaster:
         return False
 
     async def _look(self) -> None:
+        """Poll the feed until the streams end, and wake the listeners when it has changed."""
         while not self._ended:
             try:
                 await FOLLOWING.run(self._feed.look)
-            except HopsmlError as error:  # it may be there again at the next look
+            except HopsmlError as error:  # the next poll may succeed
                 log.warning("what is followed cannot be looked at: %s", error)
             if (version := self._feed.version) != self._told:
                 self._told = version
@@ -123,7 +131,7 @@ class Broadcaster:
 
 
 class Streams:
-    """All that can be followed of a server: its project, and what is opened by name while somebody listens to it."""
+    """All event streams of a server: the project's, and named ones that exist while they have listeners."""
 
     def __init__(self, project: Broadcaster, look_s: float = LOOK_S, heartbeat_s: float = HEARTBEAT_S) -> None:
         self.project, self._look_s, self._heartbeat_s = project, look_s, heartbeat_s
@@ -131,13 +139,19 @@ class Streams:
         self._ended = False
 
     def __len__(self) -> int:
-        """How many things are looked at, the project not counted."""
+        """Return the number of open sources, without the project."""
         return len(self._open)
 
     async def stream(
         self, name: Hashable, feed: Callable[[], EventFeed[Any]], last: str
     ) -> AsyncGenerator[bytes, None]:
-        """Bytes for one listener to what has this name; ``feed`` makes it where nobody listens yet."""
+        """Yield the bytes of one listener's stream of a named source.
+
+        Args:
+            name: Name of the source.
+            feed: Creates the feed if the source has no listeners yet.
+            last: Id of the last event that the listener has received; "" for none.
+        """
         if self._ended:
             return
         if (told := self._open.get(name)) is None:
@@ -151,16 +165,16 @@ class Streams:
                 self._open.pop(name, None)
 
     async def end(self) -> None:
-        """End all of them, in order."""
+        """End all streams of the server in an orderly way."""
         self._ended = True
         for told in (self.project, *self._open.values()):
             await told.end()
 
 
 class EventAnswer(StreamingResponse):
-    """A stream as an answer; it ends with the token that asked for it.
+    """HTTP response that streams events while the token of its request is valid.
 
-    It is closed with its connection, and not when its memory happens to be taken back.
+    The stream is closed together with the connection, not when the garbage collector finds it.
     """
 
     def __init__(self, request: Request, stream: AsyncGenerator[bytes, None]) -> None:
@@ -169,7 +183,7 @@ class EventAnswer(StreamingResponse):
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the response to one ASGI request."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -177,6 +191,7 @@ class EventAnswer(StreamingResponse):
 
 
 async def _while_known(request: Request, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the items of a stream until the token of its request is not valid any more."""
     looked_s = time.monotonic()
     async for piece in stream:
         if time.monotonic() - looked_s >= KNOWN_S:
@@ -187,7 +202,7 @@ async def _while_known(request: Request, stream: AsyncGenerator[bytes, None]) ->
 
 
 async def _is_still_known(request: Request) -> bool:
-    """Not where nobody can say it: whoever listens asks again, and goes on where it was."""
+    """Return True if the request's token is still valid; False if the store fails, as the listener connects again."""
     try:
         return bool(await request.state.is_still_known())
     except StoreError as error:
@@ -196,17 +211,22 @@ async def _is_still_known(request: Request) -> bool:
 
 
 def last_seen(request: Request, name: str = "last") -> str:
-    """Where an earlier stream ended: ``Last-Event-ID``, or a parameter of the query; "?" for what is no id."""
+    """Return the id of the last event of an earlier stream, from ``Last-Event-ID`` or the query; "?" if it is invalid.
+
+    Args:
+        request: The request.
+        name: Name of the query parameter.
+    """
     last = request.headers.get("last-event-id") or request.query_params.get(name, "")
     return last if last.isascii() and last.isprintable() and len(last) < 64 else "?"
 
 
 async def events(request: Request) -> Response:
-    """``api/events``: what has changed in the project, one stream a tab."""
+    """Stream the changes of the project: ``api/events``, one stream for each browser tab."""
     broadcaster: Broadcaster = request.app.state.broadcaster
     return EventAnswer(request, broadcaster.stream(last_seen(request)))
 
 
 def events_route() -> Route:
-    """Its address."""
+    """Return the route of the project's event stream."""
     return Route("/api/events", events)

@@ -1,4 +1,4 @@
-"""What becomes of all jobs, as it can be followed: the rows of the store's changes, in their order."""
+"""Feed of the state changes of all jobs, in the order of their rows in the store."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ from hopsml.service.rest.threads import FOLLOWING
 from hopsml.service.store.rows import ChangeRow
 from hopsml.service.store.store import JobStore
 
-KEPT = 2_000  # rows: whoever is farther behind reads anew
-GAP_S = 5.0  # that a row is waited for whose number was given out before that of one that is there
+KEPT = 2_000  # rows; a listener that is further behind must read the jobs again
+GAP_S = 5.0  # seconds to wait for a missing row that may appear after a row with a higher id
 Row = tuple[int, bytes]
 
 
 def unbroken(after: int, ids: Sequence[int]) -> int:
-    """How many of these rising ids follow ``after`` one by one."""
+    """Return how many of these ascending ids follow ``after`` without a gap."""
     return next((count for count, id_ in enumerate(ids) if id_ != after + count + 1), len(ids))
 
 
 class JobFeed:
-    """Events of jobs; a place is the id of a row. PostgreSQL may show a row before one of a lower id: that is waited for."""
+    """Events of all jobs' state changes; a position is the id of a row.
+
+    PostgreSQL may show a row before one with a lower id, for which the feed waits a while.
+    """
 
     def __init__(self, store: JobStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._clock = store, clock
         self._lock = threading.Lock()
         self._rows: deque[Row] = deque()
-        self._forgotten = 0  # the highest id that is not kept any more
+        self._forgotten = 0  # the highest id that was dropped
         self._newest: int | None = None
         self._gap_since_s: float | None = None
 
     @property
     def version(self) -> int | None:
-        """The newest row; None before the first look."""
+        """Return the id of the newest row; None before the first poll."""
         return self._newest
 
     def look(self) -> None:
-        """Read what was stored since the last look, at first the newest rows. Raises StoreError."""
+        """Read the rows that were stored since the last poll, at first the newest rows. Raises StoreError."""
         with self._lock:
             found = self._store.newest_changes(self._newest, KEPT)
             if self._newest is None:
@@ -51,19 +54,20 @@ class JobFeed:
             self._add(found[: self._due([change.id for change, _ in found])])
 
     def _due(self, ids: Sequence[int]) -> int:
-        """How many of the rows that are new may be told."""
+        """Return how many of the new rows may be sent: those before a gap, or after it when it is too old."""
         assert self._newest is not None
         count = unbroken(self._newest, ids)
         if count == len(ids):
             self._gap_since_s = None
         elif count or self._gap_since_s is None:
             self._gap_since_s = self._clock()
-        elif self._clock() - self._gap_since_s >= GAP_S:  # its transaction was broken off
+        elif self._clock() - self._gap_since_s >= GAP_S:  # the transaction of the missing row was rolled back
             self._gap_since_s = None
             count = 1 + unbroken(ids[0], ids[1:])
         return count
 
     def _add(self, found: Sequence[tuple[ChangeRow, str]]) -> None:
+        """Add rows to the buffer, and drop the oldest if there are too many."""
         for change, name in found:
             self._rows.append((change.id, _event(change, name)))
             self._newest = change.id
@@ -71,7 +75,11 @@ class JobFeed:
             self._forgotten = self._rows.popleft()[0]
 
     async def begin(self, last: str) -> tuple[int, bytes]:
-        """At the newest row, or where the listener was."""
+        """Return a listener's start position and its greeting: the newest row, or the listener's last one.
+
+        Args:
+            last: Id of the last event that the listener has received; "" for none.
+        """
         if self._newest is None:
             await FOLLOWING.run(self.look)
         newest = self._newest or 0
@@ -79,7 +87,7 @@ class JobFeed:
         return at, encoded(str(max(at, 0)), "hello", {})
 
     async def since(self, at: int) -> tuple[list[bytes], int | None]:
-        """All that came after it; one "reset" where it is not known any more, or never was."""
+        """Return all events after a position; a single "reset" if the position was dropped or is invalid."""
         newest = self._newest or 0
         if at == newest:
             return [], at
@@ -92,6 +100,7 @@ class JobFeed:
 
 
 def _event(change: ChangeRow, name: str) -> bytes:
+    """Encode a state change as an event "job"; ``name`` is the job's name."""
     told = {
         "job": f"{name}-{change.job}",
         "task": change.task,

@@ -1,4 +1,4 @@
-"""What the addresses of jobs take and answer: the types in the OpenAPI document. Times are seconds since 1970."""
+"""Request and response models of the job routes, for the OpenAPI document; times are seconds since 1970."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RoleName = Literal["viewer", "user", "operator", "admin"]
 
 
 class RefusalAnswer(BaseModel):
-    """Every answer of a status from 400 on."""
+    """Response of every request that fails, with a status from 400 on."""
 
     error: str = Field(description="What is wrong.")
     remedy: str = Field(description="What helps; empty where that is all that can be said.")
@@ -35,7 +35,7 @@ class Submission(BaseModel):
 
 
 class QueuePlace(BaseModel):
-    """Where in the queue a job is to be."""
+    """The queue and priority that a job is moved to."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,13 +46,13 @@ class QueuePlace(BaseModel):
 
 
 class Uploaded(BaseModel):
-    """Code that is there."""
+    """Uploaded code of a job, by its digest."""
 
     workspace: str = Field(description="SHA-256 of the zip.")
 
 
 class JobAnswer(BaseModel):
-    """A job."""
+    """A job and its state."""
 
     id: str = Field(description="Its name and number.")
     serial: int = Field(description="Its number, which no other job has.")
@@ -75,20 +75,20 @@ class JobAnswer(BaseModel):
 
     @classmethod
     def of(cls, row: JobRow, why: str = "") -> JobAnswer:
-        """From its row."""
+        """Convert a job's row; ``why`` is the reason why it waits."""
         stored = {name: getattr(row, name) for name in cls.model_fields if name != "why"}
         return cls.model_validate({**stored, "why": why})
 
 
 class JobPage(BaseModel):
-    """Some jobs, the newest first."""
+    """A page of jobs, the newest first."""
 
     jobs: list[JobAnswer]
     cursor: int | None = Field(description="For ``before``, to get the next ones; null at the end.")
 
 
 class JobDetail(JobAnswer):
-    """A job with all that was asked for."""
+    """A job with its job file, applications and sizes."""
 
     spec: str = Field(description="The job file, checked, as YAML.")
     profile: str
@@ -97,7 +97,7 @@ class JobDetail(JobAnswer):
 
 
 class SizeAnswer(BaseModel):
-    """The slots of a task."""
+    """Numbers of slots of a task."""
 
     task: str
     slots: int = Field(description="That it has; 0 while it does not run.")
@@ -107,7 +107,7 @@ class SizeAnswer(BaseModel):
 
 
 class ApplicationAnswer(BaseModel):
-    """What was started for a task."""
+    """An application that was started for a task."""
 
     task: str
     number: int = Field(description="From 1 on; more where the task was relaunched.")
@@ -118,7 +118,7 @@ class ApplicationAnswer(BaseModel):
 
 
 class ChangeAnswer(BaseModel):
-    """A change of state."""
+    """A change of state of a job or task."""
 
     id: int
     task: str = Field(description="Empty for the job itself.")
@@ -129,12 +129,12 @@ class ChangeAnswer(BaseModel):
 
     @classmethod
     def of(cls, row: ChangeRow) -> ChangeAnswer:
-        """From its row."""
+        """Convert the row of a state change."""
         return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
 
 
 class JobRunAnswer(BaseModel):
-    """A run that a task of a job has made."""
+    """A run that a task of a job has created."""
 
     id: str
     state: str
@@ -161,7 +161,7 @@ class JobMetricsAnswer(JobRunAnswer):
 
 
 class RankLogAnswer(BaseModel):
-    """Some lines that one worker of a run has printed; `run` is empty where there is none yet."""
+    """Log lines of one worker of a run; `run` is empty if there is no run yet."""
 
     run: str
     newest: str = Field(description="The job's newest run.")
@@ -172,13 +172,13 @@ class RankLogAnswer(BaseModel):
 
 
 class Reasons(BaseModel):
-    """Why a job does not run."""
+    """The reason why a job does not run."""
 
     why: str
 
 
 class LogAnswer(BaseModel):
-    """Some of what a driver has printed."""
+    """A part of a driver's log."""
 
     text: str
     end: int = Field(description="Where the next part begins, in bytes.")
@@ -193,12 +193,12 @@ class Amount(BaseModel):
 
     @classmethod
     def of(cls, resources: Resources) -> Amount:
-        """The same."""
+        """Convert resources of the scheduler."""
         return cls(gpus=resources.gpus, cores=resources.cores, memory_mib=resources.memory_mib)
 
 
 class ClusterAnswer(BaseModel):
-    """The cluster, and who runs its jobs."""
+    """Resources of the cluster, and the server that runs its jobs."""
 
     capacity: Amount
     free: Amount
@@ -208,7 +208,7 @@ class ClusterAnswer(BaseModel):
 
 
 class TokenRequest(BaseModel):
-    """A token for somebody."""
+    """A token to be created for a user."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -219,7 +219,7 @@ class TokenRequest(BaseModel):
 
 
 class TokenAnswer(BaseModel):
-    """A token, without itself."""
+    """Description of a token, without the token itself."""
 
     id: str
     user: str
@@ -231,19 +231,19 @@ class TokenAnswer(BaseModel):
 
     @classmethod
     def of(cls, row: TokenRow) -> TokenAnswer:
-        """From its row."""
+        """Convert the row of a token."""
         values = {name: getattr(row, name) for name in cls.model_fields}
         return cls.model_validate({**values, "role": row.role.name.lower()})
 
 
 class NewToken(BaseModel):
-    """A token itself, which nobody can read again."""
+    """A new token, which cannot be read again."""
 
     token: str
 
 
 class ScheduleAnswer(BaseModel):
-    """A job that is started by itself."""
+    """A schedule that submits a job at given times."""
 
     id: str = Field(description="Its name and number.")
     owner: str
@@ -258,7 +258,7 @@ class ScheduleAnswer(BaseModel):
 
 
 class SecretRequest(BaseModel):
-    """A secret's value."""
+    """The value of a secret."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -266,7 +266,7 @@ class SecretRequest(BaseModel):
 
 
 class SecretAnswer(BaseModel):
-    """A secret, without its value."""
+    """Description of a secret, without its value."""
 
     name: str
     stored_s: float

@@ -1,4 +1,4 @@
-"""The addresses of jobs, below ``/api/v1``."""
+"""Routes of jobs and of the cluster's totals, below ``/api/v1``."""
 
 from __future__ import annotations
 
@@ -16,34 +16,38 @@ from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
 from hopsml.service.rest.log_feed import whole_characters
-from hopsml.service.store import JobRow, NewJob, WishKind
+from hopsml.service.store import JobRow, NewJob, RequestKind
 from hopsml.service.store.rows import JobFilter
 from hopsml.service.store.tokens import Caller, Role
 from hopsml.states import Lifecycle
 
 router = APIRouter(prefix="/api/v1")
 _JOB = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")
-LOG_BYTES = 1 << 20  # of one answer
-WHYS = 100  # of one answer: for each the scheduler looks at all nodes, and holds up the next turn meanwhile
+LOG_BYTES = 1 << 20  # most bytes of one response
+WHYS = 100  # most reasons of one response: for each the scheduler checks all nodes, which delays its next pass
 
 
 def _jobs(request: Request) -> JobService:
+    """Return the job service of the application."""
     jobs: JobService = request.app.state.jobs
     return jobs
 
 
 def _caller(request: Request) -> Caller:
+    """Return the authenticated caller of a request."""
     caller: Caller = request.state.caller
     return caller
 
 
 def _entry(request: Request) -> CallEntry:
+    """Return the audit log entry of a request, with its caller."""
     entry: CallEntry = request.state.entry
     entry.caller = request.state.caller
     return entry
 
 
 def _row(jobs: TheJobs, job: Annotated[str, Path(description="name-number, or the number alone")]) -> JobRow:
+    """Return the row of the job that the path names. Raises JobNotFound."""
     found = _JOB.fullmatch(job)
     row = jobs.store.job(int(found[1])) if found else None
     if row is None or job not in (row.id, str(row.serial)):
@@ -58,7 +62,7 @@ TheJob = Annotated[JobRow, Depends(_row)]
 
 
 def needs(caller: Caller, role: Role) -> None:
-    """Raise PermissionRefused where the caller's role is a lower one."""
+    """Raise PermissionRefused if the caller's role is lower than the required one."""
     if caller.role < role:
         raise PermissionRefused(
             f"{caller.user} is {caller.role.name.lower()}, and this needs {role.name.lower()}; ask an administrator for "
@@ -67,6 +71,7 @@ def needs(caller: Caller, role: Role) -> None:
 
 
 def _may_change(caller: Caller, row: JobRow) -> None:
+    """Raise PermissionRefused if the caller may not change a job: users may change their own, operators all."""
     needs(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
 
 
@@ -75,7 +80,7 @@ def _may_change(caller: Caller, row: JobRow) -> None:
 
 @router.post("/workspaces", status_code=201, openapi_extra={"requestBody": {"content": {"application/zip": {}}}})
 async def upload(request: Request, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.Uploaded:
-    """Keep the code of a job: a zip of its folder. The same zip twice is kept once."""
+    """Store the code of a job: a zip of its folder. The same zip is stored once."""
     from starlette.concurrency import run_in_threadpool
 
     from hopsml.service.workspaces import MOST_BYTES
@@ -101,7 +106,10 @@ def submit(
     entry: TheEntry,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> models.JobAnswer:
-    """Queue a job. With the ``Idempotency-Key`` of an earlier submission of the same job: that one, and no second."""
+    """Queue a job for execution.
+
+    With the ``Idempotency-Key`` of an earlier submission of the same job, that job is returned, and no second one queued.
+    """
     needs(caller, Role.USER)
     if idempotency_key is not None and not idempotency_key.strip():
         raise ArgumentError(
@@ -127,6 +135,7 @@ def submit(
 
 
 def _submitted(new: NewJob, job: specs.JobSpec, jobs: JobService, entry: CallEntry) -> models.JobAnswer:
+    """Store a new job with its audit log entry, and start the scheduler's next pass."""
     began_s = time.time()
     with entry.stored(201) as also:
         row = jobs.store.submit(new, began_s, also)
@@ -138,17 +147,17 @@ def _submitted(new: NewJob, job: specs.JobSpec, jobs: JobService, entry: CallEnt
 
 @router.post("/jobs/{job}/clone", status_code=201)
 def clone(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
-    """Queue the same job once more, with the same code."""
+    """Queue the same job again, with the same code."""
     needs(caller, Role.USER)
     job = specs.JobSpec.model_validate_json(row.spec)
     jobs.secrets.check(caller.user, job.secrets)
     jobs.workspaces.check_archives(job)
-    jobs.workspaces.folder(row.workspace)  # it may have been removed
+    jobs.workspaces.folder(row.workspace)  # raises an error if the code was removed
     new = NewJob(row.name, caller.user, row.queue, row.priority, row.spec, jobs.profile, row.workspace, job.retries)
     return _submitted(new, job, jobs, entry)
 
 
-# ------------------------------------------------------------------------------------- looking
+# ------------------------------------------------------------------------------------- reading
 
 
 @router.get("/jobs")
@@ -165,7 +174,7 @@ def listed(
         Literal["newest", "turn"], Query(description="turn: by priority, then the oldest; there are no further pages.")
     ] = "newest",
 ) -> models.JobPage:
-    """Jobs, the newest first, or those that go first."""
+    """Return jobs, the newest first, or in the order in which the scheduler considers them."""
     wanted = JobFilter(tuple(state), owner, queue, text)
     if order == "turn" and before is not None:
         raise ArgumentError(f"before={before} with order=turn: only the first page is to be had in that order")
@@ -181,7 +190,7 @@ def listed(
 
 @router.get("/jobs/{job}")
 def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
-    """All that is known of a job."""
+    """Return a job with its job file, applications and sizes."""
     applications = [
         models.ApplicationAnswer(
             task=launch.task,
@@ -196,7 +205,7 @@ def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
     try:
         understood = specs.JobSpec.model_validate_json(row.spec)
         spec, sizes = specs.dump(understood), jobs.sizes(row, understood)
-    except ValueError:  # of another version of hopsml
+    except ValueError:  # written by another version of hopsml
         spec, sizes = row.spec, []
     answer = models.JobAnswer.of(row, jobs.why(row)).model_dump()
     told = [models.SizeAnswer(**asdict(size)) for size in sizes]
@@ -205,7 +214,7 @@ def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
 
 @router.get("/jobs/{job}/why")
 def why(row: TheJob, jobs: TheJobs) -> models.Reasons:
-    """Why a job does not run: what it needs, what is free, who holds the rest and until when, what would help."""
+    """Return why a job waits: what it needs, what is free, which jobs use the rest until when, and what would help."""
     return models.Reasons(why=jobs.why(row))
 
 
@@ -213,7 +222,7 @@ def why(row: TheJob, jobs: TheJobs) -> models.Reasons:
 def changes(
     row: TheJob, jobs: TheJobs, after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0
 ) -> list[models.ChangeAnswer]:
-    """What has happened to a job, the oldest first; ``after``: only what is newer than this id."""
+    """Return the state changes of a job, the oldest first; ``after`` selects those newer than this id."""
     return [models.ChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
 
 
@@ -225,7 +234,7 @@ def log(
     offset: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
     try_number: Annotated[int | None, Query(alias="try", ge=1, lt=1 << 31, description="The newest one else.")] = None,
 ) -> models.LogAnswer:
-    """What the driver of a task has printed, from a byte on; of the first task where none is named."""
+    """Return a part of a driver's log, from a byte on; of the first task if none is named."""
     found = jobs.log(row, task, offset, LOG_BYTES, try_number)
     if found is None or not found.data:
         return models.LogAnswer(text="", end=offset)
@@ -237,7 +246,7 @@ def log(
 
 @router.get("/cluster")
 def cluster(jobs: TheJobs) -> models.ClusterAnswer:
-    """What there is, what of it is free, and who runs the jobs."""
+    """Return the cluster's capacity and free resources, and the server that runs the jobs."""
     capacity, free = jobs.manager.capacity()
     leader = jobs.manager.leader
     return models.ClusterAnswer(
@@ -253,8 +262,9 @@ def cluster(jobs: TheJobs) -> models.ClusterAnswer:
 
 
 def _wished(
-    kind: WishKind, row: JobRow, jobs: JobService, caller: Caller, entry: CallEntry, value: str = ""
+    kind: RequestKind, row: JobRow, jobs: JobService, caller: Caller, entry: CallEntry, value: str = ""
 ) -> models.JobAnswer:
+    """Store a user's request for a job that has not ended, with its audit log entry, and start the next pass."""
     _may_change(caller, row)
     if not row.state.is_final:
         with entry.stored(202) as also:
@@ -265,28 +275,28 @@ def _wished(
 
 @router.post("/jobs/{job}/cancel", status_code=202)
 def cancel(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
-    """End a job for good. One that is over stays as it is."""
-    return _wished(WishKind.CANCEL, row, jobs, caller, entry)
+    """Cancel a job permanently. A job that has ended remains as it is."""
+    return _wished(RequestKind.CANCEL, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/pause", status_code=202)
 def pause(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
-    """Let a job give its slots back, and not wait for others until it is resumed."""
-    return _wished(WishKind.PAUSE, row, jobs, caller, entry)
+    """Pause a job: it releases its slots, and does not wait for others until it is resumed."""
+    return _wished(RequestKind.PAUSE, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/resume", status_code=202)
 def resume(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
-    """Let a paused job wait for its slots again."""
-    return _wished(WishKind.RESUME, row, jobs, caller, entry)
+    """Resume a paused job: it waits for slots again."""
+    return _wished(RequestKind.RESUME, row, jobs, caller, entry)
 
 
 @router.post("/jobs/{job}/move", status_code=202)
 def move(row: TheJob, place: models.QueuePlace, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.JobAnswer:
-    """Give a job another queue, or another priority."""
+    """Move a job to another queue, or change its priority."""
     queue, priority = place.queue or row.queue, place.priority or row.priority
     jobs.check_queue(queue)
-    return _wished(WishKind.MOVE, row, jobs, caller, entry, f"{queue} {priority}")
+    return _wished(RequestKind.MOVE, row, jobs, caller, entry, f"{queue} {priority}")
 
 
 @router.post("/jobs/{job}/remove")

@@ -1,4 +1,4 @@
-"""What the runs of a job have reported and printed, below ``/api/v1/jobs``."""
+"""Routes of the runs of a job, with their metrics and logs, below ``/api/v1/jobs``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ router = APIRouter(prefix="/api/v1")
 
 @router.get("/jobs/{job}/runs")
 def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnswer]:
-    """The runs that the tasks of a job have made, the oldest first."""
+    """Return the runs that the tasks of a job have created, the oldest first."""
     return [models.JobRunAnswer.model_validate(_told(run)) for run in _made(_project(request), jobs, row)]
 
 
 @router.get("/jobs/{job}/metrics")
 def metrics(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobMetricsAnswer]:
-    """Metrics that each run of a job has reported, the oldest run first, without its workers' use of their machines.
+    """Return the metrics that each run of a job has reported, the oldest run first, without its workers' use of resources.
 
     Of a search these are the metrics of one trial: the best one, else the one with the most steps.
     """
@@ -52,7 +52,7 @@ def rank_log(
     offset: Annotated[int, Query(ge=0, lt=1 << 53, description="In lines.")] = 0,
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = MOST_LINES,
 ) -> models.RankLogAnswer:
-    """What one worker of a run has printed, line by line; of the job's newest run where none is named."""
+    """Return log lines of one worker of a run; of the job's newest run if none is named."""
     project = _project(request)
     made = [one for one in _made(project, jobs, row) if not task or one.id.startswith(f"{jobs.own_name(row)}-{task}_")]
     if run and run not in [one.id for one in made]:
@@ -79,17 +79,20 @@ def rank_log(
 
 
 def _project(request: Request) -> Project:
+    """Return the project of the application."""
     project: Project = request.app.state.project
     return project
 
 
 def _made(project: Project, jobs: JobService, row: JobRow) -> list[RunRow]:
+    """Return the runs that a job has created, the oldest first."""
     project.runs.refresh(STALE_S)
     made = project.runs.rows(f"{jobs.own_name(row)}-").values()
     return sorted(made, key=lambda run: (run.started or 0.0, run.id))
 
 
 def _told(run: RunRow) -> dict[str, str | float | None]:
+    """Return the fields of an answer that describe a run."""
     metric = run.metric if run.metric is not None and math.isfinite(run.metric) else None
     return {"id": run.id, "state": run.state, "metric_name": run.metric_name, "metric": metric}
 
@@ -117,6 +120,7 @@ def _reported(project: Project, run: RunRow) -> dict[str, Any]:
 
 
 def _summaries(reader: Metrics) -> list[models.MetricAnswer]:
+    """Return the metrics that the chief of a run has reported."""
     reported = [tag for tag, source, _ in reader.tags() if source == CHIEF]
     found = []
     for one in reader.series(reported, 2):

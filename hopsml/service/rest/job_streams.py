@@ -1,4 +1,4 @@
-"""What becomes of jobs, and what their drivers print, as server-sent events below ``/api/v1/jobs``."""
+"""Routes of the event streams of jobs and of drivers' logs, below ``/api/v1/jobs``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _MOST = 1 << 53
 
 @router.get("/jobs/events", response_class=Response, responses={200: _STREAM})
 async def job_events(request: Request, jobs: TheJobs) -> Response:
-    """Follow all jobs: an event ``job`` for each change of state, whose id is the change's; ``reset``: read anew.
+    """Stream the state changes of all jobs as events ``job``, whose id is that of the change.
 
-    ``Last-Event-ID`` (or ``last``): the newest one that was seen.
+    After an event ``reset`` the client must read the jobs again. ``Last-Event-ID`` (or ``last``): id of the last event
+    that the client has received.
     """
     streams: Streams = request.app.state.streams
     return EventAnswer(request, streams.stream("jobs", lambda: JobFeed(jobs.store), last_seen(request)))
@@ -41,10 +42,10 @@ async def log_events(
     application: Annotated[str, Query(max_length=200, description="Whose byte the offset is, where known.")] = "",
     try_number: Annotated[int | None, Query(alias="try", ge=1, lt=1 << 31, description="The newest one else.")] = None,
 ) -> Response:
-    """Follow what the driver of a task prints: events ``log``, whose id is the byte after them, and ``end`` with the job.
+    """Stream a driver's log as events ``log``, whose id is the byte after them, and ``end`` when the job ends.
 
-    ``try``: what one of its tries has printed, up to its end. ``reset``: another log is followed now, that of a new try; or
-    it was cut. ``Last-Event-ID`` goes before ``offset``.
+    ``try``: the log of one try, up to its end. ``reset``: another log follows, of a new try, or the log was truncated.
+    ``Last-Event-ID`` takes precedence over ``offset``.
     """
     _check_task(row, task)
     jobs.check_try(row, try_number)
@@ -57,10 +58,10 @@ async def log_events(
 
 
 def _check_task(row: JobRow, task: str) -> None:
-    """Raise ArgumentError for a task that the job does not have."""
+    """Raise ArgumentError if the job has no such task."""
     try:
         tasks = list(specs.JobSpec.model_validate_json(row.spec).tasks)
-    except ValueError:  # of another version of hopsml
+    except ValueError:  # written by another version of hopsml
         return
     if task and task not in tasks:
         there = "there are: " + ", ".join(tasks)

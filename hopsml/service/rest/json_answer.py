@@ -1,4 +1,4 @@
-"""JSON as browsers take it: what is no finite number is a text."""
+"""JSON responses that browsers can read: numbers that are not finite are strings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 
 class JsonAnswer(Response):
-    """Any record of ``browse``, or plain values, as strict JSON that nobody keeps."""
+    """Response of strict JSON, which is not cached, made of any record of ``browse`` or of plain values."""
 
     media_type = "application/json"
 
@@ -18,11 +18,15 @@ class JsonAnswer(Response):
         super().__init__(content, status_code, {"cache-control": "no-store"})
 
     def render(self, content: Any) -> bytes:
-        """The content's bytes. msgspec would write NaN as null: a diverged loss must be told from none."""
+        """Encode the content as JSON.
+
+        msgspec would write NaN as null, but a diverged loss must be distinguished from a missing one.
+        """
         return msgspec.json.encode(_told(msgspec.to_builtins(content)))
 
 
 def _told(value: Any) -> Any:
+    """Replace numbers that are not finite by the strings "NaN", "Infinity" and "-Infinity"."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Who calls too often is told to wait: by user, and by address where the token is nobody's.
+"""Rate limits of requests, by user for valid tokens, and by client address otherwise.
 
-Somebody whose token is valid is never made to wait for strangers that come from the same address, such as a proxy's.
+A user with a valid token never waits because of unauthenticated clients at the same address, such as that of a proxy.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CHANGES_PER_S, READS_PER_S = 200.0, 1000.0
-BURST_S = 10.0  # what somebody has not asked for so long may be asked at once: two thousand submissions
+BURST_S = 10.0  # seconds of unused rate that may be used at once: two thousand submissions
 STRANGERS = Rate(1.0, 30.0)
-MOST_BODY_BYTES = 4 << 20  # of a call; those of uploads are limited where they are taken
-BODY_S = 60.0  # in which such a body is to be sent: a caller has few turns, and waits in none for ever
-MOST_UPLOADS = 4  # of one user at once: each is held in memory
+MOST_BODY_BYTES = 4 << 20  # most bytes of a request's body; uploads have their own limit
+BODY_S = 60.0  # seconds within which such a body must be sent: a user has few concurrent requests, and each must end
+MOST_UPLOADS = 4  # concurrent uploads of one user: each is held in memory
 UPLOAD_RETRY_S = 2.0
-# Calls of one user that are being answered at once; others wait, until an answer begins. Each may need one of the 40 threads
-# of the server, and one of the 15 connections to its database.
+# Concurrent requests of one user; others wait until a response begins. Each may need one of the server's 40 threads,
+# and one of the 15 connections to its database.
 MOST_AT_ONCE = 8
 _UPLOAD = ("POST", "workspaces")
-_MOST = 10_000  # buckets that are remembered; who has not called for longest begins anew
+_MOST = 10_000  # most buckets in memory; the least recently used one is dropped, and starts full again
 
 
 class Limits:
-    """The buckets of a server; asked by its event loop alone."""
+    """Rate limits of a server; only its event loop may use them."""
 
     def __init__(
         self,
@@ -45,7 +45,14 @@ class Limits:
         strangers: Rate = STRANGERS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``strangers``: who comes without a token that is valid."""
+        """Initialize the limits, with no requests so far.
+
+        Args:
+            changes_per_s: Limit of requests that change something, per user and second.
+            reads_per_s: Limit of requests that read, per user and second.
+            strangers: Limit for clients without a valid token, per address.
+            clock: Monotonic time, in seconds.
+        """
         self._rates = {
             "changes": Rate(changes_per_s, max(1.0, BURST_S * changes_per_s)),
             "reads": Rate(reads_per_s, max(1.0, BURST_S * reads_per_s)),
@@ -55,9 +62,14 @@ class Limits:
         self._buckets: OrderedDict[tuple[str, str], TokenBucket] = OrderedDict()
 
     def refuses(self, kind: str, who: str, scope: Scope) -> float:
-        """For how long who asks is to wait; 0 where it may go on.
+        """Count a request, and return for how many seconds its client must wait; 0 if it is accepted.
 
-        Only the first refusal of a row of them is worth an entry in the audit log.
+        Of several refusals in a row only the first one is recorded in the audit log.
+
+        Args:
+            kind: Kind of the limit: "changes", "reads" or "strangers".
+            who: User or address of the client.
+            scope: ASGI scope of the request.
         """
         bucket, wait_s = taken(self._buckets.get((kind, who)), self._rates[kind], self._clock())
         self._buckets[kind, who] = bucket
@@ -69,14 +81,14 @@ class Limits:
         return wait_s
 
     async def turn_away(self, scope: Scope, send: Send) -> bool:
-        """Tell somebody whose token is nobody's to wait, where the address comes too often; whether that was so."""
+        """Refuse a request without a valid token if its address sends too many; return True if it was refused."""
         if wait_s := self.refuses("strangers", network((scope.get("client") or ("",))[0]), scope):
             await told_to_wait(send, wait_s)
         return wait_s > 0
 
 
 def network(address: str) -> str:
-    """Return what one stranger owns of the address space: an IPv4 address, or the 64 bits of an IPv6 network."""
+    """Return the address range that one client owns: an IPv4 address, or the 64-bit prefix of an IPv6 network."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -87,19 +99,22 @@ def network(address: str) -> str:
 
 
 class UserTurns:
-    """Semaphores by user, each of which is dropped when nobody holds it or waits for it."""
+    """Semaphores by user, each of which is dropped when no request holds it or waits for it."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
         self._semaphores: dict[str, asyncio.Semaphore] = {}
-        self._counts = Counter[str]()  # of those who hold one or wait
+        self._counts = Counter[str]()  # requests that hold a semaphore or wait for it, by user
 
     @asynccontextmanager
     async def turn(self, user: str) -> AsyncIterator[Callable[[], None]]:
-        """Wait until fewer than ``at_once`` calls of a user are under way.
+        """Wait until fewer than ``at_once`` requests of a user are in progress.
+
+        Args:
+            user: The user.
 
         Yields:
-            A function that ends this call's turn early.
+            A function that releases the semaphore before the end of the context.
         """
         semaphore = self._semaphores.setdefault(user, asyncio.Semaphore(self._at_once))
         self._counts[user] += 1
@@ -123,15 +138,15 @@ class UserTurns:
 
 
 class Limited:
-    """An application within the one that knows who calls."""
+    """Middleware that limits requests, inside the authentication middleware."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app, self._limits = app, limits
-        self._uploads = Counter[str]()  # under way, by user
+        self._uploads = Counter[str]()  # uploads in progress, by user
         self._turns = UserTurns(MOST_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one ASGI request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -144,15 +159,17 @@ class Limited:
             await self._in_turn(user, scope, bounded(receive, MOST_BODY_BYTES), send)
 
     async def _in_turn(self, user: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request when the user's number of concurrent requests allows it."""
         async with self._turns.turn(user) as end_turn:
 
             async def sending(message: Message) -> None:
-                end_turn()  # what is sent from now on, such as a stream or a file, may take as long as the caller likes
+                end_turn()  # a response in progress, such as a stream or a file, may take as long as the client likes
                 await send(message)
 
             await self._app(scope, receive, sending)
 
     async def _uploaded(self, user: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an upload, or refuse it if the user has too many in progress."""
         if self._uploads[user] >= MOST_UPLOADS:
             scope["state"]["is_repeated"] = True
             await told_to_wait(send, UPLOAD_RETRY_S)
@@ -167,9 +184,15 @@ class Limited:
 
 
 def bounded(receive: Receive, most_bytes: int, most_s: float = BODY_S) -> Receive:
-    """A request's body as it comes.
+    """Return a function that receives a request's body within limits of size and time.
 
-    Raises HTTPException: 413 where it is longer than ``most_bytes``, 408 where it takes longer than ``most_s`` seconds.
+    Args:
+        receive: Receives the body without limits.
+        most_bytes: Most bytes of the body.
+        most_s: Most seconds until the body is complete.
+
+    Raises:
+        HTTPException: By the returned function; 413 if the body is too long, 408 if it takes too long.
     """
     length, is_whole, until_s = 0, False, time.monotonic() + most_s
 
@@ -192,9 +215,9 @@ def bounded(receive: Receive, most_bytes: int, most_s: float = BODY_S) -> Receiv
 
 
 async def told_to_wait(send: Send, wait_s: float) -> None:
-    """Answer that it is too much, with the seconds after which another call is taken, and close the connection.
+    """Refuse a request with status 429 and the seconds to wait, and close the connection.
 
-    Requests that were sent ahead on the same connection are dropped with it: thousands of them may be there.
+    Further requests that were already sent on the same connection, which may be thousands, are dropped with it.
     """
     seconds = math.ceil(wait_s)
     said = {"error": "there are too many calls of yours", "remedy": f"wait {seconds} s, then go on"}

@@ -1,7 +1,8 @@
-"""What the driver of a task prints, as it can be followed: one reader of the log, however many listen.
+"""Feed of a driver's log, with one reader of the log for all listeners.
 
-The newest pieces are kept as they travel, and the end of the log is where its reader is. Whoever is behind it gets pieces
-that are read on demand, one at a time, and kept for the next one who comes to the same place: a long log costs no memory.
+The newest pieces are cached as encoded events, and the reader's position is the end of the log. A listener behind it
+receives pieces that are read on demand, one at a time, and cached for the next listener at the same position, so that
+memory is bounded.
 """
 
 from __future__ import annotations
@@ -21,51 +22,55 @@ if TYPE_CHECKING:
     from hopsml.service.jobs import JobService
 
 PIECE_BYTES = 64 << 10
-KEPT_BYTES = 4 << 20  # of all pieces together
-GONE_S = 60.0  # a log that could not be read for so long is gone; YARN moves it from its node to the store
-_LONGEST = 4  # bytes of a character
-Place = tuple[int, int]  # which log of the task, counted; the byte in it
+KEPT_BYTES = 4 << 20  # most bytes of all cached pieces together
+GONE_S = 60.0  # seconds after which an unreadable log counts as removed; YARN moves it from its node to the store
+_LONGEST = 4  # most bytes of a character
+Place = tuple[int, int]  # number of the task's log, from 1 on; byte offset in it
 
 
 def whole_characters(data: bytes) -> tuple[str, int]:
-    """Text, and how many bytes it is made of: a character that is not whole yet is left; what is no UTF-8 is replaced."""
+    """Decode UTF-8 text, and return it with the number of bytes used.
+
+    An incomplete last character is left; errors are replaced.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
     return text, len(data) - len(decoder.getstate()[0])
 
 
 class LogFeed:
-    """Events of one log; a place is a byte of it.
+    """Events of one driver's log; a position is a byte offset in it.
 
-    A new try of the job, or a log that was cut, is another log: whoever listens is told to begin anew. ``try_number``: the
-    log of this try alone; it ends with the try.
+    A new try of the job, or a truncated log, is another log: listeners receive a "reset" and start at its beginning.
+    With a ``try_number``, the feed is the log of this try alone, and ends with it.
     """
 
     def __init__(self, jobs: JobService, serial: int, task: str, try_number: int | None = None) -> None:
         self._jobs, self._serial, self._task, self._try = jobs, serial, task, try_number
         self._application, self._count = "", 0
-        self._end: int | None = None  # up to which byte there are whole characters; None where there is no log yet
-        self._is_known = False  # there was a look
-        self._is_whole = False  # nothing more will come: YARN's logs of what is over are slow to be asked
-        self._over = ""  # the state of a job that prints nothing more
-        self._missed_s: float | None = None  # since when what is asked for cannot be read
-        self._again = 0  # looks since then: each one lets those who wait ask again
-        self._pieces: OrderedDict[int, tuple[bytes, int]] = OrderedDict()  # by where each begins: the event, its end
+        self._end: int | None = None  # byte up to which characters are complete; None if there is no log yet
+        self._is_known = False  # True after the first poll
+        self._is_whole = False  # no more text will come: YARN's logs of ended applications are slow to read
+        self._over = ""  # the final state of a job that prints nothing more
+        self._missed_s: float | None = None  # time since which a requested piece cannot be read
+        self._again = 0  # polls since then: each one lets waiting listeners try again
+        # by start offset: the encoded event, and its end
+        self._pieces: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
         self._kept_bytes = 0
         self._reading, self._wanting = threading.RLock(), asyncio.Lock()
 
     @property
     def version(self) -> Any:
-        """How far the log goes."""
+        """Return a value that changes with the length of the log and the state of the job."""
         return self._count, self._end, self._over, self._again
 
     def look(self) -> None:
-        """Read what has come. Raises StoreError."""
+        """Read the new text of the log. Raises StoreError."""
         with self._reading:
             row = self._jobs.store.job(self._serial)
             try:
                 application = self._jobs.application(row, self._task, self._try)
-            except ArgumentError:  # it has not been started yet
+            except ArgumentError:  # the try has not started yet
                 application = ""
             if application != self._application and not self._said_more():
                 self._begin_anew(application)
@@ -74,39 +79,42 @@ class LogFeed:
                 self._find_end(ended)
             elif self._application and not (ended and self._is_whole):
                 self._is_whole = self._read_on(ended) and ended
-            # The state was read first: what has come before the end is known.
+            # The state was read before the log, so that all text before the end is known.
             self._over = row.state.value if ended else ""
             self._again += self._missed_s is not None
             self._is_known = True
 
     def _said_more(self) -> bool:
-        """Whether the last look at a log that is left finds something: that comes before the log of the next try."""
+        """Return True if a last poll of the previous try's log finds more text, which is sent before the next try's."""
         before = self._end
         if before is not None:
             self._read_on(ended=True)
         return self._end != before
 
     def _begin_anew(self, application: str) -> None:
+        """Switch to another log: that of a new application, or the same one after it was truncated."""
         self._application, self._count, self._end, self._is_whole = application, self._count + 1, None, False
         self._pieces.clear()
         self._kept_bytes = 0
 
     def _find_end(self, ended: bool) -> None:
+        """Set the position to the end of the log, so that listeners read the text before it on demand."""
         if (last := self._jobs.engine.log(self._application, -_LONGEST, _LONGEST)) is not None:
             _, taken = whole_characters(last.data)
             self._end = last.end if ended else last.offset + (taken or len(last.data))
 
     def _read_on(self, ended: bool) -> bool:
-        """False where the log cannot be had now."""
+        """Read the new text at the end of the log; return False if the log cannot be read now."""
         assert self._end is not None
-        # By its end: what lies between is for those who listen, and an engine may have to walk there.
+        # Read from the end: text in between is read for listeners on demand, and an engine may have to scan the log for
+        # it.
         found = self._jobs.engine.log(self._application, -PIECE_BYTES, PIECE_BYTES)
         if found is None:
             return False
         if found.length < self._end:
             self._begin_anew(self._application)
             self._find_end(ended)
-        elif found.offset > self._end:  # it grows faster: who listens reads at its own speed
+        elif found.offset > self._end:  # the log grows faster than the polls: listeners read it at their own speed
             _, taken = whole_characters(found.data)
             self._end = found.end if ended else found.offset + taken
         elif data := found.data[self._end - found.offset :]:
@@ -116,6 +124,7 @@ class LogFeed:
         return True
 
     def _keep(self, wanted: int, data: bytes, offset: int) -> None:
+        """Cache a piece under the offset by which listeners request it; the oldest are dropped beyond the limit."""
         end = offset + len(data)
         told = {"text": data.decode(errors="replace"), "offset": offset}
         event = encoded(str(end), "log", told)
@@ -126,7 +135,11 @@ class LogFeed:
         self._end = max(self._end or 0, end)
 
     async def begin(self, last: str) -> tuple[Place, bytes]:
-        """``last``: the byte, below 0 from the end; behind it the application whose byte it is, where that is known."""
+        """Return a listener's start position, and the event that greets it.
+
+        Args:
+            last: Byte offset, negative from the end; then, after a space, the application it belongs to, if known.
+        """
         text, _, application = last.partition(" ")
         offset = int(text)
         async with self._wanting:
@@ -141,7 +154,7 @@ class LogFeed:
         return place, encoded(str(place[1]), "hello", {"application": self._application})
 
     async def since(self, at: Place) -> tuple[list[bytes], Place | None]:
-        """The next piece; "reset" where another log is followed now; "end" where nothing comes any more."""
+        """Return the next piece of the log; "reset" if another log follows, "end" if no more text will come."""
         (count, offset), now = at, self._count
         if count != now:
             return [encoded("0", "reset", {"application": self._application})], (now, 0)
@@ -150,7 +163,7 @@ class LogFeed:
                 if offset not in self._pieces:
                     await FOLLOWING.run(self._read, count, offset)
             event, end = self._pieces.get(offset, (b"", offset))
-            if count != self._count:  # meanwhile
+            if count != self._count:  # the log has changed during the read
                 return [], at
             if event:
                 return [event], (count, end)
@@ -161,6 +174,7 @@ class LogFeed:
         return [], at
 
     def _read(self, count: int, offset: int) -> None:
+        """Read the piece at an offset into the cache, unless the log has changed."""
         with self._reading:
             if count != self._count or self._end is None:
                 return
@@ -174,4 +188,5 @@ class LogFeed:
                 self._missed_s = time.monotonic()
 
     def _is_gone(self) -> bool:
+        """Return True if requested text could not be read for ``GONE_S`` seconds."""
         return self._missed_s is not None and time.monotonic() - self._missed_s >= GONE_S

@@ -1,4 +1,4 @@
-"""Counts requests and their seconds by the template of the address, never by what somebody wrote into it."""
+"""Middleware that counts requests and their durations by route template, never by values of the URL."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ _STREAMS = "hopsml_event_streams"
 
 
 class Metered:
-    """An application around all others: it sees what they refuse, too."""
+    """Middleware around all others, so that requests refused by them are counted, too."""
 
     def __init__(self, app: ASGIApp, meter: Meter, templates: Mapping[Any, str]) -> None:
-        """``meter``: that of the event loop; ``templates``: of the addresses, by what answers there."""
+        """Initialize the middleware.
+
+        Args:
+            app: The application inside.
+            meter: Metrics of the event loop.
+            templates: Route templates, by endpoint.
+        """
         self._app, self._meter, self._templates = app, meter, templates
         meter.add(_STREAMS, 0.0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one ASGI request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -45,9 +51,8 @@ class Metered:
             self._answered(scope, status, None if streams else time.perf_counter() - began)
 
     def _answered(self, scope: Scope, status: int, seconds: float | None) -> None:
-        route = self._templates.get(
-            scope.get("endpoint"), ""
-        )  # nobody has asked an address where it was refused before
+        """Count a request; ``seconds`` is None for an event stream that has ended."""
+        route = self._templates.get(scope.get("endpoint"), "")  # empty for a request that was refused before routing
         method = scope["method"] if scope["method"] in _METHODS else "other"
         labels = f'route="{route}",method="{method}"'
         self._meter.add(f'hopsml_http_requests_total{{{labels},status="{status}"}}')

@@ -1,4 +1,4 @@
-"""``/metrics``: what Prometheus asks for, with the token of a viewer."""
+"""Route ``/metrics`` for Prometheus, which needs a viewer's token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ router = APIRouter()
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def told(request: Request, jobs: TheJobs) -> PlainTextResponse:
-    """How jobs, cluster and server stand, in the text format of Prometheus."""
+    """Return the metrics of jobs, cluster and server in Prometheus' text format."""
     manager = jobs.manager
     capacity, free = manager.capacity()
     counts = {

@@ -1,4 +1,4 @@
-"""The addresses of what people note of runs, and of their views, below ``/api/v1``."""
+"""Routes of users' notes on runs and of their saved views, below ``/api/v1``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RunId = Annotated[str, Path(max_length=300)]
 
 
 class NoteRequest(BaseModel):
-    """What is to be noted, in place of what was."""
+    """A note that replaces the earlier one of a run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -27,7 +27,7 @@ class NoteRequest(BaseModel):
 
 
 class NoteAnswer(BaseModel):
-    """What is noted of a run."""
+    """The note and tags of a run."""
 
     run: str
     note: str
@@ -37,12 +37,12 @@ class NoteAnswer(BaseModel):
 
     @classmethod
     def of(cls, note: RunNote) -> NoteAnswer:
-        """The same."""
+        """Convert a stored note of a run."""
         return cls(run=note.run, note=note.note, tags=list(note.tags), who=note.who, at_s=note.at_s)
 
 
 class ViewRequest(BaseModel):
-    """A list of runs that one comes back to."""
+    """A list of runs to be saved under a name."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,7 +52,7 @@ class ViewRequest(BaseModel):
 
 
 class ViewAnswer(ViewRequest):
-    """The same, as it is kept."""
+    """A saved view of the list of runs."""
 
     id: int
     owner: str
@@ -60,19 +60,19 @@ class ViewAnswer(ViewRequest):
 
     @classmethod
     def of(cls, view: SavedView) -> ViewAnswer:
-        """The same."""
+        """Convert a stored view of runs."""
         return cls.model_validate({name: getattr(view, name) for name in cls.model_fields})
 
 
 @router.get("/run-notes/{run}")
 def noted(run: RunId, jobs: TheJobs) -> NoteAnswer:
-    """What is noted of a run."""
+    """Return the note and tags of a run; empty if there are none."""
     return NoteAnswer.of(Notes(jobs.store).get(run) or RunNote(run, "", (), "", 0.0))
 
 
 @router.put("/run-notes/{run}")
 def note(run: RunId, asked: NoteRequest, request: Request, jobs: TheJobs, caller: TheCaller) -> NoteAnswer:
-    """Note something of a run that there is."""
+    """Replace the note and tags of an existing run."""
     needs(caller, Role.USER)
     project: Project = request.app.state.project
     project.directory(run)
@@ -81,19 +81,19 @@ def note(run: RunId, asked: NoteRequest, request: Request, jobs: TheJobs, caller
 
 @router.get("/views")
 def views(jobs: TheJobs, caller: TheCaller) -> list[ViewAnswer]:
-    """One's own, and those that others share."""
+    """Return the caller's views, and those that others share."""
     return [ViewAnswer.of(view) for view in Notes(jobs.store).views(caller.user)]
 
 
 @router.post("/views", status_code=201)
 def save(asked: ViewRequest, jobs: TheJobs, caller: TheCaller) -> ViewAnswer:
-    """Save a view; one of the same name is replaced."""
+    """Save a view of runs; one of the same name is replaced."""
     needs(caller, Role.USER)
     return ViewAnswer.of(Notes(jobs.store).save(caller.user, asked.name, asked.query, asked.shared, time.time()))
 
 
 @router.delete("/views/{view}", status_code=204)
 def delete(view: Annotated[int, Path(ge=1, lt=1 << 53)], jobs: TheJobs, caller: TheCaller) -> None:
-    """Delete a view of one's own; an operator may delete what others share, too."""
+    """Delete a view of the caller; operators may also delete views that others share."""
     needs(caller, Role.USER)
     Notes(jobs.store).delete(view, caller.user, caller.role >= Role.OPERATOR)

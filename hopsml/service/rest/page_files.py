@@ -1,6 +1,6 @@
-"""The files of the page, compressed once, known by their content: a browser asks whether they have changed.
+"""Files of the web page, compressed once, with a content hash by which browsers check for changes.
 
-Its modules are sent as one script, its styles as one sheet: forty small files take a browser longer than all else.
+Modules are joined to one script and styles to one sheet, as a browser loads forty small files more slowly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 WEB = Path(__file__).resolve().parents[1] / "web"
-ENTRY, SHEET, FOREIGN_SHEET = "app.js", "style.css", "lib/uPlot.css"  # the last one stands before ours
+ENTRY, SHEET, FOREIGN_SHEET = "app.js", "style.css", "lib/uPlot.css"  # the last one precedes our own styles
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -35,7 +35,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class PageFile:
-    """One file, as it is sent."""
+    """One file of the web page, as it is sent."""
 
     content: bytes
     compressed: bytes
@@ -44,16 +44,16 @@ class PageFile:
 
 
 class PlaceOfPage(Convertor[str]):
-    """Where a file of the page may be: nothing below api/, whose addresses say themselves which methods they take."""
+    """Path of a file of the page: any path not below api/, whose routes list their methods themselves."""
 
     regex = "(?!api/).*"
 
     def convert(self, value: str) -> str:
-        """As it stands."""
+        """Return the path unchanged, as routing needs no conversion."""
         return value
 
     def to_string(self, value: str) -> str:
-        """As it stands."""
+        """Return the path unchanged, as URLs need no conversion."""
         return value
 
 
@@ -61,7 +61,7 @@ register_url_convertor("place_of_page", PlaceOfPage())
 
 
 def read(folder: Path = WEB) -> dict[str, PageFile]:
-    """All files below a folder, by their paths in it."""
+    """Read all files of a folder, by relative path, with modules and styles joined."""
     contents = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -80,7 +80,7 @@ def read(folder: Path = WEB) -> dict[str, PageFile]:
 
 
 def routes() -> list[Route]:
-    """The page at the root, its files below it. Only what was there at the start is ever sent."""
+    """Return the routes of the page and its files, which are read once at the start."""
     files = read()
 
     async def page_file(request: Request) -> Response:

@@ -1,7 +1,7 @@
-"""The page's modules as one script: a browser asks once, where it would ask forty times, six at a time. Pure.
+"""Joining of the page's modules to one script, as a browser would load forty modules six at a time; pure.
 
-Each module becomes the body of a function that gives what it exports. Of the language's ways to import and to export those
-are known that the page's files use; any other is an error when the server starts, and in a test.
+Each module becomes the body of a function that returns its exports. Only the forms of import and export that the page's
+files use are supported; any other one is an error when the server starts, and in a test.
 """
 
 from __future__ import annotations
@@ -17,20 +17,29 @@ _LEFT = re.compile(r"^\s*(?:import|export)\b|[;}]export\b", re.MULTILINE)
 
 
 def joined(contents: Mapping[str, bytes], entry: str) -> bytes:
-    """A module with all that it imports, each once and after those that it needs. Raises ValueError for a circle of them."""
+    """Join a module with all its imports, each once and after its own imports.
+
+    Args:
+        contents: Contents of all files, by path.
+        entry: Path of the module to start from.
+
+    Raises:
+        ValueError: Modules import each other in a circle, or use an unsupported form of import or export.
+    """
     order = modules(contents, entry)
     names = {name: f"module{number}" for number, name in enumerate(order)}
     return "".join(_function(name, contents[name].decode(), names) for name in order).encode()
 
 
 def modules(contents: Mapping[str, bytes], entry: str) -> list[str]:
-    """A module and all that it imports, in the order in which they are run."""
+    """Return the paths of a module and all its imports, in the order of their execution."""
     found: list[str] = []
     _visit(entry, contents, found, ())
     return found
 
 
 def _visit(name: str, contents: Mapping[str, bytes], found: list[str], above: tuple[str, ...]) -> None:
+    """Add a module after its imports to ``found``; ``above`` are the modules that import it."""
     if name in above:
         raise ValueError(f"these modules of the page import each other: {' -> '.join((*above, name))}")
     if name in found:
@@ -41,10 +50,13 @@ def _visit(name: str, contents: Mapping[str, bytes], found: list[str], above: tu
 
 
 def _target(name: str, said: str) -> str:
+    """Return the path of an imported module, relative to the importing module ``name``."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), said))
 
 
 def _function(name: str, text: str, names: Mapping[str, str]) -> str:
+    """Convert a module to a function that returns its exports."""
+
     def taken(found: re.Match[str]) -> str:
         what, module = found[1], names[_target(name, found[2])]
         wanted = what.replace(" as ", ": ") if what.startswith("{") else f"{{ default: {what} }}"

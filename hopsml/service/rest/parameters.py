@@ -1,4 +1,4 @@
-"""Numbers and choices in a query, checked."""
+"""Parsing and validation of numbers in a URL's query."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hopsml.errors import ArgumentError
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-LARGEST = 1 << 53  # that a browser counts exactly
+LARGEST = 1 << 53  # largest integer that JavaScript represents exactly
 
 
 def whole(request: Request, name: str, default: int, lowest: int = -LARGEST) -> int:
-    """A whole number of the query. Raises ArgumentError."""
+    """Return an integer of the query, or the default if it is absent. Raises ArgumentError."""
     text = request.query_params.get(name, "")
     if not text:
         return default
@@ -30,12 +30,12 @@ def whole(request: Request, name: str, default: int, lowest: int = -LARGEST) -> 
 
 
 def optional_whole(request: Request, name: str) -> int | None:
-    """A whole number from 0, or None where it is not given. Raises ArgumentError."""
+    """Return a non-negative integer of the query, or None if it is absent. Raises ArgumentError."""
     return whole(request, name, 0, 0) if request.query_params.get(name) else None
 
 
 def optional_number(request: Request, name: str) -> float | None:
-    """A finite number, or None where it is not given. Raises ArgumentError."""
+    """Return a finite number of the query, or None if it is absent. Raises ArgumentError."""
     text = request.query_params.get(name, "")
     try:
         value = float(text) if text else None

@@ -1,4 +1,4 @@
-"""The address by which somebody has a worker of a run profiled, below ``/api/v1``."""
+"""Route that requests the profile of a run's worker, below ``/api/v1``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hopsml.tracking import catalog
 router = APIRouter(prefix="/api/v1")
 
 
-class ProfileAsked(BaseModel):
-    """What to look at, and for how long."""
+class ProfileRequestBody(BaseModel):
+    """The worker to profile, and for how many seconds."""
 
     rank: Annotated[int, Field(ge=0)] = 0
     seconds: Annotated[int, Field(ge=1, le=profile_request.MOST_S)] = 10
@@ -30,14 +30,14 @@ class ProfileAsked(BaseModel):
 
 
 class ProfileTicket(BaseModel):
-    """The wish's id; ``/api/runs/{run}/profiles`` says what becomes of it."""
+    """The id of a requested profile; ``/api/runs/{run}/profiles`` returns its state."""
 
     id: str
 
 
 @router.post("/runs/{run}/profiles", status_code=202)
-def take(run: str, asked: ProfileAsked, request: Request, caller: TheCaller) -> ProfileTicket:
-    """Have a worker looked at, by whoever may submit jobs."""
+def take(run: str, asked: ProfileRequestBody, request: Request, caller: TheCaller) -> ProfileTicket:
+    """Request the profile of a worker; the caller must be allowed to submit jobs."""
     needs(caller, Role.USER)
     project: Project = request.app.state.project
     directory = project.directory(run)

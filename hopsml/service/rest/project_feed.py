@@ -1,4 +1,4 @@
-"""What changes in a project, as it can be followed."""
+"""Feed of the changes of a project's runs."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ from hopsml.service.rest.event_stream import encoded
 
 
 class ProjectFeed:
-    """Events of runs; a place is the id of an event."""
+    """Events of changed runs; a position is the id of an event."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
 
     @property
     def version(self) -> str:
-        """The newest event."""
+        """Return the id of the newest event."""
         return self._changes.newest
 
     def look(self) -> None:
-        """Look at the project. Raises StorageError."""
+        """Poll the project for changes. Raises StorageError."""
         self._changes.look()
 
     async def begin(self, last: str) -> tuple[str, bytes]:
-        """At the newest event, or where the listener was."""
+        """Return a listener's start position and its greeting: the newest event, or the listener's last one.
+
+        Args:
+            last: Id of the last event that the listener has received; "" for none.
+        """
         at = last or self._changes.newest
         return at, encoded(at, "hello", {})
 
     async def since(self, at: str) -> tuple[list[bytes], str | None]:
-        """All that came after it."""
+        """Return all events after a position, and the position after them."""
         found = self._changes.since(at)
         return [encoded(event.id, event.kind, {"run": event.run}) for event in found], found[-1].id if found else at

@@ -1,4 +1,4 @@
-"""The addresses of runs: their list, and all that is known of one."""
+"""Routes of runs for the web page: the list of runs, and the details of one."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-STALE_S = 2.0  # after which the list is read again, where nobody listens to what changes
-POINTS = 800  # of a curve, unless the page asks for more or fewer
+STALE_S = 2.0  # seconds after which the list is read again if no listener follows changes
+POINTS = 800  # points of a curve, unless the query names another number
 
 
 async def runs(request: Request) -> Response:
-    """``api/runs?filter=&sort=started&order=descending&offset=0&limit=100``."""
+    """Return a page of the list: ``api/runs?filter=&sort=started&order=descending&offset=0&limit=100``."""
     query, index = request.query_params, _project(request).runs
     await run_in_threadpool(index.refresh, STALE_S)
-    notes = getattr(request.app.state, "notes", None)  # a job service's
+    notes = getattr(request.app.state, "notes", None)  # present in a job service only
     page = await run_in_threadpool(
         index.page,
         noted=await run_in_threadpool(notes.all) if notes is not None else run_list.NOTHING_NOTED,
@@ -44,12 +44,15 @@ async def runs(request: Request) -> Response:
 
 
 async def run(request: Request) -> Response:
-    """``api/runs/{id}?trial=``."""
+    """Return the details of a run: ``api/runs/{id}?trial=``."""
     return JsonAnswer(await run_in_threadpool(_project(request).detail, *_named(request)))
 
 
 async def metrics(request: Request) -> Response:
-    """``api/runs/{id}/metrics?tag=loss&tag=accuracy&points=800&trial=``: without a tag the list of them alone."""
+    """Return curves of a run: ``api/runs/{id}/metrics?tag=loss&tag=accuracy&points=800&trial=``.
+
+    Without a tag, only the list of tags is returned.
+    """
     reader = await run_in_threadpool(_project(request).metrics, *_named(request))
     tags, most = request.query_params.getlist("tag"), whole(request, "points", POINTS, 2)
     series = await run_in_threadpool(reader.series, tags, most)
@@ -58,15 +61,16 @@ async def metrics(request: Request) -> Response:
 
 
 async def slow(request: Request) -> Response:
-    """``api/runs/{id}/slow``: whom the other workers wait for, by what they used in the last minute."""
+    """Return the workers that others wait for, by their use in the last minute: ``api/runs/{id}/slow``."""
     reader = await run_in_threadpool(_project(request).metrics, *_named(request))
     return JsonAnswer({"marks": slow_ranks.slow(reader.uses())})
 
 
 async def logs(request: Request) -> Response:
-    """``api/runs/{id}/logs?rank=&level=&text=&offset=0&limit=200&find=&from=&backwards=&trial=``.
+    """Return log lines: ``api/runs/{id}/logs?rank=&level=&text=&offset=0&limit=200&find=&from=&backwards=&trial=``.
 
-    A negative ``offset`` counts from the end; ``find`` asks for the next line with a text instead of lines.
+    A negative ``offset`` counts from the end; ``find`` returns the number of the next line with a text instead of
+    lines.
     """
     query = request.query_params
     asked = LogQuery(optional_whole(request, "rank"), query.get("level", ""), query.get("text", ""))
@@ -84,7 +88,7 @@ async def logs(request: Request) -> Response:
 
 
 async def log_zip(request: Request) -> Response:
-    """``api/runs/{id}/logs.zip?trial=``: all logs, made while they are sent."""
+    """Send all logs as a zip, which is created while it is sent: ``api/runs/{id}/logs.zip?trial=``."""
     directory = await run_in_threadpool(_project(request).directory, *_named(request))
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{_quoted(directory.run_id)}-logs.zip",
@@ -96,12 +100,12 @@ async def log_zip(request: Request) -> Response:
 
 
 async def search(request: Request) -> Response:
-    """``api/runs/{id}/search``."""
+    """Return the trials of a search: ``api/runs/{id}/search``."""
     return JsonAnswer(await run_in_threadpool(_project(request).search, request.path_params["id"]))
 
 
 async def listed(request: Request) -> Response:
-    """``api/runs/{id}/files/{path}``: the entries of a folder, the bytes of a file as a download."""
+    """Return the entries of a folder, or send a file as a download: ``api/runs/{id}/files/{path}``."""
     run_id, trial = _named(request)
     path = request.path_params.get("path", "")
     url, entries = await run_in_threadpool(_project(request).files, run_id, path, trial)
@@ -124,7 +128,7 @@ async def listed(request: Request) -> Response:
 
 
 async def image(request: Request) -> Response:
-    """``api/runs/{id}/images/{path}``: a picture, for an element that shows pictures; as a page it is a download."""
+    """Send a picture for an image element; opened as a page it is a download: ``api/runs/{id}/images/{path}``."""
     url = await run_in_threadpool(_project(request).file, *_named_file(request))
     found = await run_in_threadpool(images.picture, url)
     headers = {
@@ -136,25 +140,25 @@ async def image(request: Request) -> Response:
 
 
 async def table(request: Request) -> Response:
-    """``api/runs/{id}/tables/{path}``: the first rows of a CSV or Parquet file."""
+    """Return the first rows of a CSV or Parquet file: ``api/runs/{id}/tables/{path}``."""
     url = await run_in_threadpool(_project(request).file, *_named_file(request))
     return JsonAnswer(await run_in_threadpool(tables.head, url))
 
 
 async def profile_list(request: Request) -> Response:
-    """``api/runs/{id}/profiles``: those that are there, and how the newest wish for one stands."""
+    """Return the stored profiles, and the state of the newest request for one: ``api/runs/{id}/profiles``."""
     directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
     return JsonAnswer(await run_in_threadpool(profiles.listed, directory))
 
 
 async def profile(request: Request) -> Response:
-    """``api/runs/{id}/profiles/{name}``: one as the boxes of a flame graph."""
+    """Return a profile as the boxes of a flame graph: ``api/runs/{id}/profiles/{name}``."""
     directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
     return JsonAnswer(await run_in_threadpool(profiles.drawn, directory, request.path_params["name"]))
 
 
 async def comparison(request: Request) -> Response:
-    """``api/compare?run=A&run=B&tag=accuracy&step=&points=``."""
+    """Compare runs by their curves of a metric: ``api/compare?run=A&run=B&tag=accuracy&step=&points=``."""
     query = request.query_params
     found = await run_in_threadpool(
         compare.compared,
@@ -168,7 +172,10 @@ async def comparison(request: Request) -> Response:
 
 
 async def about(request: Request) -> Response:
-    """``api/about``: which project this is, whether jobs are run here, too, and as whom one asks; "" for nobody."""
+    """Return the project, whether the server runs jobs, and the caller: ``api/about``.
+
+    The user and the role are "" if the server has no users.
+    """
     project, jobs, caller = _project(request), hasattr(request.app.state, "jobs"), request.state.caller
     role = getattr(caller, "role", None)
     return JsonAnswer(
@@ -185,7 +192,7 @@ async def about(request: Request) -> Response:
 
 
 def routes() -> list[Route]:
-    """All of them, relative to the root of the application."""
+    """Return all routes of runs, relative to the root of the application."""
     return [
         Route("/api/about", about),
         Route("/api/runs", runs),
@@ -206,26 +213,33 @@ def routes() -> list[Route]:
 
 
 def _project(request: Request) -> Project:
+    """Return the project of the application."""
     project: Project = request.app.state.project
     return project
 
 
 def _named(request: Request) -> tuple[str, str]:
+    """Return the run that the path names, and the trial that the query names, "" for none."""
     return request.path_params["id"], request.query_params.get("trial", "")
 
 
 def _named_file(request: Request) -> tuple[str, str, str]:
+    """Return the run, path and trial of a request for a file."""
     run_id, trial = _named(request)
     return run_id, request.path_params["path"], trial
 
 
 def _range(request: Request, length: int) -> tuple[int, int]:
-    """Begin and end of the bytes that are asked for; all of them where nothing of use is said."""
+    """Return start and end of the requested byte range; the whole file if the request has no valid range.
+
+    Raises:
+        ArgumentError: The range begins after the end of the file.
+    """
     unit, _, wanted = request.headers.get("range", "").partition("=")
     first, dash, last = wanted.partition("-")
     if unit != "bytes" or not dash or not re.fullmatch("[0-9]{1,18}", first + last):
         return 0, length
-    if first and last and int(first) > int(last):  # no range, as RFC 9110 has it
+    if first and last and int(first) > int(last):  # not a valid range by RFC 9110
         return 0, length
     begin = int(first) if first else max(0, length - int(last))
     if begin >= length:
@@ -234,6 +248,7 @@ def _range(request: Request, length: int) -> tuple[int, int]:
 
 
 def _quoted(name: str) -> str:
+    """Quote a file name for the header Content-Disposition."""
     from urllib.parse import quote
 
     return quote(name, safe="")

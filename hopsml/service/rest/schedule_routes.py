@@ -1,4 +1,4 @@
-"""The addresses of schedules, below ``/api/v1``."""
+"""Routes of the schedules of jobs, below ``/api/v1``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _SCHEDULE = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")
 
 
 def _row(jobs: TheJobs, schedule: Annotated[str, Path(description="name-number, or the number alone")]) -> ScheduleRow:
+    """Return the row of the schedule that the path names. Raises JobNotFound."""
     found = _SCHEDULE.fullmatch(schedule)
     row = Schedules(jobs.store).one(int(found[1])) if found else None
     if row is None or schedule not in (f"{row.name}-{row.id}", str(row.id)):
@@ -32,14 +33,17 @@ TheSchedule = Annotated[ScheduleRow, Depends(_row)]
 
 
 def _spec(row: ScheduleRow) -> specs.JobSpec:
+    """Return the job specification of a schedule."""
     return specs.JobSpec.model_validate_json(row.spec)
 
 
 def _may_change(caller: Caller, row: ScheduleRow) -> None:
+    """Raise PermissionRefused if the caller may not change a schedule: users may change their own, operators all."""
     needs(caller, Role.USER if caller.user == row.owner else Role.OPERATOR)
 
 
 def _answer(row: ScheduleRow) -> models.ScheduleAnswer:
+    """Convert a schedule's row to a response."""
     spec = _spec(row)
     return models.ScheduleAnswer(
         id=f"{row.name}-{row.id}",
@@ -57,7 +61,7 @@ def _answer(row: ScheduleRow) -> models.ScheduleAnswer:
 
 @router.post("/schedules", status_code=201)
 def put(asked: models.Submission, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.ScheduleAnswer:
-    """Start a job by itself from now on; in the place of the caller's schedule of this name."""
+    """Store a schedule for a job; the caller's schedule of the same name is replaced."""
     needs(caller, Role.USER)
     job, now = specs.loads(asked.spec), time.time()
     entry.target = job.name
@@ -74,29 +78,30 @@ def put(asked: models.Submission, jobs: TheJobs, caller: TheCaller, entry: TheEn
 
 @router.get("/schedules")
 def listed(jobs: TheJobs) -> list[models.ScheduleAnswer]:
-    """Those that there are, the oldest first."""
+    """Return all schedules, the oldest first."""
     return [_answer(row) for row in Schedules(jobs.store).all()]
 
 
 @router.get("/schedules/{schedule}")
 def shown(row: TheSchedule) -> models.ScheduleAnswer:
-    """One."""
+    """Return one schedule with its job file."""
     return _answer(row)
 
 
 @router.post("/schedules/{schedule}/pause", status_code=204)
 def pause(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> None:
-    """Start nothing until it is resumed; what was due meanwhile is not made up for."""
+    """Pause a schedule of jobs; times that pass until it is resumed are not made up for."""
     _paused(row, jobs, caller, True)
 
 
 @router.post("/schedules/{schedule}/resume", status_code=204)
 def resume(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> None:
-    """Go on with its next time."""
+    """Resume a schedule, with its next time after now."""
     _paused(row, jobs, caller, False)
 
 
 def _paused(row: ScheduleRow, jobs: TheJobs, caller: Caller, is_paused: bool) -> None:
+    """Pause or resume a schedule, and store its next time."""
     _may_change(caller, row)
     now = time.time()
     Schedules(jobs.store).pause(row.id, is_paused, next_after(_spec(row), now), now)
@@ -104,7 +109,7 @@ def _paused(row: ScheduleRow, jobs: TheJobs, caller: Caller, is_paused: bool) ->
 
 @router.post("/schedules/{schedule}/trigger", status_code=201)
 def trigger(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> models.JobAnswer:
-    """Start its job now, besides its times. The job is its owner's, whoever triggers it."""
+    """Submit the schedule's job now, in addition to its times. The job belongs to the schedule's owner."""
     _may_change(caller, row)
     schedules, now = Schedules(jobs.store), time.time()
     if not schedules.owner_may_submit(row, now):
@@ -120,6 +125,6 @@ def trigger(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> models.JobAns
 
 @router.delete("/schedules/{schedule}", status_code=204)
 def remove(row: TheSchedule, jobs: TheJobs, caller: TheCaller) -> None:
-    """Start nothing more; its jobs stay."""
+    """Delete a schedule, but not the jobs that it has submitted."""
     _may_change(caller, row)
     Schedules(jobs.store).remove(row.id)

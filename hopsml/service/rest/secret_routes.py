@@ -1,4 +1,4 @@
-"""The addresses of secrets, below ``/api/v1``: each has own ones alone, and no value is ever answered."""
+"""Routes of secrets, below ``/api/v1``: users reach only their own, and no response contains a value."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ SecretName = Annotated[str, Path(pattern=NAME_PATTERN, description="As a job fil
 
 @router.put("/secrets/{name}", status_code=204)
 def put(name: SecretName, asked: models.SecretRequest, jobs: TheJobs, caller: TheCaller) -> None:
-    """Keep a value for the caller's jobs, in the place of the one before."""
+    """Store a secret for the caller's jobs; an earlier value is replaced."""
     needs(caller, Role.USER)
     jobs.secrets.put(caller.user, name, asked.value.get_secret_value(), time.time())
 
 
 @router.get("/secrets")
 def listed(jobs: TheJobs, caller: TheCaller) -> list[models.SecretAnswer]:
-    """The caller's, without their values."""
+    """Return the caller's secrets, without their values."""
     needs(caller, Role.USER)
     return [models.SecretAnswer(name=row.name, stored_s=row.stored_s) for row in jobs.secrets.names(caller.user)]
 
 
 @router.delete("/secrets/{name}", status_code=204)
 def remove(name: SecretName, jobs: TheJobs, caller: TheCaller) -> None:
-    """Forget one of the caller's."""
+    """Delete one of the caller's secrets."""
     needs(caller, Role.USER)
     jobs.secrets.remove(caller.user, name)

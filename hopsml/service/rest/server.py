@@ -1,4 +1,4 @@
-"""Answers at a port of this machine's own until it is told to end."""
+"""HTTP server process: listens at a port, and serves an application until it receives a signal."""
 
 from __future__ import annotations
 
@@ -27,13 +27,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("hopsml.service")
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-DRAIN_S = 3  # for answers that are on their way when the server ends
+DRAIN_S = 3  # seconds for responses in progress when the server ends
 SWEEP_S = 60.0  # seconds between two removals of cached data that is not used any more
 _NEEDS = ("starlette", "uvicorn")
 
 
 def check_installed(command: str = "hopsml ui", more: tuple[str, ...] = ()) -> None:
-    """ArgumentError where something is missing that a server needs; ``more``: than the page's."""
+    """Raise ArgumentError if a package that the server needs is not installed.
+
+    Args:
+        command: The command, for the message.
+        more: Packages that are needed in addition to those of the page.
+    """
     missing = [name for name in (*_NEEDS, *more) if importlib.util.find_spec(name) is None]
     if missing:
         raise ArgumentError(f"{command} needs {', '.join(missing)}: {extras.install('service')}")
@@ -52,7 +57,11 @@ def proxies(given: Collection[str]) -> tuple[str, ...]:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises ArgumentError for a host other than this one, and for a port that is taken."""
+    """Return a listening socket for the page without users.
+
+    Raises:
+        ArgumentError: The host is not a loopback address, or the port is taken.
+    """
     if host not in LOOPBACK:
         raise ArgumentError(
             f"host={host!r}: the page has no users and no encryption, so it listens at {LOOPBACK[0]} alone; from another "
@@ -62,7 +71,11 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def bound_for_all(host: str, port: int, certificate: Certificate | None) -> socket.socket:
-    """A socket of a server that knows its users; others reach it over TLS alone. Raises ArgumentError."""
+    """Return a listening socket of a server with users, which other machines may reach over TLS only.
+
+    Raises:
+        ArgumentError: The host is not a loopback address and there is no certificate, or the port is taken.
+    """
     if host not in LOOPBACK and certificate is None:
         raise ArgumentError(
             f"host={host!r}: without TLS everybody on the way could read tokens, so it listens at {LOOPBACK[0]} alone; add "
@@ -72,6 +85,7 @@ def bound_for_all(host: str, port: int, certificate: Certificate | None) -> sock
 
 
 def _listening(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises ArgumentError for an invalid host or port, or if the port is taken."""
     if not 0 <= port < 1 << 16:
         raise ArgumentError(f"port={port}: a port is a number from 0, for any that is free, to 65535")
     try:
@@ -92,16 +106,29 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def address(listener: socket.socket, token: str = "", scheme: str = "http") -> str:
-    """Where the server is, by the machine's name if it listens everywhere; with a token what to open in a browser."""
+    """Return the URL of the server, with the machine's name if it listens at all addresses.
+
+    Args:
+        listener: The listening socket.
+        token: A token, which is added to the URL for a browser.
+        scheme: The scheme of the URL.
+    """
     host, port = listener.getsockname()[:2]
     host = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"{scheme}://{host}:{port}/" + (f"?token={token}" if token else "")
 
 
 def serve(project_url: str, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
-    """Answer for a project until SIGINT or SIGTERM; ``ready`` is called when answers are given.
+    """Serve the runs of a project until SIGINT or SIGTERM.
 
-    Raises StorageError where the project cannot be read.
+    Args:
+        project_url: The project.
+        listener: The listening socket.
+        token: The token that requests must have.
+        ready: Called when requests are accepted.
+
+    Raises:
+        StorageError: The project cannot be read.
     """
     from hopsml.service.browse.changes import Changes
     from hopsml.service.browse.project import Project
@@ -126,6 +153,7 @@ class _ForwardedScheme:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI request."""
         if scope["type"] == "http" and (scope.get("client") or ("",))[0] in LOOPBACK:
             for name, value in scope["headers"]:
                 if name == b"x-forwarded-proto" and value.strip().lower() == b"https":
@@ -142,10 +170,16 @@ async def answer(
     sweep: Callable[[], None] | None = None,
     trusted_proxies: Collection[str] = (),
 ) -> None:
-    """Answer until SIGINT or SIGTERM, which end the streams of ``told``, too; ``ready`` is called at the first answer.
+    """Serve an application until SIGINT or SIGTERM, which also end its event streams.
 
-    With a certificate over TLS alone. ``sweep`` is called once a minute, and drops cached data that is not used any more.
-    ``trusted_proxies``: addresses whose X-Forwarded-For names the caller.
+    Args:
+        app: The application.
+        listener: The listening socket.
+        told: Event streams to end with the server.
+        ready: Called when requests are accepted.
+        certificate: Certificate for TLS; None to serve without TLS.
+        sweep: Called once a minute, to drop cached data that is not used any more.
+        trusted_proxies: Addresses whose X-Forwarded-For header names the client.
     """
     import uvicorn
 
@@ -170,10 +204,11 @@ async def answer(
         context = certificate.context()
         beside.append(asyncio.create_task(tls.renewing(certificate, context)))
     server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # they are handled here
+    # signals are handled below
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
 
     async def end() -> None:
-        await told.end()  # streams have no end of their own
+        await told.end()  # streams do not end by themselves
         server.should_exit = True
 
     ending: set[asyncio.Task[None]] = set()
@@ -195,6 +230,7 @@ async def answer(
 
 
 async def _sweeping(sweep: Callable[[], None]) -> None:
+    """Call a function every ``SWEEP_S`` seconds, until the task is cancelled."""
     while True:
         await asyncio.sleep(SWEEP_S)
         sweep()

@@ -1,4 +1,4 @@
-"""The application of ``hopsml server``: jobs, and the runs of the project as ``hopsml ui`` shows them."""
+"""ASGI application of ``hopsml server``: jobs, and the project's runs as ``hopsml ui`` displays them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hopsml.service.rest.event_stream import Streams, events_route
 from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.limited import Limited, Limits
 from hopsml.service.rest.metered import Metered
-from hopsml.service.rest.sign_in_door import SignInDoor
+from hopsml.service.rest.sign_in_routes import SignInRoutes
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.notes import Notes
 from hopsml.service.store.tokens import Tokens
@@ -56,7 +56,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for status in ("4XX", "5XX")
 }
 _ROUTERS = (
-    job_streams.router,  # before the others: /jobs/events is no job
+    job_streams.router,  # before the others, as /jobs/events is not a job
     job_routes.router,
     job_run_routes.router,
     cluster_routes.router,
@@ -79,13 +79,22 @@ def service_application(
     limits: Limits | None = None,
     provider: Provider | None = None,
 ) -> ASGIApp:
-    """What answers; ``name``: of this service, for its cookie. The caller begins and ends ``jobs`` and ``streams``."""
+    """Create the application of the server; its caller starts and ends ``jobs`` and ``streams``.
+
+    Args:
+        jobs: The job service.
+        project: The project whose runs are displayed.
+        streams: Event streams of the server.
+        name: Name of the service, for its cookies.
+        limits: Rate limits; None for the defaults.
+        provider: Provider of sign-in; None if only tokens are accepted.
+    """
     app = api()
     app.router.routes += [events_route(), *run_routes.routes(), *page_files.routes()]
     app.state.jobs, app.state.project = jobs, project
     app.state.broadcaster, app.state.streams = streams.project, streams
     tokens, limits, app.state.notes = Tokens(jobs.store), limits or Limits(), Notes(jobs.store)
-    door = SignInDoor(provider, jobs.store, name, limits.turn_away) if provider is not None else None
+    door = SignInRoutes(provider, jobs.store, name, limits.turn_away) if provider is not None else None
     app.state.signs_in = door is not None
 
     async def refuse(scope: Scope, send: Send) -> bool:
@@ -101,14 +110,14 @@ def service_application(
 
 
 def api() -> FastAPI:
-    """The addresses of jobs alone, with their OpenAPI document at ``/api/v1/openapi.json``."""
+    """Create the application of the API routes alone, with their OpenAPI document at ``/api/v1/openapi.json``."""
     app = FastAPI(
         title="hopsml job service",
         version=__version__,
         openapi_url="/api/v1/openapi.json",
-        docs_url=None,  # its page would load scripts from elsewhere
+        docs_url=None,  # its page would load scripts from other hosts
         redoc_url=None,
-        redirect_slashes=False,  # the address that it answers would be wrong behind a proxy with a path
+        redirect_slashes=False,  # its redirects would be wrong behind a proxy that adds a path
         responses=REFUSALS,
         dependencies=[
             Security(HTTPBearer(auto_error=False, description="A token of the store; browsers send a cookie."))
@@ -123,13 +132,13 @@ def api() -> FastAPI:
 
 
 async def _on_wrong(request: Request, error: Any) -> Response:
-    """Answer values that are none of those that the document allows, all at once."""
+    """Answer a request with invalid values: status 422, and all mistakes at once."""
     said = [_told(problem, "secrets" in request.url.path) for problem in error.errors()[:20]]
     return JsonAnswer({"error": "; ".join(said), "remedy": "/api/v1/openapi.json says what is taken"}, status_code=422)
 
 
 def _told(problem: Any, is_secret: bool) -> str:
-    """One value that is wrong, by its name and as it was given: a secret's is not repeated."""
+    """Describe an invalid value by its name and the value itself, which is omitted for a secret."""
     name = ".".join(str(step)[:80] for step in problem["loc"][1:] or problem["loc"])
     given = problem.get("input")
     shown = f" {given!r:.80}" if isinstance(given, str | int | float) and not is_secret else ""

@@ -28,6 +28,7 @@ class ThreadPool:
         return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=self._of_this_loop())
 
     def _of_this_loop(self) -> anyio.CapacityLimiter:
+        """Return the limiter of the running event loop; it is created at the first call."""
         try:
             return self._limiter.get()
         except LookupError:

@@ -1,4 +1,4 @@
-"""The certificate of a server: checked at its start, taken up anew when its files change."""
+"""TLS certificate of a server: checked at its start, and loaded again when its files change."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from hopsml.errors import ArgumentError
 
 log = logging.getLogger("hopsml.service")
 
-LOOK_S = 1.0  # between two looks at the files
+LOOK_S = 1.0  # seconds between two checks of the files
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """``chain``: the server's certificate, and those between it and its authority's; ``key``: its own. Both are PEM."""
+    """Files of a certificate, both in PEM format.
+
+    Attributes:
+        chain: The server's certificate, and the intermediate ones up to its authority.
+        key: The private key.
+    """
 
     chain: Path
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """What a server answers with. Raises ArgumentError."""
+        """Return a TLS context with the certificate. Raises ArgumentError if the files cannot be used."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             self.load(made)
-        except (OSError, ValueError) as error:  # among them ssl.SSLError
+        except (OSError, ValueError) as error:  # ssl.SSLError is one of them
             said = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
             raise ArgumentError(
                 f"--certificate {self.chain} --key {self.key}: they cannot be used ({said}); name a PEM file with the "
@@ -37,20 +42,21 @@ class Certificate:
         return made
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Answer new connections with what the files have now."""
+        """Load the present content of the files into a context, for new connections."""
         context.load_cert_chain(self.chain, self.key, password=_no_password)
 
     def seen(self) -> tuple[tuple[int, int], ...]:
-        """What changes when a file does."""
+        """Return modification times and inodes, which change when a file does."""
         return tuple((found.st_mtime_ns, found.st_ino) for found in (os.stat(self.chain), os.stat(self.key)))
 
 
 def _no_password() -> str:
-    raise ValueError("the key has a password")  # else OpenSSL would ask for it at the terminal
+    """Refuse a key with a password."""
+    raise ValueError("the key has a password")  # otherwise OpenSSL would prompt at the terminal
 
 
 def pair(certificate: Path | None, key: Path | None) -> Certificate | None:
-    """Of both options. Raises ArgumentError where one of them is missing."""
+    """Return the certificate of both options; None without them. Raises ArgumentError if one is missing."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
@@ -60,19 +66,27 @@ def pair(certificate: Path | None, key: Path | None) -> Certificate | None:
 
 
 async def renewing(certificate: Certificate, context: ssl.SSLContext, look_s: float = LOOK_S) -> None:
-    """Take up what the files become, for ever; half of a pair, or nonsense, is said once and not taken."""
+    """Load the certificate again whenever its files change, until the task is cancelled.
+
+    Half of a pair, or invalid content, is logged once and not loaded.
+
+    Args:
+        certificate: The files.
+        context: The server's TLS context.
+        look_s: Seconds between two checks.
+    """
     told = certificate.seen()
     while True:
         await asyncio.sleep(look_s)
         try:
             now = certificate.seen()
         except OSError:
-            continue  # between an old file and a new one
+            continue  # while an old file is replaced by a new one
         if now == told:
             continue
         told = now
         try:
-            certificate.context()  # a pair that does not fit would leave the server without any
+            certificate.context()  # loading a pair that does not match would leave the server without a certificate
             certificate.load(context)
             log.info("the certificate %s is renewed", certificate.chain)
         except (ArgumentError, OSError, ValueError) as error:

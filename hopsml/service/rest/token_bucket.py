@@ -1,4 +1,4 @@
-"""How many calls somebody may make: a bucket that fills at a steady rate, from which each call takes one; pure."""
+"""Rate limit of requests by a token bucket, which fills at a steady rate; pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many a second in the long run, and so many at once; 0 a second: as many as come."""
+    """A limit of requests per second in the long run, and of requests at once.
+
+    0 per second is no limit.
+    """
 
     per_s: float
     at_once: float
@@ -15,7 +18,13 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """What is ``left`` of it at a time. ``refused``: how many calls in a row found it empty."""
+    """State of a token bucket at a time.
+
+    Attributes:
+        left: Requests that the bucket allows.
+        at_s: The time of this state, in seconds.
+        refused: Number of consecutive requests that were refused.
+    """
 
     left: float
     at_s: float
@@ -23,9 +32,14 @@ class TokenBucket:
 
 
 def taken(bucket: TokenBucket | None, rate: Rate, now: float) -> tuple[TokenBucket, float]:
-    """One call: the bucket after it, and for how many seconds the caller is to wait; 0 where it may go on.
+    """Take one token for a request; return the new bucket, and for how many seconds the client must wait.
 
-    None is the bucket of somebody who comes for the first time. A clock that goes back fills nothing.
+    The client does not wait (0 s) if the bucket has a token. A clock that goes backwards adds none.
+
+    Args:
+        bucket: The bucket; None for a client's first request.
+        rate: The limit.
+        now: The time, in seconds.
     """
     if bucket is None:
         bucket = TokenBucket(rate.at_once, now)

@@ -1,4 +1,4 @@
-"""The addresses of tokens, below ``/api/v1``: for administrators."""
+"""Routes of tokens, below ``/api/v1``, for administrators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/api/v1")
 
 @router.post("/tokens", status_code=201)
 def create(asked: models.TokenRequest, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> models.NewToken:
-    """A token for somebody; with the lowest role where none is named."""
+    """Create a token for a user, with the lowest role if none is named."""
     needs(caller, Role.ADMIN)
     role = Role[asked.role.upper()]
     jobs.check_account(asked.user, role)
@@ -28,14 +28,14 @@ def create(asked: models.TokenRequest, jobs: TheJobs, caller: TheCaller, entry: 
 
 @router.get("/tokens")
 def listed(jobs: TheJobs, caller: TheCaller) -> list[models.TokenAnswer]:
-    """All that were created, without the tokens themselves."""
+    """Return all tokens that were created, without the tokens themselves."""
     needs(caller, Role.ADMIN)
     return [models.TokenAnswer.of(row) for row in Tokens(jobs.store).all()]
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
 def revoke(token_id: str, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> None:
-    """End one."""
+    """Revoke a token by its id."""
     needs(caller, Role.ADMIN)
     with entry.stored(204) as also:
         Tokens(jobs.store).revoke(token_id, time.time(), also)

@@ -1,4 +1,4 @@
-"""Whether a job could ever run here, before it is queued; if not, the largest that could."""
+"""Admission check: decide before queueing if a job could ever run, and else find the largest shape that could."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from hopsml.service.scheduler.resources import UNLIMITED, GangShape, Resources, 
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """Nodes that an autoscaler could add: up to ``count`` of them, of a group; each is there after about ``boot_s``."""
+    """Nodes of one group that an autoscaler could add.
+
+    Attributes:
+        capacity: Resources of one node.
+        count: Maximum number of nodes to add.
+        label: Label of the nodes.
+        group: Name of the group.
+        price: Relative price of a node.
+        boot_s: Usual time until a node is in the cluster, in seconds.
+    """
 
     capacity: Resources
     count: int
@@ -22,7 +31,17 @@ class NodeKind:
 
 
 def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[NodeKind, ...] = ()) -> str:
-    """Why a job can never run, with the largest shape that could; "" if it can, on this cluster when it is empty."""
+    """Return the reason for which a job can never run, with the largest shape that could.
+
+    Args:
+        request: Request of the job.
+        nodes: Nodes of the cluster; all of them count as empty.
+        queue: Queue of the job.
+        addable: Nodes that could be added.
+
+    Returns:
+        "" if the job can run.
+    """
     gang = request.gang
     empty = nodes.emptied()
     for kind_number, kind in enumerate(addable):
@@ -46,7 +65,7 @@ def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[Nod
 
 
 def _largest(part: SlotGroup, empty: Nodes) -> str:
-    """What of this part would run."""
+    """Return the text that names the largest part of this kind that would fit."""
     where = (
         f"nodes with label {part.label!r}" if part.label else "nodes without a label" if empty.has_labels() else "nodes"
     )
@@ -61,7 +80,7 @@ def _largest(part: SlotGroup, empty: Nodes) -> str:
 
 
 def amount(resources: Resources) -> str:
-    """As a person says it: ``2 GPUs, 8 cores, 16 GiB``; what is 0, or not limited, is left out."""
+    """Return resources as text, such as ``2 GPUs, 8 cores, 16 GiB``; zero and unlimited amounts are omitted."""
     resources = Resources(
         *(0 if each >= UNLIMITED else each for each in (resources.gpus, resources.cores, resources.memory_mib))
     )

@@ -1,4 +1,4 @@
-"""What waits for room and would run if there were more of it; for whoever can add nodes."""
+"""Demand for additional nodes: the gangs that wait and would run if there were more room."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.resources import GangShape, Placement
 from hopsml.service.scheduler.scheduler import Scheduler
 
-MOST = 1000  # gangs that are told: more nodes are added when these have been served
+MOST = 1000  # maximum number of gangs to return: more nodes are added when these have been served
 
 
 @dataclass(frozen=True, slots=True)
 class GangEnd:
-    """When a running gang will be over, by its own estimate, and what it then gives back."""
+    """Expected end of a running gang, and the placement that it releases then."""
 
     at_s: float
     gang: GangShape
@@ -23,7 +23,13 @@ class GangEnd:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """``gangs``: (job, what it needs), in the order in which they would be placed. ``nodes``: as they are, a copy."""
+    """Input of the autoscaler: waiting gangs, nodes and expected ends.
+
+    Attributes:
+        gangs: (job ID, gang), in the order in which they would be placed.
+        nodes: Copy of the current nodes.
+        ends: Expected ends of running gangs.
+    """
 
     gangs: tuple[tuple[str, GangShape], ...]
     nodes: Nodes
@@ -31,12 +37,19 @@ class Demand:
 
     @classmethod
     def nothing(cls) -> Demand:
-        """Nobody waits, and there is nothing."""
+        """Return a demand without gangs and without nodes."""
         return cls((), Nodes())
 
 
 def of(scheduler: Scheduler, now: float) -> Demand:
-    """Gangs that wait for nothing but room: not those beyond their queue's limit, nor those that are put off."""
+    """Return the gangs that wait for room only.
+
+    Gangs beyond their queue's limit, and gangs that are paused after an incomplete allocation, are not included.
+
+    Args:
+        scheduler: Scheduler with the jobs.
+        now: Time in seconds of the caller's clock.
+    """
     capacity, promised = scheduler.nodes.capacity(), dict(scheduler.promised)
     waiting = {name: iter(lines) for name, lines in scheduler.waiting.items() if len(lines)}
     gangs: list[tuple[str, GangShape]] = []
@@ -60,7 +73,7 @@ def of(scheduler: Scheduler, now: float) -> Demand:
 
 
 def _ends(scheduler: Scheduler, now: float) -> list[GangEnd]:
-    """Of those that are within their estimate: of others nobody knows."""
+    """Return the expected ends of jobs that are within their estimate; the ends of other jobs are unknown."""
     ends = [
         GangEnd(job.started_s + job.request.expected_s, job.request.gang, job.placement)
         for job in scheduler.started.values()

@@ -1,8 +1,8 @@
-"""What is kept for a job that has been passed for long enough, and who may pass it all the same (EASY, Lifka, 1995).
+"""Reservation of room for a job that was overtaken for too long (EASY, Lifka, 1995).
 
-A job that may be preempted for the one that waits counts as over when its protection is: room is kept from then on, and
-who passes has to be over, or without protection, by then. Else short jobs that are protected in turn would keep a large
-gang waiting for ever.
+A reserved job may still be overtaken by jobs that do not delay it. A job that may be preempted for the waiting one
+counts as ended when its protected time ends: room is reserved from then on, and an overtaking job must have ended, or
+have become preemptible, by then. Otherwise a succession of short protected jobs would delay a large gang forever.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ _AGAIN = 1.5
 
 @dataclass
 class Hold:
-    """``starts_s``: when there will be room for ``job``, infinite where nobody knows; ``spare``: what it leaves then.
+    """Room that is reserved for a job that waits.
 
-    ``refused``: gangs for which there is not enough to spare; it does not become more.
+    Attributes:
+        job: The waiting job.
+        starts_s: Time at which there will be room for the job; infinite if unknown.
+        placement: Expected placement of the job.
+        spare: Free resources by node that the job will leave unused.
+        refused: Gangs that do not fit into ``spare``, which never grows.
     """
 
     job: QueuedJob
@@ -36,14 +41,14 @@ class Hold:
     refused: set[GangShape] = field(default_factory=set)
 
     def lets_pass(self, other: QueuedJob, now: float, policy: Policy) -> bool:
-        """Whether another that starts now would be out of the way when there will be room for this one."""
+        """Return True if another job that starts now will have ended, or be preemptible, at ``starts_s``."""
         ends_s = now + min(
             other.request.expected_s, policy.least_run_s if makes_way(other, self.job, policy) else math.inf
         )
         return math.isfinite(ends_s) and ends_s <= self.starts_s
 
     def leaves_room(self, nodes: Nodes, other: QueuedJob) -> Placement | None:
-        """Where another may go for as long as it likes: it takes of what is spare."""
+        """Place another job, of any duration, in the spare room, which becomes smaller; None if it does not fit."""
         if other.request.gang in self.refused:
             return None
         found = nodes.place(other.request.gang, np.minimum(self.spare, nodes.copy()), least=True)
@@ -55,7 +60,14 @@ class Hold:
 
 
 def makes_way(other: QueuedJob, job: QueuedJob, policy: Policy, lenders: Collection[str] = ()) -> bool:
-    """Whether another one may be preempted for ``job``, once it has run long enough for that."""
+    """Return True if another job may be preempted for ``job`` after its protected time.
+
+    Args:
+        other: The job to be preempted.
+        job: The waiting job.
+        policy: Policy of the scheduler.
+        lenders: Queues that must return guaranteed resources to the queue of ``job``.
+    """
     if other.is_overdue or not other.request.preemptible:
         return False
     if other.request.queue == job.request.queue:
@@ -64,10 +76,10 @@ def makes_way(other: QueuedJob, job: QueuedJob, policy: Policy, lenders: Collect
 
 
 def expected_end_s(job: QueuedJob, now: float) -> float:
-    """When a job that runs, or is about to, will end. One that has run longer than it said takes half as long again, and
-    so on.
+    """Return the time at which a running or placed job is expected to end.
 
-    That does not move while time passes: else room that is kept would be kept elsewhere whenever anybody looks.
+    For a job that exceeds its estimate, the estimate is multiplied by 1.5 as often as necessary. The result is constant
+    over time between these steps; otherwise reserved room would move with every query.
     """
     began_s = job.started_s if job.phase == JobPhase.RUNNING else now
     takes_s = max(job.request.expected_s, 1.0)
@@ -86,11 +98,19 @@ def make(
     policy: Policy,
     lenders: Collection[str] = (),
 ) -> Hold | None:
-    """Keep room for ``job``; None where there would be none if all others ended.
+    """Reserve room for ``job`` at the earliest time at which it will fit.
 
-    ``running``: who has a place, in the order in which they were started. ``lenders``: queues that give back to the job's
-    queue what is guaranteed to it. They may have to give less by the time they are asked: with them ``starts_s`` is no
-    promise, but the earliest that may be.
+    Args:
+        job: The waiting job.
+        nodes: Current nodes.
+        running: Placed and running jobs, in the order in which they were started.
+        now: Time in seconds of the caller's clock.
+        policy: Policy of the scheduler.
+        lenders: Queues that must return guaranteed resources to the job's queue. They may have less to return by the
+            time it is reclaimed: with them ``starts_s`` is not a promise but a lower bound.
+
+    Returns:
+        None if the job would not fit even if all others ended.
     """
     gang, trial, gained = job.request.gang, nodes.copy(), nodes.free()
     found, starts_s = nodes.place(gang, trial, least=True), now
@@ -105,7 +125,7 @@ def make(
         return None
     nodes.give(trial, gang, found, -1)
     spare = np.minimum(trial, nodes.copy())
-    if starts_s == math.inf:  # others may end first than those that were thought of: its nodes are kept whole
+    if starts_s == math.inf:  # other jobs may end earlier than the ones considered: the nodes are reserved as a whole
         spare[[nodes.rows[name] for part in found for name in part]] = 0
     return Hold(job, starts_s, found, spare)
 
@@ -113,7 +133,10 @@ def make(
 def _by_end(
     job: QueuedJob, running: Iterable[QueuedJob], now: float, policy: Policy, lenders: Collection[str]
 ) -> Iterator[tuple[float, QueuedJob]]:
-    """When each ends, or may be preempted for ``job``; those of which nobody knows come last, the oldest first."""
+    """Yield (time, job) in the order in which jobs end or may be preempted for ``job``.
+
+    Jobs of unknown end are last, in the order of ``running``, with an infinite time.
+    """
     known: list[tuple[float, QueuedJob]] = []
     unknown: list[QueuedJob] = []
     for other in running:

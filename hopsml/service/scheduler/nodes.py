@@ -1,4 +1,4 @@
-"""What the nodes of a cluster have, what of it is promised, and where a gang would go: best fit, on few nodes."""
+"""Capacity of nodes, the promised part of it, and the placement of gangs: best fit, on few nodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ import numpy.typing as npt
 from hopsml.service.scheduler.resources import NOTHING, GangShape, Placement, Resources, SlotGroup
 
 Array = npt.NDArray[np.int64]
-ROOM = 64  # rows are made for so many nodes more at a time
+ROOM = 64  # minimum number of rows to add at a time
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAccount:
-    """One node. ``free``: what is not promised; ``is_open``: something may be placed there."""
+    """Capacity of one node, and the free part of it.
+
+    Attributes:
+        label: Label of the node.
+        capacity: Resources of the node.
+        free: Resources that are not promised.
+        others: Resources that other tenants use.
+        is_open: True if slots may be placed on the node.
+    """
 
     label: str
     capacity: Resources
@@ -27,10 +35,10 @@ class NodeAccount:
 
 
 class Nodes:
-    """Two accounts for each node: what is not ``promised``, and what is not yet in use.
+    """Nodes of a cluster with two accounts each: resources not promised, and resources not in use.
 
-    A job that is to be ended has its room promised to another already, and uses it until it has ended. A gang is
-    placed by the first account and started by the second. Other tenants' use is told by ``others``.
+    The room of a job that is being ended is already promised to another job, and in use until the first one has ended.
+    A gang is placed by the first account and started by the second. Usage by other tenants is set by ``others``.
     """
 
     def __init__(self) -> None:
@@ -41,14 +49,14 @@ class Nodes:
         self._others = np.zeros((0, 3), np.int64)
         self._free = np.zeros((0, 3), np.int64)
         self._idle = np.zeros((0, 3), np.int64)
-        self._masks: dict[str, npt.NDArray[np.bool_]] | None = {}  # see _open; None: to be made anew
+        self._masks: dict[str, npt.NDArray[np.bool_]] | None = {}  # see _open; None: to be computed
         self._closed: set[str] = set()
-        self._free_in_all: Resources | None = None  # None: to be counted anew
+        self._free_in_all: Resources | None = None  # None: to be computed
 
-    # ------------------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------------------ nodes
 
     def put(self, name: str, capacity: Resources, label: str = "", *, is_open: bool = True) -> None:
-        """Add a node, or change one. Where it is not open nothing more is placed there; what is there stays."""
+        """Add or change a node. Nothing more is placed on a node that is not open; its jobs stay."""
         row = self.rows.get(name)
         is_same = row is not None and label == self.labels[row] and is_open != (name in self._closed)
         if row is None:
@@ -69,24 +77,24 @@ class Nodes:
             self._mark()
 
     def close(self, name: str) -> None:
-        """Place nothing more on a node; what is there stays."""
+        """Stop placing slots on a node; the jobs on it stay."""
         if name in self.rows and name not in self._closed:
             self._closed.add(name)
             self._mark()
 
     def is_open(self, name: str) -> bool:
-        """Whether something may be placed there."""
+        """Return True if slots may be placed on a node."""
         return name in self.rows and name not in self._closed
 
     def in_use(self, name: str) -> bool:
-        """Whether anybody has something on a node, or is promised it."""
+        """Return True if resources of a node are promised or in use, also by other tenants."""
         row = self.rows.get(name)
         if row is None:
             return False
         return bool((self._free[row] != self._capacity[row]).any() or (self._idle[row] != self._capacity[row]).any())
 
     def others(self, name: str, used: Resources) -> None:
-        """How much of a node other tenants of the cluster use now."""
+        """Set the resources of a node that other tenants of the cluster use."""
         if name not in self.rows:
             return
         row = self.rows[name]
@@ -98,13 +106,16 @@ class Nodes:
             self._free_in_all = None
 
     def gone(self, name: str) -> None:
-        """A node has nothing any more; jobs on it are told to have ended, or to be fewer, by their own events."""
+        """Set the capacity of a node that has left the cluster to zero.
+
+        The ends or changes of its jobs are separate events.
+        """
         if name in self.rows:
             self.put(name, Resources(), self.labels[self.rows[name]], is_open=False)
             self.others(name, Resources())
 
     def of(self, name: str) -> NodeAccount:
-        """How one node stands."""
+        """Return the account of one node."""
         row = self.rows[name]
         return NodeAccount(
             self.labels[row],
@@ -115,17 +126,17 @@ class Nodes:
         )
 
     def capacity(self, label: str | None = None) -> Resources:
-        """Of all nodes that let something in; those of one label, or all."""
+        """Return the total capacity of all open nodes, or of those with one label."""
         return _resources(self._sum(self._capacity, label))
 
     def free(self) -> Resources:
-        """What is not promised, of all nodes that let something in."""
+        """Return the unpromised resources of all open nodes."""
         if self._free_in_all is None:
             self._free_in_all = _resources(self._sum(np.maximum(self._free, 0), None))
         return self._free_in_all
 
     def slots_by_node(self, part: SlotGroup) -> dict[str, int]:
-        """How many slots of a part each node would take now; nodes that take none are left out."""
+        """Return node -> number of slots of a part that fit now; nodes without room are omitted."""
         mask = self._open.get(part.label)
         if mask is None:
             return {}
@@ -133,11 +144,11 @@ class Nodes:
         return {self.names[row]: int(slots[row]) for row in np.flatnonzero(slots)}
 
     def has_labels(self) -> bool:
-        """Whether nodes differ by label."""
+        """Return True if any node has a label."""
         return any(self.labels)
 
     def largest_node(self, label: str) -> Resources:
-        """The capacity of the largest node that lets something in: by GPUs, then cores, then memory."""
+        """Return the capacity of the largest open node with a label: by GPUs, then cores, then memory."""
         mask = self._open.get(label)
         rows = (
             [] if mask is None else [tuple(int(value) for value in self._capacity[row]) for row in np.flatnonzero(mask)]
@@ -145,7 +156,7 @@ class Nodes:
         return _resources(max(rows, default=(0, 0, 0)))
 
     def emptied(self) -> Nodes:
-        """The same nodes with nothing on them: what could ever run here."""
+        """Return the open nodes without any usage, to find out what could ever run."""
         other = Nodes()
         for name, row in self.rows.items():
             if name not in self._closed:
@@ -153,7 +164,7 @@ class Nodes:
         return other
 
     def clone(self) -> Nodes:
-        """The same nodes with the same on them, to try on."""
+        """Return an independent copy of the nodes with all their usage."""
         other = Nodes()
         other.rows, other.names, other.labels = dict(self.rows), list(self.names), list(self.labels)
         other._capacity, other._others = self._capacity.copy(), self._others.copy()
@@ -161,13 +172,17 @@ class Nodes:
         other._mark()
         return other
 
-    # ---------------------------------------------------------------------------- what is promised
+    # ---------------------------------------------------------------------------- promises
 
     def place(self, gang: GangShape, trial: Array | None = None, *, least: bool = False) -> Placement | None:
-        """Where all of a gang would go, as many slots of each part as it takes; None if it does not fit.
+        """Find a placement for a gang, with as many slots of each part as fit; None if the gang does not fit.
 
-        ``trial``: another state of what is free (see ``copy``); nothing is promised either way. ``least``: no more
-        slots than it cannot do without.
+        Nothing is promised.
+
+        Args:
+            gang: Shape of the gang.
+            trial: Free resources to use in place of the current ones (see ``copy``).
+            least: True to place only the minimum number of slots.
         """
         free = self._free if trial is None else trial
         if len(gang.parts) == 1:
@@ -184,7 +199,7 @@ class Nodes:
                 return None
             _subtract(free, rows, part.each)
             found[index] = rows
-        for index in order if not least else ():  # what the whole has room for beyond the least
+        for index in order if not least else ():  # room for slots beyond the minimum
             part = gang.parts[index]
             more = self._choose(part, free, part.count - part.at_least, 1) if part.count > part.at_least else None
             for row, count in (more or {}).items():
@@ -193,47 +208,54 @@ class Nodes:
         return tuple({self.names[row]: count for row, count in rows.items()} for rows in found)
 
     def could_take(self, gang: GangShape) -> bool:
-        """Whether there would be room for a gang if nothing of ours were here."""
+        """Return True if a gang would fit if no jobs of this service ran."""
         return self.place(gang, self._capacity - self._others, least=True) is not None
 
     def copy(self) -> Array:
-        """What is free now, to try on: ``give`` and ``place`` take it."""
+        """Return a copy of the free resources, by row, for use with ``give`` and ``place``."""
         return self._free.copy()
 
     def give(self, trial: Array, gang: GangShape, placement: Placement, sign: int = 1) -> None:
-        """Act as if a placement were free in ``trial``; with ``sign=-1`` as if it were taken."""
+        """Add the resources of a placement to ``trial``; with ``sign=-1`` subtract them."""
         self._change(trial, gang, placement, sign)
 
     def promise(self, gang: GangShape, placement: Placement) -> None:
-        """Nobody else is placed there."""
+        """Promise a placement to a gang, so that no other gang is placed there."""
         self._change(self._free, gang, placement, -1)
         self._free_in_all = None
 
     def forget(self, gang: GangShape, placement: Placement) -> None:
-        """Undo ``promise``."""
+        """Undo ``promise`` for this placement."""
         self._change(self._free, gang, placement, 1)
         self._free_in_all = None
 
     def use(self, gang: GangShape, placement: Placement) -> None:
-        """It is in use from now on."""
+        """Mark a placement as in use."""
         self._change(self._idle, gang, placement, -1)
 
     def leave(self, gang: GangShape, placement: Placement) -> None:
-        """Undo ``use``."""
+        """Undo ``use`` for this placement."""
         self._change(self._idle, gang, placement, 1)
 
     def is_idle(self, gang: GangShape, placement: Placement) -> bool:
-        """Whether all of it is out of use, so that the gang can start there."""
+        """Return True if no part of a placement is in use, so that the gang can start there."""
         wanted: dict[str, Resources] = {}
         for part, nodes in zip(gang.parts, placement, strict=True):
             for name, count in nodes.items():
                 wanted[name] = wanted.get(name, NOTHING).plus(part.each.times(count))
         return all(need.within(_resources(self._idle[self.rows[name]])) for name, need in wanted.items())
 
-    # ------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------- internals
 
     def _choose(self, part: SlotGroup, free: Array, wanted: int, least: int) -> dict[int, int] | None:
-        """Row -> slots: on the one node where they leave least, else on as few as there may be."""
+        """Return row -> slots: on the single node where the fewest resources remain, else on as few nodes as possible.
+
+        Args:
+            part: Kind of the slots.
+            free: Free resources by row.
+            wanted: Maximum number of slots.
+            least: Minimum number of slots; with fewer the result is None.
+        """
         open_rows = self._open.get(part.label)
         if open_rows is None:
             return None
@@ -256,6 +278,7 @@ class Nodes:
         return chosen
 
     def _change(self, account: Array, gang: GangShape, placement: Placement, sign: int) -> None:
+        """Add a placement's resources, times ``sign``, to an account."""
         for part, nodes in zip(gang.parts, placement, strict=True):
             each = part.each
             for name, count in nodes.items():
@@ -265,22 +288,25 @@ class Nodes:
                 row[2] += sign * count * each.memory_mib
 
     def _sum(self, account: Array, label: str | None) -> Array:
+        """Return the sum of an account over the open rows of one label, or of all."""
         masks = [mask for name, mask in self._open.items() if label is None or name == label]
         result: Array = sum((account[mask].sum(axis=0) for mask in masks), np.zeros(3, np.int64))
         return result
 
     def _grow(self) -> None:
+        """Add empty rows to all accounts."""
         more = np.zeros((ROOM + len(self._capacity), 3), np.int64)
         self._capacity, self._others, self._free, self._idle = (
             np.concatenate([account, more]) for account in (self._capacity, self._others, self._free, self._idle)
         )
 
     def _mark(self) -> None:
+        """Discard the cached masks and sums."""
         self._free_in_all = self._masks = None
 
     @property
     def _open(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Label -> rows on which something may be placed."""
+        """Label -> mask of the rows on which slots may be placed."""
         if self._masks is None:
             self._masks = {label: np.zeros(len(self._capacity), np.bool_) for label in set(self.labels)}
             for row, (name, label) in enumerate(zip(self.names, self.labels, strict=True)):
@@ -289,19 +315,22 @@ class Nodes:
 
 
 def _row(resources: Resources) -> Array:
+    """Return resources as an array row."""
     return np.array((resources.gpus, resources.cores, resources.memory_mib), np.int64)
 
 
 def _resources(row: Iterable[Any]) -> Resources:
+    """Return an array row as resources."""
     return Resources(*(int(value) for value in row))
 
 
 def _weight(part: SlotGroup) -> tuple[int, int, int]:
-    """Who is hard to place goes first."""
+    """Return the sorting key by which parts that are hard to place are placed first."""
     return (part.each.gpus * part.at_least, part.each.memory_mib, part.each.cores)
 
 
 def _has(free: Array, need: Resources) -> npt.NDArray[np.bool_]:
+    """Return the mask of the rows that have at least the needed resources."""
     result: npt.NDArray[np.bool_] = free[:, 0] >= need.gpus
     if need.cores:
         result &= free[:, 1] >= need.cores
@@ -311,6 +340,7 @@ def _has(free: Array, need: Resources) -> npt.NDArray[np.bool_]:
 
 
 def _slots(free: Array, need: Resources) -> Array:
+    """Return the number of slots that fit into each row."""
     counts = [
         free[:, column] // amount for column, amount in enumerate((need.gpus, need.cores, need.memory_mib)) if amount
     ]
@@ -319,18 +349,19 @@ def _slots(free: Array, need: Resources) -> Array:
 
 
 def _tightest(free: Array, allowed: npt.NDArray[np.bool_]) -> int | None:
-    """The node with the fewest free GPUs, then the fewest cores, then the least memory."""
+    """Return the row with the fewest free GPUs, then the fewest cores, then the least memory."""
     rows = np.flatnonzero(allowed)
     if not len(rows):
         return None
     if len(rows) == 1:
         return int(rows[0])
     chosen = free[rows]
-    # Cores below 2**16, mebibytes below 2**32: a key that sorts by GPUs first.
+    # Cores are below 2**16 and mebibytes below 2**32, so that one key sorts by GPUs first.
     keys = (chosen[:, 0] << 48) + (np.minimum(chosen[:, 1], 0xFFFF) << 32) + np.minimum(chosen[:, 2], 0xFFFFFFFF)
     return int(rows[int(keys.argmin())])
 
 
 def _subtract(free: Array, rows: dict[int, int], each: Resources) -> None:
+    """Subtract slots of one size from the given rows."""
     for row, count in rows.items():
         free[row] -= _row(each) * count

@@ -1,4 +1,4 @@
-"""What decides who is first: of the whole service, of a queue, of a job."""
+"""Settings that determine the order of jobs: of the whole service, of a queue, of a job."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from hopsml.service.scheduler.resources import NOTHING, GangShape, Resources
 
 HIGHEST_PRIORITY, LOWEST_PRIORITY, USUAL_PRIORITY = 100, 1, 50
 DEFAULT_QUEUE = "default"
-CORES_LIKE_A_GPU = 8  # of a job without GPUs: so many cores count as one
+CORES_LIKE_A_GPU = 8  # number of cores that counts as one GPU, for jobs without GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Times in seconds.
+    """Rules for the order of jobs within a queue, for preemption and for reservations.
 
-    Within a queue and a priority those who have had least go first ("attained service", Tiresias, NSDI 2019, section
-    3): a job falls to the next level when its GPUs have worked for it as long as ``levels_s`` says, in GPU-seconds. Who
-    waits takes room from who runs at a lower level, or with a lower priority, if that one can go on from a checkpoint
-    (``preempts``); not before it has run ``least_run_s``. A job that has waited ``longest_wait_s`` in all goes before
-    others of its queue and does not wait again. Who does not fit is passed by others; after ``hold_after_s`` what it
-    needs is kept for it, and who passes it has to end in time, or to be one that may be preempted for it by then.
+    Within a queue and a priority, jobs with the least attained service go first ("attained service", Tiresias, NSDI
+    2019, section 3). A job that has waited too long goes before the others of its queue and is not preempted. Jobs that
+    fit may overtake one that does not fit; once room is reserved for that one, an overtaking job must end in time, or
+    be preemptible for it by then.
+
+    Attributes:
+        levels_s: Attained service, in GPU-seconds, at which a job falls to the next level.
+        preempts: True if a waiting job may take room from running jobs of a lower level or priority that can continue
+            from a checkpoint.
+        least_run_s: Time in seconds for which a started job is protected against preemption.
+        longest_wait_s: Total waiting time, in seconds, after which a job has waited too long.
+        hold_after_s: Waiting time, in seconds, after which room is reserved for a job.
     """
 
     levels_s: tuple[float, ...] = (3600.0, 36000.0)
@@ -39,19 +45,24 @@ class Policy:
                 raise ArgumentError(f"{name}={getattr(self, name)} is below 0; it is a time in seconds")
 
     def level(self, attained_s: float) -> int:
-        """0 for who has had least."""
+        """Return the level for an attained service in GPU-seconds; 0 is the level with the least."""
         return sum(attained_s >= level for level in self.levels_s)
 
     def next_level_s(self, attained_s: float) -> float:
-        """The attained service at which a job falls next; infinite in the lowest level."""
+        """Return the attained service at which a job falls to the next level; infinite in the lowest level."""
         return next((level for level in self.levels_s if attained_s < level), math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """``weight``: of its share in what all queues want. ``guaranteed``: so much it gets back from queues that have more
-    than theirs. ``limit``: it never has more. ``driver_limit_mib``: memory of all its drivers together, as YARN limits
-    what application masters may take of a queue.
+    """Settings of a queue.
+
+    Attributes:
+        name: Name of the queue.
+        weight: Weight of the queue when room is divided among queues.
+        guaranteed: Resources that the queue reclaims from queues that have more than their guarantee.
+        limit: Maximum resources of the queue; None if unlimited.
+        driver_limit_mib: Maximum memory of all its drivers together, as YARN limits the application masters of a queue.
     """
 
     name: str = DEFAULT_QUEUE
@@ -71,9 +82,17 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class GangRequest:
-    """What a job asks for. ``expected_s``: how long it will run, of its time limit or of what it took before.
+    """Request of a job to the scheduler.
 
-    ``resizable``: whether an elastic gang may get more or fewer slots while it runs; else it keeps what it begins with.
+    Attributes:
+        job_id: ID of the job.
+        gang: Shape of the gang.
+        queue: Name of the queue.
+        priority: Priority; a higher one is more urgent.
+        user: Owner of the job.
+        preemptible: True if the job can continue from a checkpoint after a preemption.
+        expected_s: Expected running time in seconds, from the time limit or earlier runs.
+        resizable: True if an elastic gang may gain or lose slots while it runs; otherwise it holds its initial slots.
     """
 
     job_id: str
@@ -96,10 +115,10 @@ class GangRequest:
 
     @property
     def changes(self) -> bool:
-        """Whether it may become larger or smaller while it runs."""
+        """True if the gang may become larger or smaller while it runs."""
         return self.resizable and self.gang.is_elastic
 
     @property
     def driver_mib(self) -> int:
-        """Memory of its drivers."""
+        """Memory of all drivers of the gang, in MiB."""
         return sum(part.each.memory_mib * part.count for part in self.gang.parts if part.is_driver)

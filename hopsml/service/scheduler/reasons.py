@@ -1,4 +1,4 @@
-"""Why a job does not run: numbers, who holds what it needs, when it will have it, what would help."""
+"""Reasons for which a job waits: numbers, jobs that hold the needed slots, expected start, and possible remedies."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from hopsml.service.scheduler.policy import GangRequest
 from hopsml.service.scheduler.resources import NOTHING, GangShape, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Action, Scheduler, StartJob
 
-SHOWN = 3  # holders and nodes
-TRIED = 500  # with more jobs than that nothing is tried out for a sentence: all of them would be copied for it
+SHOWN = 3  # maximum number of holders and nodes in a text
+TRIED = 500  # maximum number of jobs for which a remedy is tried out: a trial copies all of them
 
 
 class Cause(StrEnum):
-    """In the order in which they are looked at: the first that holds is told."""
+    """Cause for which a job waits, in the order of the checks: the first one that applies is reported."""
 
-    PUT_OFF = "PUT_OFF"  # its last gang was not filled
-    LEAVING = "LEAVING"  # others are giving back what is promised to it
+    PUT_OFF = "PUT_OFF"  # its last gang was allocated incompletely
+    LEAVING = "LEAVING"  # other jobs are releasing the room that is promised to it
     QUEUE_LIMIT = "QUEUE_LIMIT"
     DRIVER_LIMIT = "DRIVER_LIMIT"
     NO_ROOM = "NO_ROOM"
-    ROOM_KEPT = "ROOM_KEPT"  # for somebody who goes first
+    ROOM_KEPT = "ROOM_KEPT"  # for a job that goes first
     DUE = "DUE"  # it is about to start
-    ELASTIC = "ELASTIC"  # it runs, with more or fewer slots than it could
-    NONE = "NONE"  # it runs, or it is over
+    ELASTIC = "ELASTIC"  # it runs, and its number of slots may change
+    NONE = "NONE"  # it runs, or it has ended
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """A job that has what another needs. ``until_s``: of its expected end, infinite where nobody knows."""
+class BlockingJob:
+    """Job that holds slots which another job needs.
+
+    ``until_s`` is its expected end; infinite if unknown.
+    """
 
     job_id: str
     user: str
@@ -44,31 +47,52 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Times are of the scheduler's clock. ``slots`` and ``free`` are of the part for which there is no room.
+    """Reason for which a job waits, or the sizes of an elastic job that runs.
 
-    ``together``: names of parts each of which has room, but not beside one another. ``sizes``: of a job that runs, by part:
-    its name, the slots that it has, that it is to have, the fewest and the most.
+    Times are of the scheduler's clock. ``slots`` and ``free`` refer to the part for which there is no room.
+
+    Attributes:
+        cause: Kind of the reason.
+        job_id: ID of the job.
+        queue: Name of its queue.
+        ahead: Number of jobs of its queue that go first.
+        part: Name of the part for which there is no room.
+        slots: Minimum number of slots of that part.
+        each: Resources of one of these slots.
+        free: (node, free slots), most first.
+        holders: Jobs that hold such slots.
+        starts_s: Earliest expected start.
+        would_start_with: Number of slots with which the job would start at once; 0 if there is none.
+        other_queues: Queues in which the job would start at once.
+        in_favour_of: ID of the job for which room is reserved.
+        limit: Text about the limit that was reached.
+        together: Names of parts each of which has room, but not all at once.
+        sizes: For each elastic part of a running job: name, current, target, minimum and maximum number of slots.
     """
 
     cause: Cause
     job_id: str
     queue: str
-    ahead: int = 0  # jobs of its queue that go first
+    ahead: int = 0
     part: str = ""
     slots: int = 0
     each: Resources = NOTHING
-    free: tuple[tuple[str, int], ...] = ()  # node -> slots, most first
-    holders: tuple[Holder, ...] = ()
-    starts_s: float = math.inf  # at the earliest
-    would_start_with: int = 0  # so many slots, at once; 0: with none
-    other_queues: tuple[str, ...] = ()  # in which it would start at once
+    free: tuple[tuple[str, int], ...] = ()
+    holders: tuple[BlockingJob, ...] = ()
+    starts_s: float = math.inf
+    would_start_with: int = 0
+    other_queues: tuple[str, ...] = ()
     in_favour_of: str = ""
     limit: str = ""
     together: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int, int, int, int], ...] = ()
 
     def text(self, clock: Callable[[float], str]) -> str:
-        """In words, for command line, page and interface alike. ``clock``: says a time."""
+        """Return the reason as text, which command line, web page and REST interface share.
+
+        Args:
+            clock: Function that formats a time.
+        """
         said = [self._needs(clock), *self._held(clock)]
         if math.isfinite(self.starts_s) and self.cause in (Cause.NO_ROOM, Cause.LEAVING, Cause.ROOM_KEPT):
             said.append(f"starts about {clock(self.starts_s)} at the earliest")
@@ -80,6 +104,7 @@ class Reason:
         return "; ".join(one for one in said if one)
 
     def _needs(self, clock: Callable[[float], str]) -> str:
+        """Return the text of the cause."""
         match self.cause:
             case Cause.PUT_OFF:
                 return f"the cluster did not give all it was asked for; tried again at {clock(self.starts_s)}"
@@ -98,6 +123,7 @@ class Reason:
         return self._lacks()
 
     def _lacks(self) -> str:
+        """Return the text about a part for which there is no room."""
         if self.together:
             return f"there is room for each of {', '.join(self.together)}, but not for all of them at once"
         count = sum(slots for _, slots in self.free)
@@ -109,6 +135,7 @@ class Reason:
         return f"needs {slots}, {free}{before}"
 
     def _held(self, clock: Callable[[float], str]) -> Iterator[str]:
+        """Yield texts about the jobs that hold the needed slots."""
         for holder in self.holders[:SHOWN]:
             whose = f"{holder.user}'s {holder.job_id}" if holder.user else holder.job_id
             until = f" until about {clock(holder.until_s)}" if math.isfinite(holder.until_s) else ""
@@ -118,7 +145,7 @@ class Reason:
 
 
 def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:
-    """Of a job that is known to the scheduler."""
+    """Return the reason for which a job waits, or the numbers of slots of an elastic job that runs."""
     job = scheduler.jobs[job_id]
     queue = scheduler.queues[job.request.queue]
     about = Reason(Cause.NONE, job_id, queue.name)
@@ -143,9 +170,15 @@ def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:
 
 
 def starts(scheduler: Scheduler, job_id: str, request: GangRequest, now: float) -> bool:
-    """Whether a job that waits would start at once if it were cancelled, and ``request`` submitted in its place.
+    """Return True if a request in place of a waiting job would start at once.
 
-    It is tried out, on a copy: what is said is what would be decided.
+    It is tried out on a copy of the scheduler; False for more than ``TRIED`` jobs.
+
+    Args:
+        scheduler: Scheduler with the job.
+        job_id: ID of the job that would be cancelled.
+        request: Request that would be submitted in its place.
+        now: Time in seconds of the scheduler's clock.
     """
     if len(scheduler.jobs) > TRIED:
         return False
@@ -154,7 +187,7 @@ def starts(scheduler: Scheduler, job_id: str, request: GangRequest, now: float) 
 
 
 def starts_in(scheduler: Scheduler, job_id: str, queue: str, now: float) -> bool:
-    """Whether a job that waits would start at once if it were moved to another queue; tried out as well."""
+    """Return True if a waiting job would start at once in another queue; tried out on a copy as by ``starts``."""
     if len(scheduler.jobs) > TRIED:
         return False
     trial = scheduler.trial()
@@ -165,16 +198,19 @@ def starts_in(scheduler: Scheduler, job_id: str, queue: str, now: float) -> bool
 
 
 def _is_started(job_id: str, actions: list[Action]) -> bool:
+    """Return True if the actions start this job."""
     return any(isinstance(action, StartJob) and action.job_id == job_id for action in actions)
 
 
 def _sizes(job: QueuedJob) -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield the sizes of each elastic part of a running job, as in ``Reason.sizes``."""
     for part, used, placed in zip(job.request.gang.parts, job.used, job.placement, strict=True):
         if part.at_least < part.count:
             yield part.name, sum(used.values()), sum(placed.values()), part.at_least, part.count
 
 
 def _size_text(name: str, used: int, placed: int, fewest: int, most: int) -> str:
+    """Return the text about the size of an elastic part."""
     said = f"{name} runs with {used} slot{'' if used == 1 else 's'} of {fewest} to {most}"
     if placed < used:
         return f"{said}, and is about to give {used - placed} back"
@@ -182,6 +218,7 @@ def _size_text(name: str, used: int, placed: int, fewest: int, most: int) -> str
 
 
 def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) -> Reason:
+    """Return the reason of a job for whose gang there is no room."""
     nodes, gang = scheduler.nodes, job.request.gang
     lacking = next((one for one in gang.parts if nodes.place(GangShape((one,)), least=True) is None), None)
     part = lacking or max(gang.parts, key=lambda one: (one.each.gpus * one.at_least, one.at_least))
@@ -201,26 +238,26 @@ def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) ->
 
 
 def _smaller(scheduler: Scheduler, job: QueuedJob, part: SlotGroup, free: int, now: float) -> int:
-    """With how many of this part, instead of as many as it needs, the job would start at once; 0 where with none."""
+    """Return with how many slots of this part the job would start at once; 0 if with no number."""
     if job.request.gang.parts.count(part) != 1:
         return 0
     for count in range(min(free, part.at_least - 1), 0, -1):
         gang = with_count(job.request.gang, part, count)
-        if scheduler.nodes.place(gang) is not None:  # the rest of the job fits beside so many
+        if scheduler.nodes.place(gang) is not None:  # the other parts fit along with this number
             wanted = replace(job.request, gang=gang)
             return count if starts(scheduler, job.request.job_id, wanted, now) else 0
     return 0
 
 
 def with_count(gang: GangShape, part: SlotGroup, count: int) -> GangShape:
-    """The same with so many slots of a part, neither more nor fewer."""
+    """Return a gang with exactly this number of slots of one part."""
     return GangShape(tuple(replace(part, count=count, least=0) if one is part else one for one in gang.parts))
 
 
-def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[Holder]:
-    """Who has slots like these on nodes of the same label, who ends first is told first.
+def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[BlockingJob]:
+    """Return the jobs that hold slots of this kind on nodes of the same label, ordered by their expected ends.
 
-    A job's driver is counted only where it has nothing else there: people count workers.
+    A job's driver is counted only if it has no workers there, because users count workers.
     """
     found = []
     for other in scheduler.started.values():
@@ -231,24 +268,26 @@ def _holders(scheduler: Scheduler, part: SlotGroup, now: float) -> list[Holder]:
                 workers, drivers = (workers, drivers + count) if its.is_driver else (workers + count, drivers)
         if slots := workers or drivers:
             end = holding.expected_end_s(other, now)
-            found.append(Holder(other.request.job_id, other.request.user, slots, end))
+            found.append(BlockingJob(other.request.job_id, other.request.user, slots, end))
     return sorted(found, key=lambda holder: (holder.until_s, -holder.slots, holder.job_id))
 
 
 def _concern(theirs: Resources, needed: Resources) -> bool:
-    """Whether a slot has what is scarce: GPUs where some are needed."""
+    """Return True if a slot has the scarce resource: GPUs if some are needed."""
     return theirs.gpus > 0 if needed.gpus else True
 
 
-def _leaving(scheduler: Scheduler, job: QueuedJob) -> Iterator[Holder]:
+def _leaving(scheduler: Scheduler, job: QueuedJob) -> Iterator[BlockingJob]:
+    """Yield the jobs that still use nodes of a placed job and have to release slots."""
     wanted = {node for nodes in job.placement for node in nodes}
     for other in scheduler.jobs.values():
         slots = sum(count for nodes in other.used for node, count in nodes.items() if node in wanted)
         if slots and other.used != other.placement:
-            yield Holder(other.request.job_id, other.request.user, slots, math.inf)
+            yield BlockingJob(other.request.job_id, other.request.user, slots, math.inf)
 
 
 def _limit(scheduler: Scheduler, job: QueuedJob) -> tuple[Cause, str] | None:
+    """Return the queue's limit that a job exceeds, with its text; None if there is none."""
     queue = scheduler.queues[job.request.queue]
     has, needs = scheduler.promised[queue.name], job.request.gang.least
     if queue.limit is not None and not has.plus(needs).within(queue.limit):
@@ -261,6 +300,7 @@ def _limit(scheduler: Scheduler, job: QueuedJob) -> tuple[Cause, str] | None:
 
 
 def _other_queues(scheduler: Scheduler, job: QueuedJob, now: float) -> Iterator[str]:
+    """Yield the empty queues in which a job would start at once."""
     if scheduler.nodes.place(job.request.gang, least=True) is None:
         return
     for name, waiting in scheduler.waiting.items():

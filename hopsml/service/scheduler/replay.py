@@ -1,7 +1,7 @@
-"""The jobs of a log through the scheduler, at the speed of the processor: what they would have waited.
+"""Replay of a log's jobs through the scheduler, at the speed of the processor, to measure waiting times.
 
-Time is the log's. A preempted job gives its room back ``release_s`` after it was told, and takes ``restart_s`` to be
-where it was, which its slots work for in vain.
+Time is the log's. A preempted job releases its room ``release_s`` after the preemption, and after its restart needs
+``restart_s`` to regain its progress, which its slots spend in vain.
 """
 
 from __future__ import annotations
@@ -21,22 +21,35 @@ from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Sc
 
 @dataclass(frozen=True, slots=True)
 class LoggedJob:
-    """Of a cluster's log: when it was submitted, seconds; its GPUs; how long it ran, seconds."""
+    """Job of a cluster's log.
+
+    Attributes:
+        job_id: ID of the job.
+        submit_s: Time of submission, in seconds.
+        gpus: Number of GPUs.
+        duration_s: Running time with all its GPUs, in seconds.
+        queue: Name of the queue.
+        least: Number of GPUs with which the job continues, proportionally slower; 0 for ``gpus``.
+    """
 
     job_id: str
     submit_s: float
     gpus: int
     duration_s: float
     queue: str = DEFAULT_QUEUE
-    least: int = 0  # GPUs with which it goes on, as much slower; 0: with no fewer
+    least: int = 0
 
 
 def read(
     path: Path, *, queues: bool = False, first_s: float = 0.0, last_s: float = float("inf")
 ) -> Iterator[LoggedJob]:
-    """A CSV file, gzipped or not, with ``job_id, submit_s, gpus, duration_s, queue``; of ``first_s <= submit_s < last_s``.
+    """Read the jobs with ``first_s <= submit_s < last_s`` from a log.
 
-    ``queues``: keep the job's queue; else all are in one.
+    Args:
+        path: CSV file, gzipped or not, with columns ``job_id, submit_s, gpus, duration_s, queue``.
+        queues: True to use the queues of the log; otherwise all jobs are in the default queue.
+        first_s: Earliest time of submission, in seconds.
+        last_s: Time of submission at which to end, in seconds.
     """
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
         for row in csv.DictReader(lines):
@@ -48,7 +61,10 @@ def read(
 
 @dataclass
 class ReplayOutcome:
-    """What became of the jobs; times in seconds, ``waits_s`` by job: what it took longer than its duration."""
+    """Result of a replay.
+
+    Times are in seconds. ``waits_s`` maps each job to the time that it took beyond its duration.
+    """
 
     waits_s: dict[str, float] = field(default_factory=dict)
     gpus: dict[str, int] = field(default_factory=dict)
@@ -57,43 +73,51 @@ class ReplayOutcome:
 
     @property
     def mean_s(self) -> float:
-        """Of the waits."""
+        """Mean waiting time of all jobs, in seconds."""
         return sum(self.waits_s.values()) / max(1, len(self.waits_s))
 
     @property
     def longest_s(self) -> float:
-        """Of the waits."""
+        """Longest waiting time of any job, in seconds."""
         return max(self.waits_s.values(), default=0.0)
 
     def quantile_s(self, share: float) -> float:
-        """The wait that this share of the jobs does not exceed."""
+        """Return the waiting time that this share of the jobs does not exceed."""
         ordered = sorted(self.waits_s.values())
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
     def mean_of_large_s(self, gpus: int) -> float:
-        """Of the jobs with at least so many GPUs."""
+        """Return the mean waiting time of jobs with at least this number of GPUs."""
         large = [wait for job, wait in self.waits_s.items() if self.gpus[job] >= gpus]
         return sum(large) / max(1, len(large))
 
 
 class EventKind(IntEnum):
-    """What may happen in a replay."""
+    """Kinds of events in a replay."""
 
     SUBMIT, END, RELEASE = range(3)
 
 
 @dataclass(slots=True)
 class _Life:
-    """``left_s``: of its duration, with all its GPUs, and of what restarts cost; ``pace``: the share of them it has."""
+    """Progress of a job in a replay.
+
+    Attributes:
+        job: The job.
+        left_s: Remaining duration with all its GPUs, including the cost of restarts.
+        pace: Share of its GPUs that the job has.
+        since_s: Time of the last update.
+        ends: Number of the expected end that is current.
+    """
 
     job: LoggedJob
     left_s: float
     pace: float = 0.0
     since_s: float = 0.0
-    ends: int = 0  # the number of the end that is foreseen now
+    ends: int = 0
 
     def goes_on(self, now: float, slots: int) -> tuple[float, EventKind, str, int]:
-        """With so many slots from now on; when it will end."""
+        """Continue with this number of slots, and return the event of the expected end."""
         self.left_s = max(0.0, self.left_s - (now - self.since_s) * self.pace)
         self.since_s, self.pace = now, slots / self.job.gpus
         self.ends += 1
@@ -102,23 +126,29 @@ class _Life:
 
 
 class Replay:
-    """One log, one policy: the events that are to come, and the scheduler that hears of them."""
+    """Replay of one log with one policy: future events, and the scheduler that receives them."""
 
     def __init__(self, scheduler: Scheduler, jobs: Iterable[LoggedJob], release_s: float, restart_s: float) -> None:
+        """Initialize a replay with the submissions of all jobs as events.
+
+        Args:
+            scheduler: Scheduler to drive.
+            jobs: Jobs of the log.
+            release_s: Time from a preemption until the job's room is free, in seconds.
+            restart_s: Time that a restart costs, in seconds.
+        """
         self.outcome = ReplayOutcome()
         self._scheduler = scheduler
         self._release_s, self._restart_s = release_s, restart_s
         self._lives = {job.job_id: _Life(job, job.duration_s) for job in jobs}
-        self._gangs: dict[
-            tuple[int, int], GangShape
-        ] = {}  # one for all that want the same: the scheduler compares them
+        self._gangs: dict[tuple[int, int], GangShape] = {}  # shared by equal jobs, because the scheduler compares gangs
         self._events: list[tuple[float, int, EventKind, str, int]] = []
         self._number = 0
         for life in self._lives.values():
             self._foresee((life.job.submit_s, EventKind.SUBMIT, life.job.job_id, 0))
 
     def run(self) -> ReplayOutcome:
-        """To the end of the last job."""
+        """Run the replay to the end of the last job."""
         now = 0.0
         while self._events or self._scheduler.due_s(now) < float("inf"):
             due = self._scheduler.due_s(now)
@@ -128,13 +158,14 @@ class Replay:
             else:
                 now, _, kind, job_id, number = heapq.heappop(self._events)
                 if kind == EventKind.END and number != self._lives[job_id].ends:
-                    continue  # it was foreseen once
+                    continue  # an outdated expectation
                 actions = self._happens(kind, self._lives[job_id], now)
             self.outcome.events += 1
             self._carry_out(actions, now)
         return self.outcome
 
     def _happens(self, kind: EventKind, life: _Life, now: float) -> list[Action]:
+        """Report an event to the scheduler, and return its actions."""
         job = life.job
         if kind == EventKind.SUBMIT:
             return self._scheduler.submit(GangRequest(job.job_id, self._gang(job), job.queue), now)
@@ -145,6 +176,7 @@ class Replay:
         return self._scheduler.ended(job.job_id, now)
 
     def _carry_out(self, actions: list[Action], now: float) -> None:
+        """Apply the scheduler's actions to the jobs, and add the events that follow."""
         for action in actions:
             life = self._lives[action.job_id]
             if isinstance(action, PreemptJob):
@@ -158,12 +190,14 @@ class Replay:
                 self._carry_out(self._scheduler.resized(action.job_id, action.placement, now), now)
 
     def _gang(self, job: LoggedJob) -> GangShape:
+        """Return the gang of a job, shared by equal jobs."""
         key = (job.gpus, job.least)
         if key not in self._gangs:
             self._gangs[key] = GangShape((SlotGroup("workers", job.gpus, Resources(gpus=1), job.least),))
         return self._gangs[key]
 
     def _foresee(self, event: tuple[float, EventKind, str, int]) -> None:
+        """Add a future event, unless its time is infinite."""
         if event[0] < float("inf"):
             self._number += 1
             heapq.heappush(self._events, (event[0], self._number, *event[1:]))
@@ -178,7 +212,16 @@ def replay(
     release_s: float = 0.0,
     restart_s: float = 0.0,
 ) -> ReplayOutcome:
-    """Play a log. ``nodes``: name -> GPUs."""
+    """Replay a log with a policy, and return the waiting times.
+
+    Args:
+        jobs: Jobs of the log.
+        nodes: Name of a node -> its GPUs.
+        policy: Scheduling policy; default ``Policy()``.
+        queues: Queues of the scheduler.
+        release_s: Time from a preemption until the job's room is free, in seconds.
+        restart_s: Time that a restart costs, in seconds.
+    """
     scheduler = Scheduler(policy, queues)
     for name, gpus in nodes.items():
         scheduler.nodes.put(name, Resources(gpus=gpus))

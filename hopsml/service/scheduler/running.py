@@ -1,4 +1,4 @@
-"""Who runs, by rank: what may be taken from whom, for one that goes before."""
+"""Running jobs by rank, from which room may be taken for a job of higher rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ _sequence = attrgetter("sequence")
 
 
 class Running:
-    """The running jobs of one queue. ``holds`` is what all of them and those that are placed hold."""
+    """Running jobs of one queue, ordered by rank.
+
+    Attributes:
+        elastic: Job ID -> job, of jobs that may change their size.
+    """
 
     def __init__(self) -> None:
         self._by_rank: dict[Rank, list[QueuedJob]] = {}
@@ -25,7 +29,7 @@ class Running:
         return len(self._entries)
 
     def put(self, job: QueuedJob) -> None:
-        """One that runs from now on, or that has another rank or size."""
+        """Add a job that starts to run, or update one whose rank or size changed."""
         self.remove(job)
         entry = (job.rank, job.holds)
         self._entries[job.request.job_id] = entry
@@ -35,7 +39,7 @@ class Running:
             self.elastic[job.request.job_id] = job
 
     def remove(self, job: QueuedJob) -> None:
-        """One that runs no more; nothing happens where it does not."""
+        """Remove a job that no longer runs; nothing happens if it is not in the table."""
         entry = self._entries.pop(job.request.job_id, None)
         if entry is None:
             return
@@ -48,7 +52,7 @@ class Running:
             del self._by_rank[rank], self._held[rank]
 
     def held_behind(self, rank: Rank) -> Resources:
-        """What all hold together that go after this rank: no more than that can be taken for it."""
+        """Return the total resources of jobs behind a rank, which bounds what can be taken for it."""
         result = Resources()
         for other, held in self._held.items():
             if other > rank:
@@ -56,7 +60,7 @@ class Running:
         return result
 
     def behind(self, rank: Rank) -> Iterator[QueuedJob]:
-        """Those that go after this rank: the last of all first."""
+        """Yield the jobs behind a rank, the last one first."""
         for other in sorted((other for other in self._by_rank if other > rank), reverse=True):
             yield from reversed(self._by_rank[other])
 

@@ -1,7 +1,8 @@
-"""Which job runs when: a state machine, each method an event that happens at ``now``, in seconds of the caller's clock.
+"""State machine of the scheduler; each method is an event at time ``now``, in seconds of the caller's clock.
 
-A gang is placed whole or not at all. Between queues the one goes first that has least of its share; within a queue, in
-this order: who has waited too long, priority, who has had least (``Policy``), who came first.
+A gang is placed as a whole or not at all. Of the queues, the one with the smallest share relative to its weight goes
+first. Within a queue the order is: jobs that have waited too long, priority, least attained service (``Policy``), order
+of submission.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from hopsml.service.scheduler.running import Running
 from hopsml.service.scheduler.waiting import WaitingLines, Walk
 from hopsml.storage.backoff import pause_s
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 1800.0  # after a gang was not filled
-LOOKED_AT = 50  # of those behind a job for which room is kept, so many are asked whether they may pass
-DROP_AT = 64  # entries of a heap: from there on those of jobs that are over are looked for, each time it has doubled
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 1800.0  # after a gang was allocated incompletely
+LOOKED_AT = 50  # maximum number of jobs behind a reservation that are checked for overtaking, per pass
+DROP_AT = 64  # minimum length of a heap at which entries of ended jobs are removed; doubled from there
 
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """Start a job: of each part of its gang, node -> how many slots."""
+    """Action to start a job.
+
+    ``placement`` maps, for each part of its gang, nodes to numbers of slots.
+    """
 
     job_id: str
     placement: Placement
@@ -37,7 +41,10 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class PreemptJob:
-    """End a job at its next commit or checkpoint; it goes back to its place in the queue (``released``)."""
+    """Action to end a job at its next commit or checkpoint.
+
+    The job returns to its place in the queue by the event ``released``.
+    """
 
     job_id: str
     in_favour_of: str
@@ -45,7 +52,10 @@ class PreemptJob:
 
 @dataclass(frozen=True, slots=True)
 class ResizeJob:
-    """An elastic job is to go on there, with fewer or with more (``resized``); fewer: ``in_favour_of`` another one."""
+    """Action to continue an elastic job with fewer or more slots, confirmed by the event ``resized``.
+
+    If it loses slots, ``in_favour_of`` is the ID of the job that receives them.
+    """
 
     job_id: str
     placement: Placement
@@ -56,7 +66,7 @@ Action = StartJob | PreemptJob | ResizeJob
 
 
 class Scheduler:
-    """All jobs that wait or run, the queues and the nodes."""
+    """Gang scheduler: state machine of all waiting and running jobs, their queues and the nodes of a cluster."""
 
     def __init__(self, policy: Policy | None = None, queues: tuple[Queue, ...] = (Queue(),)) -> None:
         self.policy = policy or Policy()
@@ -65,27 +75,27 @@ class Scheduler:
         self.queues: dict[str, Queue] = {}
         self.waiting: dict[str, WaitingLines] = {}
         self.running: dict[str, Running] = {}
-        self.promised: dict[str, Resources] = {}  # by queue
+        self.promised: dict[str, Resources] = {}  # queue -> resources promised to its jobs
         self._drivers_mib: dict[str, int] = {}
-        self._placed: dict[str, QueuedJob] = {}  # in the order in which they were placed
-        self._leaving: set[str] = set()  # those who use more than is theirs, until they have given it back
-        self.started: dict[str, QueuedJob] = {}  # what runs, in the order in which it was started
+        self._placed: dict[str, QueuedJob] = {}  # in the order of placement
+        self._leaving: set[str] = set()  # jobs that use more than is promised to them, until they have released it
+        self.started: dict[str, QueuedJob] = {}  # running jobs, in the order of their start
         self._sequence = 0
-        # Jobs are not compared: one that was moved may be in a heap twice, at the same time.
+        # Tickets break ties: jobs cannot be compared, and a moved job may be in a heap twice with the same time.
         self._tickets = itertools.count()
-        self._falls: list[tuple[float, int, int, QueuedJob]] = []  # when a running job comes to its next level
-        self._overdue: list[tuple[float, int, int, QueuedJob]] = []  # when a waiting one will have waited too long
-        self._drop_at = [DROP_AT, DROP_AT]  # at which lengths these two are rid of jobs that are over
-        self._pauses: list[float] = []  # until when gangs that were not filled wait
-        self.kept_for = ""  # the job for which the last pass has kept room
-        self._protected: list[float] = []  # until when those that were started last may not be preempted
+        self._falls: list[tuple[float, int, int, QueuedJob]] = []  # times of the next level of running jobs
+        self._overdue: list[tuple[float, int, int, QueuedJob]] = []  # times at which waiting jobs become overdue
+        self._drop_at = [DROP_AT, DROP_AT]  # lengths at which ended jobs are removed from these two
+        self._pauses: list[float] = []  # ends of the pauses after incomplete allocations
+        self.kept_for = ""  # ID of the job for which the last pass reserved room
+        self._protected: list[float] = []  # ends of the protected times of started jobs
         for queue in queues or (Queue(),):
             self.queue(queue)
 
     # ------------------------------------------------------------------------------------- events
 
     def queue(self, queue: Queue) -> None:
-        """A queue is there, or is another from now on; jobs feel it at the next event."""
+        """Add a queue or change its settings; the change affects jobs at the next event."""
         self.queues[queue.name] = queue
         self.waiting.setdefault(queue.name, WaitingLines())
         self.running.setdefault(queue.name, Running())
@@ -93,7 +103,10 @@ class Scheduler:
         self._drivers_mib.setdefault(queue.name, 0)
 
     def submit(self, request: GangRequest, now: float) -> list[Action]:
-        """A job that can run on this cluster (see ``admission.py``) and whose queue is known."""
+        """Add a job, and run a scheduling pass.
+
+        The job must be able to run on this cluster (see ``admission.py``), and its queue must exist.
+        """
         self._sequence += 1
         job = QueuedJob(request, self._sequence, since_s=now)
         self.jobs[request.job_id] = job
@@ -101,10 +114,10 @@ class Scheduler:
         return self.tick(now)
 
     def adopt(self, job: QueuedJob, now: float) -> None:
-        """A job of an earlier life of the service: one with ``used`` runs there, others wait.
+        """Add a job from an earlier run of the service: with ``used`` it runs there, without it waits.
 
-        Its ``sequence`` is the place in which it was submitted. One that has not yet given back what it was told to has its
-        ``placement`` besides: that without it. Nothing is decided before the next event.
+        ``sequence`` is its position in the order of submission. If the job has not released all slots it has to,
+        ``placement`` is what remains without them. No actions are decided before the next event.
         """
         self._sequence = max(self._sequence, job.sequence)
         self.jobs[job.request.job_id] = job
@@ -113,7 +126,7 @@ class Scheduler:
             return
         job.phase, job.placement = JobPhase.RUNNING, job.placement or job.used
         for node in {node for nodes in job.used for node in nodes} - set(self.nodes.rows):
-            self.nodes.put(node, Resources())  # it is not there any more: what is on it may still be
+            self.nodes.put(node, Resources())  # the node left the cluster, but its jobs may still run
             self.nodes.close(node)
         self._promise(job)
         self.nodes.use(job.request.gang, job.used)
@@ -125,7 +138,7 @@ class Scheduler:
             self._leaving.add(job.request.job_id)
 
     def cancel(self, job_id: str, now: float) -> list[Action]:
-        """A job is not wanted any more. One that runs has to be ended by the caller, who says so by ``ended``."""
+        """Cancel a waiting, placed or running job; the caller must end a running one, and report that by ``ended``."""
         job = self.jobs[job_id]
         job.is_cancelled = True
         if job.phase == JobPhase.WAITING:
@@ -139,7 +152,7 @@ class Scheduler:
         return self.tick(now)
 
     def ended(self, job_id: str, now: float) -> list[Action]:
-        """A job is over, however that came; nothing of it runs."""
+        """Remove a job that has ended for any reason; no process of it runs."""
         job = self.jobs.pop(job_id)
         if job.phase == JobPhase.RUNNING:
             self._stop(job, now)
@@ -148,7 +161,7 @@ class Scheduler:
         return self.tick(now)
 
     def released(self, job_id: str, now: float) -> list[Action]:
-        """A preempted job has given back what it had."""
+        """Enqueue a preempted job that has released its slots."""
         job = self.jobs[job_id]
         if job.is_cancelled:
             return self.ended(job_id, now)
@@ -161,9 +174,10 @@ class Scheduler:
         return self.tick(now)
 
     def not_filled(self, job_id: str, now: float) -> list[Action]:
-        """The cluster has not given all that was asked for a job that was started; what it gave has been given back.
+        """Enqueue a started job for which the cluster did not allocate all containers.
 
-        The job is in its old place again, and tried anew after a pause that doubles each time.
+        The job must have released the containers that it got. It returns to its place in the queue, and is tried again
+        after a pause that doubles each time.
         """
         job = self.jobs[job_id]
         job.failed_fills += 1
@@ -172,9 +186,9 @@ class Scheduler:
         return self.released(job_id, now)
 
     def resized(self, job_id: str, placement: Placement, now: float) -> list[Action]:
-        """A running job now has these slots, by ``ResizeJob`` or because it lost some.
+        """Update the slots of a running job, after ``ResizeJob`` or the loss of slots.
 
-        Of one that grows this is said before it is told to: what it may take counts as used.
+        For a job that grows, this event precedes the message to its driver: what the job may take counts as in use.
         """
         job = self.jobs[job_id]
         gang = job.request.gang
@@ -188,17 +202,20 @@ class Scheduler:
         return self.tick(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed, or nodes have changed (``nodes``); also part of all other events."""
+        """Return the actions that are due because time has passed or ``nodes`` have changed.
+
+        All other events include it.
+        """
         self._advance(now)
         actions: list[Action] = self._start_placed(now)
         while more := self._pass(now):
             actions += more
             if not any(isinstance(action, PreemptJob | ResizeJob) for action in more):
-                break  # else more may have been taken than was needed: somebody who was looked at before has room now
+                break  # otherwise more may have been taken than needed, and a job that was skipped may fit now
         return actions + self._grow(now)
 
     def due_s(self, now: float) -> float:
-        """When ``tick`` would next find something to do, if nothing else happens; infinite if never."""
+        """Return the time at which ``tick`` would next find work if no other event occurs; infinite if never."""
         if not any(len(waiting) for waiting in self.waiting.values()):
             return float("inf")
         while self._protected and self._protected[0] <= now:
@@ -211,7 +228,7 @@ class Scheduler:
     # ---------------------------------------------------------------------------------- one pass
 
     def _pass(self, now: float) -> list[Action]:
-        """Place who fits, in order; take from others for who goes before them; keep room for who waits long."""
+        """Place waiting jobs in order, take slots for jobs of higher rank, and reserve room for long-waiting jobs."""
         actions: list[Action] = []
         self.kept_for = ""
         kept = _Kept(self)
@@ -238,14 +255,14 @@ class Scheduler:
                 kept.skip(walk, job)
             else:
                 waits_long = kept.job is None and job.waits_s(now) >= self.policy.hold_after_s
-                if waits_long and self.nodes.could_take(job.request.gang):  # else it waits for nodes, not for others
+                if waits_long and self.nodes.could_take(job.request.gang):  # else it waits for nodes, not for jobs
                     kept.job = job
                     self.kept_for = job.request.job_id
                 walk.pass_over()
         return actions
 
     def _next_queue(self, walks: dict[str, Walk]) -> str | None:
-        """The one with the least of its share, of those that have somebody left."""
+        """Return the queue with the smallest share per weight that has jobs left to check; None at the end."""
         left = [name for name, walk in walks.items() if walk.job is not None]
         if len(left) <= 1:
             return left[0] if left else None
@@ -253,7 +270,7 @@ class Scheduler:
         return min(left, key=lambda name: (self.promised[name].share_of(capacity) / self.queues[name].weight, name))
 
     def is_within_limits(self, job: QueuedJob) -> bool:
-        """Whether its queue may have what the job cannot do without, besides what it has."""
+        """Return True if the job's minimum is within the remaining limits of its queue."""
         queue = self.queues[job.request.queue]
         if queue.limit is not None and not self.promised[queue.name].plus(job.request.gang.least).within(queue.limit):
             return False
@@ -261,16 +278,17 @@ class Scheduler:
         return drivers_mib is None or self._drivers_mib[queue.name] + job.request.driver_mib <= drivers_mib
 
     def _find(self, job: QueuedJob) -> Placement | None:
+        """Return a placement in free room; None if there is none."""
         if not job.request.gang.least.within(self.nodes.free()):
             return None
         return self.nodes.place(self._within_limit(job))
 
     def hold(self, job: QueuedJob, now: float) -> Hold | None:
-        """What would be kept for a job that waits."""
+        """Return the reservation that would be made for a waiting job."""
         return holding.make(job, self.nodes, self._placed_or_started(), now, self.policy)
 
     def earliest_s(self, job: QueuedJob, now: float) -> float:
-        """Before that a job that waits will not start, if others end when they are expected to; infinite: nobody knows."""
+        """Return a lower bound of a waiting job's start, if other jobs end as expected; infinite if unknown."""
         lenders = [
             name
             for name, promised in self.promised.items()
@@ -281,10 +299,11 @@ class Scheduler:
         return hold.starts_s if hold is not None else float("inf")
 
     def _placed_or_started(self) -> Iterator[QueuedJob]:
+        """Yield running jobs, then placed ones."""
         return chain(self.started.values(), self._placed.values())
 
     def _within_limit(self, job: QueuedJob) -> GangShape:
-        """Its gang, with no more slots than its queue may have besides what others of the queue have."""
+        """Return the job's gang with no more slots than its queue's limit leaves."""
         gang, limit = job.request.gang, self.queues[job.request.queue].limit
         if limit is None or not gang.is_elastic:
             return gang
@@ -292,7 +311,7 @@ class Scheduler:
         return gang.fitting(limit.minus(others))
 
     def _take(self, job: QueuedJob, now: float) -> taking.Taking | None:
-        """From its own queue what goes behind it; where its queue has less than is guaranteed to it, from others, too."""
+        """Choose slots to take from jobs behind this one; also from other queues, up to the guarantee of its queue."""
         if not self.could_take(job):
             return None
         own = self.running[job.request.queue]
@@ -304,7 +323,7 @@ class Scheduler:
         return taking.find(job, self.nodes, elastic, ended)
 
     def could_take(self, job: QueuedJob) -> bool:
-        """Whether there is enough for it in all: what is free, and what it may take; where that is, is not looked at."""
+        """Return True if free and takeable resources suffice for a job in total, wherever they are."""
         could, own = self.nodes.free(), self.running[job.request.queue]
         if self.policy.preempts:
             could = could.plus(own.held_behind(job.rank))
@@ -313,11 +332,12 @@ class Scheduler:
         return job.request.gang.least.within(could) or self.takes_back(job)
 
     def takes_back(self, job: QueuedJob) -> bool:
-        """Whether its queue, with it, has no more than it gets back from others."""
+        """Return True if the job's queue, with the job, stays within its guaranteed resources."""
         queue = self.queues[job.request.queue]
         return self.promised[queue.name].plus(job.request.gang.least).within(queue.guaranteed)
 
     def _may_be_ended(self, jobs: Iterator[QueuedJob], now: float) -> Iterator[QueuedJob]:
+        """Yield the jobs that may be preempted now."""
         return (
             job
             for job in jobs
@@ -325,7 +345,7 @@ class Scheduler:
         )
 
     def _reclaimed(self, for_queue: str, now: float) -> Iterator[QueuedJob]:
-        """Jobs of queues that have more than is guaranteed to them, until each has that much."""
+        """Yield jobs of queues that have more than their guarantee, until each is within it."""
         for name, running in self.running.items():
             left, guaranteed = self.promised[name], self.queues[name].guaranteed
             for job in self._may_be_ended(running.behind((-1, 0, 0)), now) if name != for_queue else ():
@@ -334,16 +354,17 @@ class Scheduler:
                 left = left.minus(job.holds)
                 yield job
 
-    # ------------------------------------------------------------------------- what becomes of jobs
+    # ------------------------------------------------------------------------- job transitions
 
     def _enqueue(self, job: QueuedJob, now: float) -> None:
+        """Add a job to the waiting jobs of its queue."""
         job.phase, job.since_s = JobPhase.WAITING, now
         self._mark_overdue(job, now)
         self.waiting[job.request.queue].put(job)
         self._await_overdue(job)
 
     def _put(self, job: QueuedJob, placement: Placement, now: float) -> list[Action]:
-        """Promise it its place; it starts there when whoever has to leave has left."""
+        """Promise a placement to a job; it starts when that room is no longer in use."""
         self.waiting[job.request.queue].remove(job)
         job.count(now, self.policy)
         job.phase, job.placement = JobPhase.PLACED, placement
@@ -352,7 +373,7 @@ class Scheduler:
         return self._start_if_idle(job, now)
 
     def _start_placed(self, now: float) -> list[Action]:
-        """Those start whose place has become free; whose place is closed by now, or others have taken it, waits again."""
+        """Start placed jobs whose room is free; enqueue those whose nodes were closed or whose room is taken."""
         actions: list[Action] = []
         for job in list(self._placed.values()):
             if all(map(self.nodes.is_open, {node for nodes in job.placement for node in nodes})):
@@ -367,6 +388,7 @@ class Scheduler:
         return actions
 
     def _start_if_idle(self, job: QueuedJob, now: float) -> list[Action]:
+        """Start a placed job if its room is free."""
         if not self.nodes.is_idle(job.request.gang, job.placement):
             return []
         del self._placed[job.request.job_id]
@@ -380,6 +402,7 @@ class Scheduler:
         return [StartJob(job.request.job_id, job.placement)]
 
     def _carry_out(self, job: QueuedJob, taken: taking.Taking, now: float) -> list[Action]:
+        """Shrink and end the jobs from which slots are taken, and place the job that receives them."""
         actions: list[Action] = []
         for job_id, left in taken.left.items():
             self._reshape(self.jobs[job_id], left, now)
@@ -392,7 +415,7 @@ class Scheduler:
         return actions + self._put(job, taken.placement, now)
 
     def _stop(self, job: QueuedJob, now: float) -> None:
-        """Its room is promised to others from now on; it has it until it has given it back."""
+        """Cancel the promise of a running job's room, which the job uses until it has released it."""
         job.count(now, self.policy)
         job.phase = JobPhase.ENDING
         self._leaving.add(job.request.job_id)
@@ -401,6 +424,7 @@ class Scheduler:
         self._forget(job)
 
     def _reshape(self, job: QueuedJob, placement: Placement, now: float) -> None:
+        """Change the promised placement of a running job."""
         job.count(now, self.policy)
         self._forget(job)
         job.placement = placement
@@ -409,12 +433,14 @@ class Scheduler:
         self._watch(job)
 
     def _promise(self, job: QueuedJob) -> None:
+        """Count a job's placement as promised."""
         queue = job.request.queue
         self.nodes.promise(job.request.gang, job.placement)
         self.promised[queue] = self.promised[queue].plus(job.holds)
         self._drivers_mib[queue] += job.request.driver_mib
 
     def _forget(self, job: QueuedJob) -> None:
+        """Undo the promise of a job's placement, and clear it."""
         queue = job.request.queue
         self.nodes.forget(job.request.gang, job.placement)
         self.promised[queue] = self.promised[queue].minus(job.holds)
@@ -422,13 +448,13 @@ class Scheduler:
         job.placement = ()
 
     def _grow(self, now: float) -> list[Action]:
-        """Elastic jobs get what nobody waits for."""
+        """Give elastic jobs the room for which no job waits."""
         actions: list[Action] = []
         elastic = [job for running in self.running.values() for job in running.elastic.values()]
         if not elastic or self._placed or self._anybody_lacks_room(now):
             return actions
         for job in sorted(elastic, key=lambda one: (one.rank, one.sequence)):
-            if job.used != job.placement:  # it has still to give something back
+            if job.used != job.placement:  # it still has slots to release
                 continue
             larger = _larger(job, self._within_limit(job), self.nodes)
             if larger is not None and self.nodes.is_idle(job.request.gang, taking.without(larger, job.placement)):
@@ -437,7 +463,7 @@ class Scheduler:
         return actions
 
     def _anybody_lacks_room(self, now: float) -> bool:
-        """Whether somebody waits for slots, and not for a time to pass, for others of its queue, or for more nodes."""
+        """Return True if a job waits for slots, and not for a pause, for its queue's limit, or for more nodes."""
         for waiting in self.waiting.values():
             walk = waiting.walk()
             while (job := walk.job) is not None:
@@ -452,7 +478,7 @@ class Scheduler:
     # ------------------------------------------------------------------------------------- a trial
 
     def trial(self) -> Scheduler:
-        """Another one with the same jobs on the same nodes: what is done to it is not done here."""
+        """Return an independent copy of the scheduler with the same jobs and nodes."""
         other = Scheduler(self.policy, tuple(self.queues.values()))
         other.nodes, other._sequence = self.nodes.clone(), self._sequence
         for job in sorted(self.jobs.values(), key=lambda one: one.sequence):
@@ -464,7 +490,7 @@ class Scheduler:
         return other
 
     def _copy(self, job: QueuedJob) -> None:
-        """Of a trial: what is promised and used is known already."""
+        """Add a job to a trial, whose promises and usage are already counted."""
         self.jobs[job.request.job_id] = job
         if job.phase == JobPhase.WAITING:
             self.waiting[job.request.queue].put(job)
@@ -476,17 +502,19 @@ class Scheduler:
     # ------------------------------------------------------------------------------------- time
 
     def _watch(self, job: QueuedJob) -> None:
+        """Schedule the next change of level of a running job."""
         at = job.falls_at_s(self.policy)
         if at < float("inf"):
             heapq.heappush(self._falls, (at, job.sequence, next(self._tickets), job))
 
     def _await_overdue(self, job: QueuedJob) -> None:
+        """Schedule the time at which a waiting job will have waited too long."""
         at = self._overdue_at_s(job)
         if not job.is_overdue and at < float("inf"):
             heapq.heappush(self._overdue, (at, job.sequence, next(self._tickets), job))
 
     def _advance(self, now: float) -> None:
-        """Jobs come to their next level, or have waited too long."""
+        """Apply the changes of level, and mark jobs that have waited too long, up to ``now``."""
         self._drop_ended()
         while self._falls and self._falls[0][0] <= now:
             *_, job = heapq.heappop(self._falls)
@@ -511,55 +539,57 @@ class Scheduler:
                 self._drop_at[number] = 2 * len(heap) + DROP_AT
 
     def _mark_overdue(self, job: QueuedJob, now: float) -> None:
+        """Mark a job that has waited too long by ``now``."""
         job.is_overdue = job.is_overdue or self._overdue_at_s(job) <= now
 
     def _overdue_at_s(self, job: QueuedJob) -> float:
-        """When one that waits has waited too long."""
+        """Return the time at which a waiting job will have waited too long."""
         return job.since_s + self.policy.longest_wait_s - job.waited_s
 
 
 class _Kept:
-    """In one pass: the first who has been passed for too long, and what is kept for it, made when it is asked for."""
+    """State of one pass: the first job that waited too long without room, and its reservation, created on demand."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._hold: Hold | None = None
-        self._is_hopeless = False  # there is no room for it here at all, until nodes come back
+        self._is_hopeless = False  # the cluster has no room for it until nodes return
         self._looked_at = 0
         self.job: QueuedJob | None = None
 
     def concerns(self, other: QueuedJob, now: float) -> bool:
-        """Whether ``other`` may not simply be placed: it would be in the way when there will be room for ``job``."""
+        """Return True if ``other`` may not be placed freely, because it would delay ``job``."""
         scheduler, job = self._scheduler, self.job
         if job is None or job is other:
             return False
         if self._hold is None and not self._is_hopeless:
-            if not scheduler.could_take(other):  # it does not start anyhow
+            if not scheduler.could_take(other):  # it will not start in any case
                 return False
             self._hold = scheduler.hold(job, now)
             self._is_hopeless = self._hold is None
         return self._hold is not None and not self._hold.lets_pass(other, now, scheduler.policy)
 
     def room_beside(self, other: QueuedJob) -> Placement | None:
-        """Where ``other`` may go without delaying ``job``."""
+        """Return a placement of ``other`` that does not delay ``job``; None if there is none."""
         self._looked_at += 1
         if self._hold is None or not self._fits_at_all(other):
             return None
         return self._hold.leaves_room(self._scheduler.nodes, other)
 
     def skip(self, walk: Walk, other: QueuedJob) -> None:
-        """The next may be shorter; but a pass has an end."""
+        """Move to the next job, which may be shorter, or after ``LOOKED_AT`` attempts to the next kind of gang."""
         if self._looked_at < LOOKED_AT and self._fits_at_all(other):
             walk.skip()
         else:
             walk.pass_over()
 
     def _fits_at_all(self, other: QueuedJob) -> bool:
+        """Return True if the total free resources suffice for a job's minimum."""
         return other.request.gang.least.within(self._scheduler.nodes.free())
 
 
 def _common(one: Placement, other: Placement) -> Placement:
-    """What is in both."""
+    """Return the slots that are in both placements."""
     return tuple(
         {node: min(count, there[node]) for node, count in nodes.items() if node in there}
         for nodes, there in zip(one, other, strict=True)
@@ -567,7 +597,7 @@ def _common(one: Placement, other: Placement) -> Placement:
 
 
 def _larger(job: QueuedJob, gang: GangShape, nodes: Nodes) -> Placement | None:
-    """Where an elastic job would be as ``gang`` with what is free besides; None if there is nothing for it."""
+    """Return an elastic job's placement grown towards ``gang`` by free room; None if it cannot grow."""
     grown = list(job.placement)
     trial = nodes.copy()
     for index, part in enumerate(gang.parts):

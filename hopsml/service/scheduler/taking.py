@@ -1,4 +1,4 @@
-"""What is taken from running jobs for one that goes before them: first what elastic ones can do without."""
+"""Choice of running jobs from which slots are taken for a job of higher rank, elastic surplus first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from hopsml.service.scheduler.resources import Placement, Resources, total
 
 @dataclass(frozen=True)
 class Taking:
-    """``placement`` of who takes; ``left``: of those that become smaller, what is left to them; ``ended``: in whole."""
+    """Slots that are taken from running jobs for another one.
+
+    Attributes:
+        placement: Placement of the job that receives the slots.
+        left: ID of each job that shrinks -> its remaining placement.
+        ended: IDs of jobs that are ended.
+    """
 
     placement: Placement
     left: dict[str, Placement]
@@ -21,7 +27,13 @@ class Taking:
 
 @dataclass(frozen=True)
 class _Step:
-    """``freed`` by ``job``; ``whole``: it is all that the job still has."""
+    """Slots taken from one job.
+
+    Attributes:
+        job: The job.
+        freed: The slots.
+        whole: True if these are all of the job's remaining slots.
+    """
 
     job: QueuedJob
     freed: Placement
@@ -29,9 +41,15 @@ class _Step:
 
 
 def find(job: QueuedJob, nodes: Nodes, elastic: list[QueuedJob], ended: Iterator[QueuedJob]) -> Taking | None:
-    """The jobs from which to take, in the order in which they are to suffer; None where all of it is not enough.
+    """Find the jobs from which to take slots; None if all of them are not enough.
 
-    Those that turn out not to be needed are spared.
+    Jobs that turn out not to be needed are spared.
+
+    Args:
+        job: Job that receives the slots.
+        nodes: Current nodes.
+        elastic: Elastic jobs whose surplus may be taken, in the order of taking.
+        ended: Jobs that may be ended, in the order of taking.
     """
     gang, trial = job.request.gang, nodes.copy()
     gained, steps = nodes.free(), []
@@ -59,6 +77,7 @@ def find(job: QueuedJob, nodes: Nodes, elastic: list[QueuedJob], ended: Iterator
 
 
 def _steps(elastic: list[QueuedJob], ended: Iterator[QueuedJob]) -> Iterator[_Step]:
+    """Yield the surplus of elastic jobs slot by slot, then whole jobs."""
     left: dict[str, Placement] = {}
     for job in elastic:
         now = job.placement
@@ -71,7 +90,10 @@ def _steps(elastic: list[QueuedJob], ended: Iterator[QueuedJob]) -> Iterator[_St
 
 
 def surplus(job: QueuedJob) -> Iterator[Placement]:
-    """Slot for slot what an elastic job could do without, from the nodes on which it has fewest: those become empty."""
+    """Yield placements of one slot each that an elastic job can release.
+
+    Slots on the nodes with the fewest slots of the job come first, so that nodes become empty.
+    """
     gang = job.request.gang
     for index, part in enumerate(gang.parts):
         nodes = dict(job.placement[index])
@@ -84,7 +106,7 @@ def surplus(job: QueuedJob) -> Iterator[Placement]:
 
 
 def without(placement: Placement, freed: Placement) -> Placement:
-    """What is left of a placement."""
+    """Return the remainder of a placement without the freed slots."""
     return tuple(
         {node: count - gone.get(node, 0) for node, count in nodes.items() if count > gone.get(node, 0)}
         for nodes, gone in zip(placement, freed, strict=True)
@@ -92,6 +114,7 @@ def without(placement: Placement, freed: Placement) -> Placement:
 
 
 def _outcome(placement: Placement, steps: list[_Step]) -> Taking:
+    """Combine steps into the result."""
     ended = tuple(step.job.request.job_id for step in steps if step.whole)
     left: dict[str, Placement] = {}
     for step in steps:
@@ -102,5 +125,5 @@ def _outcome(placement: Placement, steps: list[_Step]) -> Taking:
 
 
 def held(jobs: list[QueuedJob]) -> Resources:
-    """What they have beyond what they cannot do without."""
+    """Return the resources that jobs hold beyond their minimum."""
     return total(job.holds.minus(job.request.gang.least) for job in jobs)

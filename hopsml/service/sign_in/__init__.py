@@ -1,1 +1,1 @@
-"""Signing in by an OpenID provider: the rules of a file, what a claim says, the provider itself."""
+"""Sign-in by an OpenID provider: rules file, evaluation of claims, and the provider's protocol."""

@@ -1,4 +1,4 @@
-"""Who somebody is by what a provider says, and what they may do; pure."""
+"""User name and role of a user, derived from an OpenID provider's claims; pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from hopsml.service.store.tokens import Caller, Role
 
 
 def claim(claims: Mapping[str, Any], name: str) -> Any:
-    """One of them, by its whole name or by the steps to it, as in ``realm_access.roles``; None where there is none."""
+    """Return a claim by its whole name or by a path, as in ``realm_access.roles``; None if there is none.
+
+    Args:
+        claims: Claims of the ID token.
+        name: Name or path.
+    """
     if name in claims:
         return claims[name]
     found: Any = claims
@@ -23,7 +28,15 @@ def claim(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def caller(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
-    """Raises PermissionRefused for somebody without a name of use, and for a mail address that is not verified."""
+    """Return the caller that the claims of a provider identify.
+
+    Args:
+        claims: Claims of the ID token.
+        rules: Rules of the sign-in file.
+
+    Raises:
+        PermissionRefused: The user's name is not usable, or is a mail address that the provider has not verified.
+    """
     user = claim(claims, rules.user_claim)
     if not isinstance(user, str) or not user or len(rules.user_prefix + user) > 200 or not user.isprintable():
         raise PermissionRefused(
@@ -39,7 +52,7 @@ def caller(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
 
 
 def _role(claims: Mapping[str, Any], rules: SignInRules) -> Role:
-    """The highest of those that the map gives; the lowest there is for whoever is not in it."""
+    """Return the highest role that the rules assign to the claim's values; the lowest role if they assign none."""
     said = claim(claims, rules.roles_claim) if rules.roles_claim else None
     names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
     return max(

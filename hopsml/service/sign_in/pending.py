@@ -1,4 +1,7 @@
-"""A sign-in under way, sealed, in the browser's own cookie: strangers fill no memory of the server's."""
+"""State of a sign-in in progress, encrypted in a cookie of the browser.
+
+Thus unauthenticated clients use no memory of the server.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,13 @@ LASTS_S = 600
 
 @dataclass(frozen=True, slots=True)
 class PendingSignIn:
-    """What must come back: ``state`` in the address, ``nonce`` in the ID token; ``verifier`` goes to the provider (PKCE)."""
+    """Secrets of one sign-in, which the provider's response must match.
+
+    Attributes:
+        state: Must be returned in the URL.
+        nonce: Must be returned in the ID token.
+        verifier: Sent to the provider with the code (PKCE).
+    """
 
     state: str
     nonce: str
@@ -21,12 +30,12 @@ class PendingSignIn:
 
     @classmethod
     def new(cls) -> PendingSignIn:
-        """One that nobody guesses."""
+        """Return new random secrets, which cannot be guessed."""
         return cls(*(secrets.token_urlsafe(32) for _ in range(3)))
 
 
 class Seal:
-    """Of one server, while it lives."""
+    """Encryption of pending sign-ins by one server process, with a key that ends with it."""
 
     def __init__(self) -> None:
         from cryptography.fernet import Fernet
@@ -34,11 +43,15 @@ class Seal:
         self._cipher = Fernet(Fernet.generate_key())
 
     def close(self, pending: PendingSignIn) -> str:
-        """A text for a cookie."""
+        """Encrypt a pending sign-in as the text of a cookie."""
         return self._cipher.encrypt(json.dumps(asdict(pending)).encode()).decode()
 
     def open(self, text: str) -> PendingSignIn:
-        """What was sealed. Raises ArgumentError for what this server has not, or too long ago."""
+        """Decrypt the text of a cookie.
+
+        Raises:
+            ArgumentError: This server did not encrypt the text, or did so more than ``LASTS_S`` seconds ago.
+        """
         from cryptography.fernet import InvalidToken
 
         try:

@@ -1,4 +1,4 @@
-"""An OpenID provider: where somebody signs in, and what it says of whoever comes back."""
+"""Client of an OpenID provider: redirects a user to it, and verifies its response."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ if TYPE_CHECKING:
     from authlib.integrations.requests_client import OAuth2Session
 
 TIMEOUT_S = 5.0
-KNOWN_S = 600.0  # for which its description counts
-LEEWAY_S = 60  # between its clock and this one's
-# Signatures that its own key alone can make: none, and those by a secret that both know, are not among them.
+KNOWN_S = 600.0  # seconds for which the provider's metadata is cached
+LEEWAY_S = 60  # allowed difference between the provider's clock and this machine's
+# Signatures that only the provider's private key can create: neither "none" nor those by a shared secret.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 _WAY = "/.well-known/openid-configuration"
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
 class Provider:
-    """One, for one client. All of it raises ServiceError where the provider is away or says what makes no sense."""
+    """Client of one provider; all methods raise ServiceError if it is unreachable or its responses are invalid."""
 
     def __init__(self, rules: SignInRules, secret: str, back: str) -> None:
-        """``back``: the address of this service to which it sends a browser."""
+        """Initialize the client without connecting.
+
+        Args:
+            rules: Rules of the sign-in file.
+            secret: Secret of this client; empty for none.
+            back: URL of this service to which the provider redirects the browser.
+        """
         self.rules, self._secret, self._back = rules, secret, back
         self._known: dict[str, Any] = {}
         self._known_s = -KNOWN_S
 
     def begin(self, pending: PendingSignIn) -> str:
-        """Where a browser goes."""
+        """Return the URL to which the browser must be redirected."""
         with self._asking() as session:
             there = self._description(session)["authorization_endpoint"]
             found, _ = session.create_authorization_url(
@@ -44,12 +50,20 @@ class Provider:
         return str(found)
 
     def check(self) -> None:
-        """Whether it answers."""
+        """Raise ServiceError if the provider does not respond or its metadata is invalid."""
         with self._asking() as session:
             self._description(session)
 
     def claims(self, pending: PendingSignIn, given: Mapping[str, str]) -> dict[str, Any]:
-        """What it says of whoever has come back, with this query. Raises PermissionRefused for what is not its word."""
+        """Return the verified claims about a user who returns from the provider.
+
+        Args:
+            pending: The sign-in that this browser started.
+            given: Query of the URL to which the provider redirected the browser.
+
+        Raises:
+            PermissionRefused: The response does not belong to this sign-in, is refused, or its ID token is invalid.
+        """
         if not hmac.compare_digest(given.get("state", "").encode(), pending.state.encode()):
             raise PermissionRefused("the state that came back is not the one of this browser; sign in again")
         if given.get("iss", self.rules.issuer) != self.rules.issuer:
@@ -68,13 +82,14 @@ class Provider:
                 grant_type="authorization_code",
                 code=given["code"],
                 code_verifier=pending.verifier,
-                allow_redirects=False,  # else the code and the client's secret would be sent wherever one names
+                allow_redirects=False,  # otherwise a redirect could send the code and the client's secret to any host
             )
             claims = self._checked(session, token, pending.nonce, known["jwks_uri"])
             return self._completed(session, claims, known.get("userinfo_endpoint"))
 
     @contextmanager
     def _asking(self) -> Iterator[OAuth2Session]:
+        """Open a session with the provider as a context, and convert its errors."""
         from authlib.common.errors import AuthlibBaseError
         from authlib.integrations.requests_client import OAuth2Session
         from joserfc.errors import JoseError
@@ -105,7 +120,10 @@ class Provider:
                 ) from error
 
     def _description(self, session: OAuth2Session) -> dict[str, Any]:
-        """What it says of itself; of its own issuer alone, as anybody could answer with another's."""
+        """Return the provider's metadata.
+
+        Its issuer must be the configured one, as any server could send the metadata of another issuer.
+        """
         if time.monotonic() < self._known_s + KNOWN_S:
             return self._known
         found = self._json(session, self.rules.issuer.rstrip("/") + _WAY)
@@ -117,6 +135,7 @@ class Provider:
         return found
 
     def _json(self, session: OAuth2Session, address: str, *, as_user: bool = False) -> dict[str, Any]:
+        """Return a JSON object from the provider, requested with the user's access token if ``as_user``."""
         answer = session.get(address, withhold_token=not as_user, allow_redirects=False)
         answer.raise_for_status()
         found = answer.json()
@@ -125,7 +144,7 @@ class Provider:
         return found
 
     def _checked(self, session: OAuth2Session, token: Any, nonce: str, keys_at: str) -> dict[str, Any]:
-        """The claims of its ID token: signature, issuer, audience, expiry and nonce are right."""
+        """Return the claims of an ID token after verification of signature, issuer, audience, expiry and nonce."""
         from authlib.oidc.core import CodeIDToken
         from joserfc import jwt
         from joserfc.jwk import KeySet
@@ -151,7 +170,7 @@ class Provider:
         return dict(claims)
 
     def _completed(self, session: OAuth2Session, claims: dict[str, Any], more_at: Any) -> dict[str, Any]:
-        """With what is asked for and stands in no ID token; of the same person alone."""
+        """Return the claims, with missing ones from the provider's user info, if that is about the same user."""
         wanted = [name for name in (self.rules.user_claim, self.rules.roles_claim) if name]
         if all(claim(claims, name) is not None for name in wanted) or not is_safe(str(more_at)):
             return claims

@@ -1,12 +1,12 @@
-"""Who signs in where, as a file: ``hopsml server --sign-in sign-in.yaml``.
+"""Schema of the file with the rules of sign-in: ``hopsml server --sign-in sign-in.yaml``.
 
 issuer: https://login.example.org/realms/team
 client_id: hopsml
 client_secret_file: /etc/hopsml/client-secret      # or $HOPSML_SIGN_IN_SECRET
-user_claim: preferred_username                     # sub where it is left out: the only one that nobody can choose
-user_prefix: "team:"                               # "oidc:" where it is left out
+user_claim: preferred_username                     # default: sub, the only claim that users cannot choose
+user_prefix: "team:"                               # default: "oidc:"
 roles_claim: groups
-roles: {ml-operators: operator, ml: user}          # whoever has none of them looks
+roles: {ml-operators: operator, ml: user}          # default: viewer
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIELDS = (
 
 
 def is_safe(address: str) -> bool:
-    """Whether what is sent there is encrypted, or stays on this machine."""
+    """Return True if requests to this URL are encrypted, or remain on this machine."""
     try:
         there = urlsplit(address)
     except ValueError:
@@ -40,10 +40,10 @@ def is_safe(address: str) -> bool:
 
 
 class SignInRules(BaseModel):
-    """The file. ``lasts``: after so long one signs in again.
+    """Rules of sign-in by a provider; ``lasts`` is the lifetime of a session.
 
-    ``user_prefix`` stands before all names, so that they are none of those that administrators give with tokens: whoever
-    bears a name owns its jobs and its secrets.
+    ``user_prefix`` precedes all user names, so that they differ from those that administrators assign with tokens: a
+    user name owns its jobs and secrets.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -61,6 +61,7 @@ class SignInRules(BaseModel):
     @field_validator("issuer")
     @classmethod
     def _is_safe(cls, given: str) -> str:
+        """Raise ValueError for an issuer that is reached without encryption."""
         if not is_safe(given):
             raise ValueError("a provider is reached by https://, or on this machine's own loopback")
         return given
@@ -68,18 +69,23 @@ class SignInRules(BaseModel):
     @field_validator("scopes")
     @classmethod
     def _has_openid(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        """Raise ValueError if the scope openid is missing."""
         if "openid" not in given:
             raise ValueError("openid must be among them: without it the provider does not say who somebody is")
         return given
 
 
 def load(path: Path) -> SignInRules:
-    """The rules of a file. Raises ArgumentError."""
+    """Read the rules of a file. Raises ArgumentError if it cannot be used."""
     return rules_file.read("--sign-in", path, SignInRules.model_validate, FIELDS)
 
 
 def secret(rules: SignInRules) -> str:
-    """The client's, of its file or $HOPSML_SIGN_IN_SECRET; empty for a client that has none. Raises ArgumentError."""
+    """Return the client's secret, from its file or $HOPSML_SIGN_IN_SECRET; empty for a client without a secret.
+
+    Raises:
+        ArgumentError: The file cannot be read, or is empty.
+    """
     if rules.client_secret_file is None:
         return os.environ.get(SECRET, "")
     try:

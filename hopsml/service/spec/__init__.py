@@ -1,8 +1,8 @@
-"""Jobs as files: ``job.yaml`` -> ``JobSpec``, checked; its JSON schema.
+"""Job files: reading and validation of ``job.yaml`` as ``JobSpec``, and its JSON schema.
 
-job = spec.load("job.yaml")         # JobFileError: everything that is wrong with it, with lines
+job = spec.load("job.yaml")         # raises JobFileError with all mistakes of the file and their lines
 spec.dump(job)                      # YAML again
-spec.summary(job)                   # what it takes of a cluster
+spec.summary(job)                   # resources of a cluster that the job needs
 """
 
 from hopsml.service.spec.dumping import dump

@@ -1,6 +1,7 @@
-"""Job files as YAML: read event by event, so that what is too large or too deep is refused before anything is made of it.
+"""YAML reader of job files, which processes events one by one, so that too large or too deep files are refused early.
 
-Safe values only, no second document, no tags, no key twice, few aliases; each value is known with its line.
+It accepts safe values only: no second document, no tags, no duplicate keys, and few aliases. The line of each value is
+recorded.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ import yaml
 from hopsml.service.spec import limits, scalars
 
 Path = tuple[str | int, ...]
-# What is counted while it is read: the rest of a file that goes beyond it is not looked at.
+# Counted while reading: the rest of a file beyond a limit is not read.
 _MOST: dict[Path, int] = {("tasks",): limits.TASKS, ("labels",): limits.LABELS}
 _TEXT_TAGS = (None, "!", "tag:yaml.org,2002:str")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Problem(NamedTuple):
-    """A mistake of a file: its line from 1 on, the field, and value, rule and remedy in words."""
+    """A mistake in a job file.
+
+    Attributes:
+        line: Line of the mistake, from 1 on.
+        path: Path of the field.
+        text: Value, rule and remedy.
+    """
 
     line: int
     path: Path
@@ -30,31 +37,45 @@ class Problem(NamedTuple):
 
 
 class Unreadable(Exception):
-    """The file cannot be read further; its argument is the Problem that is why."""
+    """Error that ends the reading of a file; its argument is the ``Problem``."""
 
 
 class _Node(NamedTuple):
+    """A value of the document, with its size."""
+
     value: Any
-    size: int  # values and keys, aliases counted with what they stand for
+    size: int  # values and keys; each alias counts as the values it refers to
 
 
 @dataclass
 class Document:
-    """What was read: the value, lines by path, and problems that did not end the reading."""
+    """Content of a job file as it was read.
+
+    Attributes:
+        value: The value; None if the file could not be read to its end.
+        lines: Line of each path.
+        problems: Mistakes that were found.
+    """
 
     value: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """The line of a field; of the nearest one around it where it is not there."""
+        """Return the line of a field; if the field is absent, that of the nearest enclosing one."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def read(content: bytes) -> Document:
-    """Read YAML. Where it cannot be read to its end, ``value`` is None and the last problem says why."""
+    """Read the YAML content of a job file; mistakes are in the result's ``problems``.
+
+    If the content cannot be read to its end, ``value`` is None and the last problem is the cause.
+
+    Args:
+        content: Bytes of the file.
+    """
     document = Document()
     try:
         text = _decoded(content)
@@ -68,6 +89,7 @@ def read(content: bytes) -> Document:
 
 
 def _decoded(content: bytes) -> str:
+    """Decode a file as UTF-8. Raises Unreadable if it is too large or not UTF-8."""
     if len(content) > limits.FILE_BYTES:
         raise Unreadable(
             Problem(
@@ -88,6 +110,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _syntax(error: yaml.YAMLError) -> Problem:
+    """Convert a syntax error of the YAML parser."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = mark.line + 1 if mark is not None else 1
     words = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).partition("\n")[0]
@@ -97,7 +120,7 @@ def _syntax(error: yaml.YAMLError) -> Problem:
 
 
 class _Reader:
-    """Builds the value of a stream of YAML's events."""
+    """Builder of a value from a stream of YAML events."""
 
     def __init__(self, events: Iterator[yaml.Event], document: Document) -> None:
         self._events = events
@@ -107,7 +130,7 @@ class _Reader:
         self._nodes = 0
 
     def whole(self) -> Any:
-        """The only document's value."""
+        """Return the value of the only document. Raises Unreadable."""
         found: _Node | None = None
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -121,6 +144,7 @@ class _Reader:
         return found.value
 
     def _node(self, event: yaml.Event, path: Path, depth: int) -> _Node:
+        """Return the value that begins with an event; check the limits of depth, size and anchors."""
         self._document.lines[path] = _line(event)
         if depth > limits.DEPTH:
             raise self._stop(
@@ -144,6 +168,7 @@ class _Reader:
         return found
 
     def _aliased(self, event: yaml.AliasEvent, path: Path) -> _Node:
+        """Return the value that an alias refers to."""
         self._aliases += 1
         if self._aliases > limits.ALIASES:
             raise self._stop(event, path, f"more than {limits.ALIASES} aliases (*name): write the values out")
@@ -153,6 +178,7 @@ class _Reader:
         return found
 
     def _count(self, nodes: int, event: yaml.Event, path: Path) -> None:
+        """Count values. Raises Unreadable if the file has too many."""
         self._nodes += nodes
         if self._nodes > limits.NODES:
             raise self._stop(
@@ -162,6 +188,7 @@ class _Reader:
             )
 
     def _sequence(self, path: Path, depth: int) -> _Node:
+        """Return the list that has begun."""
         values: list[Any] = []
         size = 1
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
@@ -171,6 +198,7 @@ class _Reader:
         return _Node(values, size)
 
     def _mapping(self, path: Path, depth: int) -> _Node:
+        """Return the mapping that has begun, without duplicate keys."""
         values: dict[str, Any] = {}
         size = 1
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
@@ -189,6 +217,7 @@ class _Reader:
         return _Node(values, size)
 
     def _key(self, event: yaml.Event, path: Path) -> str:
+        """Return the text of a mapping's key."""
         self._count(1, event, path)
         if not isinstance(event, yaml.ScalarEvent):
             raise self._stop(event, path, "a list, a table or an alias as a field's name: a name is text")
@@ -205,6 +234,7 @@ class _Reader:
         return event.value
 
     def _scalar(self, event: yaml.ScalarEvent, path: Path) -> scalars.Scalar:
+        """Return the value of a scalar."""
         self._check_tag(event, path)
         if len(event.value) > limits.TEXT:
             raise self._stop(
@@ -215,7 +245,7 @@ class _Reader:
                 event, path, f"the character U+{ord(control):04X} stands in it: text has none such: leave it out"
             )
             return "".join(one for one in event.value if not _is_control(one))
-        if not event.implicit[0]:  # in quotes, or said to be text by its tag
+        if not event.implicit[0]:  # quoted, or tagged as text
             return event.value
         try:
             return scalars.plain(event.value)
@@ -224,21 +254,26 @@ class _Reader:
             return event.value
 
     def _check_tag(self, event: yaml.Event, path: Path) -> None:
+        """Refuse tags, other than that of text."""
         tag = getattr(event, "tag", None)
         if tag not in _TEXT_TAGS or (tag and not isinstance(event, yaml.ScalarEvent)):
             shown = tag.replace("tag:yaml.org,2002:", "!!")
             raise self._stop(event, path, f"the tag {shown:.60}: a job file has plain values only: leave the tag out")
 
     def _problem(self, event: yaml.Event, path: Path, text: str) -> None:
+        """Record a mistake that does not end the reading."""
         self._document.problems.append(Problem(_line(event), path, text))
 
     def _stop(self, event: yaml.Event, path: Path, text: str) -> Unreadable:
+        """Return an exception for a mistake that ends the reading."""
         return Unreadable(Problem(_line(event), path, text))
 
 
 def _line(event: yaml.Event) -> int:
+    """Return the line of an event, from 1 on."""
     return event.start_mark.line + 1 if event.start_mark is not None else 1
 
 
 def _is_control(letter: str) -> bool:
+    """Return True for control characters, except tab and line feed, and for surrogates."""
     return letter not in "\t\n" and unicodedata.category(letter) in ("Cc", "Cs")

@@ -1,4 +1,4 @@
-"""Writing job files."""
+"""Conversion of jobs to YAML text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from hopsml.service.spec.job import JobSpec
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML's safe dumper, with quotes around text that our reader, or another one, would take for something else."""
+    """Safe YAML dumper that quotes text which this reader, or another one, would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """What stands there twice is written twice."""
+        """Return True, so that repeated values are written out without aliases."""
         return True
 
 
 def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
+    """Represent text, in quotes if necessary."""
     try:
         quoted = scalars.plain(value) != value
     except ValueError:
@@ -30,6 +31,6 @@ _Dumper.add_representer(str, _text)
 
 
 def dump(job: JobSpec) -> str:
-    """The job as YAML that ``load`` reads as the same job; what has its default is left out."""
+    """Return the job as YAML that ``load`` reads as the same job; default values are omitted."""
     content = job.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,4 +1,4 @@
-"""Which Python packages a task finds."""
+"""Environment of Python packages of a task."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ONE: list[JsonValue] = [{"required": [name]} for name in ("packages", "archive"
 
 
 class TaskEnvironment(SpecPart):
-    """Which Python packages a task finds, said in one of three ways."""
+    """Python packages of a task, named in exactly one of three ways."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": _ONE})
 
     packages: str | None = Field(
         default=None,
         pattern=rf"^{FILE_LETTER}+$",
-        description="A requirements file of the workspace; on YARN the environment that submits travels.",
+        description="A requirements file of the workspace; on YARN the submitting environment is shipped.",
         examples=["requirements.txt"],
     )
     archive: str | None = Field(
@@ -39,18 +39,21 @@ class TaskEnvironment(SpecPart):
     @field_validator("packages")
     @classmethod
     def _is_in_the_workspace(cls, named: str | None) -> str | None:
+        """Raise ValueError if the requirements file is outside of the workspace."""
         check_in_the_workspace(named or "")
         return named
 
     @field_validator("archive")
     @classmethod
     def _leads_nowhere_else(cls, url: str | None) -> str | None:
+        """Raise ValueError for a URL with . or .. as a component."""
         if {".", ".."} & set((url or "").split("/")):
             raise ValueError("a URL without . and .. between its slashes: write where the archive lies")
         return url
 
     @model_validator(mode="after")
     def _one(self) -> Self:
+        """Raise ValueError unless exactly one of the fields is given."""
         if sum(given is not None for given in (self.packages, self.archive, self.image)) != 1:
             raise ValueError("an environment has exactly one of packages, archive and image: leave the others out")
         return self

@@ -1,4 +1,4 @@
-"""A job: what a job file says, checked."""
+"""Model of a job: the validated content of a job file."""
 
 from __future__ import annotations
 
@@ -18,73 +18,76 @@ QUEUE, PRIORITY = "default", 50
 
 
 class JobSpec(SpecPart):
-    """A job: tasks whose workers start together, and what the queue needs to know of them."""
+    """A job: tasks whose workers start together, with the fields that the scheduler needs."""
 
-    name: Name = Field(description="What people call the job; need not be unique.", examples=["digits"])
-    description: str = Field(
-        default="", max_length=4096, description="For people, who see it with the job.", examples=["nightly"]
-    )
+    name: Name = Field(description="Name of the job; need not be unique.", examples=["digits"])
+    description: str = Field(default="", max_length=4096, description="Shown with the job.", examples=["nightly"])
     labels: dict[Label, Label] = Field(
         default={},
         max_length=limits.LABELS,
-        description="For people, who see them with the job, and for Kubernetes, where its objects bear them.",
+        description="Shown with the job, and set on its Kubernetes objects.",
         examples=[{"team": "vision"}],
     )
-    queue: Name = Field(default=QUEUE, description="The queue in which it waits.", examples=["research"])
+    queue: Name = Field(default=QUEUE, description="Queue of the job.", examples=["research"])
     priority: int = Field(
-        default=PRIORITY, ge=1, le=100, description="Within the queue; higher is more urgent.", examples=[80]
+        default=PRIORITY, ge=1, le=100, description="Priority within the queue; higher is more urgent.", examples=[80]
     )
     time_limit_s: Duration | None = Field(
         default=None,
         alias="time_limit",
-        description="So long after its start the job is ended: a whole number with s, m, h or d.",
+        description="Time after its start at which the job is ended: a whole number with s, m, h or d.",
         examples=["2h"],
     )
     dataset: str | None = Field(
         default=None,
         pattern=r"^[a-z][a-z0-9+.-]*://.+",
-        description="URL of what it reads; workers find it as HOPSML_DATASET.",
+        description="URL of its input data; workers get it as HOPSML_DATASET.",
         examples=["hdfs:///data/digits"],
     )
     workspace: str = Field(
         default=".",
         min_length=1,
-        description="The code: a folder or a zip, from the job file's folder on, or a git URL.",
+        description="The code: a folder or a zip, relative to the job file's folder, or a git URL.",
         examples=["."],
     )
     retries: int = Field(
-        default=0, ge=0, le=limits.RETRIES, description="How often it is tried again after a failure.", examples=[1]
+        default=0, ge=0, le=limits.RETRIES, description="Number of further tries after a failure.", examples=[1]
     )
     tasks: dict[Name, Task] = Field(
         min_length=1,
         max_length=limits.TASKS,
-        description="Its kinds of workers, by name. They start together or not at all.",
+        description="Tasks with their workers, by name. They start together or not at all.",
         examples=[{"train": {"count": 8, "function": "train.py:main"}}],
     )
     search: Search | None = Field(
-        default=None, description="Many trainings over a space.", examples=[{"space": {"lr": [0.001, 0.1, "log"]}}]
+        default=None,
+        description="Search over a space of hyper-parameters.",
+        examples=[{"space": {"lr": [0.001, 0.1, "log"]}}],
     )
     schedule: Schedule | None = Field(
-        default=None, description="When it is started by itself: cron's five fields.", examples=["0 3 * * *"]
+        default=None, description="Times at which the job is started: cron's five fields.", examples=["0 3 * * *"]
     )
-    schedule_zone: Zone = Field(default="UTC", description="The time zone of the schedule.", examples=["Europe/Berlin"])
+    schedule_zone: Zone = Field(default="UTC", description="Time zone of the schedule.", examples=["Europe/Berlin"])
     overlap: Overlap = Field(
         default="skip",
-        description="Where the job before is not over: skip leaves one out, queue waits for its end, cancel ends it.",
+        description="If the previous job still runs: skip leaves this time out, queue waits for its end, cancel ends it.",
         examples=["queue"],
     )
     secrets: Names = Field(
         default=(),
         max_length=limits.SECRETS,
-        description="Names of secrets that it may read; never values.",
+        description="Names of secrets that the job may read; never values.",
         examples=[["s3-key"]],
     )
     profile: Name | None = Field(
-        default=None, description="Where it runs: a file of conf/; --profile wins over it.", examples=["yarn"]
+        default=None,
+        description="Profile of the cluster: a file of conf/; --profile takes precedence.",
+        examples=["yarn"],
     )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        """Validate rules between fields: number of workers, search, secrets and schedule."""
         workers = sum(task.most for task in self.tasks.values())
         if workers > limits.WORKERS:
             raise ValueError(
@@ -98,6 +101,7 @@ class JobSpec(SpecPart):
         return self
 
     def _check_secrets(self) -> None:
+        """Raise ValueError for a reserved secret name, or one whose variable a task sets, too."""
         for name in self.secrets:
             secret_rules.check_name(name)
             variable = secret_rules.variable(name)
@@ -107,7 +111,10 @@ class JobSpec(SpecPart):
                 )
 
     def searched(self) -> str:
-        """Name of the task whose function the search tries. Raises ValueError where that is not clear, or no search is."""
+        """Return the name of the task whose function the search evaluates.
+
+        Raises ValueError if it is ambiguous or there is none.
+        """
         if self.search is None:
             raise ValueError(f"job {self.name} has no search block: look at job.search first")
         functions = [name for name, task in self.tasks.items() if task.function is not None]

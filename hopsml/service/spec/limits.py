@@ -1,24 +1,24 @@
-"""How large a job file, and what it asks for, may be. A file over a limit is refused before it is looked at further."""
+"""Limits of job files and of the resources they request; a file that exceeds one is refused."""
 
-FILE_BYTES = 1 << 20  # of the YAML text
-NODES = 200_000  # values and keys, with what aliases stand for counted each time
-DEPTH = 20  # lists and tables in one another
+FILE_BYTES = 1 << 20  # length of the YAML text
+NODES = 200_000  # values and keys; each alias counts as the values it refers to
+DEPTH = 20  # nesting of lists and tables
 ANCHORS = 64
 ALIASES = 64
 TEXT = 32_768  # characters of one value
-PROBLEMS = 100  # that are listed; a file of nonsense need not print pages
+PROBLEMS = 100  # problems that are listed for an invalid file
 
 TASKS = 1_000
 WORKERS = 100_000  # of all tasks together
-CORES = 1_024  # of a worker
-GPUS = 64  # of a worker
-MEMORY_MIB = 64 << 20  # of a worker: 64 TiB
+CORES = 1_024  # per worker
+GPUS = 64  # per worker
+MEMORY_MIB = 64 << 20  # per worker: 64 TiB
 LABELS = 64
 VARIABLES = 1_000
-PORTS = 16  # of a worker
+PORTS = 16  # per worker
 SECRETS = 64
 RETRIES = 100
 TRIALS = 1_000_000
-PARAMETERS = 1_000  # of a search
-NESTED_VALUES = 1_000  # of a parameter: values that are lists or tables, which are compared with one another
+PARAMETERS = 1_000  # per search
+NESTED_VALUES = 1_000  # per parameter: values that are lists or tables, which are compared with one another
 DURATION_S = 366 * 86_400

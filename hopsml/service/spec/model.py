@@ -1,4 +1,4 @@
-"""What every part of a job has in common: it cannot be changed, has no unknown fields, and takes no text for a number."""
+"""Base class of the models of a job file: immutable, without unknown fields or conversion of types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class SpecPart(BaseModel):
-    """Base of a job and its parts. Fields are known by their names in a job file, and by those in Python."""
+    """Base of a job and its parts; fields can be set by their aliases in a job file, or by their Python names."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, populate_by_name=True, validate_default=False

@@ -1,4 +1,4 @@
-"""What jobs, tasks, queues, ports and secrets may be called, and other short texts with a rule."""
+"""Types of names in job files, such as those of jobs, tasks, queues, ports and secrets, with their rules."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Annotated
 
 from pydantic import AfterValidator, WithJsonSchema
 
-NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # what DNS, YARN's tags and Kubernetes all take
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"  # accepted by DNS, YARN's tags and Kubernetes
 LABEL_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,255}$"
-# A character of a file's name, or of a URL. Others would be read as further entries of Spark's lists (, #), as several files
-# (* ? [ { }), or as other characters than they are (% and backslash).
+# A character of a file name or URL. Others would separate entries of Spark's lists (, #), match several files (* ? [ {
+# }), or be decoded to other characters (% and backslash).
 FILE_LETTER = r"""[^:,#%?*\[\]{}\\"\x00-\x1f\x7f]"""
 URL_PATTERN = r"""^[a-z][a-z0-9+.-]*://[^,#%?*\[\]{}\\"\x00-\x20\x7f]+$"""
 
 
 def _rule(pattern: str, rule: str) -> AfterValidator:
+    """Return a validator that raises ValueError with a rule unless the text matches the pattern."""
     known = re.compile(pattern)
 
     def check(text: str) -> str:
-        if not known.fullmatch(text) or text.endswith("\n"):  # for which $ stands, too
+        if not known.fullmatch(text) or text.endswith("\n"):  # $ also matches before a trailing line break
             raise ValueError(rule)
         return text
 
@@ -28,6 +29,7 @@ def _rule(pattern: str, rule: str) -> AfterValidator:
 
 
 def _different(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names, if they are unique. Raises ValueError for duplicates."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"{twice[0]} stands there twice: name each once")
     return names
@@ -45,7 +47,7 @@ _in_the_workspace = "it lies outside of the workspace, and only what is in it tr
 
 
 def check_in_the_workspace(file: str) -> None:
-    """Raise ValueError for a path that leads out of the workspace."""
+    """Raise ValueError if a path leads out of the workspace."""
     if file.startswith("/") or ".." in file.split("/"):
         raise ValueError(_in_the_workspace)
 

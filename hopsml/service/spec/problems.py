@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in our words: value, rule, remedy."""
+"""Conversion of pydantic's validation errors to messages with value, rule and remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KINDS = {
     "too_short": "it must have at least {min_length}",
     "too_long": "{given} are given; at most {max_length} are allowed: ask for fewer",
 }
-# What other launchers call it: too unlike ours for a guess by spelling.
+# Names of fields in other job launchers, which are too different for suggestions by spelling.
 _ELSEWHERE = {
     "algorithm": "searcher",
     "trials": "num_trials",
@@ -56,9 +56,15 @@ _ELSEWHERE = {
 def problems(
     error: ValidationError, model: type[SpecPart], document: Document, known: Container[Path] = ()
 ) -> list[Problem]:
-    """The mistakes that ``error`` tells of a document that was to be a ``model``, in the order of their lines.
+    """Convert pydantic's errors about a document to problems, in the order of their lines.
 
-    ``known``: where a mistake was told before. As many as are listed have words: what might have been meant takes its time.
+    Only the problems that will be listed get a text, as suggestions of similar names are slow.
+
+    Args:
+        error: The validation error.
+        model: The model that the document was validated against.
+        document: The document, with its lines.
+        known: Paths of problems that were reported before, which are skipped.
     """
     found = []
     for one in error.errors(include_url=False):
@@ -73,11 +79,13 @@ def problems(
 
 
 def _path(location: tuple[int | str, ...]) -> tuple[Path, bool]:
+    """Return the path of an error, and whether it is about a mapping's key."""
     on_key = location[-1:] == ("[key]",)
     return tuple(location[:-1] if on_key else location), on_key
 
 
 def _text(error: Any, path: Path, on_key: bool, model: type[SpecPart]) -> str:
+    """Return the message for one of pydantic's errors."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown(str(path[-1]), _at(model, path[:-1]))
@@ -101,10 +109,12 @@ def _text(error: Any, path: Path, on_key: bool, model: type[SpecPart]) -> str:
 
 
 def _length(value: object) -> int:
+    """Return the length of a list or mapping; 1 for other values."""
     return len(value) if isinstance(value, list | dict) else 1
 
 
 def _unknown(name: str, there: type[SpecPart] | None) -> str:
+    """Return the message for an unknown field, with a suggestion."""
     known = [field.alias or key for key, field in there.model_fields.items()] if there is not None else []
     if (ours := _ELSEWHERE.get(name)) in known:
         return f"unknown field; here it is {ours}"
@@ -112,13 +122,13 @@ def _unknown(name: str, there: type[SpecPart] | None) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as a job file would have it, shortened."""
+    """Return a value as it is written in a job file, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _example(model: type[SpecPart], path: Path) -> str:
-    """The end of a message that shows how the field is written."""
+    """Return the end of a message, with an example of the field."""
     there = _at(model, path[:-1])
     if there is None or not path:
         return ""
@@ -129,7 +139,7 @@ def _example(model: type[SpecPart], path: Path) -> str:
 
 
 def _at(model: type[SpecPart], path: Path) -> type[SpecPart] | None:
-    """The kind of part at a path; None for what is no part, such as a task's arguments."""
+    """Return the model of the part at a path; None if it is not a model, such as a task's arguments."""
     here: Any = model
     for step in path:
         if not (isinstance(here, type) and issubclass(here, BaseModel)):
@@ -144,9 +154,10 @@ def _at(model: type[SpecPart], path: Path) -> type[SpecPart] | None:
 
 
 def _is_table(annotation: Any) -> bool:
+    """Return True for the annotation of a mapping or tuple."""
     return getattr(annotation, "__origin__", None) in (dict, tuple)
 
 
 def _below(annotation: Any) -> Any:
-    """The kind of values of a table or a list."""
+    """Return the type of a mapping's or tuple's values."""
     return annotation.__args__[-1] if _is_table(annotation) else None

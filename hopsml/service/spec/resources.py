@@ -1,4 +1,4 @@
-"""What one worker of a task gets."""
+"""Resources of one worker of a task."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hopsml.service.spec.units import Memory
 
 
 class WorkerResources(SpecPart):
-    """What one worker gets: cores, memory in all (MiB), GPUs, and a label that its node must have."""
+    """Resources of one worker: cores, total memory (MiB), GPUs, and a label that its node must have."""
 
     cores: int = Field(default=1, ge=1, le=limits.CORES, description="Cores of one worker.", examples=[4])
     memory_mib: Memory = Field(
         default=1024,
         alias="memory",
         json_schema_extra={"default": "1g"},
-        description="Memory of one worker in all, Python's and the JVM's together: a whole number with m, g or t.",
+        description="Total memory of one worker, for Python and the JVM: a whole number with m, g or t.",
         examples=["16g"],
     )
     gpus: int = Field(default=0, ge=0, le=limits.GPUS, description="GPUs of one worker.", examples=[1])

@@ -1,9 +1,11 @@
-"""What becomes of a job when a task of it fails."""
+"""Policies for the restart of a job after the failure of one of its tasks."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Restart = Literal["end_all", "relaunch"]
-"""``end_all``: the other tasks are ended, and the job is tried again as a whole, if it has retries left.
-``relaunch``: the task alone is started anew, beside the others, and counts as a retry of the job."""
+"""``end_all``: the other tasks are ended, and the whole job is tried again if it has retries left.
+
+``relaunch``: only the failed task is started again, while the others continue; it counts as a retry of the job.
+"""

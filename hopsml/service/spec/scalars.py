@@ -1,9 +1,10 @@
-"""What a plain word of YAML means: YAML 1.2's core schema, so that ``on``, ``yes`` and ``1:30`` are text.
+"""Values of unquoted YAML scalars by the core schema of YAML 1.2, in which ``on``, ``yes`` and ``1:30`` are text.
 
     null   ~, null, or nothing        number  12, -3, 0x1f, 0o17, 1.5, 1e-4
     truth  true, false                text    everything else, and everything in quotes
 
-A number with a leading zero is refused: YAML 1.1 reads octal in it, 1.2 decimal. So is one that is not finite.
+Numbers with a leading zero are refused, as YAML 1.1 reads them as octal and 1.2 as decimal. So are infinite numbers and
+NaN.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 _REAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_LONGEST = 40  # characters of a number; Python takes its time for very long ones
+_LONGEST = 40  # most characters of a number, as Python converts very long ones slowly
 
 Scalar = str | int | float | bool | None
 
 
 def plain(text: str) -> Scalar:
-    """The value of a word without quotes. Raises ValueError for a number that can be read in two ways, or not be kept."""
+    """Return the value of an unquoted scalar. Raises ValueError for an ambiguous or unbounded number."""
     if text in _NULL:
         return None
     if text in _TRUTH:
@@ -46,6 +47,7 @@ def plain(text: str) -> Scalar:
 
 
 def _bounded(text: str) -> str:
+    """Return the text of a number, if it is not too long. Raises ValueError."""
     if len(text) > _LONGEST:
         raise ValueError(f"{text:.40}...: a number has at most {_LONGEST} characters: write quotes for text")
     return text

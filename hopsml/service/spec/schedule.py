@@ -1,4 +1,4 @@
-"""When a job is started by itself: cron's five fields, in a time zone."""
+"""Schedules of jobs: the five fields of cron, in a time zone."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, WithJsonSchema
 
-# Cron's own alone: no seconds, no @daily, and nothing that croniter takes besides, such as R and H (at random) or L (last).
+# Only cron's own syntax: no seconds, no @daily, and none of croniter's extensions such as R and H (random) or L (last).
 _VALUE = r"([0-9]{1,2}|[A-Za-z]{3})"
 _ITEM = rf"(\*|{_VALUE}(-{_VALUE})?)(/[0-9]{{1,2}})?"
 _FIELD = rf"{_ITEM}(,{_ITEM})*"
 SCHEDULE_PATTERN = rf"^{_FIELD}( {_FIELD}){{4}}$"
 _NAMES = ("minute", "hour", "day", "month", "weekday")
 _UTC = datetime.timezone.utc
-_FOLD = datetime.timedelta(hours=3)  # clocks are put back by less
-_SAMPLE = datetime.datetime(2026, 1, 1, tzinfo=_UTC)  # any day: all of a schedule's years are looked at from it
+_FOLD = datetime.timedelta(hours=3)  # more than any zone's clocks are set back
+_SAMPLE = datetime.datetime(2026, 1, 1, tzinfo=_UTC)  # any day: croniter searches all years of a schedule from it
 
 
 def check(text: str) -> str:
-    """The schedule itself. Raises ValueError where it is not cron's five fields, or never comes."""
+    """Return the schedule unchanged, if it is valid. Raises ValueError if it is not cron syntax, or has no date."""
     from croniter import CroniterBadDateError, CroniterError, croniter
 
     rule = "a schedule has cron's five fields, minute, hour, day, month and weekday, one blank between: write 0 3 * * *"
@@ -37,7 +37,7 @@ def check(text: str) -> str:
 
 
 def _strange(text: str) -> str:
-    """Which of five fields is none, in brackets."""
+    """Return the first invalid field in parentheses, for a message; "" if it cannot be determined."""
     fields = text.split(" ") if len(text) <= 256 else []
     found = (f" ({name} {field!r}: it has numbers, *, a-b, */n, commas between; months and weekdays have names, too)"
              for name, field in zip(_NAMES, fields, strict=False) if not re.fullmatch(_FIELD, field))  # fmt: skip
@@ -45,10 +45,18 @@ def _strange(text: str) -> str:
 
 
 def following(schedule: str, moment: datetime.datetime, zone: str = "UTC") -> datetime.datetime:
-    """The first time on the schedule after ``moment``, in UTC. ``moment`` has a time zone; ValueError where it has none.
+    """Return the first time of a schedule after a moment, in UTC.
 
-    Where a zone's clocks are put forward, a time that they leave out comes as much later; where they are put back, what
-    has a fixed hour comes once, the first time, and what comes every hour (``*``) comes in both.
+    When clocks are set forward, a time in the skipped hour comes as much later. When they are set back, a schedule with
+    a fixed hour comes once, at the first occurrence; one for every hour (``*``) comes in both.
+
+    Args:
+        schedule: The five fields of cron.
+        moment: A time with a time zone.
+        zone: Name of the schedule's time zone.
+
+    Raises:
+        ValueError: ``moment`` has no time zone.
     """
     from croniter import croniter
 
@@ -65,12 +73,12 @@ def following(schedule: str, moment: datetime.datetime, zone: str = "UTC") -> da
 
 
 def following_s(schedule: str, zone: str, moment_s: float) -> float:
-    """The same in seconds since 1970."""
+    """Return the first time of a schedule after a moment; both are in seconds since 1970."""
     return following(schedule, datetime.datetime.fromtimestamp(moment_s, _UTC), zone).timestamp()
 
 
 def check_zone(name: str) -> str:
-    """A time zone's name. Raises ValueError where this machine knows none of it."""
+    """Return the name of a time zone, if this machine knows it. Raises ValueError."""
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):

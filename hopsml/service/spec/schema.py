@@ -1,4 +1,4 @@
-"""The JSON schema of job files, for editors: what a file may say. Some rules between fields are checked only on loading."""
+"""JSON schema of job files, for editors; some rules between fields are only checked when a file is loaded."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema() -> dict[str, Any]:
-    """The schema, draft 2020-12; every field has a description and an example."""
+    """Return the JSON schema (draft 2020-12), in which every field has a description and an example."""
     found = _closed(JobSpec.model_json_schema(by_alias=True, mode="validation"))
     return {"$schema": DIALECT, "title": "A hopsml job", **found}
 
 
 def text() -> str:
-    """The schema as ``hopsml jobs schema`` prints it."""
+    """Return the JSON schema as text, as ``hopsml jobs schema`` prints it."""
     return json.dumps(schema(), indent=1, ensure_ascii=False)
 
 
 def _closed(part: Any) -> Any:
-    """Tables take no names but those of their pattern; and pydantic's titles, which repeat the names, are left out."""
+    """Remove pydantic's titles, which repeat the names, and forbid keys of tables that do not match their pattern."""
     if isinstance(part, list):
         return [_closed(each) for each in part]
     if not isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""What a secret may be called, in which variable the user's code finds it, and which values can be kept."""
+"""Rules for names and values of secrets, and the environment variables that contain them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _BEGINNINGS = (
     *("LD_", "PYTHON", "LC_", "BASH_", "MALLOC_", "JAVA_", "JDK_JAVA_", "SPARK_", "HADOOP_", "YARN_", "HDFS_"),
     *("CUDA_", "NVIDIA_", "NCCL_", "OMP_", "KRB5"),
 )
-MOST_BYTES = 32 << 10  # of a value: all variables of a process have to fit
+MOST_BYTES = 32 << 10  # most bytes of a value: the variables of a process have a limited total size
 
 
 def variable(name: str) -> str:
-    """The variable of a secret: ``s3-key`` is S3_KEY."""
+    """Return the environment variable of a secret: ``s3-key`` is S3_KEY."""
     return name.upper().replace("-", "_")
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError for a secret whose variable programs read for themselves: it would change how they start."""
+    """Raise ValueError for a secret whose variable has a meaning for programs, as it would change how they start."""
     told = variable(name)
     if told.startswith("HOPSML_"):
         raise ValueError(f"secret {name} would be {told}, and hopsml's own variables begin so: rename it")
@@ -37,7 +37,7 @@ def check_name(name: str) -> None:
 
 
 def check_value(name: str, value: str) -> None:
-    """Raise ArgumentError for a value that no variable can hold, or that could not be masked where it turns up."""
+    """Raise ArgumentError for a value that does not fit into a variable, or that could not be masked in output."""
     if (
         len(value.encode(errors="replace")) > MOST_BYTES
         or "\0" in value

@@ -1,4 +1,4 @@
-"""What a job takes of a cluster, its drivers among it: each task is an application, with a driver of its own."""
+"""Resources of a cluster that a job uses, including a driver per task, as each task is an application."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.task import Task
 
 DRIVER_MIB = 1024  # Spark's default, spark.driver.memory
-_OVERHEAD, _LEAST_OVERHEAD_MIB = 0.1, 384  # what Spark adds to a driver's memory: spark.driver.memoryOverhead
+_OVERHEAD, _LEAST_OVERHEAD_MIB = 0.1, 384  # overhead that Spark adds to a driver's memory: spark.driver.memoryOverhead
 
 
 @dataclass(frozen=True)
 class Size:
-    """What is taken at once. ``slots``: workers; ``memory_mib``: MiB."""
+    """Resources that are used at the same time; ``slots`` is the number of workers."""
 
     slots: int = 0
     cores: int = 0
@@ -30,28 +30,28 @@ class Size:
 
 
 def workers(task: Task, count: int) -> Size:
-    """So many workers of a task."""
+    """Return the resources of a number of a task's workers."""
     one = task.resources
     return Size(count, count * one.cores, count * one.gpus, count * one.memory_mib)
 
 
 def driver(memory_mib: int = DRIVER_MIB) -> Size:
-    """The driver of a task, with Spark's overhead; it holds a container, and no slot."""
+    """Return the resources of a task's driver with Spark's overhead; it uses a container but no slot."""
     return Size(0, 1, 0, memory_mib + max(_LEAST_OVERHEAD_MIB, int(memory_mib * _OVERHEAD)))
 
 
 def fewest(job: JobSpec, driver_mib: int = DRIVER_MIB) -> Size:
-    """What the job needs to start."""
+    """Return the resources that a job needs to start."""
     return sum((workers(task, task.fewest) + driver(driver_mib) for task in job.tasks.values()), Size())
 
 
 def most(job: JobSpec, driver_mib: int = DRIVER_MIB) -> Size:
-    """What the job can use."""
+    """Return the most resources that a job can use."""
     return sum((workers(task, task.most) + driver(driver_mib) for task in job.tasks.values()), Size())
 
 
 def summary(job: JobSpec, driver_mib: int = DRIVER_MIB) -> str:
-    """A line for people: tasks, slots, cores, GPUs, memory; ranges where tasks are elastic."""
+    """Return a line of text with tasks, slots, cores, GPUs and memory; ranges for elastic tasks."""
     low, high = fewest(job, driver_mib), most(job, driver_mib)
     tasks = ", ".join(f"{name} {_range(task.fewest, task.most)}" for name, task in list(job.tasks.items())[:10])
     tasks += ", ..." if len(job.tasks) > 10 else ""
@@ -64,13 +64,16 @@ def summary(job: JobSpec, driver_mib: int = DRIVER_MIB) -> str:
 
 
 def _range(low: int, high: int) -> str:
+    """Return a number, or a range of numbers, as text."""
     return str(low) if low == high else f"{low} to {high}"
 
 
 def _count(number: int, thing: str) -> str:
+    """Return a number with a noun, in singular or plural."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _memory(low: Size, high: Size) -> str:
+    """Return a range of memory sizes in GiB as text."""
     first, last = f"{low.memory_mib / 1024:.1f}", f"{high.memory_mib / 1024:.1f}"
     return f"{first} GiB" if first == last else f"{first} to {last} GiB"

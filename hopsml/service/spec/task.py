@@ -1,4 +1,4 @@
-"""One kind of worker of a job: how many, what each gets, what each runs."""
+"""Model of a task, which is one kind of worker of a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopsml.training.discovery import names as discovered
 
 FUNCTION_PATTERN = rf"^{FILE_LETTER}+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 SCRIPT_PATTERN = rf"^{FILE_LETTER}+\.py$"
-# A word of a command that may be a file: with an ending, or with ./ in front.
+# A word of a command that may be a file: with an extension, or beginning with ./.
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.[A-Za-z0-9]+|\./[A-Za-z0-9_][A-Za-z0-9_./-]*")
 _ONE: list[JsonValue] = [{"required": [name]} for name in ("function", "command", "script")]
 
@@ -38,20 +38,22 @@ class Task(SpecPart):
         default=None,
         ge=1,
         le=limits.WORKERS,
-        description="How many workers; 1 where there is no min and max.",
+        description="Number of workers; 1 without min and max.",
         examples=[8],
     )
     min: int | None = Field(
         default=None,
         ge=1,
         le=limits.WORKERS,
-        description="Instead of count: the fewest with which it goes on.",
+        description="Instead of count: the minimum number of workers.",
         examples=[2],
     )
-    max: int | None = Field(default=None, ge=1, le=limits.WORKERS, description="The most, with min.", examples=[8])
+    max: int | None = Field(
+        default=None, ge=1, le=limits.WORKERS, description="The maximum number of workers, with min.", examples=[8]
+    )
     resources: WorkerResources = Field(
         default_factory=WorkerResources,
-        description="What one worker gets.",
+        description="Resources of one worker.",
         examples=[{"cores": 4, "memory": "16g"}],
     )
     function: str | None = Field(
@@ -69,54 +71,57 @@ class Task(SpecPart):
     script: str | None = Field(
         default=None,
         pattern=SCRIPT_PATTERN,
-        description="A script of the workspace that calls hopsml itself; it runs once, and its workers are the task's.",
+        description="A script of the workspace that calls hopsml; it runs once, and starts the workers of the task.",
         examples=["train.py"],
     )
     arguments: dict[str, JsonValue] = Field(
         default={},
-        description="Keyword arguments of the function; of a script they become --name value. None beside a command.",
+        description="Keyword arguments of the function; a script gets them as --name value. Not with a command.",
         examples=[{"batch_size": 64}],
     )
     framework: Literal["tensorflow", "torch", "jax", "distributed"] = Field(
         default="tensorflow",
-        description="What the workers of a function, or of a command, form a group for.",
+        description="Framework of the group that the workers of a function, or of a command, form.",
         examples=["torch"],
     )
     environment: TaskEnvironment | None = Field(
         default=None,
-        description="Python packages; without it those of the nodes, as the profile says.",
+        description="Python packages; by default those of the nodes, as the profile defines.",
         examples=[{"packages": "requirements.txt"}],
     )
     env: dict[Variable, str] = Field(
         default={},
         max_length=limits.VARIABLES,
-        description="Variables of every worker; no secrets.",
+        description="Environment variables of every worker; no secrets.",
         examples=[{"LEVEL": "3"}],
     )
     ports: Names = Field(
         default=(),
         max_length=limits.PORTS,
-        description="Ports that every worker gets, by name.",
+        description="Names of ports of every worker.",
         examples=[["tensorboard"]],
     )
     restart: Restart = Field(
         default="end_all",
-        description="When it fails: end_all ends the others and tries the job again; relaunch starts this task anew.",
+        description="When it fails: end_all ends the others and tries the job again; relaunch restarts this task alone.",
         examples=["relaunch"],
     )
 
     @property
     def fewest(self) -> int:
-        """How many workers it needs to start."""
+        """Return the number of workers that the task needs to start."""
         return self.min or self.count or 1
 
     @property
     def most(self) -> int:
-        """How many workers it can use."""
+        """Return the greatest number of workers that the task can use."""
         return self.max or self.count or 1
 
     def files(self) -> tuple[str, ...]:
-        """Files of the workspace that it runs, or may run: of a command the words that can be one."""
+        """Return the workspace files that the task runs or may run.
+
+        Of a command, these are the words that can be file names.
+        """
         if self.command is not None:
             return tuple(dict.fromkeys(word for word in self.command if _FILE.fullmatch(word) and ".." not in word))
         return ((self.function or "").rpartition(":")[0] or str(self.script),)
@@ -124,12 +129,14 @@ class Task(SpecPart):
     @field_validator("function", "script")
     @classmethod
     def _is_in_the_workspace(cls, named: str | None) -> str | None:
+        """Raise ValueError if the file is outside of the workspace."""
         check_in_the_workspace((named or "").rpartition(":")[0] or str(named))
         return named
 
     @field_validator("env")
     @classmethod
     def _can_be_set(cls, env: dict[str, str]) -> dict[str, str]:
+        """Raise ValueError for variables that hopsml sets, that contain NUL, or that look like secrets."""
         for name, value in env.items():
             if name.startswith(discovered.OURS) or name in (discovered.FOLDER, discovered.TASKS):
                 raise ValueError(f"{name} is set by hopsml, so that tasks find one another: choose another name")
@@ -142,12 +149,14 @@ class Task(SpecPart):
     @field_validator("ports")
     @classmethod
     def _have_variables(cls, ports: tuple[str, ...]) -> tuple[str, ...]:
+        """Raise ValueError for a port whose variable is a setting of hopsml."""
         if "range" in ports:
             raise ValueError("HOPSML_PORT_RANGE is a setting of hopsml's: give this port another name")
         return ports
 
     @model_validator(mode="after")
     def _can_be_started(self) -> Self:
+        """Raise ValueError unless the fields of the task are consistent."""
         if sum(given is not None for given in (self.function, self.command, self.script)) != 1:
             raise ValueError("a task has exactly one of function, command and script: leave the others out")
         if (self.min is None) != (self.max is None):

@@ -1,6 +1,6 @@
-"""Memory as ``16g`` and durations as ``2h``: text with a unit in a job file, whole MiB and seconds in Python.
+"""Memory such as ``16g`` and durations such as ``2h``: text in a job file, integer MiB and seconds in Python.
 
-A number without a unit is refused: one person reads MiB in it, the next one bytes.
+A number without a unit is refused, as it is ambiguous (MiB or bytes, seconds or minutes).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def memory_mib(text: object) -> int:
-    """The MiB of ``512m``, ``16g``, ``1t``. Raises ValueError for anything else, and above ``limits.MEMORY_MIB``."""
+    """Parse ``512m``, ``16g`` or ``1t`` to MiB. Raises ValueError for other texts, and above ``limits.MEMORY_MIB``."""
     if not isinstance(text, str) or not re.fullmatch(MEMORY_PATTERN, text):
         raise ValueError("memory is a whole number with a unit, m (MiB), g (GiB) or t (TiB): write 512m or 16g")
     if (found := int(text[:-1]) * _MIB[text[-1]]) > limits.MEMORY_MIB:
@@ -28,13 +28,13 @@ def memory_mib(text: object) -> int:
 
 
 def memory_text(mib: int) -> str:
-    """The shortest text that ``memory_mib`` reads as so many MiB."""
+    """Return the shortest text that ``memory_mib`` parses to this size."""
     unit = max((unit for unit, size in _MIB.items() if mib % size == 0), key=_MIB.__getitem__)
     return f"{mib // _MIB[unit]}{unit}"
 
 
 def duration_s(text: object) -> int:
-    """The seconds of ``90s``, ``15m``, ``2h``, ``1d``. Raises ValueError for anything else, and above a leap year."""
+    """Parse ``90s``, ``15m``, ``2h`` or ``1d`` to seconds. Raises ValueError for other texts, and above a leap year."""
     if not isinstance(text, str) or not re.fullmatch(DURATION_PATTERN, text):
         raise ValueError("a duration is a whole number with a unit, s, m (minutes), h or d: write 90s, 15m or 2h")
     if (found := int(text[:-1]) * _SECONDS[text[-1]]) > limits.DURATION_S:
@@ -43,7 +43,7 @@ def duration_s(text: object) -> int:
 
 
 def duration_text(seconds: int) -> str:
-    """The shortest text that ``duration_s`` reads as so many seconds."""
+    """Return the shortest text that ``duration_s`` parses to this duration."""
     unit = max((unit for unit, size in _SECONDS.items() if seconds % size == 0), key=_SECONDS.__getitem__)
     return f"{seconds // _SECONDS[unit]}{unit}"
 

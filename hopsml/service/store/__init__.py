@@ -1,12 +1,12 @@
-"""The service's memory: SQLite in a file, or PostgreSQL. Every change of state is a row, with its cause and its time.
+"""Database of the job service: SQLite in a file, or PostgreSQL; each change of state is a row with its cause and time.
 
-store = JobStore.open("sqlite:///service.db")     # made, or brought up to date; StoreError where that cannot be
-job = store.submit(NewJob(...), now)           # the row of the same submission where it came twice
-store.wish(job.serial, Wish(CANCEL), "alice", now)
-store.save(before, after, now)                 # one transaction; StaleRecord where somebody else was quicker
+store = JobStore.open("sqlite:///service.db")     # created or migrated; raises StoreError on failure
+job = store.submit(NewJob(...), now)              # the existing row if the same submission was stored before
+store.wish(job.serial, WishKind.CANCEL, "", "alice", now)
+store.save(before, after, lead, now)              # one transaction; raises StaleRecord after a change in between
 """
 
-from hopsml.service.store.rows import ChangeRow, JobRow, NewJob, WishKind, WishRow
+from hopsml.service.store.rows import ChangeRow, JobRow, NewJob, RequestKind, RequestRow
 from hopsml.service.store.store import JobStore, StaleRecord
 
-__all__ = ["ChangeRow", "JobRow", "JobStore", "NewJob", "StaleRecord", "WishKind", "WishRow"]
+__all__ = ["ChangeRow", "JobRow", "JobStore", "NewJob", "RequestKind", "RequestRow", "StaleRecord"]

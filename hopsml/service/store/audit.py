@@ -1,4 +1,7 @@
-"""The audit log: who has changed what, when and from where, and who was refused. Never a token, never what was sent."""
+"""Audit log of changes and refused requests: user, action, time and client address.
+
+It contains neither tokens nor the content of requests.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,16 @@ _LENGTHS = {"user": 200, "role": 20, "action": 60, "target": 200, "peer": 100}
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One call. ``user`` and ``role`` are empty where nobody knows whose it was; ``target``: a job, a token's id, a digest;
-    ``outcome``: the answer's HTTP status; ``peer``: the address that it came from.
+    """One request in the audit log.
+
+    Attributes:
+        at_s: The time, in seconds since 1970.
+        user: The caller; empty if the request was not authenticated.
+        role: Role of the caller; empty if the request was not authenticated.
+        action: What was requested.
+        target: A job, the id of a token, or a digest.
+        outcome: HTTP status of the response.
+        peer: Address of the client.
     """
 
     at_s: float
@@ -33,32 +44,39 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow(AuditEntry):
-    """An entry as it is stored."""
+    """An entry of the audit log with its id in the database."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Some of many; ``cursor`` leads to the next ones, None at the end."""
+    """A page of the audit log; ``cursor`` selects the next page, and is None at the end."""
 
     entries: tuple[AuditRow, ...]
     cursor: int | None = None
 
 
 class AuditLog:
-    """That of one store."""
+    """Audit log of one job store."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
 
     def add(self, entry: AuditEntry) -> None:
-        """Store one, in a transaction of its own."""
+        """Store an entry in a separate transaction."""
         with self._store.writing() as connection:
             _add(connection, entry)
 
     def page(self, *, before: int | None = None, limit: int = 100, user: str = "", action: str = "") -> AuditPage:
-        """Entries, the newest first; ``before``: the cursor of the page before."""
+        """Return a page of entries, the newest first.
+
+        Args:
+            before: Cursor of the previous page; None for the first page.
+            limit: Most entries of the page.
+            user: Only entries of this user; empty for all.
+            action: Only entries with this action; empty for all.
+        """
         rules = [
             audit.c.id < before if before is not None else None,
             audit.c.user == user if user else None,
@@ -71,17 +89,18 @@ class AuditLog:
         return AuditPage(found, found[-1].id if len(rows) > limit else None)
 
     def drop(self, before_s: float) -> int:
-        """Forget what is older; how many they were."""
+        """Delete the entries before a time, in seconds since 1970; return their number."""
         with self._store.writing() as connection:
             return connection.execute(delete(audit).where(audit.c.at_s < before_s)).rowcount
 
 
 def with_change(entry: AuditEntry) -> Also:
-    """Stores an entry in the transaction of the change that it is about, which names the target."""
+    """Return a callback that stores an entry, with its target, in the transaction of the change that it describes."""
     return lambda connection, target: _add(connection, replace(entry, target=target))
 
 
 def _add(connection: Connection, entry: AuditEntry) -> None:
+    """Insert an entry, with its texts limited to the columns' lengths."""
     values = asdict(entry)
     connection.execute(
         insert(audit).values({**values, **{name: _short(values[name], _LENGTHS[name]) for name in _LENGTHS}})
@@ -89,5 +108,8 @@ def _add(connection: Connection, entry: AuditEntry) -> None:
 
 
 def _short(text: str, length: int) -> str:
-    """What somebody has sent, as one line that fits. PostgreSQL takes no NUL, and no half of a pair of surrogates."""
+    """Return a client's text without unprintable characters, shortened to a length.
+
+    PostgreSQL accepts neither NUL nor single surrogates.
+    """
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:length])

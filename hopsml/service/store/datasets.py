@@ -1,4 +1,4 @@
-"""What job files name as their data sets, and which jobs those are."""
+"""Data sets that job files name, with the jobs that use them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from hopsml.service.store.schema import jobs
 from hopsml.service.store.store import JobStore
 from hopsml.states import Lifecycle
 
-LOOKED_AT = 5000  # jobs that name one, the newest
-SHOWN = 5  # of one data set, the newest
+LOOKED_AT = 5000  # newest jobs with a data set that are examined
+SHOWN = 5  # newest jobs that are returned for one data set
 
 
 class _NamesOne(msgspec.Struct):
+    """The field of a job's specification that names a data set."""
+
     dataset: str | None = None
 
 
@@ -24,7 +26,7 @@ _DECODER = msgspec.json.Decoder(_NamesOne)
 
 @dataclass(frozen=True, slots=True)
 class DatasetJob:
-    """A job that names it."""
+    """A job that names a data set."""
 
     id: str
     owner: str
@@ -34,7 +36,14 @@ class DatasetJob:
 
 @dataclass(frozen=True, slots=True)
 class DatasetUse:
-    """``count``: jobs that name it, of which ``jobs`` are the newest; ``living``: how many of them are not over."""
+    """A data set with its jobs.
+
+    Attributes:
+        url: URL of the data set.
+        count: Number of jobs that name it.
+        living: Number of those that have not ended.
+        jobs: The newest of them.
+    """
 
     url: str
     count: int
@@ -43,9 +52,9 @@ class DatasetUse:
 
 
 def uses(store: JobStore) -> list[DatasetUse]:
-    """Data sets, the one that was used last first."""
+    """Return the data sets that jobs name, the most recently used first."""
     columns = (jobs.c.serial, jobs.c.name, jobs.c.owner, jobs.c.state, jobs.c.submitted_s, jobs.c.spec)
-    # Most jobs name none: those are left out before their files are looked into.
+    # Most jobs name none: those are excluded by the query, before their specifications are parsed.
     query = select(*columns).where(jobs.c.spec.contains('"dataset"')).order_by(jobs.c.serial.desc()).limit(LOOKED_AT)
     found: dict[str, list[DatasetJob]] = {}
     with store.reading() as connection:
@@ -60,7 +69,8 @@ def uses(store: JobStore) -> list[DatasetUse]:
 
 
 def _named(spec: str) -> str | None:
+    """Return the data set that a job's specification names; None if there is none."""
     try:
         return _DECODER.decode(spec).dataset
-    except msgspec.DecodeError:  # of another hopsml, whose files are others
+    except msgspec.DecodeError:  # written by another version of hopsml
         return None

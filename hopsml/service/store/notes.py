@@ -1,4 +1,4 @@
-"""What people note of runs: a text and tags of each, and the lists of runs that they come back to. All of it is text."""
+"""Notes and tags that users attach to runs, and their saved views of the list of runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hopsml.service.store.schema import run_notes, views
 from hopsml.service.store.store import JobStore
 
 LONGEST_NOTE, LONGEST_TAG, MOST_TAGS = 4000, 40, 20
-LONGEST_NAME, LONGEST_QUERY, MOST_VIEWS = 100, 2000, 200  # of a view; how many a user has
+LONGEST_NAME, LONGEST_QUERY, MOST_VIEWS = 100, 2000, 200  # limits of a view; most views of a user
 
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """Of one run; ``who`` wrote it last, at ``at_s``, seconds since 1970."""
+    """Note and tags of one run; ``who`` wrote them last, at ``at_s`` seconds since 1970."""
 
     run: str
     note: str
@@ -28,7 +28,7 @@ class RunNote:
 
 @dataclass(frozen=True, slots=True)
 class SavedView:
-    """``query``: of the page's address; ``shared``: others see it, too."""
+    """Saved view of the list of runs, with the page's ``query``; others see it if it is ``shared``."""
 
     id: int
     owner: str
@@ -39,7 +39,7 @@ class SavedView:
 
 
 def checked_tags(tags: list[str]) -> tuple[str, ...]:
-    """Each once, in the order given. Raises ArgumentError for one that the filter could not name."""
+    """Return the tags without duplicates, in order. Raises ArgumentError for a tag that a filter could not name."""
     found = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
     for tag in found:
         if len(tag) > LONGEST_TAG or not tag.isprintable() or any(letter in ' ,"' for letter in tag):
@@ -53,24 +53,24 @@ def checked_tags(tags: list[str]) -> tuple[str, ...]:
 
 
 class Notes:
-    """The notes and views of one store."""
+    """Notes and views of one job store."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
 
     def all(self) -> dict[str, RunNote]:
-        """By run."""
+        """Return all notes, by run id."""
         with self._store.reading() as connection:
             return {row.run: _note(row) for row in connection.execute(select(run_notes))}
 
     def get(self, run: str) -> RunNote | None:
-        """Of one run."""
+        """Return the note of one run; None if there is none."""
         with self._store.reading() as connection:
             row = connection.execute(select(run_notes).where(run_notes.c.run == run)).one_or_none()
         return None if row is None else _note(row)
 
     def put(self, run: str, note: str, tags: list[str], who: str, now: float) -> RunNote:
-        """Instead of what was noted before. Raises ArgumentError for what is too long."""
+        """Store a note that replaces the run's previous one. Raises ArgumentError if it is too long."""
         if len(note) > LONGEST_NOTE:
             raise ArgumentError(
                 f"a note of {len(note)} characters: at most {LONGEST_NOTE}; what is longer belongs into a file"
@@ -81,18 +81,29 @@ class Notes:
             with self._store.writing() as connection:
                 if not connection.execute(update(run_notes).where(run_notes.c.run == run).values(values)).rowcount:
                     connection.execute(insert(run_notes).values(run=run, **values))
-        except IntegrityError:  # noted twice at the same moment: the other one is there now
+        except IntegrityError:  # two first notes at the same moment: the other one is stored now
             return self.put(run, note, tags, who, now)
         return kept
 
     def views(self, user: str) -> list[SavedView]:
-        """A user's own, and those that others share; by name."""
+        """Return a user's views, and those that others share, by name."""
         mine = or_(views.c.owner == user, views.c.shared)
         with self._store.reading() as connection:
             return [SavedView(*row) for row in connection.execute(select(views).where(mine).order_by(views.c.name))]
 
     def save(self, owner: str, name: str, query: str, shared: bool, now: float) -> SavedView:
-        """A view, instead of the owner's of the same name. Raises ArgumentError for too many, or what is too long."""
+        """Store a view that replaces the owner's view of the same name.
+
+        Args:
+            owner: The user.
+            name: Name of the view.
+            query: Query of the page's URL.
+            shared: True if other users see the view.
+            now: The time, in seconds since 1970.
+
+        Raises:
+            ArgumentError: The owner has too many views, or the name or query is too long.
+        """
         if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
             raise ArgumentError(f"view {name[:40]!r}: its name has 1 to {LONGEST_NAME} characters that can be seen")
         if len(query) > LONGEST_QUERY or "\0" in query:
@@ -107,11 +118,21 @@ class Notes:
                         raise ArgumentError(f"{owner} has {count} views, which is the most; delete one first")
                     connection.execute(insert(views).values(owner=owner, name=name, **values))
                 return SavedView(*connection.execute(select(views).where(own)).one())
-        except IntegrityError:  # saved twice at the same moment: the other one is there now
+        except IntegrityError:  # saved twice at the same moment: the other one is stored now
             return self.save(owner, name, query, shared, now)
 
     def delete(self, view: int, user: str, of_others: bool) -> None:
-        """One of the user's; ``of_others``: anybody's. Raises ArgumentError where there is none, PermissionRefused."""
+        """Delete a view of the user, or any shared view.
+
+        Args:
+            view: Id of the view.
+            user: The user.
+            of_others: True if the user may delete shared views of others.
+
+        Raises:
+            ArgumentError: There is no such view that the user can see.
+            PermissionRefused: The view belongs to another user.
+        """
         with self._store.writing() as connection:
             row = connection.execute(select(views).where(views.c.id == view)).one_or_none()
             if row is None or not (row.shared or row.owner == user):
@@ -124,4 +145,5 @@ class Notes:
 
 
 def _note(row: object) -> RunNote:
+    """Convert a row to a note."""
     return RunNote(row.run, row.note, tuple(row.tags), row.who, row.at_s)  # type: ignore[attr-defined]  # SQLAlchemy's

@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it."""
+"""Records that the job store accepts and returns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from hopsml.states import Lifecycle
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A submission. ``spec``: the job file as JSON, checked; ``workspace``: the digest of its code, "" for none uploaded.
+    """A submission of a job.
 
-    ``idempotency_key``: of two submissions of an owner with the same one there is one job.
+    Attributes:
+        name: Name of the job.
+        owner: The user.
+        queue: Name of the queue.
+        priority: Priority in the queue.
+        spec: The validated job file as JSON.
+        profile: Name of the profile that it runs under.
+        workspace: Digest of its uploaded code; empty if none was uploaded.
+        retries: Failures after which it is tried again.
+        idempotency_key: Two submissions of an owner with the same key are one job; None for no key.
     """
 
     name: str
@@ -28,10 +37,15 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """How many jobs of one owner are stored: ``unfinished`` ones, and all together; 0: any number.
+    """Limits of one owner's stored jobs; 0 is no limit.
 
-    ``unfinished_length`` and ``stored_length``: of their job files, in characters. The server holds those of unfinished
-    jobs in memory.
+    The server holds the job files of unfinished jobs in memory.
+
+    Attributes:
+        unfinished: Most jobs that have not ended.
+        stored: Most jobs altogether.
+        unfinished_length: Most characters of the job files of jobs that have not ended.
+        stored_length: Most characters of all job files.
     """
 
     unfinished: int = 10_000
@@ -42,8 +56,10 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as it is told. ``attained_s``: GPU-seconds it had before its newest try; ``placement``: of each part of its
-    gang, node -> slots; ``target``: the same without what it is about to give back, None for nothing.
+    """A job as it is stored; times are in seconds since 1970.
+
+    ``attained_s`` are the GPU-seconds before the newest try. ``placement`` maps nodes to slots for each part of its
+    gang; ``target`` is the same without the slots that it is about to release, or None if it releases none.
     """
 
     serial: int
@@ -76,13 +92,13 @@ class JobRow:
 
     @property
     def id(self) -> str:
-        """What people call it: its name, and a number that no other job has."""
+        """Return the name that users see: the job's name and its unique number."""
         return f"{self.name}-{self.serial}"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the scheduler has to know of a job after a restart; ``placement``, ``target``: as its row's."""
+    """State of a job that the scheduler needs after a restart; ``placement`` and ``target`` are those of its row."""
 
     attained_s: float = 0.0
     waited_s: float = 0.0
@@ -93,7 +109,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRow:
-    """A change of state: of a task's application, or, with ``task`` "", of the job."""
+    """A change of state of a task's application, or of the job if ``task`` is ""."""
 
     id: int
     job: int
@@ -104,22 +120,33 @@ class ChangeRow:
     at_s: float
 
 
-class WishKind(StrEnum):
-    """What people want of a job that is there already."""
+class RequestKind(StrEnum):
+    """Kind of a user's request for an existing job."""
 
     CANCEL = "CANCEL"
     PAUSE = "PAUSE"
     RESUME = "RESUME"
-    MOVE = "MOVE"  # to the queue, and priority, in ``value``
+    MOVE = "MOVE"  # to the queue and priority in ``value``
 
 
 @dataclass(frozen=True, slots=True)
-class WishRow:
-    """``value``: of a MOVE, "QUEUE PRIORITY"; ``answer``: what became of it, once it is answered."""
+class RequestRow:
+    """A user's request for a job.
+
+    Attributes:
+        id: Number of the request.
+        job: Serial of the job.
+        kind: What is requested.
+        value: "QUEUE PRIORITY" for MOVE; else empty.
+        who: The user.
+        at_s: Time of the request, in seconds since 1970.
+        answered_s: Time at which it was applied or refused; None before.
+        answer: Reason of a refusal; empty if it was applied.
+    """
 
     id: int
     job: int
-    kind: WishKind
+    kind: RequestKind
     value: str
     who: str
     at_s: float
@@ -129,7 +156,7 @@ class WishRow:
 
 @dataclass(frozen=True, slots=True)
 class RowPage:
-    """Some of many; ``cursor`` leads to the next ones, None at the end."""
+    """A page of jobs; ``cursor`` selects the next page, and is None at the end."""
 
     jobs: tuple[JobRow, ...]
     cursor: int | None = None
@@ -137,7 +164,7 @@ class RowPage:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are meant; what is empty does not matter. ``text``: a part of the name, whatever its case."""
+    """Filter of jobs, in which empty fields match all; ``text`` is a part of the name, in any case."""
 
     states: tuple[Lifecycle, ...] = ()
     owner: str = ""
@@ -147,7 +174,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobCount:
-    """How many jobs of a queue are in a state; ``since_s``: since when the oldest of them waits, where they do."""
+    """Number of jobs of a queue in a state; ``since_s`` is the start of the oldest waiting job's wait."""
 
     queue: str
     state: Lifecycle

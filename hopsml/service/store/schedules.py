@@ -1,4 +1,4 @@
-"""Schedules in the store: a job and the note that it was started are one transaction."""
+"""Storage of schedules: a job and the record that its schedule started it are stored in one transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, insert, or_, select, update
 
 from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle.timetable import Due
-from hopsml.service.store.rows import Leader, NewJob, WishKind
+from hopsml.service.store.rows import Leader, NewJob, RequestKind
 from hopsml.service.store.schema import jobs, schedules, wishes
 from hopsml.service.store.store import JobStore, StaleRecord, check_lead
 from hopsml.service.store.tokens import Tokens
@@ -19,12 +19,15 @@ from hopsml.states import Lifecycle
 if TYPE_CHECKING:
     from sqlalchemy.engine import Row
 
-MOST = 1000  # of one owner
+MOST = 1000  # most schedules of one owner
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """A schedule. ``spec``: the job file as JSON, checked; ``last_job``: the serial of the one before, or None."""
+    """A schedule as it is stored; times are in seconds since 1970.
+
+    ``spec`` is the validated job file as JSON; ``last_job`` is the serial of the job that was started last, or None.
+    """
 
     id: int
     name: str
@@ -44,7 +47,7 @@ _COLUMNS = [schedules.c[name] for name in ScheduleRow.__dataclass_fields__]
 
 
 class Schedules:
-    """The schedules of one store."""
+    """Schedules of one job store."""
 
     def __init__(self, store: JobStore) -> None:
         self._store, self._tokens = store, Tokens(store)
@@ -52,7 +55,20 @@ class Schedules:
     def put(
         self, owner: str, name: str, *, spec: str, workspace: str, profile: str, planned_s: float, now: float
     ) -> ScheduleRow:
-        """A new one, or other words for the one of this owner and name."""
+        """Store a schedule, or replace the owner's schedule of the same name.
+
+        Args:
+            owner: The user.
+            name: Name of the schedule.
+            spec: The validated job file as JSON.
+            workspace: Digest of the uploaded code.
+            profile: Name of the profile that its jobs run under.
+            planned_s: Time of its next job, in seconds since 1970.
+            now: The time, in seconds since 1970.
+
+        Raises:
+            ArgumentError: The owner has too many schedules.
+        """
         values: dict[str, Any] = {"spec": spec, "workspace": workspace, "profile": profile, "planned_s": planned_s}
         values |= {"looked_s": now, "note": ""}
         mine = (schedules.c.owner == owner) & (schedules.c.name == name)
@@ -69,12 +85,12 @@ class Schedules:
             return _row(connection.execute(select(*_COLUMNS).where(mine)).one())
 
     def all(self) -> list[ScheduleRow]:
-        """Those that there are, the oldest first."""
+        """Return all schedules, the oldest first."""
         with self._store.reading() as connection:
             return [_row(row) for row in connection.execute(select(*_COLUMNS).order_by(schedules.c.id))]
 
     def one(self, number: int) -> ScheduleRow:
-        """One, by its number. Raises JobNotFound."""
+        """Return a schedule by its number. Raises JobNotFound."""
         with self._store.reading() as connection:
             row = connection.execute(select(*_COLUMNS).where(schedules.c.id == number)).one_or_none()
         if row is None:
@@ -82,27 +98,34 @@ class Schedules:
         return _row(row)
 
     def pause(self, number: int, is_paused: bool, planned_s: float, now: float) -> None:
-        """Let it rest, or go on from ``planned_s``."""
+        """Pause a schedule, or resume it with the next job at ``planned_s``.
+
+        Args:
+            number: Number of the schedule.
+            is_paused: True to pause, False to resume.
+            planned_s: Time of its next job, in seconds since 1970.
+            now: The time, in seconds since 1970.
+        """
         values = {"is_paused": is_paused, "planned_s": planned_s, "looked_s": now, "version": schedules.c.version + 1}
         with self._store.writing() as connection:
             connection.execute(update(schedules).where(schedules.c.id == number).values(values))
 
     def remove(self, number: int) -> None:
-        """Start nothing more; jobs that it has started stay."""
+        """Delete a schedule, but not the jobs that it has started."""
         with self._store.writing() as connection:
             connection.execute(delete(schedules).where(schedules.c.id == number))
 
     def started(self, number: int, serial: int) -> None:
-        """This job was started for it, by hand."""
+        """Record the job that a user started from this schedule as its last job."""
         with self._store.writing() as connection:
             connection.execute(update(schedules).where(schedules.c.id == number).values(last_job=serial))
 
     def owner_may_submit(self, row: ScheduleRow, now: float) -> bool:
-        """True if the owner of a schedule could still submit its job."""
+        """Return True if the owner of a schedule could still submit its job."""
         return self._tokens.may_submit(row.owner, now)
 
     def to_look_at(self, now: float) -> list[ScheduleRow]:
-        """Those whose time has come, or whose plan was made by a clock that was put back since."""
+        """Return the active schedules whose time has come, or whose plan was made before the clock was set back."""
         rule = or_(schedules.c.planned_s <= now, schedules.c.looked_s > now)
         query = select(*_COLUMNS).where(schedules.c.is_paused.is_(False), rule).order_by(schedules.c.id)
         with self._store.reading() as connection:
@@ -118,7 +141,7 @@ class Schedules:
                 raise StaleRecord(f"schedule {row.id}")
 
     def running(self, rows: Iterable[ScheduleRow]) -> set[int]:
-        """Serials of those last jobs that are not over."""
+        """Return the serials of the schedules' last jobs that have not ended."""
         wanted = [row.last_job for row in rows if row.last_job is not None]
         over = [state.value for state in Lifecycle if state.is_final]
         with self._store.reading() as connection:
@@ -126,10 +149,21 @@ class Schedules:
             return set(connection.execute(query).scalars())
 
     def carry_out(self, row: ScheduleRow, due: Due, new: NewJob, lead: Leader, now: float) -> int | None:
-        """Store how a schedule stands now, and the job that is due, once for each planned time; the job's serial.
+        """Store the new state of a schedule and the job that is due, once for each planned time.
 
-        Raises StaleRecord if ``lead`` is not the newest lease, or the schedule was changed since, and ArgumentError if the
-        owner has too many jobs: nothing is stored then.
+        Args:
+            row: The schedule.
+            due: Result of the evaluation of its plan.
+            new: The job to be stored if one is due.
+            lead: Lease of this server.
+            now: The time, in seconds since 1970.
+
+        Returns:
+            The serial of the stored job; None if none was due or it was stored before.
+
+        Raises:
+            StaleRecord: ``lead`` is not the newest lease, or the schedule has changed; nothing is stored.
+            ArgumentError: The owner has too many jobs; nothing is stored.
         """
         once = replace(new, idempotency_key=f"schedule {row.id} at {row.planned_s:.0f}")
         mine = (jobs.c.owner == new.owner) & (jobs.c.idempotency_key == once.idempotency_key)
@@ -145,10 +179,11 @@ class Schedules:
             if connection.execute(update(schedules).where(rule).values(values)).rowcount != 1:
                 raise StaleRecord(f"schedule {row.id}")
             if due.cancels and serial is not None and row.last_job is not None:
-                wish = {"job": row.last_job, "kind": WishKind.CANCEL.value, "value": "", "answer": "", "at_s": now}
+                wish = {"job": row.last_job, "kind": RequestKind.CANCEL.value, "value": "", "answer": "", "at_s": now}
                 connection.execute(insert(wishes).values(**wish, who=f"schedule {row.name}-{row.id}"))
         return serial
 
 
 def _row(row: Row[Any]) -> ScheduleRow:
+    """Convert a row of the table to a schedule."""
     return ScheduleRow(**row._mapping)

@@ -1,4 +1,4 @@
-"""The tables, as the newest migration leaves them (``migrations/versions``). Times are seconds since 1970."""
+"""Tables of the database after the newest migration (``migrations/versions``); times are seconds since 1970."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ jobs = Table(
     UniqueConstraint("owner", "idempotency_key", name="jobs_once"),
     Index("jobs_by_state", "state"),
     Index("jobs_by_owner", "owner", "state", "spec_length"),
-    sqlite_autoincrement=True,  # a serial is in tags: it is not given out again
+    sqlite_autoincrement=True,  # serials are in tags, and must not be assigned again
 )
 
 launches = Table(
@@ -116,7 +116,7 @@ leaders = Table(
     Column("holder", String(100), nullable=False),
     Column("address", String(300), nullable=False),
     Column("until_s", Float, nullable=False),
-    Column("term", Integer, nullable=False, server_default="0"),  # grows by one at each change of leader
+    Column("term", Integer, nullable=False, server_default="0"),  # increases by one at each change of leader
 )
 
 schedules = Table(
@@ -135,7 +135,7 @@ schedules = Table(
     Column("note", Text, nullable=False),
     Column("version", Integer, nullable=False),
     UniqueConstraint("owner", "name", name="schedules_once"),
-    sqlite_autoincrement=True,  # a number is in the keys of its jobs
+    sqlite_autoincrement=True,  # numbers are in the idempotency keys of jobs, and must not be assigned again
 )
 
 secrets = Table(

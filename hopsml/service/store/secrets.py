@@ -1,4 +1,4 @@
-"""Secrets of users: kept encrypted, each under its owner's and its own name, and given to nobody but that owner's jobs."""
+"""Secrets of users, encrypted and bound to owner and name, which only jobs of their owner receive."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from hopsml.service.store.store import JobStore
 from hopsml.storage import durable
 
 KEY = "HOPSML_SECRETS_KEY"
-MOST = 1000  # of one owner
+MOST = 1000  # most secrets of one owner
 _KEY_BYTES, _NONCE_BYTES = 32, 12
 
 
 @dataclass(frozen=True, slots=True)
 class SecretRow:
-    """A secret without its value. ``stored_s``: when it was given its value, seconds since 1970."""
+    """A secret without its value; ``stored_s`` is the time of its last change, in seconds since 1970."""
 
     name: str
     stored_s: float
 
 
 class Secrets:
-    """The secrets of one store, under one key."""
+    """Secrets of one job store, encrypted with one key."""
 
     def __init__(self, store: JobStore, key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -38,7 +38,7 @@ class Secrets:
         self._store, self._cipher = store, AESGCM(key)
 
     def put(self, owner: str, name: str, value: str, now: float) -> None:
-        """Keep a value, in the place of the one before. Raises ArgumentError where name or value cannot be kept."""
+        """Store a secret, and replace its previous value. Raises ArgumentError if name or value is not accepted."""
         try:
             secret_rules.check_name(name)
         except ValueError as error:
@@ -56,20 +56,20 @@ class Secrets:
             connection.execute(insert(secrets).values(owner=owner, name=name, sealed=sealed, stored_s=now))
 
     def names(self, owner: str) -> list[SecretRow]:
-        """Those of an owner, by name."""
+        """Return an owner's secrets without their values, by name."""
         query = select(secrets.c.name, secrets.c.stored_s).where(secrets.c.owner == owner).order_by(secrets.c.name)
         with self._store.reading() as connection:
             return [SecretRow(row.name, row.stored_s) for row in connection.execute(query)]
 
     def remove(self, owner: str, name: str) -> None:
-        """Forget one. Raises ArgumentError where there is none."""
+        """Delete a secret of an owner. Raises ArgumentError if it does not exist."""
         with self._store.writing() as connection:
             found = connection.execute(delete(secrets).where(secrets.c.owner == owner, secrets.c.name == name))
             if not found.rowcount:
                 raise ArgumentError(f"{owner} has no secret {name!r}; `hopsml secrets ls` lists those that there are")
 
     def check(self, owner: str, names: Sequence[str]) -> None:
-        """Raise ArgumentError where an owner lacks one of these."""
+        """Raise ArgumentError if an owner lacks one of these secrets."""
         known = {row.name for row in self.names(owner)}
         if missing := [name for name in names if name not in known]:
             raise ArgumentError(
@@ -77,7 +77,16 @@ class Secrets:
             )
 
     def values(self, owner: str, names: Sequence[str]) -> dict[str, str]:
-        """By name. Raises as ``check`` does, and ServiceError where the key is another one than when they were put."""
+        """Return the values of an owner's secrets, by name.
+
+        Args:
+            owner: The user.
+            names: Names of the secrets.
+
+        Raises:
+            ArgumentError: The owner lacks one of them.
+            ServiceError: A secret was encrypted with another key.
+        """
         from cryptography.exceptions import InvalidTag
 
         self.check(owner, names)
@@ -99,14 +108,21 @@ class Secrets:
 
 
 def _place(owner: str, name: str) -> bytes:
-    """What a sealed value is bound to: moved to another row it does not open."""
+    """Return the data that an encrypted value is bound to, so that it cannot be decrypted in another row."""
     return f"{name}\0{owner}".encode()
 
 
 def key(state: Path) -> bytes:
-    """The key of a server: of the variable, which is taken out of the environment, else of a file, made where there is none.
+    """Return the encryption key of a server.
 
-    Raises ArgumentError for a variable that holds none.
+    It is taken from the environment variable, which is then removed from the environment, or else from a file, which is
+    created if it does not exist.
+
+    Args:
+        state: Folder of the key file.
+
+    Raises:
+        ArgumentError: The variable or the file contains no valid key.
     """
     if text := os.environ.pop(KEY, ""):
         return _decoded(text, KEY)
@@ -118,7 +134,7 @@ def key(state: Path) -> bytes:
         durable.sync_file(fresh)
         try:
             os.link(fresh, file)
-        except FileExistsError:  # another server was quicker
+        except FileExistsError:  # another server created it first
             pass
         finally:
             fresh.unlink()
@@ -128,6 +144,7 @@ def key(state: Path) -> bytes:
 
 
 def _decoded(text: str, where: str) -> bytes:
+    """Decode a key. Raises ArgumentError if it is invalid."""
     try:
         found = base64.b64decode(text.strip(), validate=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The store's verbs. Each is one transaction; what the database refuses is a StoreError with a remedy."""
+"""Job store, each of whose methods is one transaction; errors of the database are StoreError with a remedy."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hopsml.service.store.rows import (
     JobRow,
     Leader,
     NewJob,
+    RequestKind,
+    RequestRow,
     RowPage,
-    WishKind,
-    WishRow,
 )
 from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, schedules, wishes
 from hopsml.states import Lifecycle
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, Row
     from sqlalchemy.sql import ColumnElement
 
-# What is to be stored with a change, in its transaction; it is told what was changed.
+# Stores further rows in the transaction of a change; its text argument names what was changed.
 Also = Callable[["Connection", str], None]
 
 _JOB_COLUMNS = [jobs.c[name] for name in JobRow.__dataclass_fields__]
-AT_ONCE = 1000  # submissions that may be under way
+AT_ONCE = 1000  # most submissions in progress at the same time
 _OVER = [state.value for state in Lifecycle if state.is_final]
 _UNFINISHED = [state.value for state in Lifecycle if not state.is_final]
-MOST_REQUESTS = 1000  # of a job, such as to pause it; it can always be cancelled
-_REMOVED_AT_ONCE = 100  # jobs
+MOST_REQUESTS = 1000  # most requests for a job, such as to pause it; a job can always be cancelled
+_REMOVED_AT_ONCE = 100  # most jobs that one submission removes
 
 
 class StaleRecord(Exception):
-    """Somebody else has changed the job, or leads now: nothing was stored; look again."""
+    """Error of a write whose job was changed, or whose leader was replaced, in between; nothing was stored."""
 
 
 class _LeaseObserver:
@@ -69,7 +69,7 @@ class _LeaseObserver:
 
 
 class JobStore:
-    """One database; all methods may be called from any thread."""
+    """Database of jobs and their state; thread-safe."""
 
     def __init__(self, engine: Engine, url: str, limits: JobLimits = JobLimits()) -> None:  # noqa: B008 it is frozen
         self._engine, self._url = engine, url
@@ -79,31 +79,45 @@ class JobStore:
 
     @classmethod
     def open(cls, url: str, limits: JobLimits = JobLimits()) -> JobStore:  # noqa: B008 it is frozen
-        """Make a database, or bring it up to date. Raises StoreError where it cannot be reached or is of a newer hopsml."""
+        """Create or migrate a database, and open it.
+
+        Args:
+            url: URL of the database.
+            limits: Limits of one owner's jobs.
+
+        Raises:
+            StoreError: The database cannot be reached, or belongs to a newer hopsml.
+        """
         return cls(database.opened(url), url, limits)
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections to the database."""
         self._engine.dispose()
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that changes something."""
+        """Open a transaction that writes, as a context. Raises StoreError."""
         with database.in_words(self._url), self._writing_engine.begin() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that changes nothing."""
+        """Open a transaction that only reads, as a context. Raises StoreError."""
         with database.in_words(self._url), self._engine.connect() as connection:
             yield connection
 
     # ------------------------------------------------------------------------------- jobs
 
     def submit(self, new: NewJob, now: float, also: Also | None = None) -> JobRow:
-        """Store a job that waits. The same key of the same owner once more: the job that is there, and nothing is stored.
+        """Store a new job in state WAITING, or return the existing job of the same owner and idempotency key.
 
-        Raises ArgumentError where that key was used for another job, and where the owner has too many jobs.
+        Args:
+            new: The job.
+            now: The time, in seconds since 1970.
+            also: Stores further rows in the same transaction.
+
+        Raises:
+            ArgumentError: The key was used for another job, or the owner has too many jobs.
         """
         try:
             with self.writing() as connection:
@@ -115,10 +129,19 @@ class JobStore:
             return self._submitted_before(new)
 
     def insert_job(self, connection: Connection, new: NewJob, now: float, cause: str) -> int:
-        """Store a job that waits, within a transaction, and return its serial.
+        """Store a new job in state WAITING within a transaction, and return its serial.
 
-        The owner's oldest ended jobs are removed if more are stored than the limits allow. Raises ArgumentError if too many
-        of the owner's have not ended. Of submissions at the same moment a few more than that may be stored in PostgreSQL.
+        The owner's oldest ended jobs are removed if more are stored than the limits allow. In PostgreSQL, concurrent
+        submissions may exceed the limit of unfinished jobs slightly.
+
+        Args:
+            connection: The transaction.
+            new: The job.
+            now: The time, in seconds since 1970.
+            cause: Cause of the first state.
+
+        Raises:
+            ArgumentError: Too many of the owner's jobs have not ended.
         """
         serial = _insert_job(connection, new, now, cause)
         _check_unfinished(connection, new.owner, self.limits)
@@ -126,6 +149,7 @@ class JobStore:
         return serial
 
     def _submitted_before(self, new: NewJob) -> JobRow:
+        """Return the job that was stored with the same idempotency key. Raises ArgumentError if it is another one."""
         mine = and_(jobs.c.owner == new.owner, jobs.c.idempotency_key == new.idempotency_key)
         with self.reading() as connection:
             row = _job_row(connection.execute(select(*_JOB_COLUMNS).where(mine)).one())
@@ -136,24 +160,38 @@ class JobStore:
         return row
 
     def job(self, serial: int) -> JobRow:
-        """One job. Raises JobNotFound."""
+        """Return a job by its serial. Raises JobNotFound."""
         with self.reading() as connection:
             return _job(connection, serial)
 
     def jobs(self, wanted: JobFilter | None = None, *, before: int | None = None, limit: int = 100) -> RowPage:
-        """Jobs, the newest first; ``before``: the cursor of the page before."""
+        """Return a page of jobs, the newest first.
+
+        Args:
+            wanted: Filter of the jobs; None for all.
+            before: Cursor of the previous page; None for the first page.
+            limit: Most jobs of the page.
+        """
         older = [jobs.c.serial < before] if before is not None else []
         found = self._chosen(wanted or JobFilter(), (jobs.c.serial.desc(),), limit + 1, *older)
         return RowPage(found[:limit], found[limit - 1].serial if len(found) > limit else None)
 
     def next_in_turn(self, wanted: JobFilter, limit: int) -> RowPage:
-        """Jobs by priority, then the oldest first, as queues take those that wait; a cursor where there are more."""
+        """Return jobs by priority, then the oldest first, as queues consider waiting ones.
+
+        The cursor is not None if there are more.
+
+        Args:
+            wanted: Filter of the jobs.
+            limit: Most jobs to return.
+        """
         found = self._chosen(wanted, (jobs.c.priority.desc(), jobs.c.serial), limit + 1)
         return RowPage(found[:limit], found[limit - 1].serial if len(found) > limit else None)
 
     def _chosen(
         self, wanted: JobFilter, order: Sequence[ColumnElement[Any]], limit: int, *more: ColumnElement[bool]
     ) -> tuple[JobRow, ...]:
+        """Return the jobs that match a filter and further conditions, in an order."""
         rules = [
             jobs.c.state.in_([state.value for state in wanted.states]) if wanted.states else None,
             jobs.c.owner == wanted.owner if wanted.owner else None,
@@ -166,7 +204,7 @@ class JobStore:
             return tuple(map(_job_row, connection.execute(query.order_by(*order).limit(limit)).all()))
 
     def counts(self) -> list[JobCount]:
-        """How many jobs there are, by queue and state."""
+        """Return the numbers of jobs by queue and state."""
         since = case((jobs.c.tries > 0, jobs.c.ending_since_s), else_=jobs.c.submitted_s)
         query = select(jobs.c.queue, jobs.c.state, func.count().label("count"), func.min(since).label("since_s"))
         with self.reading() as connection:
@@ -174,15 +212,20 @@ class JobStore:
         return [JobCount(row[0], Lifecycle(row[1]), row[2], row[3]) for row in rows]
 
     def living(self) -> list[JobRow]:
-        """Jobs that are not over, the oldest first."""
+        """Return the jobs that have not ended, the oldest first."""
         query = select(*_JOB_COLUMNS).where(jobs.c.state.not_in(_OVER))
         with self.reading() as connection:
             return [_job_row(row) for row in connection.execute(query.order_by(jobs.c.serial))]
 
     def new(self, known: Container[int], newest: int) -> list[JobRow]:
-        """Jobs that are not over and not known yet, the oldest first; ``newest``: the highest serial that is known.
+        """Return unfinished jobs that are not known yet, the oldest first.
 
-        Of two submissions at once the one with the lower serial may be stored later: those a little older count, too.
+        Of two concurrent submissions, the one with the lower serial may be committed later: slightly older serials are
+        checked, too.
+
+        Args:
+            known: Serials of known jobs.
+            newest: The highest known serial.
         """
         recent = select(jobs.c.serial).where(jobs.c.serial > newest - AT_ONCE, jobs.c.state.not_in(_OVER))
         with self.reading() as connection:
@@ -195,7 +238,7 @@ class JobStore:
         return sorted(map(_job_row, rows), key=lambda row: row.serial)
 
     def launches(self, serials: Iterable[int]) -> dict[int, tuple[TaskLaunch, ...]]:
-        """Of each job the launches of its newest try, in the order in which they were intended."""
+        """Return the launches of each job's newest try, in the order in which they were requested."""
         wanted = list(serials)
         found: dict[int, list[TaskLaunch]] = {serial: [] for serial in wanted}
         query = (
@@ -210,7 +253,7 @@ class JobStore:
         return {serial: tuple(each) for serial, each in found.items()}
 
     def launches_of(self, serial: int, number: int) -> tuple[TaskLaunch, ...]:
-        """Those of one try of a job, in the order in which they were intended."""
+        """Return the launches of one try of a job, in the order in which they were requested."""
         rule = and_(launches.c.job == serial, launches.c["try"] == number)
         query = select(launches).where(rule).order_by(launches.c.intended_s, launches.c.number, launches.c.tag)
         with self.reading() as connection:
@@ -241,15 +284,17 @@ class JobStore:
             connection.execute(update(jobs).where(rule).values(workspace=""))
 
     def changes(self, serial: int, after: int = 0) -> list[ChangeRow]:
-        """What has happened to a job, the oldest first; ``after``: only with a higher id."""
+        """Return the state changes of a job, the oldest first; ``after`` selects those with a higher id."""
         query = select(changes).where(changes.c.job == serial, changes.c.id > after).order_by(changes.c.id)
         with self.reading() as connection:
             return [_change_row(row) for row in connection.execute(query)]
 
     def newest_changes(self, after: int | None, limit: int) -> list[tuple[ChangeRow, str]]:
-        """What has happened to all jobs, the oldest first, each with the job's name.
+        """Return state changes of all jobs, the oldest first, each with the job's name.
 
-        ``after``: the first ones with a higher id; None: the newest ones.
+        Args:
+            after: Return the first ones with a higher id; None for the newest ones.
+            limit: Most changes to return.
         """
         query = select(changes, jobs.c.name).join(jobs, jobs.c.serial == changes.c.job).limit(limit)
         if after is None:
@@ -263,10 +308,17 @@ class JobStore:
     def save(
         self, before: JobRecord, after: JobRecord, lead: Leader, now: float, account: Account | None = None
     ) -> JobRecord:
-        """Store what has become of a job; returns its record with the new version.
+        """Store the new state of a job, and return its record with the new version.
 
-        ``lead``: the lease under which it was decided. Raises StaleRecord if the job has changed since, if that lease is
-        not the newest one, or if the stored state is final.
+        Args:
+            before: The record on which the decision was based.
+            after: The new record.
+            lead: Lease under which the decision was made.
+            now: The time, in seconds since 1970.
+            account: State of the scheduler to store with the job; None to leave it unchanged.
+
+        Raises:
+            StaleRecord: The job has changed, the lease is not the newest one, or the stored state is final.
         """
         values = _columns(after, account)
         with self.writing() as connection:
@@ -283,9 +335,17 @@ class JobStore:
         return replace(after, version=before.version + 1)
 
     def move(self, serial: int, queue: str, priority: int, lead: Leader, now: float) -> None:
-        """Store another place in the queue, or another queue, with a change that all followers of the job see.
+        """Store another queue or priority of a job, with a change that all followers of the job receive.
 
-        Raises StaleRecord where ``lead`` is not the newest lease.
+        Args:
+            serial: Serial of the job.
+            queue: Name of the queue.
+            priority: Priority in the queue.
+            lead: Lease of this server.
+            now: The time, in seconds since 1970.
+
+        Raises:
+            StaleRecord: ``lead`` is not the newest lease.
         """
         with self.writing() as connection:
             check_lead(connection, lead)
@@ -293,10 +353,25 @@ class JobStore:
             row, cause = _job(connection, serial), f"moved: queue {queue}, priority {priority}"
             _change(connection, serial, row.tries, "", row.state, cause, now)
 
-    # ------------------------------------------------------------------------------- wishes
+    # ------------------------------------------------------------------------------- requests
 
-    def wish(self, serial: int, kind: WishKind, value: str, who: str, now: float, also: Also | None = None) -> WishRow:
-        """Store what somebody wants of a job. Raises JobNotFound, and ArgumentError for too many requests."""
+    def wish(
+        self, serial: int, kind: RequestKind, value: str, who: str, now: float, also: Also | None = None
+    ) -> RequestRow:
+        """Store a user's request for a job.
+
+        Args:
+            serial: Serial of the job.
+            kind: What is requested.
+            value: Argument of the request.
+            who: The user.
+            now: The time, in seconds since 1970.
+            also: Stores further rows in the same transaction.
+
+        Raises:
+            JobNotFound: There is no such job.
+            ArgumentError: The job has had too many requests.
+        """
         with self.writing() as connection:
             row = _job(connection, serial)
             _check_requests(connection, row, kind)
@@ -304,10 +379,10 @@ class JobStore:
                 also(connection, row.id)
             values = {"job": serial, "kind": kind.value, "value": value, "who": who, "at_s": now, "answer": ""}
             number = _inserted(connection, insert(wishes).values(values))
-        return WishRow(number, serial, kind, value, who, now)
+        return RequestRow(number, serial, kind, value, who, now)
 
-    def open_wishes(self) -> list[WishRow]:
-        """Wishes that nobody has answered, the oldest first."""
+    def open_wishes(self) -> list[RequestRow]:
+        """Return the requests that were neither applied nor refused, the oldest first."""
         query = select(wishes).where(wishes.c.answered_s.is_(None)).order_by(wishes.c.id)
         with self.reading() as connection:
             return [_wish(row) for row in connection.execute(query)]
@@ -315,7 +390,14 @@ class JobStore:
     def answer(self, wish: int, answer: str, lead: Leader, now: float) -> None:
         """Store the outcome of a request: "" if it was applied, else the reason why not.
 
-        Raises StaleRecord where ``lead`` is not the newest lease.
+        Args:
+            wish: Number of the request.
+            answer: The outcome.
+            lead: Lease of this server.
+            now: The time, in seconds since 1970.
+
+        Raises:
+            StaleRecord: ``lead`` is not the newest lease.
         """
         with self.writing() as connection:
             check_lead(connection, lead)
@@ -324,7 +406,11 @@ class JobStore:
     # ------------------------------------------------------------------------------- the service itself
 
     def service(self, made: str) -> str:
-        """The name of this database among all services, in lower case; ``made`` is taken where it has none yet."""
+        """Return the unique name of this service, in lower case, which is stored in the database.
+
+        Args:
+            made: Name to store if there is none yet.
+        """
         with self.writing() as connection:
             query = select(facts.c.value).where(facts.c.name == "service")
             if (known := connection.execute(query).scalar()) is None:
@@ -346,12 +432,12 @@ class JobStore:
         the clocks of this process: the clock by which it was written may have been wrong.
 
         Args:
-            holder: unique name of this process among all servers.
+            holder: Unique name of this process among all servers.
             address: URL of this process.
-            now: seconds since 1970.
-            lease_s: validity of the lease, in seconds.
-            is_gone: returns True for a holder that has certainly ended, so that its lease can be replaced at once.
-            term: term of the caller's own lease, if it has not expired; 0: a new lease is acquired, under the next term.
+            now: The time, in seconds since 1970.
+            lease_s: Validity of the lease, in seconds.
+            is_gone: Returns True for a holder that has certainly ended, so that its lease can be replaced at once.
+            term: Term of the caller's own lease, if it has not expired; 0: a new lease is acquired, under the next term.
         """
         with self.writing() as connection:
             query = select(leaders).where(leaders.c.id == 1).with_for_update()
@@ -368,11 +454,12 @@ class JobStore:
             return Leader(holder, address, now + lease_s, number)
 
     def _is_over(self, row: Row[Any], now: float, lease_s: float, is_gone: Callable[[str], bool]) -> bool:
+        """Return True if another server's lease has expired, or its process has ended."""
         unchanged_s = self._observer.unchanged_s((row.holder, row.term, row.until_s), now)
         return row.until_s <= now or unchanged_s >= lease_s or is_gone(row.holder)
 
     def still_leads(self, lead: Leader) -> bool:
-        """True if no server has acquired a newer lease."""
+        """Return True if no server has acquired a newer lease."""
         with self.reading() as connection:
             return _leads(connection, lead)
 
@@ -380,7 +467,7 @@ class JobStore:
         """End a lease, so that another server can lead at once."""
         rule = (leaders.c.holder == lead.holder) & (leaders.c.term == lead.term)
         with self.writing() as connection:
-            connection.execute(update(leaders).where(rule).values(until_s=0.0))  # over, by whatever clock
+            connection.execute(update(leaders).where(rule).values(until_s=0.0))  # expired, by whatever clock
 
 
 def check_lead(connection: Connection, lead: Leader) -> None:
@@ -390,6 +477,7 @@ def check_lead(connection: Connection, lead: Leader) -> None:
 
 
 def _leads(connection: Connection, lead: Leader, *, is_locked: bool = False) -> bool:
+    """Return True if a lease is the newest one; optionally lock it until the transaction ends."""
     query = select(leaders.c.holder, leaders.c.term).where(leaders.c.id == 1)
     row = connection.execute(query.with_for_update(read=True) if is_locked else query).one_or_none()
     return row is not None and (row.holder, row.term) == (lead.holder, lead.term)
@@ -399,6 +487,7 @@ def _leads(connection: Connection, lead: Leader, *, is_locked: bool = False) -> 
 
 
 def _job(connection: Connection, serial: int) -> JobRow:
+    """Return a job by its serial, within a transaction. Raises JobNotFound."""
     row = connection.execute(select(*_JOB_COLUMNS).where(jobs.c.serial == serial)).one_or_none()
     if row is None:
         raise JobNotFound(f"there is no job {serial}; `hopsml jobs ls --all` lists those that there are")
@@ -406,6 +495,7 @@ def _job(connection: Connection, serial: int) -> JobRow:
 
 
 def _check_unfinished(connection: Connection, owner: str, limits: JobLimits) -> None:
+    """Raise ArgumentError if an owner's unfinished jobs exceed the limits."""
     mine = and_(jobs.c.owner == owner, jobs.c.state.in_(_UNFINISHED))
     query = select(func.count(), func.coalesce(func.sum(jobs.c.spec_length), 0)).where(mine)
     count, length = connection.execute(query).one()
@@ -441,10 +531,10 @@ def _remove_oldest(connection: Connection, owner: str, limits: JobLimits) -> Non
     connection.execute(delete(jobs).where(jobs.c.serial.in_(removed)))
 
 
-def _check_requests(connection: Connection, row: JobRow, kind: WishKind) -> None:
+def _check_requests(connection: Connection, row: JobRow, kind: RequestKind) -> None:
     """Raise ArgumentError if so many requests about a job are stored that one more is refused."""
     mine = wishes.c.job == row.serial
-    if kind is WishKind.CANCEL:  # never refused, unless it is under way
+    if kind is RequestKind.CANCEL:  # never refused, unless many are open
         mine = and_(mine, wishes.c.kind == kind.value, wishes.c.answered_s.is_(None))
     if connection.execute(select(func.count()).where(mine)).scalar_one() >= MOST_REQUESTS:
         raise ArgumentError(
@@ -454,6 +544,7 @@ def _check_requests(connection: Connection, row: JobRow, kind: WishKind) -> None
 
 
 def _insert_job(connection: Connection, new: NewJob, now: float, cause: str) -> int:
+    """Insert a new job with its first state change; return its serial."""
     values = {
         **asdict(new), "spec_length": len(new.spec),
         "state": Lifecycle.WAITING.value, "ending": Ending.NONE.value, "cause": cause,
@@ -467,17 +558,20 @@ def _insert_job(connection: Connection, new: NewJob, now: float, cause: str) -> 
 
 
 def _inserted(connection: Connection, row: Insert) -> int:
+    """Insert a row, and return its integer key."""
     key = connection.execute(row).inserted_primary_key
     assert key is not None
     return int(key[0])
 
 
 def _job_row(row: Row[Any]) -> JobRow:
+    """Convert a row to a job."""
     values = dict(row._mapping)
     return JobRow(**{**values, "state": Lifecycle(values["state"])})
 
 
 def _launch(row: Row[Any]) -> TaskLaunch:
+    """Convert a row to a launch."""
     return TaskLaunch(
         row.task,
         row.number,
@@ -491,14 +585,17 @@ def _launch(row: Row[Any]) -> TaskLaunch:
 
 
 def _change_row(row: Row[Any]) -> ChangeRow:
+    """Convert a row to a state change."""
     return ChangeRow(row.id, row.job, row._mapping["try"], row.task, Lifecycle(row.state), row.cause, row.at_s)
 
 
-def _wish(row: Row[Any]) -> WishRow:
-    return WishRow(row.id, row.job, WishKind(row.kind), row.value, row.who, row.at_s, row.answered_s, row.answer)
+def _wish(row: Row[Any]) -> RequestRow:
+    """Convert a row to a request."""
+    return RequestRow(row.id, row.job, RequestKind(row.kind), row.value, row.who, row.at_s, row.answered_s, row.answer)
 
 
 def _columns(record: JobRecord, account: Account | None) -> Mapping[str, Any]:
+    """Return the columns of a job that a record and the scheduler's state determine."""
     return {
         "state": record.state.value,
         "ending": record.ending.value,
@@ -517,6 +614,7 @@ def _columns(record: JobRecord, account: Account | None) -> Mapping[str, Any]:
 
 
 def _store_launch(connection: Connection, record: JobRecord, launch: TaskLaunch, before: TaskLaunch | None) -> None:
+    """Insert a launch, or update it if it has changed."""
     values = {
         "state": launch.state.value,
         "application_id": launch.application_id,
@@ -534,17 +632,24 @@ def _store_launch(connection: Connection, record: JobRecord, launch: TaskLaunch,
 def _change(
     connection: Connection, serial: int, number: int, task: str, state: Lifecycle, cause: str, now: float
 ) -> None:
+    """Insert a state change of a job or task."""
     values = {"job": serial, "try": number, "task": task, "state": state.value, "cause": cause, "at_s": now}
     connection.execute(insert(changes).values(values))
 
 
 def _in_pieces(wanted: Sequence[int], length: int = 500) -> Iterator[Sequence[int]]:
-    """A database takes so many parameters at once."""
+    """Yield pieces of a list, as a database limits the number of parameters of a query."""
     return (wanted[at : at + length] for at in range(0, len(wanted), length))
 
 
 def record_of(row: JobRow, found: tuple[TaskLaunch, ...], ruled: JobRecord) -> JobRecord:
-    """How a job stands; ``ruled`` has what its job file says: tasks and limits."""
+    """Return the record of a job from its row and launches.
+
+    Args:
+        row: The job's row.
+        found: Launches of its newest try.
+        ruled: Record with the tasks and limits that its job file specifies.
+    """
     names = ("serial", "state", "cause", "tries", "retries", "failed_submissions", "preemptions", "placed_s", "started_s",
              "ending_since_s", "ended_s", "shrinking_since_s", "version")  # fmt: skip
     return replace(ruled, **{name: getattr(row, name) for name in names}, ending=Ending(row.ending), launches=found)

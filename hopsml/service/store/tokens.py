@@ -1,4 +1,4 @@
-"""Tokens of people and programs: kept as digests, with a role and an end."""
+"""Tokens of users and programs, stored as digests, with a role and an expiry."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from hopsml.service.store.store import Also, JobStore
 if TYPE_CHECKING:
     from sqlalchemy.engine import Row
 
-ID_LENGTH = 12  # of a token's id: the beginning of its digest
-SIGNED_IN = "signed in"  # the label of tokens that end when somebody signs out
+ID_LENGTH = 12  # length of a token's id: the beginning of its digest
+SIGNED_IN = "signed in"  # label of tokens of sign-in sessions, which end at sign-out
 SIGNED_IN_DAYS = (
-    30.0  # that somebody's access counts as before after the end of the last session: nobody tells of its end
+    # days for which a user's access counts after the end of the last session, as providers do not report its removal
+    30.0
 )
 
 
 class Role(IntEnum):
-    """Each may do what the ones before it may."""
+    """Role of a caller, which includes the rights of all lower roles."""
 
-    VIEWER = 1  # look
-    USER = 2  # submit, and change one's own jobs
-    OPERATOR = 3  # change everybody's jobs
-    ADMIN = 4  # give tokens
+    VIEWER = 1  # read
+    USER = 2  # submit jobs, and change the user's own jobs
+    OPERATOR = 3  # change jobs of all users
+    ADMIN = 4  # create tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """Authenticated caller of a request."""
 
     user: str
     role: Role
@@ -43,7 +44,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A token without itself. ``id``: the beginning of its digest. Times: seconds since 1970."""
+    """A token without its value; ``id`` is the beginning of its digest, and times are seconds since 1970."""
 
     id: str
     user: str
@@ -55,7 +56,7 @@ class TokenRow:
 
 
 class Tokens:
-    """The tokens of one store."""
+    """Tokens of one job store."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
@@ -70,7 +71,19 @@ class Tokens:
         lasts_s: float | None = None,
         also: Also | None = None,
     ) -> str:
-        """A new token; nobody can read it again."""
+        """Create and return a token, which cannot be read again.
+
+        Args:
+            user: Owner of the token.
+            role: Role of the token.
+            now: The time, in seconds since 1970.
+            label: Purpose of the token.
+            lasts_s: Validity in seconds; None for no expiry.
+            also: Stores further rows in the same transaction.
+
+        Raises:
+            ArgumentError: The user's name is not 1 to 200 printable characters.
+        """
         if not user or len(user) > 200 or not user.isprintable():
             raise ArgumentError(f"user {user[:40]!r}: a user's name has 1 to 200 printable characters")
         token = secrets.token_urlsafe(32)
@@ -83,7 +96,7 @@ class Tokens:
         return token
 
     def caller(self, token: str, now: float) -> Caller | None:
-        """Whose token this is; None for one that is unknown, over or revoked."""
+        """Return the owner and role of a token; None if it is unknown, expired or revoked."""
         with self._store.reading() as connection:
             row = connection.execute(select(tokens).where(tokens.c.digest == _digest(token))).one_or_none()
         if row is None or row.revoked_s is not None or (row.expires_s is not None and row.expires_s <= now):
@@ -91,7 +104,7 @@ class Tokens:
         return Caller(row.user, Role[row.role])
 
     def may_submit(self, user: str, now: float) -> bool:
-        """True if a user may still submit jobs: by a valid token, or by the role of the last sign-in.
+        """Return True if a user may still submit jobs: by a valid token, or by the role of the last sign-in.
 
         A session that was revoked, or that ended ``SIGNED_IN_DAYS`` ago, is not considered.
         """
@@ -103,7 +116,7 @@ class Tokens:
         return any(_is_valid(row, now) for row in given) or (bool(sessions) and _is_valid(sessions[-1], now - grace_s))
 
     def all(self) -> list[TokenRow]:
-        """Those that were created, the oldest first."""
+        """Return all tokens without their values, the oldest first."""
         with self._store.reading() as connection:
             rows = connection.execute(select(tokens).order_by(tokens.c.created_s)).all()
         return [
@@ -114,7 +127,16 @@ class Tokens:
         ]
 
     def revoke(self, token_id: str, now: float, also: Also | None = None) -> None:
-        """End one, by its id. Raises ArgumentError where there is none."""
+        """Revoke a token by its id.
+
+        Args:
+            token_id: Id of the token.
+            now: The time, in seconds since 1970.
+            also: Stores further rows in the same transaction.
+
+        Raises:
+            ArgumentError: There is no such token that is not revoked.
+        """
         with self._store.writing() as connection:
             rule = tokens.c.digest.startswith(token_id, autoescape=True) & tokens.c.revoked_s.is_(None)
             if (
@@ -128,7 +150,13 @@ class Tokens:
                 also(connection, token_id[:ID_LENGTH])
 
     def sign_out(self, token: str, now: float, also: Also) -> None:
-        """End a token that signing in has made; one that was given otherwise stays."""
+        """End the token of a sign-in session; other tokens are not affected.
+
+        Args:
+            token: The token.
+            now: The time, in seconds since 1970.
+            also: Stores further rows in the same transaction, if a session ended.
+        """
         with self._store.writing() as connection:
             rule = (tokens.c.digest == _digest(token)) & (tokens.c.label == SIGNED_IN) & tokens.c.revoked_s.is_(None)
             # Not revoked: a user who signs out may sign in again.
@@ -137,11 +165,11 @@ class Tokens:
 
 
 def _is_valid(row: Row[Any], now: float) -> bool:
-    """True for a token that allows the submission of jobs: not revoked, and not expired at ``now``."""
+    """Return True for a token that allows the submission of jobs: not revoked, and not expired at ``now``."""
     is_there = row.revoked_s is None and (row.expires_s is None or row.expires_s > now)
     return is_there and Role[row.role] >= Role.USER
 
 
 def _digest(token: str) -> str:
-    """A token has 256 random bits: no salt and no slow digest are needed."""
+    """Return the digest of a token; with 256 random bits, it needs neither salt nor a slow hash function."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -26,7 +26,7 @@ from hopsml.cluster.shared.tls import make_key_pair, server_context
 from hopsml.cluster.worker.sidecar import SidecarSeat, Tell
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard, decode_table, file_of
 from hopsml.training.data.stage_client import CERTIFIED, PUBLISH, TABLE, TableQuestion, decode_fetch, decode_question
-from hopsml.training.data.stage_door import StageDoor
+from hopsml.training.data.stage_endpoint import StageEndpoint
 from hopsml.training.data.stage_folder import StageFolder
 
 SHARD_BYTES = 16 << 20  # a shard has at least so many bytes, if the partition has them
@@ -51,7 +51,7 @@ def serve(seat: SidecarSeat, tell: Tell) -> None:
     stage = _opened(seat, lambda port: StageServer(folder, token, f"grpc+tls://{host}:{port}", certificate, key))
     family = socket.AF_INET6 if ":" in seat.host else socket.AF_INET
     listening = _opened(seat, lambda port: socket.create_server((seat.host, port), family=family))
-    door = StageDoor(listening, server_context(certificate, key), token, folder)
+    door = StageEndpoint(listening, server_context(certificate, key), token, folder)
     door.serve()
     url = f"grpc+tls://{host}:{stage.port}"
     address = StageAddress(

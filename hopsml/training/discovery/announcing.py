@@ -126,9 +126,9 @@ def _place(launch: int) -> names.ListeningPlace:
 
 def _own_host() -> str:
     """Return the address by which other workers reach this one."""
-    from hopsml.training import whereabouts
+    from hopsml.training import task_addresses
 
-    return whereabouts.host()
+    return task_addresses.host()
 
 
 def driver_host(variables: Mapping[str, str]) -> str:

@@ -79,7 +79,7 @@ class GradientNoiseScale:
     @property
     def noise_scale(self) -> float:
         """Estimated noise scale in samples; infinite if no gradient exceeds the noise, nan before the first step."""
-        if not self._weight:
+        if not self._has_steps:
             return math.nan
         return max(0.0, self._noise) / self._signal if self._signal > 0 else math.inf
 

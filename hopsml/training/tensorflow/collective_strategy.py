@@ -27,7 +27,7 @@ from tensorflow.python.distribute import (
 from tensorflow.python.framework import device as device_lib
 
 from hopsml.cluster.shared.spec import GradientSettings
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
@@ -63,7 +63,7 @@ class CollectiveStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ig
         loss_scaling.install()
         gradient_hooks.install()
         groups.remember(self)
-        in_force.formed("hopsml", self.num_replicas_in_sync)
+        collective_stats.formed("hopsml", self.num_replicas_in_sync)
 
 
 class CollectiveExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from hopsml.training.tensorflow.transfers import Transfer
 _SMALL = 1024  # number of entries up to which a gradient is sent whole
 
 
-class Way(Protocol):
+class Compressor(Protocol):
     """Compression method: turns some gradients, always of the same variables, into those of the group."""
 
     def types(self) -> list[list[Any]]:
@@ -41,7 +41,7 @@ class _KeepsNothing:
         """Do nothing, because there is no state."""
 
 
-class Whole(_KeepsNothing):
+class NoCompression(_KeepsNothing):
     """No compression: the sum of dense gradients of one type."""
 
     def __init__(self, variables: Sequence[Any], dtype: Any, wire: Wire = "same") -> None:

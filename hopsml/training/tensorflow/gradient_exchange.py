@@ -15,16 +15,16 @@ from functools import partial
 from typing import Any, Protocol
 
 from hopsml.cluster.shared.spec import DEFAULT_POWERSGD_RANK, DEFAULT_TOPK, GradientSettings
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.training.tensorflow import collective_ops, transfers
 from hopsml.training.tensorflow.collective_ops import Wire
 from hopsml.training.tensorflow.compression import (
     Adasum,
+    Compressor,
+    NoCompression,
     PowerSgd,
     Rows,
     TopK,
-    Way,
-    Whole,
     compressible,
     local_variable,
 )
@@ -129,8 +129,8 @@ class GradientExchange:
         """Return the buffers for these variables and kinds of gradients, created on first use."""
         import tensorflow as tf
 
-        in_force.reduced(len(gradients), 1, 0, "collective")
-        in_force.settings(self.settings.described)
+        collective_stats.reduced(len(gradients), 1, 0, "collective")
+        collective_stats.settings(self.settings.described)
         kinds = tuple(_kind(gradient) for gradient in gradients)
         key = (tuple(variable._unique_id for variable in variables), kinds)
         if key not in self._lists:
@@ -214,7 +214,7 @@ class _List:
     def begin(self, gradients: Gradients) -> None:
         """Start the reduction of gradients during the next step."""
 
-        def hold(way: Way, given: Gradients) -> Gradients:
+        def hold(way: Compressor, given: Gradients) -> Gradients:
             transfers.hold(f"{self.held.slot}/{self._number(way)}", way.send(given))
             return given
 
@@ -239,7 +239,7 @@ class _List:
 
         tf.cond(there, _true(receive_and_apply), _true(skip))
 
-    def _each(self, call: Callable[[Way, Gradients], Gradients], gradients: Gradients) -> Gradients:
+    def _each(self, call: Callable[[Compressor, Gradients], Gradients], gradients: Gradients) -> Gradients:
         """Call a function for each compression method and its gradients; return the results in the original order."""
         results: Gradients = [None] * len(gradients)
         for way, positions in self._ways:
@@ -248,7 +248,7 @@ class _List:
                 results[position] = result
         return results
 
-    def _number(self, way: Way) -> int:
+    def _number(self, way: Compressor) -> int:
         """Return the index of a compression method."""
         return next(number for number, (one, _) in enumerate(self._ways) if one is way)
 
@@ -368,11 +368,11 @@ def _growing(value: Any) -> Any:
 
 def _ways(
     settings: GradientSettings, kinds: Sequence[Kind], variables: Sequence[Any], changes: bool
-) -> list[tuple[Way, list[int]]]:
+) -> list[tuple[Compressor, list[int]]]:
     """Return the compression methods for a list of gradients, with the positions that each handles."""
     wire = _WIRES.get(settings.compression, "same")
     dense: dict[Any, list[int]] = {}
-    found: list[tuple[Way, list[int]]] = []
+    found: list[tuple[Compressor, list[int]]] = []
     compressed: list[int] = []
     rank = (settings.powersgd_rank or DEFAULT_POWERSGD_RANK) if settings.compression == "powersgd" else None
     for position, ((form, dtype, index_type), variable) in enumerate(zip(kinds, variables, strict=True)):
@@ -391,7 +391,7 @@ def _ways(
     for dtype, positions in dense.items():
         of_type = [variables[position] for position in positions]
         adaptive = settings.reduction == "adasum" and dtype.is_floating
-        found.append(((Adasum if adaptive else Whole)(of_type, dtype, wire), positions))
+        found.append(((Adasum if adaptive else NoCompression)(of_type, dtype, wire), positions))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.errors import ArgumentTypeError
 from hopsml.training.tensorflow import collective_ops
 
@@ -49,7 +49,7 @@ def _reduced(tensors: list[Any], mean: bool, label: str) -> list[Any]:
 
     if not tensors:
         return []
-    in_force.reduced(len(tensors), 1, 0, "collective")
+    collective_stats.reduced(len(tensors), 1, 0, "collective")
     floats = [position for position, tensor in enumerate(tensors) if tensor.dtype.is_floating]
     others = [position for position in range(len(tensors)) if position not in floats]
     results: list[Any] = [None] * len(tensors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
 from hopsml.training.tensorflow.import_hook import after_import
@@ -61,5 +61,5 @@ def strategy(given: list[str]) -> Any:
             f"logical_devices={asked}, but TensorFlow has {len(devices)} CPU device(s): it had begun to work before "
             "they could be made; let nothing that is imported with the function call TensorFlow"
         )
-    in_force.formed("MirroredStrategy", len(devices))
+    collective_stats.formed("MirroredStrategy", len(devices))
     return tf.distribute.MirroredStrategy(devices)

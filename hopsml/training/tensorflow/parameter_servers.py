@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.shared.layout import CHIEF, PS, WORKER
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError, StartTimeout
 from hopsml.training.tensorflow import setup
@@ -84,7 +84,7 @@ def strategy(given: list[str]) -> Any:
     built = tf.distribute.ParameterServerStrategy(
         tf.distribute.cluster_resolver.TFConfigClusterResolver(), variable_partitioner=_partitioner()
     )
-    in_force.formed(in_force.PARAMETER_SERVERS, built._extended._num_workers)
+    collective_stats.formed(collective_stats.PARAMETER_SERVERS, built._extended._num_workers)
     return built
 
 

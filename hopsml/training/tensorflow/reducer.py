@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.training.tensorflow.merge import (
     DEFAULT_MERGE_SCOPE,
@@ -120,7 +120,7 @@ class GradientReducer:
         options = launcher._options.merge(options)
         groups = plan_groups([tensor.dtype.name for tensor in tensors], self._scope)
         static = self._uses_static(tensors)
-        in_force.reduced(len(tensors), len(groups), self._scope or 0, "scoped_allocator" if static else "packs")
+        collective_stats.reduced(len(tensors), len(groups), self._scope or 0, "scoped_allocator" if static else "packs")
         reduce_groups = _reduce_static if static else _reduce_packs
         results: list[Any] = [None] * len(tensors)
         for group, reduced in zip(groups, reduce_groups(launcher, tensors, groups, options), strict=True):

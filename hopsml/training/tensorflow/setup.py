@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.shared.spec import ONLY_HOPSMLS_ENCRYPTS
-from hopsml.cluster.worker import in_force, server_guard
+from hopsml.cluster.worker import collective_stats, server_guard
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, StartTimeout
 from hopsml.training.tensorflow import groups, hdfs_files, input_pipelines
@@ -137,7 +137,7 @@ def _prepare_strategies() -> None:
         build(self, *args, **kwargs)
         groups.remember(self)
         if groups.in_group(self):
-            in_force.formed("tensorflow", self.extended._num_workers)
+            collective_stats.formed("tensorflow", self.extended._num_workers)
         # A plain strategy has the run's merge settings as well.
         context = current()
         set_merging(self, scope_of_run(context), allocator_of_run(context))
@@ -166,7 +166,7 @@ def _explain_merge_call() -> None:
             if "merge_call" not in str(error) or not groups.in_group(self.strategy):
                 raise
             raise ArgumentError(
-                "an optimizer or a reduction is called within tf.cond, a loop or a tf.function of its own, where "
+                "an optimizer or a reduction is called within tf.cond, a loop or a nested tf.function, where "
                 "TensorFlow's collectives cannot reduce; Keras does so for gradient_accumulation_steps= and "
                 "ema_overwrite_frequency=. Choose implementation='hopsml', of strategy() or of the run, which can; "
                 "or call it outside"
@@ -204,7 +204,7 @@ def _note_calls(optimizer: Any, method: str) -> None:
 
     @functools.wraps(original)
     def note_then_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        in_force.trained("tensorflow")
+        collective_stats.trained("tensorflow")
         return original(self, *args, **kwargs)
 
     setattr(optimizer, method, note_then_call)

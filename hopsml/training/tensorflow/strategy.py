@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 from hopsml.cluster.shared.spec import ONLY_HOPSMLS, Compression, GradientReduction, GradientSettings, specified
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
@@ -110,7 +110,7 @@ def strategy(
         setup.prepare(context)
         return mirrored.strategy(own)
     implementation, why = choose(context, implementation, given, gradients.given)
-    in_force.chosen(why)
+    collective_stats.chosen(why)
     if context is not None and context.world_size == 1:
         _say_without_effect(gradients if gradients.given else _of_run(context))
     if implementation == "hopsml":

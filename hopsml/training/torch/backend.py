@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.errors import ArgumentError, CollectiveChanged
 from hopsml.training import collective
 from hopsml.training.torch.arrays import array_of, as_bytes, gathered, sparse_sum
@@ -204,7 +204,7 @@ def _process_group() -> type:
             def carry_out() -> Any:
                 if group is not None:
                     collective.keep_all(_RIGID)
-                    in_force.operated()
+                    collective_stats.operated()
                     task(group)
                     if group.made_in != self._since:
                         raise CollectiveChanged(f"a member is lost, and {_RIGID}")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.training.torch import late_parameters
 from hopsml.training.torch.arrays import array_of, gathered, sparse_sum
 from hopsml.training.torch.backend import communication
@@ -178,7 +178,7 @@ class GradientAverage:
         self._of = {id(one): None for one in self._sparse}
         self._of |= {id(one): bucket for bucket in self._buckets for one in bucket.parameters}
         self._types = {id(one): one.dtype for one in trained}
-        in_force.reduced(len(trained), len(self._buckets) + len(self._sparse), 0, "collective")
+        collective_stats.reduced(len(trained), len(self._buckets) + len(self._sparse), 0, "collective")
 
     def _made(self, parameter: torch.Tensor) -> None:
         """Handle a new gradient of the backward pass: send all buckets that are complete."""

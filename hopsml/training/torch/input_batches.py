@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.training import collective
 from hopsml.training.data.batch_reader import batches_of_turn
-from hopsml.training.torch.pass_book import LoaderProcess, PassBook
+from hopsml.training.torch.seen_rows import LoaderProcess, SeenRows
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ _place_at_fork: Place = (0, 1)
 
 
 def dataset(
-    batches: BatchedRows, book: PassBook | None = None, place: Place | None = None
+    batches: BatchedRows, book: SeenRows | None = None, place: Place | None = None
 ) -> torch.utils.data.IterableDataset[dict[str, Any]]:
     """Return a torch data set that yields each batch as tensors sharing its memory; columns of objects stay arrays.
 
@@ -36,7 +36,7 @@ def dataset(
     """
     import torch
 
-    passes, laps = book or PassBook(), itertools.count()
+    passes, laps = book or SeenRows(), itertools.count()
     _note_places()
 
     class Batches(torch.utils.data.IterableDataset[dict[str, Any]]):

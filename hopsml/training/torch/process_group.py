@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.collective import library
 from hopsml.errors import ArgumentError, CollectiveUnavailable
@@ -34,8 +34,8 @@ def form(context: WorkerContext) -> str:
     begin = _over_hopsml(context) if name == "hopsml" else _over(name, context)
     begin()
     if name != "hopsml":
-        in_force.formed(name, context.world_size)
-    in_force.chosen(why)
+        collective_stats.formed(name, context.world_size)
+    collective_stats.chosen(why)
     _accept_repetition(name, begin)
     return name
 

@@ -130,21 +130,21 @@ class Lane:
                     self._start()
                 case lane_queue.PrepareRunner():
                     self._prepare()
-                case lane_queue.Give():
+                case lane_queue.AssignTrial():
                     self._give(action.message)
                 case lane_queue.LetRunnerGo():
                     self._end_messages()
                 case lane_queue.KillRunner():
                     self._kill()
-                case lane_queue.Say(TrialReported() as report):
+                case lane_queue.SendReport(TrialReported() as report):
                     for passed in self.thinner.offer(report, time.monotonic()):
                         self._say(passed)
-                case lane_queue.Say():
+                case lane_queue.SendReport():
                     if isinstance(action.message, TrialEnded):
                         for report in self.thinner.rest():
                             self._say(report)
                     self._say(action.message)
-                case lane_queue.Leave():
+                case lane_queue.ExitLane():
                     self.done = True
 
     def _say(self, message: messages.ToDriver) -> None:

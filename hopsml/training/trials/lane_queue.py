@@ -26,13 +26,13 @@ AT_ONCE = 50.0  # size of the token bucket
 MOST_WAITING = 32
 
 
-class Worn(msgspec.Struct, frozen=True, tag_field="kind", tag="worn"):
+class RunnerRetired(msgspec.Struct, frozen=True, tag_field="kind", tag="worn"):
     """Message from the runner before a trial's end: this process must not run another trial, and exits by itself."""
 
     reason: str
 
 
-FromRunner = TrialBegan | TrialReported | TrialEnded | Worn
+FromRunner = TrialBegan | TrialReported | TrialEnded | RunnerRetired
 
 
 class RunnerState(Enum):
@@ -57,7 +57,7 @@ class PrepareRunner:
 
 
 @dataclass(frozen=True)
-class Give:
+class AssignTrial:
     """Action: send this message to the runner."""
 
     message: ToLane
@@ -74,18 +74,18 @@ class KillRunner:
 
 
 @dataclass(frozen=True)
-class Say:
+class SendReport:
     """Action: send this message to the driver."""
 
     message: TrialBegan | TrialReported | TrialEnded
 
 
 @dataclass(frozen=True)
-class Leave:
+class ExitLane:
     """Action: end the process of the trial slot (lane); no trial is left and no runner exists."""
 
 
-Action = StartRunner | PrepareRunner | Give | LetRunnerGo | KillRunner | Say | Leave
+Action = StartRunner | PrepareRunner | AssignTrial | LetRunnerGo | KillRunner | SendReport | ExitLane
 
 
 @dataclass
@@ -113,16 +113,16 @@ class LaneQueue:
             return self._go_on(now)
         current = self.current
         if current is not None and _same(current, message):
-            return [Give(message)] if isinstance(message, GoOn) else self._end_current(message, now)
+            return [AssignTrial(message)] if isinstance(message, GoOn) else self._end_current(message, now)
         if isinstance(message, GoOn):
             return []
         if self.ahead is not None and _same(self.ahead, message):
             self.ahead_ended = message
-            return [Give(message)]
+            return [AssignTrial(message)]
         for trial in self.waiting:
             if _same(trial, message):
                 self.waiting.remove(trial)
-                return [Say(TrialEnded(trial.number, trial.attempt, "withdrawn"))]
+                return [SendReport(TrialEnded(trial.number, trial.attempt, "withdrawn"))]
         return []  # the trial has ended, and the driver is about to read that
 
     def _end_current(self, message: EndTrial, now: float) -> list[Action]:
@@ -130,7 +130,7 @@ class LaneQueue:
         if message.how == "withdraw":  # too late: the trial runs, and its end will be reported
             return []
         self._mark_end(message, now)
-        return [Give(message)]
+        return [AssignTrial(message)]
 
     def _mark_end(self, message: EndTrial, now: float) -> None:
         """Record a request to end the current trial, and the deadline after which it is killed."""
@@ -144,13 +144,15 @@ class LaneQueue:
         self.closing = True
         self.waiting.clear()
         ahead = self.ahead
-        actions: list[Action] = [Give(EndTrial(ahead.number, ahead.attempt, "withdraw"))] if ahead is not None else []
+        actions: list[Action] = (
+            [AssignTrial(EndTrial(ahead.number, ahead.attempt, "withdraw"))] if ahead is not None else []
+        )
         return actions + self._go_on(now)
 
     def heard(self, message: FromRunner, now: float) -> list[Action]:
         """Handle a message of the runner."""
         current = self.current
-        if isinstance(message, Worn):
+        if isinstance(message, RunnerRetired):
             self.runner = RunnerState.LEAVING  # the deadline for its exit is set at the end of its trial, which follows
             return []
         if current is None or not _same(current, message):
@@ -158,13 +160,13 @@ class LaneQueue:
         if isinstance(message, TrialBegan):
             self.began = now
         if not isinstance(message, TrialEnded):
-            return [Say(message)]
+            return [SendReport(message)]
         if message.how == "failed" or current.isolated or self.runner is RunnerState.LEAVING:
             self._expect_to_leave(now)
         else:
             self.kill_at = None
         self.current = self.ended = None
-        return [Say(message), *self._take_up(now), *self._go_on(now)]
+        return [SendReport(message), *self._take_up(now), *self._go_on(now)]
 
     def _take_up(self, now: float) -> list[Action]:
         """Continue after a trial's end with the trial sent ahead.
@@ -179,7 +181,7 @@ class LaneQueue:
             if told is not None and told.how != "withdraw":
                 self._mark_end(told, now)
         elif told is not None:
-            return [Say(TrialEnded(ahead.number, ahead.attempt, "withdrawn"))]
+            return [SendReport(TrialEnded(ahead.number, ahead.attempt, "withdrawn"))]
         else:
             self.waiting.appendleft(ahead)
         return []
@@ -209,7 +211,7 @@ class LaneQueue:
         end = TrialEnded(
             trial.number, trial.attempt, outcome, error=error, seconds=seconds, checkpoint_step=checkpoint_step
         )
-        return [Say(end), *actions, *self._go_on(now)]
+        return [SendReport(end), *actions, *self._go_on(now)]
 
     def tick(self, now: float) -> list[Action]:
         """Handle the passage of time: kill a runner whose deadline has passed."""
@@ -227,7 +229,7 @@ class LaneQueue:
         if self.current is not None:
             return self._give_ahead()
         if self.closing:
-            return [Leave()] if self.runner is RunnerState.NONE else self._replace(now)
+            return [ExitLane()] if self.runner is RunnerState.NONE else self._replace(now)
         if not self.waiting:
             return []
         if self.waiting[0].isolated and self.runner is RunnerState.USED:
@@ -236,7 +238,7 @@ class LaneQueue:
         self.current, self.runner, self.began = self.waiting.popleft(), RunnerState.USED, now
         self.kill_at, self.killed = None, ""
         following: list[Action] = [PrepareRunner()] if self.current.isolated else self._give_ahead()
-        return [*actions, Give(self.current), *following]
+        return [*actions, AssignTrial(self.current), *following]
 
     def _give_ahead(self) -> list[Action]:
         """Send the runner one further trial, so that it need not wait for this process between two trials."""
@@ -246,7 +248,7 @@ class LaneQueue:
         if self.current.isolated or following.isolated or len(following.config) > MOST_AHEAD:
             return []
         self.ahead = self.waiting.popleft()
-        return [Give(self.ahead)]
+        return [AssignTrial(self.ahead)]
 
     def _replace(self, now: float) -> list[Action]:
         """Let the runner exit, so that a new one is started."""

@@ -35,10 +35,10 @@ from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls
 from hopsml.tracking import inputs
 from hopsml.training.trials import between_trials, trial_arguments, trial_files, trial_result
-from hopsml.training.trials.lane_queue import Worn
+from hopsml.training.trials.lane_queue import RunnerRetired
 from hopsml.training.trials.runner_channel import Channel
 from hopsml.training.trials.trial import Trial
-from hopsml.training.trials.trial_reports import Reporter
+from hopsml.training.trials.trial_reports import TrialReporter
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Trial:
 
     message: RunTrial
     folder: Path
-    reporter: Reporter
+    reporter: TrialReporter
     began: float
     config: dict[str, Any]
 
@@ -148,7 +148,7 @@ class Runner:
         )
         reusable = end.how != "failed" and not message.isolated and not left
         if left:
-            self.channel.send(Worn(f"trial {message.trial_id} left {left} running"))
+            self.channel.send(RunnerRetired(f"trial {message.trial_id} left {left} running"))
         self.channel.send(end)
         return reusable
 
@@ -160,7 +160,7 @@ class Runner:
             config = pickle.loads(message.config)
             trial_files.write_json(folder / ".hparams.json", argument(config))
             resume = trial_files.obtain_checkpoint(self.context, message, self.options.storage_timeout_s)
-            trial = _Trial(message, folder, Reporter(message, self.channel, resume is not None), began, config)
+            trial = _Trial(message, folder, TrialReporter(message, self.channel, resume is not None), began, config)
             context = self._context(trial, resume)
             set_current(context)
             inputs.attach(context)
@@ -177,7 +177,7 @@ class Runner:
         try:
             self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
             function, fixed = self._function()
-            calling.stand_for(function)
+            calling.reset_argv(function)
             value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
             told = trial.reporter.history if value is None else []  # reported values replace a missing return value
             metric = told[-1][1] if told else trial_result.score_of(value, message.metric)

@@ -23,7 +23,7 @@ MOST_WAIT_S, LEAST_WAIT_S = 0.1, 0.002  # an answer takes some milliseconds, so 
 MOST_UNANSWERED = 3  # in a row; later reports of the trial do not wait
 
 
-class Reporter:
+class TrialReporter:
     """Reporter passed to a training function, with Maggy's interface; usable from any thread.
 
     Once the search has requested the trial's end, every report raises ``hopsml.errors.TrialStopped``.

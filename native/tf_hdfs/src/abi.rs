@@ -1,23 +1,23 @@
 //! The tables of TensorFlow's `filesystem_interface.h` (ABI 0), in its order, and memory that TensorFlow frees.
 //!
-//! The sizes of the tables are handed over with them, so that TensorFlow may append to its own.
+//! The tables are passed with their sizes, so that TensorFlow may append entries.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Opaque: only TensorFlow looks inside.
+/// Opaque: only TensorFlow uses its content.
 #[repr(C)]
 pub struct TfStatus {
     _private: [u8; 0],
 }
 
-/// `TF_RandomAccessFile`, `TF_WritableFile`, `TF_ReadOnlyMemoryRegion` and `TF_Filesystem`: one pointer, which is ours.
+/// `TF_RandomAccessFile`, `TF_WritableFile`, `TF_ReadOnlyMemoryRegion` and `TF_Filesystem`: one pointer of the plugin.
 #[repr(C)]
 pub struct Handle {
     pub plugin: *mut c_void,
 }
 
 impl Handle {
-    /// Keep `value` until `take` is called for this handle.
+    /// Store `value` in the handle until `take` is called for it.
     ///
     /// # Safety
     /// `handle` may be written to.
@@ -26,7 +26,7 @@ impl Handle {
         unsafe { (*handle).plugin = Box::into_raw(Box::new(value)) as *mut c_void };
     }
 
-    /// What is kept.
+    /// Return the stored value.
     ///
     /// # Safety
     /// `keep` was called for this handle with a T, `take` was not, and neither is while the result is used.
@@ -35,10 +35,10 @@ impl Handle {
         unsafe { &*((*handle).plugin as *const T) }
     }
 
-    /// What was kept, which is the caller's from now on.
+    /// Remove the stored value and return it to the caller.
     ///
     /// # Safety
-    /// As of `kept`, and nobody uses the handle afterwards.
+    /// Like `kept`, and the handle is not used afterwards.
     pub unsafe fn take<T>(handle: *mut Handle) -> Box<T> {
         // SAFETY: see above.
         unsafe { Box::from_raw((*handle).plugin as *mut T) }
@@ -104,7 +104,7 @@ pub struct FilesystemOps {
     pub get_children: Option<Listing>,
     pub get_matching_paths: Option<Listing>,
     pub flush_caches: *mut c_void,
-    pub unused: [*mut c_void; 11], // transactions (6), configuration (5): nothing in TensorFlow calls them
+    pub unused: [*mut c_void; 11], // transactions (6), configuration (5): not called by TensorFlow
 }
 
 #[repr(C)]
@@ -136,9 +136,9 @@ pub struct PluginInfo {
     pub plugin_memory_free: Option<extern "C" fn(*mut c_void)>,
 }
 
-/// Memory that TensorFlow frees with `free`. Ends the process where there is none, as Rust's own allocations do.
+/// Allocate memory that TensorFlow frees with `free`. Ends the process if there is none, as Rust's own allocations do.
 pub extern "C" fn allocate(size: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size may be requested.
     let memory = unsafe { libc::malloc(size.max(1)) };
     if memory.is_null() {
         std::process::abort();
@@ -147,11 +147,11 @@ pub extern "C" fn allocate(size: usize) -> *mut c_void {
 }
 
 pub extern "C" fn free(memory: *mut c_void) {
-    // SAFETY: TensorFlow gives back what `allocate` gave it, once.
+    // SAFETY: TensorFlow passes a pointer from `allocate`, once.
     unsafe { libc::free(memory) }
 }
 
-/// `value` in memory that TensorFlow frees.
+/// Move `value` to memory that TensorFlow frees.
 pub fn boxed<T>(value: T) -> *mut T {
     let memory = allocate(size_of::<T>()) as *mut T;
     // SAFETY: malloc's memory is large enough, and aligned for any of these tables.
@@ -159,7 +159,7 @@ pub fn boxed<T>(value: T) -> *mut T {
     memory
 }
 
-/// `text` with a zero behind it, in memory that TensorFlow frees.
+/// Copy `text` with a terminating zero to memory that TensorFlow frees.
 pub fn c_string(text: &str) -> *mut c_char {
     let memory = allocate(text.len() + 1) as *mut u8;
     // SAFETY: the memory is one byte longer than the text.
@@ -170,7 +170,7 @@ pub fn c_string(text: &str) -> *mut c_char {
     memory as *mut c_char
 }
 
-/// An array of such texts, which TensorFlow frees as well; how many there are is told beside it.
+/// Make an array of such texts, which TensorFlow frees as well; their number is passed separately.
 pub fn c_strings(texts: &[String]) -> *mut *mut c_char {
     let memory = allocate(size_of::<*mut c_char>() * texts.len()) as *mut *mut c_char;
     for (index, text) in texts.iter().enumerate() {

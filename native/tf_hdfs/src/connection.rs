@@ -1,4 +1,4 @@
-//! The clients of this process, and the deadline of each step.
+//! The clients of this process, and the deadline of each remote step.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -12,10 +12,10 @@ use tokio::runtime::{Builder, Runtime};
 use crate::location::Location;
 use crate::status::{Code, Failure, Outcome, failure};
 
-const TIMEOUT: &str = "HOPSML_STORAGE_TIMEOUT_S"; // of hopsml's own calls as well
+const TIMEOUT: &str = "HOPSML_STORAGE_TIMEOUT_S"; // also the timeout of hopsml's own calls
 const DEFAULT_TIMEOUT_S: f64 = 30.0;
-const CLIENT: &str = "HOPSML_HDFS_CLIENT"; // key=value,key=value: beside Hadoop's configuration
-const THREADS: usize = 2; // they wait for sockets; who calls does the rest on its own thread
+const CLIENT: &str = "HOPSML_HDFS_CLIENT"; // key=value,key=value: in addition to Hadoop's configuration
+const THREADS: usize = 2; // they wait for sockets; the caller's thread does the rest
 
 pub struct Connection {
     pid: u32,
@@ -24,10 +24,11 @@ pub struct Connection {
     deadline: Duration,
 }
 
-/// Without a lock: a child that is forked while another thread holds one could never take it.
+/// Without a lock: a child forked while another thread holds one could never acquire it.
 static CONNECTION: AtomicPtr<Connection> = AtomicPtr::new(std::ptr::null_mut());
 
-/// That of this process, made at its first use: loading the library starts no thread, so that the process may fork.
+/// Return the connection of this process, made at its first use: loading the library starts no thread, so that the
+/// process may fork.
 pub fn connection() -> Outcome<&'static Connection> {
     let seen = CONNECTION.load(Ordering::Acquire);
     // SAFETY: null, or made below and never freed.
@@ -40,7 +41,7 @@ pub fn connection() -> Outcome<&'static Connection> {
         // SAFETY: never freed.
         Ok(_) => Ok(unsafe { &*made }),
         Err(other) => {
-            // SAFETY: nobody else has seen it; the other one is never freed.
+            // SAFETY: no other reference exists; the other one is never freed.
             unsafe {
                 drop(Box::from_raw(made));
                 Ok(&*other)
@@ -49,9 +50,9 @@ pub fn connection() -> Outcome<&'static Connection> {
     }
 }
 
-/// An error where `pid`, who made something, is not this process, but one that it was forked from.
+/// Return an error if `pid`, the creator of an object, is not this process but one from which it was forked.
 ///
-/// hdfs-native keeps sockets to DataNodes for 3 s: a child that takes one out shares it with its parent, and either may
+/// hdfs-native reuses sockets to DataNodes for 3 s: a child that uses one shares it with its parent, and either may
 /// read the other's data as its own. Measured: the child hangs, or the parent's data are wrong.
 pub fn refuse_forked(pid: u32) -> Outcome<()> {
     if pid == std::process::id() {
@@ -73,7 +74,7 @@ impl Connection {
         Ok(Connection { pid: std::process::id(), runtime, clients: Mutex::default(), deadline: deadline()? })
     }
 
-    /// The client of a file system; configuration, user, ticket and tokens are looked for as Hadoop's own clients do.
+    /// Return the client of a file system; configuration, user, ticket and tokens are found as by Hadoop's own clients.
     pub fn client(&self, location: &Location) -> Outcome<Client> {
         let mut clients = locked(&self.clients);
         if let Some(client) = clients.get(&location.base) {
@@ -102,12 +103,13 @@ impl Connection {
     }
 }
 
-/// What is locked, also where somebody panicked who held it: each holder leaves it in order.
+/// Lock a mutex, also after a panic of a thread that held it: each holder leaves the value consistent.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a lone NameNode is given up is not for a name service, whose failover takes its time: a name without a port may be one.
+/// The limits for giving up a single NameNode do not apply to a name service, whose failover takes time; a name without
+/// a port may be one.
 fn beside_configuration(base: &str) -> Vec<(String, String)> {
     let authority = base.split_once("://").map_or("", |(_, authority)| authority);
     let may_be_several = !authority.is_empty() && !authority.contains(':');

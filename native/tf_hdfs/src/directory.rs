@@ -1,4 +1,4 @@
-//! Everything that is done with a path but reading and writing, for TensorFlow's C interface.
+//! All operations on paths except reading and writing, for TensorFlow's C interface.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
@@ -42,7 +42,7 @@ pub fn table() -> FilesystemOps {
     }
 }
 
-/// Where TensorFlow's path is.
+/// Parse a path from TensorFlow.
 pub fn location(path: *const c_char) -> Location {
     // SAFETY: TensorFlow's paths end in a zero.
     Location::of(&unsafe { CStr::from_ptr(path) }.to_string_lossy())
@@ -53,7 +53,7 @@ fn status_of(location: &Location) -> Outcome<FileStatus> {
     connection.wait(&location.url(), connection.client(location)?.get_file_info(&location.path))
 }
 
-/// What lies in a folder; an error for a file, which HDFS itself lists as its own only child.
+/// List the content of a folder; an error for a file, which HDFS itself lists as its own only child.
 fn children(folder: &Location) -> Outcome<Vec<FileStatus>> {
     let connection = connection()?;
     let client = connection.client(folder)?;
@@ -129,7 +129,7 @@ extern "C" fn delete_dir(_: *const Handle, path: *const c_char, status: *mut TfS
     })
 }
 
-/// All or nothing: what TensorFlow is told to have been left is the path itself.
+/// All or nothing: on failure TensorFlow is informed that the path itself remains.
 extern "C" fn delete_recursively(
     _: *const Handle,
     path: *const c_char,
@@ -176,7 +176,7 @@ extern "C" fn stat(_: *const Handle, path: *const c_char, statistics: *mut FileS
     })
 }
 
-/// TensorFlow looks at the status alone.
+/// TensorFlow uses only the status.
 extern "C" fn is_directory(_: *const Handle, path: *const c_char, status: *mut TfStatus) -> bool {
     told(status, false, || {
         let folder = location(path);
@@ -192,7 +192,7 @@ extern "C" fn get_file_size(_: *const Handle, path: *const c_char, status: *mut 
     })
 }
 
-/// With scheme and authority: without this function TensorFlow drops the host.
+/// Return the path with scheme and authority: without this function TensorFlow drops the host.
 extern "C" fn translate_name(_: *const Handle, url: *const c_char) -> *mut c_char {
     c_string(&location(url).url())
 }
@@ -209,7 +209,7 @@ extern "C" fn get_children(
     })
 }
 
-/// The pattern comes as the user wrote it, not through `translate_name`.
+/// The pattern is as the user wrote it, without `translate_name`.
 extern "C" fn get_matching_paths(
     _: *const Handle,
     pattern: *const c_char,
@@ -228,7 +228,7 @@ fn give(entries: *mut *mut *mut c_char, texts: Vec<String>) -> c_int {
     texts.len() as c_int
 }
 
-/// All that there is of a pattern's paths; one listing for each folder that can hold some.
+/// Return all paths that match a pattern; one listing for each folder that can contain some.
 fn matching(wanted: &Location) -> Outcome<Vec<Location>> {
     let mut found = vec![Location { base: wanted.base.clone(), path: "/".into() }];
     let parts: Vec<&str> = wanted.path.split('/').filter(|part| !part.is_empty()).collect();
@@ -243,12 +243,13 @@ fn matching(wanted: &Location) -> Outcome<Vec<Location>> {
     Ok(found)
 }
 
-/// What fits `part` in a folder: folders alone, unless it is the last part. A folder that is not there holds nothing.
+/// Return the children of a folder that match `part`: folders only, unless it is the last part. A missing folder has
+/// none.
 fn fitting(folder: &Location, part: &str, last: bool) -> Outcome<Vec<Location>> {
     if !pattern::is_pattern(part) {
         let one = folder.child(part);
         return match last.then(|| status_of(&one)) {
-            None | Some(Ok(_)) => Ok(vec![one]), // not the last: listing it will tell
+            None | Some(Ok(_)) => Ok(vec![one]), // not the last part: listing it will show whether it exists
             Some(Err(error)) if error.code == Code::NotFound => Ok(vec![]),
             Some(Err(error)) => Err(error),
         };
@@ -259,7 +260,7 @@ fn fitting(folder: &Location, part: &str, last: bool) -> Outcome<Vec<Location>> 
             .filter(|child| (last || child.isdir) && pattern::fits(part, name(&child.path)))
             .map(|child| folder.child(name(&child.path)))
             .collect()),
-        // One folder of others that may not be looked into does not hide the rest.
+        // An unreadable folder among others does not hide the rest.
         Err(error) if matches!(error.code, Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied) => {
             Ok(vec![])
         }

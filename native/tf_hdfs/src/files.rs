@@ -1,4 +1,4 @@
-//! Open files and whole files in memory, for TensorFlow's C interface.
+//! Open files, and whole files in memory, for TensorFlow's C interface.
 
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +51,7 @@ fn open_to_write(path: *const c_char, file: *mut Handle, status: *mut TfStatus, 
 
 fn reader_of(location: &Location) -> Outcome<Reader> {
     match Reader::open(location) {
-        // A NameNode knows no class of its own for it.
+        // The NameNode has no separate error class for it.
         Err(error) if error.message.contains("Path is not a file") => {
             failure(Code::FailedPrecondition, format!("{}: is a directory", location.url()))
         }
@@ -59,7 +59,7 @@ fn reader_of(location: &Location) -> Outcome<Reader> {
     }
 }
 
-/// The whole file. An empty one cannot be a region of memory: TensorFlow's own file systems refuse it as well.
+/// Read the whole file. An empty one cannot be a region of memory: TensorFlow's own file systems refuse it as well.
 fn whole(location: &Location) -> Outcome<Vec<u8>> {
     let reader = reader_of(location)?;
     let length = reader.length() as usize;
@@ -74,11 +74,11 @@ fn whole(location: &Location) -> Outcome<Vec<u8>> {
 }
 
 extern "C" fn drop_reader(file: *mut Handle) {
-    // SAFETY: TensorFlow's last call for this handle. A panic has nobody to be told to.
+    // SAFETY: TensorFlow's last call for this handle. A panic cannot be reported to any caller.
     let _ = catch_unwind(|| unsafe { drop(Handle::take::<Reader>(file)) });
 }
 
-/// TensorFlow wants the count also where the end came first, with a status of its own.
+/// TensorFlow needs the count also if the file ended early, which has a separate status.
 extern "C" fn read(file: *const Handle, offset: u64, n: usize, buffer: *mut c_char, status: *mut TfStatus) -> i64 {
     let mut count = -1;
     told(status, (), || {
@@ -91,14 +91,13 @@ extern "C" fn read(file: *const Handle, offset: u64, n: usize, buffer: *mut c_ch
     count
 }
 
-/// # Safety
-/// `buffer` has `n` bytes that nobody else uses, and may be null where n is 0.
+/// # Safety `buffer` has `n` bytes without other references, and may be null where n is 0.
 unsafe fn bytes_of<'a>(buffer: *mut c_char, n: usize) -> &'a mut [u8] {
     // SAFETY: see above.
     if n == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(buffer as *mut u8, n) } }
 }
 
-/// Who drops a file without closing it gets it closed, as far as that can be done: nobody hears of an error.
+/// Close a file that is dropped without being closed, if possible: errors cannot be reported.
 extern "C" fn drop_writer(file: *mut Handle) {
     // SAFETY: TensorFlow's last call for this handle.
     let _ = catch_unwind(AssertUnwindSafe(|| unsafe { Handle::take::<Writer>(file) }.close()));

@@ -1,13 +1,13 @@
 //! `hdfs://` and `viewfs://` for TensorFlow: the `hdfs-native` crate behind TensorFlow's C interface of file systems.
 //!
 //!     abi.rs        the C interface's tables, and memory that TensorFlow frees
-//!     status.rs     what went wrong: TensorFlow's codes, how HDFS's errors become them, how they are told
+//!     status.rs     errors: TensorFlow's codes, conversion of HDFS's errors, reporting to TensorFlow
 //!     location.rs   a URL in its parts (pure)        pattern.rs   TensorFlow's wildcards (pure)
 //!     connection.rs the clients of this process, and the deadline of each step
-//!     reader.rs     an open file that is read        writer.rs    one that is written
-//!     files.rs      both for the C interface         directory.rs what else there is, for the C interface
+//!     reader.rs     a file open for reading          writer.rs    a file open for writing
+//!     files.rs      both for the C interface         directory.rs the other operations, for the C interface
 //!
-//! The library links nothing of TensorFlow's: one file serves all its versions that have this interface.
+//! The library links nothing of TensorFlow: one file serves all versions that have this interface.
 
 mod abi;
 mod connection;
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn TF_InitPlugin(info: *mut PluginInfo) {
     }
 }
 
-/// The tables of one scheme, in memory that TensorFlow frees.
+/// Make the tables of one scheme, in memory that TensorFlow frees.
 fn tables_of(scheme: &str) -> PluginOps {
     PluginOps {
         scheme: c_string(scheme),

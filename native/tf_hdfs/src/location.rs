@@ -1,4 +1,4 @@
-//! A URL in its parts: where the file system is, and a clean absolute path in it.
+//! A URL in its parts: the file system, and a normalized absolute path in it.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -7,7 +7,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Percent signs stand for themselves, as everywhere in TensorFlow.
+    /// Percent signs are literal, as everywhere in TensorFlow.
     pub fn of(url: &str) -> Location {
         let (base, rest) = match url.split_once("://") {
             Some((scheme, rest)) => {
@@ -33,13 +33,13 @@ impl Location {
         format!("{}{}", self.base, self.path)
     }
 
-    /// What is called `name` in this folder.
+    /// Return the child called `name` of this folder.
     pub fn child(&self, name: &str) -> Location {
         Location { base: self.base.clone(), path: format!("{}/{name}", self.path.trim_end_matches('/')) }
     }
 }
 
-/// The last part of a path.
+/// Return the last part of a path.
 pub fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

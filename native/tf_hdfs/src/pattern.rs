@@ -1,16 +1,17 @@
-//! TensorFlow's wildcards in one part of a path: `*`, `?`, `[a-z]`, `[^a-z]`, and a backslash before what stands for itself.
+//! TensorFlow's wildcards in one part of a path: `*`, `?`, `[a-z]`, `[^a-z]`, and a backslash before a literal
+//! character.
 
-/// Whether `part` has wildcards.
+/// Return whether `part` has wildcards.
 pub fn is_pattern(part: &str) -> bool {
     part.contains(['*', '?', '[', '\\'])
 }
 
-/// Whether `name` as a whole fits `pattern`.
+/// Return whether the whole `name` matches `pattern`.
 pub fn fits(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     let (mut at, mut read) = (0, 0);
-    let mut star: Option<(usize, usize)> = None; // behind the newest star, and how far that one has read
+    let mut star: Option<(usize, usize)> = None; // position after the newest star, and how far that one has read
     loop {
         if at == pattern.len() && read == name.len() {
             return true;
@@ -25,7 +26,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
             read += 1;
             continue;
         }
-        // An earlier star never has to be asked again: what the newest one leaves over begins as late as it can.
+        // An earlier star need not be tried again: what follows the newest one begins as late as possible.
         match star {
             Some((behind, reads)) if reads < name.len() => {
                 at = behind;
@@ -37,7 +38,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Where the pattern goes on when what begins at `at`, no star, takes `letter`; None where it does not.
+/// Return the position after the element at `at`, no star, if it matches `letter`; None if it does not.
 fn one(pattern: &[char], at: usize, letter: char) -> Option<usize> {
     match pattern.get(at)? {
         '?' => Some(at + 1),

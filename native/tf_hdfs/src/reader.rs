@@ -1,4 +1,4 @@
-//! An open file that is read: anywhere, by any thread, and fast in sequence.
+//! A file open for reading: at any position, by any thread, and fast in sequence.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::connection::{Connection, connection, locked, refuse_forked};
 use crate::location::Location;
 use crate::status::{Code, Outcome, failure};
 
-/// Somebody may still write the file, and TensorBoard keeps it open and reads on: at its end the length is looked up
-/// again, not more often than this.
+/// The file may still be written, and TensorBoard holds it open and reads on: at its end the length is checked again,
+/// but not more often than this.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Blocks and length of the file, as they were at that time.
+/// Blocks and length of the file at a given time.
 struct Seen {
     file: FileReader,
     at: Instant,
@@ -28,13 +28,13 @@ impl Seen {
     }
 }
 
-/// A stream of the file from `next` on, begun at the second of two reads that adjoin: a read anywhere is a request to a
-/// DataNode of its own, and costs a millisecond.
+/// A stream of the file from `next` on, begun at the second of two adjacent reads: a read at any other position is a
+/// separate request to a DataNode, and costs a millisecond.
 struct Sequence {
     next: u64,
     stream: Option<BoxStream<'static, hdfs_native::Result<Bytes>>>,
     until: u64,  // the file's length when the stream was begun
-    rest: Bytes, // read from the stream, and not yet asked for
+    rest: Bytes, // read from the stream, and not requested yet
 }
 
 impl Sequence {
@@ -67,12 +67,13 @@ impl Reader {
         })
     }
 
-    /// How long the file was when that was looked up last, in bytes.
+    /// Return the length of the file at the last check, in bytes.
     pub fn length(&self) -> u64 {
         locked(&self.seen).file.file_length() as u64
     }
 
-    /// Fill `out` with the bytes from `offset` on; how many there were: fewer than asked for at the end of the file alone.
+    /// Fill `out` with the bytes from `offset` on; return their number, which is smaller than requested only at the end
+    /// of the file.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Outcome<usize> {
         refuse_forked(self.pid)?;
         let connection = connection()?;
@@ -82,7 +83,8 @@ impl Reader {
             seen = self.look_again(connection, seen)?;
         }
         match self.read_of(connection, &seen, offset, out) {
-            // Its blocks may lie elsewhere by now, or have another token: who keeps a file open for a day asks again.
+            // Its blocks may have moved by now, or need another token: a file that is open for a day is looked up
+            // again.
             Err(error) if error.code == Code::Unavailable && seen.at.elapsed() >= LOOK_AGAIN => {
                 let seen = self.look_again(connection, seen)?;
                 self.read_of(connection, &seen, offset, out)
@@ -91,12 +93,12 @@ impl Reader {
         }
     }
 
-    /// The same file as it is now. One that was put in its place is another one: to its readers it stays what it was, as on
-    /// a local disk.
+    /// Look up the present state of the same file. A file that replaced it is a different one: its readers continue to
+    /// see the old one, as on a local disk.
     fn look_again(&self, connection: &Connection, seen: Arc<Seen>) -> Outcome<Arc<Seen>> {
         let file = match connection.wait(&self.url, self.client.read(&self.path)) {
             Ok(file) => Some(file),
-            Err(error) if error.code == Code::NotFound => None, // deleted: its blocks live a while
+            Err(error) if error.code == Code::NotFound => None, // deleted: its blocks exist for a while
             Err(error) => return Err(error),
         };
         let is_same = |file: &FileReader| {
@@ -116,7 +118,7 @@ impl Reader {
             return Ok(0);
         }
         let out = &mut out[..count];
-        // Where another thread reads in sequence, this one's read is one of its own.
+        // While another thread reads in sequence, this read is made separately.
         if let Ok(mut sequence) = self.sequence.try_lock() {
             if sequence.next == offset {
                 let read = self.read_on(connection, seen, &mut sequence, out);
@@ -147,7 +149,7 @@ impl Reader {
         self.fill(connection, stream, rest, out)
     }
 
-    /// Fill `out` from `rest` and then from the stream; what the stream gives beyond it becomes `rest`.
+    /// Fill `out` from `rest` and then from the stream; further bytes of the stream become `rest`.
     fn fill(
         &self,
         connection: &Connection,

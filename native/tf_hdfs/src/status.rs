@@ -1,4 +1,4 @@
-//! What went wrong: TensorFlow's codes, how HDFS's errors become them, and how they are told to TensorFlow.
+//! Errors: TensorFlow's codes, the conversion of HDFS's errors, and reporting to TensorFlow.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,7 +42,7 @@ pub fn failure<T>(code: Code, message: impl Into<String>) -> Outcome<T> {
 }
 
 impl Failure {
-    /// An error of HDFS's at `url`; of a Java error only its first line, not its stack.
+    /// Convert an error of HDFS at `url`; of a Java error only its first line, not its stack.
     pub fn of_hdfs(url: &str, error: &HdfsError) -> Failure {
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default();
@@ -67,7 +67,7 @@ fn code_of(error: &HdfsError) -> Code {
     }
 }
 
-/// Of an error that a NameNode names by its Java class, `org.apache.hadoop.ipc.RetriableException` for one.
+/// Return the code for a NameNode's Java class of error, such as `org.apache.hadoop.ipc.RetriableException`.
 fn code_of_class(class: &str) -> Code {
     match class.rsplit(['.', '$']).next().unwrap_or_default() {
         "FileNotFoundException" | "PathNotFoundException" => Code::NotFound,
@@ -88,8 +88,8 @@ fn code_of_class(class: &str) -> Code {
     }
 }
 
-/// The outcome of `step` told to TensorFlow; `otherwise` is returned where it failed. A panic is told as well: one that
-/// came through to C++ would end the process.
+/// Report the outcome of `step` to TensorFlow; return `otherwise` on failure. A panic is reported as well: one that
+/// reached C++ would end the process.
 pub fn told<T>(status: *mut TfStatus, otherwise: T, step: impl FnOnce() -> Outcome<T>) -> T {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(Ok(value)) => {
@@ -111,7 +111,7 @@ pub fn told<T>(status: *mut TfStatus, otherwise: T, step: impl FnOnce() -> Outco
 type SetStatus = unsafe extern "C" fn(*mut TfStatus, c_int, *const c_char);
 static SET_STATUS: OnceLock<Option<SetStatus>> = OnceLock::new();
 
-/// Whether errors can be told: the one function of TensorFlow's that is needed was found in this process.
+/// Return whether errors can be reported: the one required function of TensorFlow was found in this process.
 pub fn can_tell() -> bool {
     SET_STATUS.get_or_init(found).is_some()
 }
@@ -124,7 +124,7 @@ fn tell(status: *mut TfStatus, code: Code, message: &str) {
     }
 }
 
-/// `TF_SetStatus`, of a library that is loaded already: TensorFlow's symbols are not among the process's.
+/// Find `TF_SetStatus` in a library that is loaded already: TensorFlow's symbols are not among the process's.
 fn found() -> Option<SetStatus> {
     let libraries = [c"libtensorflow_framework.so.2", c"libtensorflow_framework.so.3", c"libtensorflow_cc.so.2"];
     // SAFETY: nothing is loaded (RTLD_NOLOAD), and the symbol is the function of that name and type.

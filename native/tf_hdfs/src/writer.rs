@@ -1,4 +1,4 @@
-//! An open file that is written, from its beginning or its end; bytes go out by the mebibyte.
+//! A file open for writing, from its beginning or its end; bytes are sent by the mebibyte.
 
 use std::sync::Mutex;
 
@@ -26,7 +26,7 @@ struct State {
     end: End,
 }
 
-/// Whether more can be written. A file of which a part is lost is not completed: it would look whole.
+/// Whether more can be written. A file of which a part is lost is not completed: it would look complete.
 enum End {
     Open,
     Closed,
@@ -72,13 +72,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Where the next byte will be.
+    /// Return the position of the next byte.
     pub fn tell(&self) -> i64 {
         locked(&self.state).position as i64
     }
 
-    /// Have readers see all that was written, and all DataNodes keep it on disk: TensorFlow's Flush and Sync alike, as the
-    /// client has nothing between. Files with erasure coding can do neither, for Java's client either: they are as they are.
+    /// Make all written bytes visible to readers, and stored on disk by all DataNodes: for TensorFlow's Flush and Sync
+    /// alike, as the client has nothing in between. Files with erasure coding support neither, also with Java's client:
+    /// they are left as they are.
     pub fn sync(&self) -> Outcome<()> {
         let connection = self.connection()?;
         let mut state = locked(&self.state);
@@ -96,7 +97,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Complete the file; no harm where that is done already.
+    /// Complete the file; no effect if that is done already.
     pub fn close(&self) -> Outcome<()> {
         let connection = self.connection()?;
         let mut state = locked(&self.state);
@@ -145,7 +146,8 @@ impl Writer {
     }
 }
 
-/// The crate says "already exists" for a file that somebody else has open, and for a folder in a new file's place.
+/// The crate reports "already exists" for a file that another client has open, and for a folder with the name of a new
+/// file.
 fn held_by_another(error: Failure) -> Failure {
     match error.code {
         Code::AlreadyExists => Failure { code: Code::Aborted, ..error },

@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.driver.preflight import rules
-from hopsml.cluster.driver.preflight.gate import FIGURES_S, SMALL, AskAgain, Gate, Pass, Probe, Refuse, SetAside, Warn
+from hopsml.cluster.driver.preflight.gate import (
+    FIGURES_S,
+    SMALL,
+    Gate,
+    Pass,
+    Probe,
+    Refuse,
+    RepeatProbe,
+    SetAside,
+    Warn,
+)
 from hopsml.cluster.shared.protocol import PeerProbed
 from hopsml.cluster.shared.spec import PreflightMode
 from tests.cluster.preflight.test_rules import with_
@@ -132,7 +142,7 @@ def test_a_bad_slot_is_set_aside_and_a_whole_group_asks_again() -> None:
     tell(found, "a1", disk_mb=1.0)
     warning, aside, again = tell(found, "a2")
     assert "disk space: 1 MB" in warning.text and "it is set aside" in warning.text
-    assert aside == SetAside("run", ("a1",)) and again == AskAgain("run", ("a2",), 2)
+    assert aside == SetAside("run", ("a1",)) and again == RepeatProbe("run", ("a2",), 2)
     found.granted("run", ("a2", "a3"), NOW)
     assert answer(found, tell(found, "a3")) == [Pass("run", ("a2", "a3"))]
     assert found.ended("run") == ("a1",)
@@ -155,7 +165,7 @@ def test_silence_is_a_fault_in_the_end() -> None:
     assert found.tick(NOW + FIGURES_S - 0.1) == []
     warning, aside, again = found.tick(NOW + FIGURES_S)
     assert "no figures within 10 s" in warning.text
-    assert aside == SetAside("run", ("a2",)) and again == AskAgain("run", ("a1",), 2)
+    assert aside == SetAside("run", ("a2",)) and again == RepeatProbe("run", ("a1",), 2)
 
 
 def test_one_that_no_neighbour_reaches_is_set_aside() -> None:
@@ -167,7 +177,7 @@ def test_one_that_no_neighbour_reaches_is_set_aside() -> None:
     for probe in asked:
         problem = "refused" if "a2" in (probe.agent_id, probe.peer) else ""
         actions = found.probed(probe.agent_id, PeerProbed(probe.peer, 0.0 if problem else 90.0, problem), NOW)
-    assert SetAside("run", ("a2",)) in actions and AskAgain("run", ("a1", "a3"), 3) in actions
+    assert SetAside("run", ("a2",)) in actions and RepeatProbe("run", ("a1", "a3"), 3) in actions
 
 
 def test_a_run_whose_every_slot_fails_is_refused() -> None:
@@ -183,7 +193,7 @@ def test_who_leaves_while_others_wait_makes_a_whole_group_ask_again() -> None:
     found = gate("enforce", size=3)
     found.granted("run", ("a1", "a2", "a3"), NOW)
     tell(found, "a1")
-    assert found.left("a3", NOW) == [AskAgain("run", ("a1", "a2"), 3)]
+    assert found.left("a3", NOW) == [RepeatProbe("run", ("a1", "a2"), 3)]
     assert found.ended("run") == ()
 
 

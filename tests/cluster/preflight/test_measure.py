@@ -15,7 +15,7 @@ import pytest
 
 from hopsml.cluster.agent.preflight import probe as probing
 from hopsml.cluster.agent.preflight.measure import measure, other_people, write_speed
-from hopsml.cluster.agent.preflight.probe import ProbeDoor, probe
+from hopsml.cluster.agent.preflight.probe import ProbeServer, probe
 from hopsml.cluster.driver.preflight import rules
 
 pytestmark = pytest.mark.fast
@@ -48,7 +48,7 @@ def test_a_disk_that_takes_nothing_more_is_said(tmp_path: Path) -> None:
 
 def exchange(token: str, offered: str = TOKEN) -> tuple[float, str]:
     async def both() -> tuple[float, str]:
-        door = ProbeDoor(token)
+        door = ProbeServer(token)
         await door.open("127.0.0.1")
         try:
             result = await probe("a2", f"127.0.0.1:{door.port}", offered)

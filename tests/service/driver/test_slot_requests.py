@@ -9,7 +9,7 @@ import pytest
 from hopsml.errors import CoordinatorLost
 from hopsml.service.driver import slot_requests
 from hopsml.service.driver.slot_requests import SlotsWatch
-from hopsml.service.engine.slots_talk import SlotsTalk
+from hopsml.service.engine.slot_channel import SlotChannel
 from hopsml.service.lifecycle import SlotsAnswer
 from tests.cluster.workloads import wait_until
 
@@ -65,7 +65,7 @@ def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> Non
 def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer(tmp_path: Path) -> None:
     project = f"file://{tmp_path}"
     (tmp_path / "Jobs").write_text("a file, where there should be a folder")
-    talk = SlotsTalk(project)
+    talk = SlotChannel(project)
     try:
         assert talk.heard("t-1") is None
         talk.tell("t-1", 2)
@@ -87,7 +87,7 @@ def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer
 
 @pytest.mark.parametrize("text", NONSENSE)
 def test_what_the_code_of_a_job_writes_there_ends_no_look_at_the_other_jobs(tmp_path: Path, text: str) -> None:
-    talk = SlotsTalk(f"file://{tmp_path}")
+    talk = SlotChannel(f"file://{tmp_path}")
     talk.tell("t-1", 2)
     (tmp_path / "Jobs").mkdir(exist_ok=True)
     (tmp_path / "Jobs" / "t-1.held").write_text(text)

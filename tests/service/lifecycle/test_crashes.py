@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskLaunch, TaskRule, end, place, step
-from hopsml.service.lifecycle.sight import strays
+from hopsml.service.lifecycle import (
+    Ending,
+    EngineSnapshot,
+    JobRecord,
+    SeenApplication,
+    TaskLaunch,
+    TaskRule,
+    end,
+    place,
+    step,
+)
+from hopsml.service.lifecycle.engine_snapshot import strays
 from hopsml.states import Lifecycle
 
 pytestmark = pytest.mark.fast
@@ -25,13 +35,13 @@ class Yarn:
     on_their_way: list[str] = field(default_factory=list)  # tags that will be listed
     silent: bool = False
 
-    def sight(self) -> Sight:
+    def sight(self) -> EngineSnapshot:
         if self.silent:
-            return Sight(None)
+            return EngineSnapshot(None)
         found: dict[str, tuple[SeenApplication, ...]] = {}
         for name, (tag, state) in self.applications.items():
             found[tag] = (*found.get(tag, ()), SeenApplication(name, state))
-        return Sight(found)
+        return EngineSnapshot(found)
 
     def list(self) -> None:
         for tag in self.on_their_way:

@@ -8,9 +8,9 @@ import pytest
 
 from hopsml.service.lifecycle import (
     Ending,
+    EngineSnapshot,
     JobRecord,
     SeenApplication,
-    Sight,
     SlotsAnswer,
     TaskRule,
     place,
@@ -32,13 +32,13 @@ def running(slots: tuple[int, ...] = (4, 0)) -> JobRecord:
     return step(record, sight(record), PREFIX, 110.0).record
 
 
-def sight(record: JobRecord, answer: SlotsAnswer | None = None) -> Sight:
+def sight(record: JobRecord, answer: SlotsAnswer | None = None) -> EngineSnapshot:
     """Both applications run; what the driver of the first one has answered."""
     seen = {
         launch.tag: (SeenApplication(f"app-{launch.task}", Lifecycle.RUNNING, answer=answer),)
         for launch in record.newest
     }
-    return Sight(seen)
+    return EngineSnapshot(seen)
 
 
 def stepped(record: JobRecord, now: float, answer: SlotsAnswer | None = None) -> NextStep:
@@ -71,14 +71,14 @@ def test_slots_are_given_back_when_the_driver_has_heard_of_it_and_holds_no_more(
 def test_what_is_late_ends_in_order_and_waits_again() -> None:
     smaller = resize(running(), (2, 0), "for another", 112.0)
     late = 112.0 + SHRINK_S + 1
-    silent = step(smaller, Sight(None), PREFIX, late)
+    silent = step(smaller, EngineSnapshot(None), PREFIX, late)
     assert silent.record.ending == Ending.NONE  # nobody knows what it has answered
     ended = stepped(smaller, late, SlotsAnswer(2, 4))
     assert ended.record.ending == Ending.PREEMPTED and ended.record.shrinking_since_s == 0.0
     assert ended.ask == ("app-train", "app-serve") and ended.tell == ()
     assert "within 180 s (for another)" in ended.record.cause
     over = {launch.tag: (SeenApplication(launch.application_id, Lifecycle.STOPPED),) for launch in ended.record.newest}
-    waits = step(ended.record, Sight(over), PREFIX, late + 1).record
+    waits = step(ended.record, EngineSnapshot(over), PREFIX, late + 1).record
     assert (waits.state, waits.preemptions) == (Lifecycle.WAITING, 1)
     assert place(waits, PREFIX, late + 2, (3, 0)).record.slots == (3, 0)
 
@@ -104,7 +104,7 @@ def test_the_driver_of_an_ended_application_is_sent_no_slots() -> None:
     both = replace(running((4, 3)), state=Lifecycle.RUNNING)
     assert stepped(both, 111.0).tell == (("app-train", 4), ("app-serve", 3))
     states = {"train": Lifecycle.FINISHED, "serve": Lifecycle.RUNNING}
-    seen = Sight({one.tag: (SeenApplication(one.application_id, states[one.task]),) for one in both.newest})
+    seen = EngineSnapshot({one.tag: (SeenApplication(one.application_id, states[one.task]),) for one in both.newest})
     assert step(both, seen, PREFIX, 112.0).tell == (("app-serve", 3),)
 
 
@@ -121,7 +121,10 @@ def test_what_each_task_has_is_said_when_all_is_given_back() -> None:
         launch.tag: (SeenApplication(launch.application_id, Lifecycle.RUNNING, answer=answers[launch.task]),)
         for launch in smaller.newest
     }
-    assert step(smaller, Sight(seen), PREFIX, 113.0).record.cause == "slots are given back: train has 2, serve has 1"
+    assert (
+        step(smaller, EngineSnapshot(seen), PREFIX, 113.0).record.cause
+        == "slots are given back: train has 2, serve has 1"
+    )
 
 
 def test_slots_are_late_only_after_the_last_second_for_giving_them_back() -> None:

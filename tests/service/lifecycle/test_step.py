@@ -6,8 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, resume, step
-from hopsml.service.lifecycle.sight import over, strays
+from hopsml.service.lifecycle import (
+    Ending,
+    EngineSnapshot,
+    JobRecord,
+    SeenApplication,
+    TaskRule,
+    end,
+    place,
+    resume,
+    step,
+)
+from hopsml.service.lifecycle.engine_snapshot import over, strays
 from hopsml.service.lifecycle.step import (
     FILL_S,
     FREE_SUBMISSIONS,
@@ -24,16 +34,16 @@ pytestmark = pytest.mark.fast
 
 PREFIX = "hopsml-job-ab12"
 TRAIN = TaskRule("train", containers=3)
-SILENT, EMPTY = Sight(None), Sight({})
+SILENT, EMPTY = EngineSnapshot(None), EngineSnapshot({})
 
 
 def placed(*tasks: TaskRule, **more: int) -> JobRecord:
     return place(JobRecord(7, tasks or (TRAIN,), **more), PREFIX, 100.0).record
 
 
-def sight(record: JobRecord, *states: Lifecycle, containers: int | None = None, why: str = "") -> Sight:
+def sight(record: JobRecord, *states: Lifecycle, containers: int | None = None, why: str = "") -> EngineSnapshot:
     """Each of its newest launches with an application in the state at its place."""
-    return Sight(
+    return EngineSnapshot(
         {
             launch.tag: (SeenApplication(f"app-{launch.tag}", state, why, containers),)
             for launch, state in zip(record.newest, states, strict=False)
@@ -41,7 +51,7 @@ def sight(record: JobRecord, *states: Lifecycle, containers: int | None = None, 
     )
 
 
-def stepped(record: JobRecord, seen: Sight, now: float = 101.0) -> JobRecord:
+def stepped(record: JobRecord, seen: EngineSnapshot, now: float = 101.0) -> JobRecord:
     return step(record, seen, PREFIX, now).record
 
 
@@ -110,14 +120,14 @@ def test_an_intent_that_nobody_submits_is_tried_again_with_a_new_tag_and_not_for
 def test_a_submission_under_way_is_waited_for_and_a_refused_one_fails_with_its_words() -> None:
     record = placed()
     tag = record.launches[0].tag
-    record = stepped(record, Sight({}, frozenset({tag})), 100 + SETTLE_S * 5)
+    record = stepped(record, EngineSnapshot({}, frozenset({tag})), 100 + SETTLE_S * 5)
     assert record.state == Lifecycle.STARTING
-    refused = Sight({}, frozenset(), {tag: "queue q is unknown"})
+    refused = EngineSnapshot({}, frozenset(), {tag: "queue q is unknown"})
     record = stepped(record, refused, 200.0)
     assert record.state == Lifecycle.STARTING  # YARN may have it all the same
     record = stepped(record, refused, 200.0 + SETTLE_S)
     assert record.state == Lifecycle.FAILED and "queue q is unknown" in record.cause
-    late = step(placed(), Sight({}, frozenset({tag})), PREFIX, 101.0 + SUBMIT_S)
+    late = step(placed(), EngineSnapshot({}, frozenset({tag})), PREFIX, 101.0 + SUBMIT_S)
     assert late.record.ending == Ending.NOT_SUBMITTED and late.withdraw == (tag,)
 
 
@@ -197,7 +207,7 @@ def test_a_gang_that_is_not_filled_goes_back_and_a_time_limit_ends() -> None:
 
 def test_strays_are_those_that_no_living_launch_has() -> None:
     run, over = Lifecycle.RUNNING, Lifecycle.FINISHED
-    seen = Sight(
+    seen = EngineSnapshot(
         {
             "t-1": (SeenApplication("a", run), SeenApplication("b", run)),
             "t-2": (SeenApplication("c", run), SeenApplication("d", over)),
@@ -244,7 +254,7 @@ def test_each_ending_has_its_own_grace_period_before_applications_are_killed(end
 def test_a_submission_under_way_is_withdrawn_for_as_long_as_the_ending_lasts() -> None:
     record = placed()
     tag = record.launches[0].tag
-    under_way = Sight({}, frozenset({tag}))
+    under_way = EngineSnapshot({}, frozenset({tag}))
     ends = end(record, Ending.CANCELLED, "by alice", 110.0)
     for now in (110.0, 110.0 + USUAL_GRACE_S, 110.0 + 5 * USUAL_GRACE_S):
         assert step(ends, under_way, PREFIX, now).withdraw == (tag,)
@@ -252,7 +262,7 @@ def test_a_submission_under_way_is_withdrawn_for_as_long_as_the_ending_lasts() -
 
 def test_time_limits_are_exceeded_only_after_their_last_second() -> None:
     tag = placed().launches[0].tag
-    at_submission_limit = step(placed(), Sight({}, frozenset({tag})), PREFIX, 100.0 + SUBMIT_S)
+    at_submission_limit = step(placed(), EngineSnapshot({}, frozenset({tag})), PREFIX, 100.0 + SUBMIT_S)
     assert at_submission_limit.record.ending == Ending.NONE
     short = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2), 110.0)
     assert stepped(short, sight(short, Lifecycle.RUNNING, containers=2), 110.0 + FILL_S).ending == Ending.NONE
@@ -292,7 +302,7 @@ def test_a_failed_job_names_the_task_and_what_became_of_it(state: Lifecycle, cau
 
 def test_launches_that_have_ended_are_forgotten_once_nothing_of_them_lives() -> None:
     run, finished = Lifecycle.RUNNING, Lifecycle.FINISHED
-    seen = Sight(
+    seen = EngineSnapshot(
         {
             "ended": (SeenApplication("a", finished), SeenApplication("b", Lifecycle.FAILED)),
             "half": (SeenApplication("c", finished), SeenApplication("d", run)),
@@ -431,7 +441,7 @@ def test_a_job_of_which_a_task_has_no_application_is_asked_to_end_and_says_which
 
 def test_an_intent_that_was_lost_ends_the_others_from_now_on() -> None:
     record = placed(TRAIN, TaskRule("eval"))
-    seen = Sight({record.launches[1].tag: (SeenApplication("app", Lifecycle.RUNNING),)})
+    seen = EngineSnapshot({record.launches[1].tag: (SeenApplication("app", Lifecycle.RUNNING),)})
     record = stepped(record, seen, 200.0)
     lost = step(record, seen, PREFIX, 200.0 + SETTLE_S)
     assert (lost.record.ending, lost.record.ending_since_s, lost.ask) == (Ending.NOT_SUBMITTED, 210.0, ("app",))
@@ -457,7 +467,7 @@ def test_what_the_cluster_has_not_given_in_time_is_said_with_the_time() -> None:
     assert (short.ending, short.ending_since_s) == (Ending.NOT_FILLED, 290.5)
     assert short.cause == "the cluster has not given all of its containers within 180 s"
     tag = placed().launches[0].tag
-    late = stepped(placed(), Sight({}, frozenset({tag})), 1000.5)
+    late = stepped(placed(), EngineSnapshot({}, frozenset({tag})), 1000.5)
     assert (late.cause, late.ending_since_s) == ("task train was not submitted within 900 s", 1000.5)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hopsml.service.scheduler.admission import NodeKind, amount, refusal
 from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
-from hopsml.service.scheduler.reasons import TRIED, Cause, Holder, Reason, starts, starts_in, why, with_count
+from hopsml.service.scheduler.reasons import TRIED, BlockingJob, Cause, Reason, starts, starts_in, why, with_count
 from hopsml.service.scheduler.resources import NOTHING, UNLIMITED, GangShape, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Scheduler
 from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
@@ -201,15 +201,15 @@ class TestWords:
                 "needs 1 slot of 1 GPU, 0 are free; would start now with 2, or in queue r",
             ),
             (
-                {"holders": (Holder("j", "ana", 2, NOON), Holder("k", "", 1, math.inf))},
+                {"holders": (BlockingJob("j", "ana", 2, NOON), BlockingJob("k", "", 1, math.inf))},
                 "needs 1 slot of 1 GPU, 0 are free; ana's j holds 2 until about 12:00; k holds 1",
             ),
             (
-                {"holders": tuple(Holder(f"j{number}", "", 1, math.inf) for number in range(3))},
+                {"holders": tuple(BlockingJob(f"j{number}", "", 1, math.inf) for number in range(3))},
                 "needs 1 slot of 1 GPU, 0 are free; j0 holds 1; j1 holds 1; j2 holds 1",
             ),
             (
-                {"holders": tuple(Holder(f"j{number}", "", 1, math.inf) for number in range(4))},
+                {"holders": tuple(BlockingJob(f"j{number}", "", 1, math.inf) for number in range(4))},
                 "needs 1 slot of 1 GPU, 0 are free; j0 holds 1; j1 holds 1; j2 holds 1; 1 more jobs hold the rest",
             ),
         ],
@@ -270,7 +270,7 @@ class TestReasons:
             slots=3,
             each=Resources(gpus=1, cores=1),
             free=found.free,
-            holders=(Holder("a", "ana", 5, NOON + 600.0), Holder("b", "bob", 5, NOON + 1200.0)),
+            holders=(BlockingJob("a", "ana", 5, NOON + 600.0), BlockingJob("b", "bob", 5, NOON + 1200.0)),
             starts_s=NOON + 600.0,
             would_start_with=2,
         )
@@ -334,7 +334,7 @@ class TestReasons:
             Cause.LEAVING,
             "urgent",
             "default",
-            holders=(Holder("low", "bob", 1, math.inf), Holder("lower", "ana", 3, math.inf)),
+            holders=(BlockingJob("low", "bob", 1, math.inf), BlockingJob("lower", "ana", 3, math.inf)),
         )
 
     def test_holders_are_those_who_have_what_is_scarce_the_first_to_end_first(self):

@@ -9,8 +9,18 @@ from dataclasses import replace
 import pytest
 
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
-from hopsml.service.lifecycle import Ending, JobRecord, SeenApplication, Sight, TaskRule, end, place, resize, step
-from hopsml.service.store import JobStore, NewJob, StaleRecord, WishKind
+from hopsml.service.lifecycle import (
+    Ending,
+    EngineSnapshot,
+    JobRecord,
+    SeenApplication,
+    TaskRule,
+    end,
+    place,
+    resize,
+    step,
+)
+from hopsml.service.store import JobStore, NewJob, RequestKind, StaleRecord
 from hopsml.service.store import store as stores
 from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
 from hopsml.service.store.notes import Notes, RunNote
@@ -39,7 +49,7 @@ class StoreContract:
         assert (row.id, row.state, row.version) == ("digits-1", Lifecycle.WAITING, 1)
         begun = place(record(store, 1), "t", 20.0).record
         saved = store.save(record(store, 1), begun, ME, 20.0, Account(5.0, 10.0, 0, [{"n1": 1}]))
-        seen = Sight({"t-1-1": (SeenApplication("app-1", Lifecycle.RUNNING),)})
+        seen = EngineSnapshot({"t-1-1": (SeenApplication("app-1", Lifecycle.RUNNING),)})
         store.save(saved, step(saved, seen, "t", 21.0).record, ME, 21.0)
         found = record(store, 1)
         assert (found.state, found.launches[0].application_id, found.version) == (Lifecycle.RUNNING, "app-1", 3)
@@ -74,7 +84,7 @@ class StoreContract:
         for number in range(5):
             store.submit(new(key=f"{number}"), 1.0)
         store.submit(new(owner="bob"), 1.0)
-        store.wish(2, WishKind.PAUSE, "", "alice", 1.0)
+        store.wish(2, RequestKind.PAUSE, "", "alice", 1.0)
         for serial in (2, 3, 6):
             store.save(record(store, serial), place(record(store, serial), "t", 2.0).record, ME, 2.0)
             self._ended(store, serial)
@@ -96,14 +106,14 @@ class StoreContract:
     ) -> None:
         monkeypatch.setattr(stores, "MOST_REQUESTS", 3)
         store.submit(new(), 1.0)
-        for kind in (WishKind.PAUSE, WishKind.RESUME, WishKind.PAUSE):
+        for kind in (RequestKind.PAUSE, RequestKind.RESUME, RequestKind.PAUSE):
             store.wish(1, kind, "", "alice", 2.0)
         with pytest.raises(ArgumentError, match=r"job digits-1 has had 3 requests.*hopsml jobs cancel digits-1"):
-            store.wish(1, WishKind.MOVE, "default 50", "alice", 2.0)
+            store.wish(1, RequestKind.MOVE, "default 50", "alice", 2.0)
         for _ in range(3):
-            store.wish(1, WishKind.CANCEL, "", "alice", 2.0)
+            store.wish(1, RequestKind.CANCEL, "", "alice", 2.0)
         with pytest.raises(ArgumentError):
-            store.wish(1, WishKind.CANCEL, "", "alice", 2.0)
+            store.wish(1, RequestKind.CANCEL, "", "alice", 2.0)
 
     @staticmethod
     def _ended(store: JobStore, serial: int) -> None:
@@ -151,7 +161,7 @@ class StoreContract:
     def test_an_earlier_term_of_the_same_server_changes_nothing(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         before = record(store, 1)
-        wish = store.wish(1, WishKind.PAUSE, "", "alice", 10.0)
+        wish = store.wish(1, RequestKind.PAUSE, "", "alice", 10.0)
         assert store.lead("me", "here", 11.0, 30.0, term=ME.term).term == ME.term, "renewed"
         other = store.lead("you", "there", 50.0, 30.0)
         store.resign(ME), store.resign(other)
@@ -237,12 +247,12 @@ class StoreContract:
 
     def test_a_wish_is_a_row_until_it_is_answered(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
-        wish = store.wish(1, WishKind.CANCEL, "", "bob", 11.0)
+        wish = store.wish(1, RequestKind.CANCEL, "", "bob", 11.0)
         assert store.open_wishes() == [wish]
         store.answer(wish.id, "", ME, 12.0)
         assert store.open_wishes() == []
         with pytest.raises(JobNotFound):
-            store.wish(9, WishKind.PAUSE, "", "bob", 11.0)
+            store.wish(9, RequestKind.PAUSE, "", "bob", 11.0)
 
     def test_tokens_are_digests_with_an_end(self, store: JobStore) -> None:
         tokens = Tokens(store)
@@ -328,7 +338,7 @@ class StoreContract:
         entry = AuditEntry(1.0, "alice", "user", "submit", "", 201, "127.0.0.1")
         store.submit(new(key="k"), 1.0, with_change(entry))
         store.submit(new(key="k"), 1.0, with_change(entry))  # the same job: nothing is changed
-        store.wish(1, WishKind.CANCEL, "", "alice", 2.0, with_change(entry))
+        store.wish(1, RequestKind.CANCEL, "", "alice", 2.0, with_change(entry))
         tokens = Tokens(store)
         tokens.create("bob", Role.USER, 3.0, also=with_change(entry))
         made = tokens.all()[-1]

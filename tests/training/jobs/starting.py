@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml.cluster.worker import in_force
+from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import current
 from hopsml.errors import HopsmlError
 
@@ -106,9 +106,9 @@ def gradients_applied() -> dict[str, Any]:
         "tf_keras, legacy": tf_keras.optimizers.legacy.SGD(0.1),
         "TensorFlow 1": tf.compat.v1.train.GradientDescentOptimizer(0.1),
     }
-    before, after = in_force.seen(), {}
+    before, after = collective_stats.seen(), {}
     for name, optimizer in optimizers.items():
         optimizer.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
-        after[name] = in_force.seen()
-        in_force.forget()
+        after[name] = collective_stats.seen()
+        collective_stats.forget()
     return {"before": before, "after": after}

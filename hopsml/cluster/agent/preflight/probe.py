@@ -33,7 +33,7 @@ _LABEL = b"hopsml-preflight"
 _SIZE = 32
 
 
-class ProbeDoor:
+class ProbeServer:
     """Probe server that returns the bytes a neighbour sends; one on each agent, open while the agent lives."""
 
     def __init__(self, token: str) -> None:
@@ -137,7 +137,7 @@ class SelfCheck:
         self, folder: Path, token: str, send: Callable[[Message], None], port_range: tuple[int, int] | None = None
     ) -> None:
         self._folder, self._token, self._send, self._port_range = folder, token, send, port_range
-        self._door = ProbeDoor(token)
+        self._door = ProbeServer(token)
 
     async def tell(self, host: str, gpu_indices: tuple[int, ...]) -> None:
         """Open the probe server on ``host``, measure this slot, and send the figures."""

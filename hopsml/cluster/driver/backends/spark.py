@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent.agent import NEVER_JOINED, Bootstrap
 from hopsml.cluster.driver.backends import spark_executors
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.driver.backends.spark_profiles import Profiles
-from hopsml.delivery import logger_aside
 
-log = logger_aside("hopsml.spark")
+log = nonblocking_logger("hopsml.spark")
 
 REGISTRATION_WAIT_S = 15.0
 # seconds to wait for Spark's reason of a lost executor: YARN reports at its heartbeat, every 3 s

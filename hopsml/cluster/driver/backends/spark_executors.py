@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hopsml import proxies
-from hopsml.delivery import logger_aside
+from hopsml.callbacks import nonblocking_logger
 from hopsml.spark_home import spark_submit
 
-log = logger_aside("hopsml.spark")
+log = nonblocking_logger("hopsml.spark")
 
 _SOURCES = (
     "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint",

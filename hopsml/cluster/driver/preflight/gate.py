@@ -52,7 +52,7 @@ class SetAside:
 
 
 @dataclass(frozen=True)
-class AskAgain:
+class RepeatProbe:
     """Replacement of agents after some were refused: release these, and wait for ``count`` agents again."""
 
     run_id: str
@@ -76,7 +76,7 @@ class Refuse:
     text: str
 
 
-Action = Pass | Probe | SetAside | AskAgain | Warn | Refuse
+Action = Pass | Probe | SetAside | RepeatProbe | Warn | Refuse
 
 
 @dataclass
@@ -187,7 +187,7 @@ class Gate:
             group.forget(agent_id)
             group.meeting -= met
             if broken:
-                actions.append(AskAgain(run_id, tuple(group.waiting), group.size))
+                actions.append(RepeatProbe(run_id, tuple(group.waiting), group.size))
                 group.waiting.clear()
                 group.silent.clear()
                 group.meeting.clear()
@@ -315,7 +315,7 @@ class Gate:
             why = f"{len(group.aside)} slots failed the preflight (preflight='enforce'), the last one: "
             actions.append(Refuse(run_id, why + f"{self._name(bad[-1])}: {faults[bad[-1]][0].text}"))
         elif bad and group.whole:
-            actions.append(AskAgain(run_id, good, group.size))
+            actions.append(RepeatProbe(run_id, good, group.size))
         elif good:
             group.passed |= dict.fromkeys(good)
             actions.append(Pass(run_id, good))

@@ -96,7 +96,7 @@ class Inspection:
                     self._grant(run, action.agent_ids)
                 case gate.SetAside():
                     self._carry_out(self._pool.set_aside(run.run_id, action.agent_ids))
-                case gate.AskAgain():
+                case gate.RepeatProbe():
                     now, bare = time.monotonic(), run.request.bare
                     self._carry_out(self._pool.ask_again(run.run_id, action.count, action.agent_ids, now, bare))
                 case gate.Warn():

@@ -1,4 +1,4 @@
-"""Alembic's entry: the connection comes from ``store.upgrade``, which holds a lock on the database meanwhile."""
+"""Alembic's entry point, with the connection of ``store.database``, whose transaction locks the database."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""Jobs, what was launched for them, what has changed, what is wished, who leads, and who may ask."""
+"""Tables of jobs, launches, state changes, requests, the leader's lease, and tokens."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables of jobs."""
     op.create_table(
         "facts", sa.Column("name", sa.String(40), primary_key=True), sa.Column("value", sa.Text, nullable=False)
     )

@@ -1,4 +1,4 @@
-"""Secrets of users, encrypted."""
+"""Table of users' encrypted secrets."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table of secrets."""
     op.create_table(
         "secrets",
         sa.Column("owner", sa.String(200), primary_key=True),

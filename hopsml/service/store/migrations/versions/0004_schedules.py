@@ -1,4 +1,4 @@
-"""Jobs that are started by themselves."""
+"""Table of the schedules of jobs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table of schedules."""
     op.create_table(
         "schedules",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),

@@ -1,4 +1,4 @@
-"""What people note of runs, and the lists of runs that they come back to."""
+"""Tables of users' notes on runs, and of their saved views."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables of notes and views."""
     op.create_table(
         "run_notes",
         sa.Column("run", sa.String(300), primary_key=True),

@@ -335,7 +335,7 @@ atexit.register(RECORDS.settle, SETTLE_S)
 os.register_at_fork(after_in_child=RECORDS.begin_anew)  # the thread exists only in the parent
 
 
-def logger_aside(name: str) -> logging.Logger:
+def nonblocking_logger(name: str) -> logging.Logger:
     """Return a logger for threads that must not block: its handlers are called on another thread."""
     logger = logging.Logger(name)
     logger.addHandler(_Aside())

@@ -1,4 +1,4 @@
-"""Telling drivers how many slots they have, and hearing what they answer: on threads, as the store may be slow or away."""
+"""Exchange of slot numbers with drivers, on threads because the storage may be slow or unavailable."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from hopsml.errors import StorageError
 from hopsml.service.driver import slot_requests
-from hopsml.service.lifecycle.sight import SlotsAnswer
+from hopsml.service.lifecycle.engine_snapshot import SlotsAnswer
 
 log = logging.getLogger("hopsml.service")
 
 AT_ONCE = 4
 
 
-class SlotsTalk:
-    """With the drivers of one project; ``tell`` and ``heard`` return at once, and are called by one thread."""
+class SlotChannel:
+    """Channel through which drivers of one project receive their slots and answer.
+
+    ``tell`` and ``heard`` return at once, and must be called by a single thread.
+    """
 
     def __init__(self, project_url: str) -> None:
         self._project_url = project_url
-        self._told: dict[str, int] = {}  # tag of a launch -> slots, those that are written
-        self._writes: dict[str, tuple[int, Future[bool]]] = {}  # what is being written
+        self._told: dict[str, int] = {}  # tag of a launch -> slots that were written
+        self._writes: dict[str, tuple[int, Future[bool]]] = {}  # writes in progress
         self._reads: dict[str, Future[SlotsAnswer | None]] = {}
         self._heard: dict[str, SlotsAnswer] = {}
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hopsml-slots")
 
     def tell(self, tag: str, slots: int) -> None:
-        """Have it written, unless it is; what could not be written is tried again at the next call."""
+        """Start to write the number of slots unless it is written; a failed write is repeated at the next call."""
         if tag in self._writes:
             written, done = self._writes[tag]
             if not done.done():
@@ -38,7 +41,7 @@ class SlotsTalk:
             self._writes[tag] = slots, self._threads.submit(self._write, tag, slots)
 
     def heard(self, tag: str) -> SlotsAnswer | None:
-        """The newest answer of a driver that was told; the next one is on its way from now on."""
+        """Return the newest answer of a driver that received slots, and start to read the next one."""
         if tag not in self._told and tag not in self._writes:
             return None
         reading = self._reads.get(tag)
@@ -51,7 +54,7 @@ class SlotsTalk:
         return self._heard.get(tag)
 
     def forget(self, tag: str) -> None:
-        """Its driver has ended."""
+        """Drop the state of a launch whose driver has ended."""
         for known in (self._told, self._writes, self._reads, self._heard):
             known.pop(tag, None)
 
@@ -61,6 +64,7 @@ class SlotsTalk:
         self._writes.clear()
 
     def _write(self, tag: str, slots: int) -> bool:
+        """Write the number of slots; return False after an error."""
         try:
             slot_requests.put(self._project_url, tag, slots)
         except StorageError as error:
@@ -69,6 +73,7 @@ class SlotsTalk:
         return True
 
     def _read(self, tag: str) -> SlotsAnswer | None:
+        """Read a driver's answer; None if there is none, or after an error."""
         try:
             found = slot_requests.answered(self._project_url, tag)
         except StorageError as error:
@@ -77,5 +82,5 @@ class SlotsTalk:
         return None if found is None else SlotsAnswer(*found)
 
     def close(self) -> None:
-        """End the threads."""
+        """Wait for the threads to end; queued reads and writes are cancelled."""
         self._threads.shutdown(wait=True, cancel_futures=True)

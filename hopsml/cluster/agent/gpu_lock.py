@@ -19,7 +19,7 @@ NAME = "hopsml-gpu-locks"
 _RETRY_S = 0.05  # seconds; flock cannot wait for one of several files
 
 
-class GpuClaim(host_locks.HeldLocks):
+class GpuLock(host_locks.HeldLocks):
     """GPUs that only this process holds, until ``close`` or its end."""
 
     def __init__(self, gpus: Sequence[HostGpu], descriptors: Sequence[int]) -> None:
@@ -39,7 +39,7 @@ def claim_gpus(
     *,
     bases: Sequence[Path] = host_locks.BASES,
     timeout_s: float = 10.0,
-) -> GpuClaim:
+) -> GpuLock:
     """Claim ``count`` GPUs of ``host``, all or none.
 
     GPUs that Spark's ``addresses`` name come first. One that another process holds is replaced by a free one, with a
@@ -64,7 +64,7 @@ def claim_gpus(
         raise ArgumentError(f"count={wanted}: a number of GPUs is 0 or more")
     granted = [parse_address(address, host) for address in addresses]
     if wanted == 0:
-        return GpuClaim((), ())
+        return GpuLock((), ())
     if not host:
         logger.warning(
             "%d GPU(s) were wanted (Spark granted: %s), but this host has no working NVIDIA driver: the slot "
@@ -72,7 +72,7 @@ def claim_gpus(
             wanted,
             ", ".join(addresses) or "none",
         )
-        return GpuClaim((), ())
+        return GpuLock((), ())
     candidates = _preferred(host, granted)
     if wanted > len(candidates):
         raise RunError(f"{wanted} GPUs were wanted, but this host has {len(candidates)}; ask for fewer of them")
@@ -90,14 +90,14 @@ def claim_gpus(
 
 def claim_others(
     host: Sequence[HostGpu], held: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES, timeout_s: float = 1.0
-) -> tuple[list[GpuClaim], dict[int, str]]:
+) -> tuple[list[GpuLock], dict[int, str]]:
     """Claim every free GPU of ``host`` except those in ``held``; waits only while other processes are claiming.
 
     Returns:
         The claims, and the holder of each GPU that is missing in them, by index.
     """
     place = host_locks.LockPlace(NAME, "GPUs", tuple(bases))
-    claims: list[GpuClaim] = []
+    claims: list[GpuLock] = []
     missing: dict[int, str] = {}
     deadline = time.monotonic() + timeout_s
     for gpu in host:
@@ -123,7 +123,7 @@ def _preferred(host: Sequence[HostGpu], granted: Sequence[int]) -> list[HostGpu]
     return [*first, *sorted(others, key=lambda gpu: (gpu.processes, gpu.index))]
 
 
-def _explain(claim: GpuClaim, granted: Sequence[int]) -> None:
+def _explain(claim: GpuLock, granted: Sequence[int]) -> None:
     """Log that GPUs other than the granted ones were claimed."""
     missed = [index for index in granted if index not in claim.indices]
     if missed or len(set(granted)) < len(granted):
@@ -152,7 +152,7 @@ def _shortage(candidates: Sequence[HostGpu], wanted: int, place: host_locks.Lock
 
 def _claim_now(
     candidates: Sequence[HostGpu], wanted: int, place: host_locks.LockPlace, trusting: bool
-) -> GpuClaim | None:
+) -> GpuLock | None:
     """Try once to claim GPUs; return None if too few are free.
 
     Tries of this user's processes exclude each other. With ``trusting``, another user's lock alone marks a GPU as
@@ -184,7 +184,7 @@ def _claim_now(
             descriptors += found[1]
             logger.warning("another user has locked GPU %d, but nobody computes on it: it is taken", found[0].index)
         if len(taken) == wanted:
-            claim = GpuClaim(taken, [*descriptors, *(host_locks.keep(folder) for folder in folders)])
+            claim = GpuLock(taken, [*descriptors, *(host_locks.keep(folder) for folder in folders)])
             descriptors = []
             return claim
         return None
@@ -207,7 +207,7 @@ class SlotGpus:
     indices: tuple[int, ...] = ()
     bus_ids: tuple[str, ...] = ()
     topology: str = ""
-    claim: GpuClaim | None = None
+    claim: GpuLock | None = None
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class WiderSlot:
     """GPUs of a worker that gets all free GPUs of its executor."""
 
     indices: tuple[int, ...]
-    claims: tuple[GpuClaim, ...]  # of the GPUs that are not its slot's
+    claims: tuple[GpuLock, ...]  # of the GPUs that are not its slot's
     note: str  # for the user; "" if there is nothing to report
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hopsml.cluster.shared.protocol import Mend, Pause
-from hopsml.cluster.worker.context import CollectiveSeat, MendPort, WorkerContext, current, set_current
+from hopsml.cluster.shared.protocol import Pause, ReconfigureInPlace
+from hopsml.cluster.worker.context import CollectiveSeat, ReconfigurationPort, WorkerContext, current, set_current
 from hopsml.errors import HopsmlError
 from hopsml.training.elastic.pause_point import PausePoint
 
@@ -26,7 +26,9 @@ LOOK_S = 1.0  # between two checks for a group that waits without a message from
 PATIENCE_S = 5.0  # in addition to the time within which the driver detects the loss of a whole machine
 
 
-def watch(group: Group, port: MendPort, reform: Callable[[WorkerContext], None], fixed: str = "") -> PausePoint:
+def watch(
+    group: Group, port: ReconfigurationPort, reform: Callable[[WorkerContext], None], fixed: str = ""
+) -> PausePoint:
     """Announce that the group can be reconfigured in place, and start the thread that does it.
 
     Args:
@@ -49,7 +51,7 @@ class _Watch:
     """Thread that handles the agent's messages about members."""
 
     def __init__(
-        self, group: Group, port: MendPort, reform: Callable[[WorkerContext], None], pause_point: PausePoint
+        self, group: Group, port: ReconfigurationPort, reform: Callable[[WorkerContext], None], pause_point: PausePoint
     ) -> None:
         self._group, self._port, self._reform, self._pause_point = group, port, reform, pause_point
         self._waits_since: float | None = None
@@ -66,7 +68,7 @@ class _Watch:
             else:
                 self._look()
 
-    def _place(self, word: Mend) -> WorkerContext:
+    def _place(self, word: ReconfigureInPlace) -> WorkerContext:
         """Set and return this worker's context in the new generation, before any call of that generation returns."""
         before = current()
         assert before is not None and before.collective is not None

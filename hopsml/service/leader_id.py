@@ -15,7 +15,7 @@ def own() -> str:
 
 
 def is_gone(holder: str) -> bool:
-    """True if a process has certainly ended: it belongs to this machine, and does not exist any more."""
+    """Return True if a process has certainly ended: it belonged to this machine, and does not exist any more."""
     machine, _, rest = holder.partition(".")
     numbers = rest.split(".")
     if machine != _machine() or len(numbers) != 3 or not (numbers[0] + numbers[1]).isdecimal():
@@ -27,7 +27,7 @@ def is_gone(holder: str) -> bool:
         return True
     except (PermissionError, OverflowError):
         pass
-    return started != (start_ticks(pid) or started)  # 0: it is not shown to this user
+    return started != (start_ticks(pid) or started)  # 0: the start time is not visible to this user
 
 
 def _machine() -> str:

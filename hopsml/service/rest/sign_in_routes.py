@@ -1,7 +1,7 @@
-"""The addresses of those who sign in by a provider: there, back with a session's cookie, and out.
+"""Routes of sign-in by a provider: redirect to the provider, return with a session cookie, and sign-out.
 
-A browser that comes from the provider's site does not send the session's cookie, and is not to: a page of this server's own
-answers it, and goes on to the root.
+A browser that returns from the provider's site does not send the session cookie, by design: a page of this server
+answers first, and continues to the root.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hopsml.service.store import JobStore
 
 THERE, BACK, OUT = "/sign-in", "/sign-in/back", "/sign-out"
-_OPEN = ("/style.css", "/icon.svg")  # what the pages of this file look like
+_OPEN = ("/style.css", "/icon.svg")  # files that the pages of this module need
 _HTML = (b"content-type", b"text/html; charset=utf-8")
 _UNKEPT = (b"cache-control", b"no-store")
 _PAGE = """<!doctype html>
@@ -45,17 +45,24 @@ _PAGE = """<!doctype html>
 TurnAway = Callable[["Scope", "Send"], Awaitable[bool]]
 
 
-class SignInDoor:
-    """Answers at the addresses above, and to browsers of strangers; whatever is not its own it leaves."""
+class SignInRoutes:
+    """Routes of sign-in and sign-out, and sign-in page for unauthenticated browsers; other requests are left alone."""
 
     def __init__(self, provider: Provider, store: JobStore, name: str, turn_away: TurnAway) -> None:
-        """``name``: of the service, for its cookies; ``turn_away``: answers who comes too often."""
+        """Initialize the routes.
+
+        Args:
+            provider: Provider of sign-in.
+            store: Store of tokens and of the audit log.
+            name: Name of the service, for its cookies.
+            turn_away: Refuses requests that are too frequent.
+        """
         self._provider, self._store, self._turn_away = provider, store, turn_away
         self._session, self._pending = cookies.session(name), cookies.session(name) + "_sign_in"
         self._seal, self._files = Seal(), page_files.read()
 
     async def __call__(self, scope: Scope, send: Send, token: str) -> bool:
-        """Whether it has answered a request, which bears this token or none."""
+        """Answer a request of sign-in or sign-out, and return True; return False for any other request."""
         what = scope["method"], scope["path"]
         if what == ("POST", OUT):
             await self._out(scope, send, token)
@@ -70,7 +77,7 @@ class SignInDoor:
         return True
 
     async def greet(self, scope: Scope, send: Send) -> bool:
-        """Show a browser without a token where to sign in; whether that was asked for."""
+        """Show the sign-in page to a browser without a token; return False if the request is for something else."""
         if scope["method"] == "GET" and scope["path"] in _OPEN:
             file = self._files[scope["path"][1:]]
             await _answer(send, 200, [(b"content-type", file.media_type.encode())], file.content)
@@ -82,6 +89,7 @@ class SignInDoor:
         return True
 
     async def _there(self, scope: Scope, send: Send) -> None:
+        """Redirect a browser to the provider, with a cookie that stores the pending sign-in."""
         pending = PendingSignIn.new()
         try:
             target = await SIGN_IN.run(self._provider.begin, pending)
@@ -92,6 +100,7 @@ class SignInDoor:
         await _answer(send, 303, [(b"location", target.encode()), kept, _UNKEPT], b"")
 
     async def _back(self, scope: Scope, send: Send) -> None:
+        """Complete a sign-in: verify the provider's response, and store a new token in the session cookie."""
         try:
             token = await SIGN_IN.run(self._signed_in, scope)
         except HopsmlError as error:
@@ -105,7 +114,7 @@ class SignInDoor:
         await _answer(send, 200, [_HTML, kept, over, _UNKEPT], page)
 
     def _signed_in(self, scope: Scope) -> str:
-        """A new token for whoever has come back."""
+        """Verify the provider's response, and return a new token for the user."""
         given = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         pending = self._begun(scope)
         rules, now = self._provider.rules, time.time()
@@ -116,7 +125,11 @@ class SignInDoor:
         )
 
     def _begun(self, scope: Scope) -> PendingSignIn:
-        """The sign-in that this browser has begun. Raises ArgumentError for none, or several: somebody else began one."""
+        """Return the sign-in that this browser has started.
+
+        Raises:
+            ArgumentError: There is none, or there are several, as another server or user may have started one.
+        """
         found: list[PendingSignIn] = []
         for text in cookies.values(Headers(scope=scope), self._pending, scope):
             with contextlib.suppress(ArgumentError):
@@ -124,17 +137,19 @@ class SignInDoor:
         return found[0] if len(found) == 1 else self._seal.open("")
 
     async def _out(self, scope: Scope, send: Send, token: str) -> None:
-        """End the session; a token that was given otherwise stays, and this browser forgets it."""
+        """End the session and delete its cookie; a token that does not belong to a session remains valid."""
         await AUTHENTICATION.run(self._end, scope, token)
         await _answer(send, 204, [cookies.header(self._session, "", scope, lasts_s=0), _UNKEPT], b"")
 
     def _end(self, scope: Scope, token: str) -> None:
+        """End the session of a token, and record that in the audit log."""
         tokens, now = Tokens(self._store), time.time()
         if token and (who := tokens.caller(token, now)) is not None:
             note = AuditEntry(now, who.user, who.role.name.lower(), "sign out", "", 204, _peer(scope))
             tokens.sign_out(token, now, with_change(note))
 
     async def _refused(self, send: Send, error: HopsmlError, root: str) -> None:
+        """Show why a sign-in failed, with a link to try again."""
         said, remedy = split(str(error))
         page = _page(
             "You are not signed in", f"{said}: {remedy}." if remedy else said, root, "sign-in", "Sign in again"
@@ -143,15 +158,18 @@ class SignInDoor:
 
 
 def _page(title: str, said: str, root: str, target: str, link: str, more: str = "") -> bytes:
+    """Return one of the sign-in pages as HTML."""
     words = {"title": title, "said": said, "root": root, "target": target, "link": link}
     return _PAGE.format(more=more, **{name: html.escape(word) for name, word in words.items()}).encode()
 
 
 def _peer(scope: Scope) -> str:
+    """Return the address of a request's client."""
     return str((scope.get("client") or ("",))[0])
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send a complete response."""
     length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
     await send({"type": "http.response.body", "body": body})

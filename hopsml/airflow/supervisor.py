@@ -1,4 +1,4 @@
-"""Supervisor of one local driver: ``python -m hopsml.airflow.keeper FOLDER LOCK_FD``.
+"""Supervisor of one local driver: ``python -m hopsml.airflow.supervisor FOLDER LOCK_FD``.
 
 It reads the order as JSON from standard input. It is detached from the process that started it; the file lock that it
 inherits shows that it is alive. On SIGTERM it ends the driver with all processes that the driver started; it writes

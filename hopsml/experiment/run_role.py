@@ -18,7 +18,7 @@ from hopsml.training.trials import lane
 
 
 @dataclass(frozen=True)
-class Alone:
+class StandaloneRun:
     """Role of a standalone run, as ``collective_all_reduce`` starts it."""
 
     whole = True  # the verb's only run: continues one whose driver failed, and can be continued
@@ -55,7 +55,7 @@ class Alone:
 
 
 @dataclass(frozen=True)
-class Part(Alone):
+class NestedRun(StandaloneRun):
     """Role of a run in another run's directory: a distributed trial of a search, or one combination of a launch."""
 
     whole = False
@@ -88,7 +88,7 @@ class Part(Alone):
 
 
 @dataclass(frozen=True)
-class OfSearch(Alone):
+class SearchHost(StandaloneRun):
     """Role of a run that hosts a search: its workers are trial slots (lanes), or it has none and trials are runs."""
 
     whole = False

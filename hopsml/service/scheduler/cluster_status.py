@@ -1,4 +1,4 @@
-"""How nodes and queues stand, for people who look: who is where, with how much, and what is left. Pure."""
+"""Status of nodes and queues for display: jobs, their resources and free resources. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hopsml.service.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class JobOnNode:
-    """What a job has of a node: what it uses, or what is promised to it until others have left."""
+    """Resources of a job on a node: in use, or promised until other jobs have released them."""
 
     job_id: str
     owner: str
@@ -20,8 +20,17 @@ class JobOnNode:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStanding:
-    """``free``: what is promised to nobody; ``others``: what other tenants of the cluster use."""
+class NodeStatus:
+    """Status of a node.
+
+    Attributes:
+        name: Name of the node.
+        label: Label of the node.
+        capacity: Resources of the node.
+        free: Resources that are not promised to any job.
+        others: Resources that other tenants of the cluster use.
+        jobs: Jobs on the node.
+    """
 
     name: str
     label: str
@@ -32,8 +41,15 @@ class NodeStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStanding:
-    """``has``: what is promised to its jobs. A job for which others have still to leave waits."""
+class QueueStatus:
+    """Status of a queue.
+
+    Attributes:
+        queue: Settings of the queue.
+        has: Resources promised to its jobs.
+        running: Number of running jobs.
+        waiting: Number of waiting jobs, including those whose room other jobs have not released yet.
+    """
 
     queue: Queue
     has: Resources
@@ -41,29 +57,29 @@ class QueueStanding:
     waiting: int
 
 
-def nodes(scheduler: Scheduler) -> list[NodeStanding]:
-    """Each node that there is, and each that is gone while a job still counts as there; by name."""
+def nodes(scheduler: Scheduler) -> list[NodeStatus]:
+    """Return the status of each open node, and of each other node on which a job is still counted, by name."""
     jobs = _by_node(scheduler)
     found = []
     for name in sorted(scheduler.nodes.rows):
         account = scheduler.nodes.of(name)
         if account.is_open or name in jobs:
             found.append(
-                NodeStanding(
+                NodeStatus(
                     name, account.label, account.capacity, account.free, account.others, tuple(jobs.get(name, ()))
                 )
             )
     return found
 
 
-def queues(scheduler: Scheduler) -> list[QueueStanding]:
-    """Each queue, in the order in which they were configured."""
+def queues(scheduler: Scheduler) -> list[QueueStatus]:
+    """Return the status of each queue, in the order of their configuration."""
     phases: dict[str, list[JobPhase]] = {name: [] for name in scheduler.queues}
     for job in scheduler.jobs.values():
         phases[job.request.queue].append(job.phase)
     waits = (JobPhase.WAITING, JobPhase.PLACED)
     return [
-        QueueStanding(
+        QueueStatus(
             queue,
             scheduler.promised[name],
             running=sum(phase not in waits for phase in phases[name]),
@@ -74,6 +90,7 @@ def queues(scheduler: Scheduler) -> list[QueueStanding]:
 
 
 def _by_node(scheduler: Scheduler) -> dict[str, list[JobOnNode]]:
+    """Return node -> jobs on it, in the order of their submission."""
     found: dict[str, list[JobOnNode]] = {}
     for job in sorted(scheduler.jobs.values(), key=lambda one: one.sequence):
         for node, amount in uses(job, job.used or job.placement).items():
@@ -82,7 +99,7 @@ def _by_node(scheduler: Scheduler) -> dict[str, list[JobOnNode]]:
 
 
 def uses(job: QueuedJob, placement: Placement) -> dict[str, Resources]:
-    """Of each node what a job has there, where it is placed so."""
+    """Return node -> resources of a job in a placement."""
     found: dict[str, Resources] = {}
     for part, placed in zip(job.request.gang.parts, placement, strict=False):
         for node, count in placed.items():

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopsml import settings
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent import host_cores, host_locks
 from hopsml.cluster.agent.host_cores import HostCore
 from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.protocol import Formation, Launch
-from hopsml.delivery import logger_aside
 from hopsml.errors import RunError
 
-log = logger_aside("hopsml.agent")
+log = nonblocking_logger("hopsml.agent")
 
 NAME = "hopsml-core-locks"
 THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")

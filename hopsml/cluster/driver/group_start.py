@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import formation_of, launch_of, member_of
 from hopsml.cluster.driver.run_state import Change, MemberView
@@ -15,14 +16,13 @@ from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.gang import events
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import Layout, Placement, arrange, form, insert
-from hopsml.delivery import logger_aside
 from hopsml.errors import ArgumentError
 from hopsml.states import Lifecycle
 
-log = logger_aside("hopsml.coordinator")
+log = nonblocking_logger("hopsml.coordinator")
 
 
-class Former:
+class GroupStarter:
     """Starter of the workers of groups, at a run's beginning and at changes of its group."""
 
     def __init__(self, agents: dict[str, AgentSession], tell: Callable[[str, events.Event], None]) -> None:
@@ -131,7 +131,7 @@ class Former:
             if session := self._agents.get(agent_id):
                 session.post(protocol.Pause(run.run_id, action.generation))
 
-    def mend(self, run: ActiveRun, action: events.MendGroup) -> None:
+    def mend(self, run: ActiveRun, action: events.ReconfigureGroup) -> None:
         """Send these members' agents the request to continue in place as this generation, with their present ports."""
         staying = tuple(agent_id for agent_id in action.agent_ids if agent_id in run.placements)
         newcomers = tuple(agent_id for agent_id in action.agent_ids if agent_id not in run.placements)
@@ -145,7 +145,7 @@ class Former:
             for one in layout.placements
         }
         run.state.mend_generation(action.generation, views)
-        mend = protocol.Mend(
+        mend = protocol.ReconfigureInPlace(
             run.run_id, action.generation, layout.leader, layout.collective, _new_key(), meets=action.meets
         )
         shared = protocol.encode(mend)

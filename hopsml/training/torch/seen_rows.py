@@ -80,7 +80,7 @@ def begin(passes: Passes, process: LoaderProcess | None) -> tuple[Passes, int]:
 _decode = msgspec.json.Decoder(Passes).decode
 
 
-class PassBook:
+class SeenRows:
     """Shared-memory store of the ``Passes`` of one data set.
 
     A forked process shares it, and so does a process to which it is sent when that is started. Any other copy counts
@@ -119,7 +119,7 @@ class PassBook:
     def __reduce__(self) -> tuple[Any, ...]:
         if multiprocessing.context.get_spawning_popen() is None:
             with self._locked() as file:
-                return PassBook, (_read(file).begun,)
+                return SeenRows, (_read(file).begun,)
         return _opened, (multiprocessing.reduction.DupFd(self._descriptor),)
 
 
@@ -128,8 +128,8 @@ def _read(file: int) -> Passes:
     return _decode(os.pread(file, os.fstat(file).st_size, 0))
 
 
-def _opened(shared: Any) -> PassBook:
+def _opened(shared: Any) -> SeenRows:
     """Return a book for a descriptor that another process has sent."""
-    book = PassBook.__new__(PassBook)
+    book = SeenRows.__new__(SeenRows)
     book._hold(shared.detach())
     return book

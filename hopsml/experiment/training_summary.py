@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopsml.cluster.gang.elastic_gang import WITHOUT_COMMITS
-from hopsml.cluster.worker.in_force import PARAMETER_SERVERS
+from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
 
 _PATHS = {
     "scoped_allocator": "merged by TensorFlow's scoped allocator",

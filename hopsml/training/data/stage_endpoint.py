@@ -18,11 +18,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import BinaryIO
 
+from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.shared.acceptor import Acceptor, ConnectionLimits, Pending, logged_once
-from hopsml.delivery import logger_aside
 from hopsml.training.data.stage_folder import StageFolder
 
-log = logger_aside("hopsml.data")
+log = nonblocking_logger("hopsml.data")
 
 _HEAD_S = 15.0  # deadline for the TLS handshake, token and name
 _MOST_PENDING = 256  # unauthenticated connections, each with a thread
@@ -32,7 +32,7 @@ _MOST_HEAD = 1 << 10  # longest token or name, in bytes
 _SHORT, _LONG = struct.Struct(">H"), struct.Struct(">i")
 
 
-class StageDoor:
+class StageEndpoint:
     """Server that receives files on its own threads until the process ends."""
 
     def __init__(self, listening: socket.socket, context: ssl.SSLContext, token: str, folder: StageFolder) -> None:

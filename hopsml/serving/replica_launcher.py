@@ -1,4 +1,4 @@
-"""Who starts a replica's process: the supervisor itself on this machine, or an agent on a node of a cluster."""
+"""Interface for starting replica processes, locally or on a cluster node, with the local implementation."""
 
 from __future__ import annotations
 
@@ -14,67 +14,73 @@ from typing import Protocol
 import msgspec
 
 from hopsml.cluster.shared import processes
-from hopsml.serving.messages import FromReplica, Line
+from hopsml.serving.messages import FromReplica, JsonLinesConnection
 from hopsml.serving.places import ServingFolder
 from hopsml.storage import python_child
 
 
-class ReplicaLine(Protocol):
-    """What is said to a replica, and what it says."""
+class ReplicaConnection(Protocol):
+    """Interface of the message connection to a replica."""
 
     def send(self, message: msgspec.Struct) -> None:
-        """Does not wait."""
+        """Send a message without waiting."""
 
     async def receive(self) -> object | None:
-        """The next message; None when the replica is gone."""
+        """Return the next message; None when the replica has ended."""
 
     def close(self) -> None:
-        """Hear it no longer."""
+        """Close this side of the connection."""
 
 
 class ReplicaProcess(Protocol):
-    """One process of a replica."""
+    """Interface of one replica process."""
 
     pid: int
 
     @property
-    def line(self) -> ReplicaLine:
-        """To it."""
+    def line(self) -> ReplicaConnection:
+        """Message connection to the replica."""
 
     @property
     def where(self) -> str:
-        """Its log, in words."""
+        """Location of the replica's log, as text."""
 
     def kill(self) -> None:
-        """End it at once; its line ends with it."""
+        """Kill the process of the replica; its connection ends with it."""
 
     async def ended(self) -> str:
-        """When its line has ended: wait for the process, and say how it ended."""
+        """Wait for the process after its connection has ended, and return how it ended."""
 
 
-class Hands(Protocol):
-    """Starts replicas."""
+class ReplicaLauncher(Protocol):
+    """Interface of a replica launcher."""
 
     async def start(self, number: int) -> ReplicaProcess:
-        """A new process for this replica, when there is a place for it. Raises OSError where it cannot be started.
+        """Start a new process for a replica, as soon as there is a slot for it.
 
-        Who does not want it any more cancels the call; then nothing runs.
+        If the call is cancelled, no process remains.
+
+        Args:
+            number: Number of the replica.
+
+        Raises:
+            OSError: The process cannot be started.
         """
 
 
 class LocalProcess:
-    """A child of this process."""
+    """Replica that is a child of this process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], line: Line, where: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], line: JsonLinesConnection, where: str) -> None:
         self._process = process
         self.pid, self.line, self.where = process.pid, line, where
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to the process."""
         self._process.kill()
 
     async def ended(self) -> str:
-        """The line has ended, so the process has, or will at once."""
+        """Wait for the process, kill it if it does not end with its connection, and return how it ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, 5.0)
         if self._process.poll() is None:
@@ -84,14 +90,21 @@ class LocalProcess:
         return f"was {processes.describe_exit(-code)}" if code < 0 else f"ended with exit status {code}"
 
 
-class LocalHands:
-    """Replicas on this machine that accept from one listening socket."""
+class LocalReplicaLauncher:
+    """Replica launcher for this machine; all replicas accept connections from one listening socket."""
 
     def __init__(self, folder: ServingFolder, listener: socket.socket, threads: int) -> None:
         self._folder, self._listener, self._threads = folder, listener, threads
 
     async def start(self, number: int) -> LocalProcess:
-        """As ``Hands.start``."""
+        """Start a new process for a replica.
+
+        Args:
+            number: Number of the replica.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
         return await start_process(self._folder, number, self._listener, self._threads, FromReplica)
 
 
@@ -103,7 +116,19 @@ async def start_process(
     types: object,
     variables: Mapping[str, str] | None = None,
 ) -> LocalProcess:
-    """A replica's process. ``threads``: of a model's; ``types``: of the messages that come from it. Raises OSError."""
+    """Start a replica process on this machine.
+
+    Args:
+        folder: Folder of the serving or of the agent.
+        number: Number of the replica.
+        listener: Listening socket, which the process inherits.
+        threads: Number of threads of a model.
+        types: Types of the messages that the process sends.
+        variables: Additional environment variables.
+
+    Raises:
+        OSError: The process or its log cannot be created.
+    """
     ours, theirs = socket.socketpair()
     limits = {name: str(threads) for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")}
     environment = {**limits, "TF_CPP_MIN_LOG_LEVEL": "2", **python_child.environment(), **(variables or {})}
@@ -120,7 +145,7 @@ async def start_process(
                 stdout=output,
                 stderr=output,
             )
-    except OSError:  # no room for one more process, or for its log
+    except OSError:  # no memory for a process, or no disk space for its log
         ours.close()
         raise
     try:
@@ -128,4 +153,4 @@ async def start_process(
     except BaseException:
         process.kill()
         raise
-    return LocalProcess(process, Line(reader, writer, types), str(log))
+    return LocalProcess(process, JsonLinesConnection(reader, writer, types), str(log))

@@ -1,6 +1,6 @@
-"""Where agents of a serving on a cluster connect: each is a place for one replica, which the supervisor uses as a process.
+"""Server to which the agents of a serving on a cluster connect; each agent provides one replica process.
 
-A replica waits for a place while there is none: Spark runs a task again whose executor is lost, and its agent connects.
+A replica waits until an agent is free: Spark runs the task of a lost executor again, and its agent connects.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from hopsml.serving.messages import (
     AgentWelcome,
     EndAgent,
     EndReplica,
+    ForwardToReplica,
     FromAgent,
     FromReplica,
-    Line,
+    JsonLinesConnection,
     LogSent,
     ReplicaAlive,
     ReplicaEnded,
-    ReplicaSaid,
+    ReplicaMessage,
     ReplicaStarted,
     RouteTurned,
     SendLog,
     StartReplica,
-    TellReplica,
     ToReplica,
 )
 
 log = logging.getLogger("hopsml.serving")
 
 HELLO_S = 10.0
-KILL_S = 5.0  # for an agent to kill its replica; else the agent is ended
+KILL_S = 5.0  # time for an agent to kill its replica; after that the agent is evicted
 LOG_S = 5.0
-END_S = 30.0  # for agents to bring the request log to storage
+END_S = 30.0  # time for agents to upload the request log
 
-Evict = Callable[[int], None]  # of a Spark task
+Evict = Callable[[int], None]  # kills a Spark task attempt
 
 
-class Place:
-    """One agent, and the replica that it holds, if it holds one."""
+class AgentConnection:
+    """Connection to one agent, and the replica that it holds, if any."""
 
-    def __init__(self, line: Line, hello: AgentHello) -> None:
+    def __init__(self, line: JsonLinesConnection, hello: AgentHello) -> None:
         self.line, self.hello = line, hello
-        self.process: PlacedProcess | None = None
+        self.process: RemoteReplica | None = None
         self.started: asyncio.Future[ReplicaStarted] | None = None
         self.log: asyncio.Future[LogSent] | None = None
 
     def lose(self) -> None:
-        """It is gone, or is to be."""
+        """Close the connection to the agent; its replica counts as ended."""
         if self.started is not None and not self.started.done():
             self.started.set_result(ReplicaStarted(error=f"its place on {self.hello.machine} was lost"))
         if self.process is not None:
@@ -67,85 +67,100 @@ class Place:
         self.line.abort()
 
 
-class PlacedProcess:
-    """A replica that an agent holds."""
+class RemoteReplica:
+    """Replica that an agent holds; implements ``ReplicaProcess`` and ``ReplicaLine``."""
 
-    def __init__(self, place: Place, number: int, give_up: Callable[[Place], None]) -> None:
+    def __init__(self, place: AgentConnection, number: int, give_up: Callable[[AgentConnection], None]) -> None:
         self._place, self.number, self._give_up = place, number, give_up
         self.pid = 0
         self.address = ("", 0)
         self.line = self
         self.where = f"on {place.hello.machine}, shown by `hopsml serve logs`"
-        self.follows = False  # a route: it answers
+        self.follows = False  # a route, so that it answers requests
         self._heard: asyncio.Queue[FromReplica | None] = asyncio.Queue()
         self._how = ""
         self._over = asyncio.Event()
 
     def send(self, message: msgspec.Struct) -> None:
-        """As ``Line.send``."""
+        """Send a message to the replica by its agent."""
         if not self._over.is_set():
             assert isinstance(message, ToReplica)
-            self._place.line.send(TellReplica(message))
+            self._place.line.send(ForwardToReplica(message))
 
     async def receive(self) -> object | None:
-        """As ``Line.receive``."""
+        """Return the replica's next message; None when it has ended."""
         return await self._heard.get()
 
     def close(self) -> None:
-        """Nothing more is heard."""
+        """Do nothing: the connection belongs to the agent."""
 
     def say(self, message: FromReplica) -> None:
-        """The replica said this."""
+        """Add a message that the replica sent."""
         self._heard.put_nowait(message)
 
     def over(self, how: str) -> None:
-        """It has ended; the first word counts."""
+        """Mark the replica as ended; only the first reason counts."""
         if not self._over.is_set():
             self._how = how
             self._over.set()
             self._heard.put_nowait(None)
 
     def kill(self) -> None:
-        """Let the agent kill it; an agent that does not is given up, and its task with it."""
+        """Request the agent to kill the replica; if it does not, the agent and its task are evicted."""
         if not self._over.is_set():
             self._place.line.send(EndReplica())
             asyncio.get_running_loop().call_later(KILL_S, self._late)
 
     def _late(self) -> None:
+        """Evict the agent if the replica has not ended."""
         if not self._over.is_set():
             self._give_up(self._place)
 
     async def ended(self) -> str:
-        """As ``ReplicaProcess.ended``."""
+        """Wait for the replica's end, and return how it ended."""
         await self._over.wait()
         return self._how
 
 
-class Door:
-    """Hands of a supervisor whose replicas run on a cluster; tells the front where they answer."""
+class AgentServer:
+    """Replica launcher for a cluster, and server to which agents connect; updates the front's replicas."""
 
     def __init__(self, welcome: AgentWelcome, token: str, evict: Evict) -> None:
+        """Initialize the server without agents.
+
+        Args:
+            welcome: Message to each agent that connects.
+            token: Token of the agents.
+            evict: Function that kills a Spark task attempt.
+        """
         self._welcome, self._token, self._evict = welcome, token, evict
         self.front: Front | None = None
         self.identity = tls.make_identity("hopsml-serving")
-        self._free: deque[Place] = deque()
-        self._places: set[Place] = set()
+        self._free: deque[AgentConnection] = deque()
+        self._places: set[AgentConnection] = set()
         self._changed = asyncio.Event()
 
-    # ------------------------------------------------------------------------------------------ hands
+    # ------------------------------------------------------------------------------------------ replica launcher
 
-    async def start(self, number: int) -> PlacedProcess:
-        """As ``Hands.start``."""
+    async def start(self, number: int) -> RemoteReplica:
+        """Start a replica on a free agent, and wait for one if necessary.
+
+        Args:
+            number: Number of the replica.
+
+        Raises:
+            OSError: The agent could not start the process.
+        """
         while not self._free:
             self._changed.clear()
             await self._changed.wait()
         place = self._free.popleft()
-        process = place.process = PlacedProcess(place, number, self._give_up)
+        process = place.process = RemoteReplica(place, number, self._give_up)
         place.started = asyncio.get_running_loop().create_future()
         place.line.send(StartReplica(number))
         try:
             started = await place.started
-        except BaseException:  # nobody wants it any more
+        except BaseException:  # the start was cancelled
             place.line.send(EndReplica())
             raise
         finally:
@@ -159,11 +174,15 @@ class Door:
         return process
 
     def machines(self) -> tuple[str, ...]:
-        """Where replicas run."""
+        """Return the host names of the machines on which replicas run."""
         return tuple(one.hello.machine for one in self._places if one.process is not None)
 
     async def logs(self, last: int) -> dict[str, str]:
-        """The newest lines of the replicas' logs, by where they lie."""
+        """Request the newest lines of the replicas' logs; return them by the location of each log.
+
+        Args:
+            last: Maximum number of lines of each log.
+        """
         loop = asyncio.get_running_loop()
         waiting = []
         for place in self._places:
@@ -178,7 +197,10 @@ class Door:
 
     @asynccontextmanager
     async def open(self, host: str) -> AsyncIterator[int]:
-        """Agents may connect at the port that this yields; in the end they are told to go, and waited for."""
+        """Accept agents for the duration of the context, which yields the port.
+
+        At the end, all agents are requested to end, and waited for.
+        """
         acceptor = Acceptor(with_streams(self._agent), self.identity.context, logged_once(log))
         port = await acceptor.open(host)
         try:
@@ -196,7 +218,8 @@ class Door:
                 self._lose(place)
 
     async def _agent(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(reader, writer, FromAgent)
+        """Authenticate an agent, and receive its messages until it disconnects."""
+        line = JsonLinesConnection(reader, writer, FromAgent)
         try:
             hello = await asyncio.wait_for(line.receive(LONGEST_HELLO), HELLO_S)
         except (TimeoutError, msgspec.MsgspecError):
@@ -204,7 +227,7 @@ class Door:
         if not isinstance(hello, AgentHello) or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
             return
         pending.release()
-        place = Place(line, hello)
+        place = AgentConnection(line, hello)
         line.send(self._welcome)
         self._places.add(place)
         self._free.append(place)
@@ -217,7 +240,8 @@ class Door:
             self._lose(place)
             log.info("the place on %s is gone", hello.machine)
 
-    def _hear(self, place: Place, message: object) -> None:
+    def _hear(self, place: AgentConnection, message: object) -> None:
+        """Handle a message of an agent."""
         process = place.process
         if isinstance(message, LogSent) and place.log is not None:
             place.log.set_result(message)
@@ -233,19 +257,21 @@ class Door:
             if place.started is None:
                 self._free.append(place)
                 self._changed.set()
-        elif isinstance(message, ReplicaSaid) and process is not None:
+        elif isinstance(message, ReplicaMessage) and process is not None:
             if isinstance(message.message, RouteTurned):
                 process.follows = True
             if process.follows and self.front is not None and isinstance(message.message, RouteTurned | ReplicaAlive):
                 self.front.there(process.number, process.address)
             process.say(message.message)
 
-    def _give_up(self, place: Place) -> None:
+    def _give_up(self, place: AgentConnection) -> None:
+        """Evict the Spark task of an agent that does not respond."""
         log.warning("the agent on %s does not answer: its task is run anew", place.hello.machine)
         self._evict(place.hello.task)
         self._lose(place)
 
-    def _lose(self, place: Place) -> None:
+    def _lose(self, place: AgentConnection) -> None:
+        """Remove an agent that has disconnected, with its replica."""
         self._places.discard(place)
         with contextlib.suppress(ValueError):
             self._free.remove(place)
@@ -253,6 +279,7 @@ class Door:
         place.lose()
         self._changed.set()
 
-    def _gone(self, place: Place) -> None:
+    def _gone(self, place: AgentConnection) -> None:
+        """Remove an agent's replica from the front."""
         if place.process is not None and self.front is not None:
             self.front.gone(place.process.number)

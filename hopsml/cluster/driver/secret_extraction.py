@@ -26,7 +26,7 @@ Value = str | bytes | int
 
 
 @dataclass(frozen=True)
-class Kept:
+class ExtractedSecret:
     """Secret that a payload needs.
 
     ``variable``: the environment variable that it is from, empty if it is from elsewhere.
@@ -41,7 +41,7 @@ class Kept:
         return {"name": self.name, "type": type(self.value).__name__, "variable": self.variable}
 
 
-class Keeper:
+class SecretExtractor:
     """Collector of secrets that examines every object before it is pickled, in one pass over all of them."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
@@ -203,7 +203,7 @@ class Sealed:
         return opened, (self._payload, self._values)
 
 
-def seal(payload: bytes, kept: Sequence[Kept]) -> bytes:
+def seal(payload: bytes, kept: Sequence[ExtractedSecret]) -> bytes:
     """Return the bytes for a worker; the payload itself if no secret was extracted."""
     return pickle.dumps(Sealed(payload, {one.name: one.value for one in kept})) if kept else payload
 
@@ -235,13 +235,13 @@ class _Unpickler(pickle.Unpickler):
 
 def given_again(
     recorded: Sequence[Mapping[str, str]], given: Mapping[str, str], environment: Mapping[str, str], what: str
-) -> tuple[Kept, ...]:
+) -> tuple[ExtractedSecret, ...]:
     """Return the secrets of a recorded run, with values from the call or from environment variables.
 
     The value is from ``given``, else from HOPSML_SECRET_<NAME>, else from the variable that it was first read from.
 
     Args:
-        recorded: The records of ``Kept.facts``.
+        recorded: The records of ``ExtractedSecret.facts``.
         given: Name -> value, as passed by the user.
         environment: Environment variables.
         what: Text that names the run, for the error.
@@ -256,7 +256,7 @@ def given_again(
         if text is None:
             missing.append(name)
         else:
-            kept.append(Kept(name, _typed(name, text, facts.get("type", "str")), variable))
+            kept.append(ExtractedSecret(name, _typed(name, text, facts.get("type", "str")), variable))
     if missing:
         variables = ", ".join(VARIABLE + name for name in missing)
         raise ArgumentError(

@@ -1,7 +1,7 @@
-"""Who serves a name: one server at most, by a file that is written exclusively.
+"""Exclusive right to serve a name, as a file that is written exclusively in the project.
 
-On one machine the lock in the serving's folder decides, which ends with its holder however that ends: a file that an
-ended server of this user left here is replaced. One of another machine's, or another user's, is believed.
+On one machine, the lock in the serving's folder decides: it is released when its process ends for any reason. The file
+that an ended server of this user left on this machine is replaced. A file of another machine or user remains valid.
 """
 
 from __future__ import annotations
@@ -22,10 +22,23 @@ from hopsml.storage.filesystem import for_url
 
 
 class ServerRecord(msgspec.Struct, frozen=True):
-    """``<name>.server.json``. ``folder``: of the serving on that machine; its token lies there.
+    """Content of ``<name>.server.json``: the server of a name.
 
-    On a cluster: ``machine`` and ``pid`` are the driver's, ``application`` is Spark's id, ``launch`` tells this start from
-    all others, and the tokens lie in the project.
+    Attributes:
+        name: Name of the serving.
+        host: Address at which it listens.
+        port: Port at which it listens.
+        machine: Host name of its machine; on a cluster, of the driver's.
+        user: User who started it.
+        folder: Folder of the serving on that machine, which contains its token; "" on a cluster, where the tokens are
+            in the project.
+        pid: Process ID of the server; on a cluster, of the driver.
+        started: Time of its start, in UTC.
+        application: ID of the Spark application on a cluster.
+        profile: Profile of the cluster.
+        launch: Random ID of the start on a cluster.
+        process_started: Start time of the driver process, which distinguishes it from a later one with the same ID.
+        pid_namespace: PID namespace of ``pid``.
     """
 
     name: str
@@ -39,23 +52,23 @@ class ServerRecord(msgspec.Struct, frozen=True):
     application: str = ""
     profile: str = ""
     launch: str = ""
-    process_started: int | None = None  # of the driver: tells it from one that gets its pid later
-    pid_namespace: str = ""  # in which its pid means something
+    process_started: int | None = None
+    pid_namespace: str = ""
 
     @property
     def is_on_cluster(self) -> bool:
-        """Whether it is a Spark application."""
+        """True if the server is a Spark application."""
         return bool(self.launch)
 
     @property
     def url(self) -> str:
-        """Where it answers. One that listens at all addresses is asked by its machine's name."""
+        """URL of the server, by its machine's name if it listens at all addresses."""
         host = self.machine if self.host in ("0.0.0.0", "::") else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this user's, on this machine, and no Spark application."""
+        """True if this user runs the server on this machine, not as a Spark application."""
         return not self.is_on_cluster and (self.machine, self.user) == (
             socket.gethostname(),
             hopsml_settings.user_name(),
@@ -66,12 +79,22 @@ _decoder = msgspec.json.Decoder(ServerRecord)
 
 
 def url_of(settings: ServingSettings) -> str:
-    """The file's."""
+    """Return the URL of the server file."""
     return places.server_url(settings.name, settings.project)
 
 
 def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> ServerRecord:
-    """Be the server of the name; the folder's lock is held. Raises AlreadyServed, StorageError."""
+    """Become the server of the name, on this machine; the lock of the folder must be held.
+
+    Args:
+        settings: Settings of the serving.
+        port: Port at which the server listens.
+        folder: Folder of the serving.
+
+    Raises:
+        AlreadyServed: Another server has the name.
+        StorageError: The file cannot be written.
+    """
     record = ServerRecord(
         settings.name,
         settings.host,
@@ -95,7 +118,16 @@ def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> Server
 
 
 def claim_on_cluster(project: str, record: ServerRecord) -> None:
-    """Be the server of the name. Raises AlreadyServed, StorageError."""
+    """Become the server of the name, on a cluster.
+
+    Args:
+        project: URL of the project.
+        record: Record of this server.
+
+    Raises:
+        AlreadyServed: Another server has the name.
+        StorageError: The file cannot be written.
+    """
     url = places.server_url(record.name, project)
     try:
         trust.write_bytes(url, _encoded(record), overwrite=False)
@@ -107,11 +139,12 @@ def claim_on_cluster(project: str, record: ServerRecord) -> None:
 
 
 def _encoded(record: ServerRecord) -> bytes:
+    """Return a record as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def taken(record: ServerRecord, url: str) -> AlreadyServed:
-    """Names the other's address and the remedy."""
+    """Return the error that names the other server's address and the remedy."""
     return AlreadyServed(
         f"'{record.name}' is served already, at {record.url} by {record.user} on {record.machine} (process {record.pid}, "
         f"since {record.started:%Y-%m-%d %H:%M} UTC): go over to another version with serving.roll, stop it there, or "
@@ -120,10 +153,15 @@ def taken(record: ServerRecord, url: str) -> AlreadyServed:
 
 
 def read(name: str, project: str) -> ServerRecord | None:
-    """Who serves a name, or did when it ended without a word; None for nobody.
+    """Return the server of a name, which may have ended without releasing it; None if there is none.
 
-    Raises StorageError, and ArgumentError where the file is somebody's who is not trusted: requests would go where it
-    says.
+    Args:
+        name: Name of the serving.
+        project: URL of the project.
+
+    Raises:
+        StorageError: The file cannot be read.
+        ArgumentError: The owner of the file is not trusted; requests would go to the address in it.
     """
     url = places.server_url(name, project)
     try:
@@ -137,7 +175,7 @@ def read(name: str, project: str) -> ServerRecord | None:
 
 
 def release_on_cluster(project: str, record: ServerRecord) -> None:
-    """Be it no longer; another's claim is left alone."""
+    """Delete the server file of a serving on a cluster, unless it belongs to another start."""
     found = read(record.name, project)
     if found is not None and found.launch == record.launch:
         url = places.server_url(record.name, project)
@@ -145,7 +183,7 @@ def release_on_cluster(project: str, record: ServerRecord) -> None:
 
 
 def release(settings: ServingSettings) -> None:
-    """Be it no longer; another's claim is left alone."""
+    """Delete the server file of this process, unless it belongs to another server."""
     record = read(settings.name, settings.project)
     if record is not None and record.is_here and record.pid == os.getpid():
         url = url_of(settings)

@@ -34,7 +34,7 @@ class FoundCommit:
     is_whole: Callable[[], bool]  # True if the content has not been overwritten since
 
 
-class CommitDoor:
+class CommitServer:
     """TLS server that sends the newest commit of this agent."""
 
     def __init__(self, token: str, find: Callable[[int, bool], FoundCommit | None]) -> None:

@@ -1,15 +1,15 @@
-"""Making a version: its number is claimed first, its files come then, and ``model.json`` makes it complete.
+"""Creation of a version: claim its number, upload its files, then complete it by ``model.json``.
 
     <project>/Models/<name>/<version>/
-        claim.json     who makes this version; written exclusively, so no two exporters have one number
-        files/         what the model consists of
-        model.json     what it is; written last and in one step: without it there is no such version
+        claim.json     the exporter of this version; written exclusively, so that no two exporters have one number
+        files/         the files of the model
+        model.json     the description; written atomically at the end: without it the version does not exist
 
-The files of a version that is written over another one lie in a folder of their own, ``files-<token>``, which ``model.json``
-names: the version before it stays until the new one is complete, and an export that fails costs nothing.
+The files of a version that replaces another one are in a separate folder ``files-<token>``, which ``model.json`` names.
+The previous version exists until the new one is complete, so a failed export loses nothing.
 
-A claim stays when its exporter is killed and when its version is deleted: numbers are not given twice, and copies that
-others hold of a version stay right.
+A claim remains when its exporter is killed and when its version is deleted: numbers are not reused, so that copies of a
+version in caches stay correct.
 """
 
 from __future__ import annotations
@@ -36,27 +36,42 @@ CLAIM_JSON = "claim.json"
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A number that one exporter has for itself."""
+class VersionLock:
+    """Version number that one exporter owns exclusively.
 
-    url: str  # of the version's directory
+    Attributes:
+        url: URL of the version's directory.
+        version: The version number.
+        token: Random token that identifies the exporter.
+        folder: Folder of the files, relative to ``url``.
+    """
+
+    url: str
     version: int
     token: str
-    folder: str = FILES  # of its files, below url
+    folder: str = FILES
 
     def fill(self, folder: Path) -> None:
-        """Upload the files of a local folder. Raises StorageError."""
+        """Upload the files of a local folder.
+
+        Raises:
+            StorageError: The files cannot be written.
+        """
         upload_into(folder, urls.join(self.url, self.folder))
 
     def complete(self, description: ModelDescription) -> Version:
-        """From now on the version is there. StorageError where somebody has deleted or overwritten it meanwhile."""
+        """Complete the version by writing its description.
+
+        Raises:
+            StorageError: The version was deleted or claimed again since the claim, or the file cannot be written.
+        """
         if _token(self.url) != self.token:
             raise self._overtaken()
         target, system = urls.join(self.url, MODEL_JSON), for_url(self.url)
         before = _described(target)
         made = msgspec.structs.replace(description, folder=self.folder)
         trust.write_bytes(target, encode(made), overwrite=before is not None)
-        if not _token(self.url):  # deleted at this very moment: its files are gone, or will be
+        if not _token(self.url):  # deleted at this moment: its files are, or will be, deleted
             system.delete(target)
             raise self._overtaken()
         if before is not None and before.folder != self.folder:
@@ -64,16 +79,17 @@ class Claim:
         return Version(self.url, made)
 
     def give_up(self) -> None:
-        """Remove what was uploaded, as far as the store lets it; the number stays taken."""
+        """Delete the uploaded files as far as the store permits; the number remains claimed."""
         _remove(urls.join(self.url, self.folder))
 
     def _overtaken(self) -> StorageError:
+        """Return the error for a version that was deleted or claimed again."""
         text = f"{self.url} was deleted or claimed anew while the model was exported to it; export it again"
         return StorageError(text, self.url)
 
 
 def numbers(model_url: str) -> list[int]:
-    """Numbers that have been claimed, ascending, complete or not."""
+    """Return the claimed numbers in ascending order, including those of incomplete versions."""
     try:
         entries = for_url(model_url).list_dir(model_url)
     except PathNotFound:
@@ -81,11 +97,16 @@ def numbers(model_url: str) -> list[int]:
     return sorted(int(entry.name) for entry in entries if entry.is_dir and entry.name.isdecimal())
 
 
-def claim(model_url: str, version: int | None = None, overwrite: bool = False) -> Claim:
-    """The number ``version``, or the next free one, for the caller alone.
+def claim(model_url: str, version: int | None = None, overwrite: bool = False) -> VersionLock:
+    """Claim the number ``version``, or the next free one, for the caller.
 
-    ``overwrite``: a version that is there already is replaced when the new one is complete. Raises ModelExists without it,
-    and where somebody else claims the same number at the same time.
+    Args:
+        model_url: URL of the model's directory.
+        version: The number; None for the next free one.
+        overwrite: True to replace an existing version when the new one is complete.
+
+    Raises:
+        ModelExists: The number is claimed and ``overwrite`` is False, or another exporter claims it at the same time.
     """
     if version is not None:
         return _claim_one(model_url, version, overwrite)
@@ -97,7 +118,8 @@ def claim(model_url: str, version: int | None = None, overwrite: bool = False) -
             number += 1
 
 
-def _claim_one(model_url: str, version: int, overwrite: bool) -> Claim:
+def _claim_one(model_url: str, version: int, overwrite: bool) -> VersionLock:
+    """Claim one number, replacing an earlier claim if ``overwrite`` is set."""
     url = urls.join(model_url, str(version))
     taken = exists(urls.join(url, CLAIM_JSON)) or exists(urls.join(url, MODEL_JSON))
     if taken and not overwrite:
@@ -121,8 +143,12 @@ def _claim_one(model_url: str, version: int, overwrite: bool) -> Claim:
 
 
 def delete(url: str) -> None:
-    """Delete a version but for its number. Whoever exports to it meanwhile is told so. Raises StorageError."""
-    _clear(url)  # first of all, as the disk may be full
+    """Delete a version except its number; a concurrent export to it fails.
+
+    Raises:
+        StorageError: The version cannot be deleted.
+    """
+    _clear(url)  # deletes first, because the disk may be full
     place = urls.join(url, CLAIM_JSON)
     try:
         for_url(place).write_bytes(place, _record(""))
@@ -132,7 +158,7 @@ def delete(url: str) -> None:
 
 
 def _clear(url: str) -> None:
-    """First of all it stops being a version."""
+    """Delete the description first, so that the version no longer exists, and then its files."""
     system = for_url(url)
     system.delete(urls.join(url, MODEL_JSON))
     for entry in system.list_dir(url):
@@ -141,28 +167,31 @@ def _clear(url: str) -> None:
 
 
 def _remove(url: str) -> None:
+    """Delete a folder of files; errors are ignored."""
     try:
         for_url(url).delete(url, recursive=True)
-    except StorageError:  # it does not count, and whoever deletes the version deletes it
+    except StorageError:  # the files are not referenced, and are deleted with the version
         pass
 
 
 def _described(url: str) -> ModelDescription | None:
+    """Return the description in a file; None if the file does not exist."""
     try:
         return decode(read_record(url), url)
     except PathNotFound:
         return None
 
 
-def _write_claim(model_url: str, number: int) -> Claim:
-    made = Claim(urls.join(model_url, str(number)), number, secrets.token_hex(8))
+def _write_claim(model_url: str, number: int) -> VersionLock:
+    """Write the claim of a number exclusively."""
+    made = VersionLock(urls.join(model_url, str(number)), number, secrets.token_hex(8))
     place = urls.join(made.url, CLAIM_JSON)
     for_url(place).write_bytes(place, _record(made.token), overwrite=False)
     return made
 
 
 def _record(token: str) -> bytes:
-    """Who claims a version; without a token: who has deleted it."""
+    """Return the content of a claim by this process; an empty token marks a deleted version."""
     record = {
         "token": token,
         "user": settings.user_name(),
@@ -174,6 +203,7 @@ def _record(token: str) -> bytes:
 
 
 def _token(url: str) -> str:
+    """Return the token of a version's current claim; "" if there is none."""
     place = urls.join(url, CLAIM_JSON)
     try:
         found = json.loads(read_record(place))

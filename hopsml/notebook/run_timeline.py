@@ -88,7 +88,7 @@ class Usage:
 
 
 @dataclass
-class Story:
+class RunTimeline:
     """Timeline of a run; ``began`` is its launch, in seconds since 1970."""
 
     began: float

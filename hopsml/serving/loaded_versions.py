@@ -1,4 +1,4 @@
-"""The versions that one replica holds: carries out what the router decides, each with the thread that computes it."""
+"""Model versions of one replica: carries out the router's actions; each version has its own thread for computing."""
 
 from __future__ import annotations
 
@@ -21,50 +21,55 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hopsml.serving")
 
-Loader = Callable[[int], "tuple[LoadedModel, str]"]  # of a version's number: the model, and its platform's name
+Loader = Callable[[int], "tuple[LoadedModel, str]"]  # version number -> the model and the name of its platform
 
 
-class VersionHolder:
-    """``load`` gives a version's model; it is called in a thread of its own, while earlier versions answer.
-
-    ``tell``: called when a route is followed, or is not, and why.
-    """
+class LoadedVersions:
+    """Loaded versions of a model, with their routes and request queues."""
 
     def __init__(
         self, load: Loader, limits: ServingLimits, meter: Meter, tell: Callable[[Turned | RouteRefused], None]
     ) -> None:
+        """Initialize the holder without versions.
+
+        Args:
+            load: Function that loads a version; it is called on a separate thread while earlier versions answer.
+            limits: Limits of requests.
+            meter: Counts of this process.
+            tell: Function that is called when a route takes effect or is refused.
+        """
         self._load, self._limits, self._meter, self._tell = load, limits, meter, tell
         self._router = Router()
         self._batchers: dict[int, Batcher] = {}
         self._platforms: dict[int, str] = {}
-        self._computing: dict[int, ThreadPoolExecutor] = {}  # one a version: one that hangs holds no other up
+        self._computing: dict[int, ThreadPoolExecutor] = {}  # one per version: if one hangs, others work
         self._loading = ThreadPoolExecutor(1, "load")
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_ready(self) -> bool:
-        """Whether a version answers."""
+        """True if a route is in effect, so that requests are answered."""
         return self._router.route is not None
 
     @property
     def is_loading(self) -> bool:
-        """Whether a version is being loaded, which may keep Python from everything else for seconds."""
+        """True if a version is being loaded, which may block the Python process for seconds."""
         return bool(self._tasks)
 
     @property
     def versions(self) -> dict[int, str]:
-        """As ``Router.versions``."""
+        """Version number -> "LOADING", "AVAILABLE" or "UNLOADING"."""
         return self._router.versions
 
     @property
     def waiting(self) -> int:
-        """Requests in queues."""
+        """Number of requests in the queues of all versions."""
         return sum(len(batcher) for batcher in self._batchers.values())
 
     def follow(self, route: Route) -> None:
-        """Go over to this route as soon as its versions are loaded.
+        """Load the versions of a route, and switch to it when they are loaded.
 
-        What is still being loaded for an earlier one may hang, so it is not waited for.
+        Loading for an earlier route may hang, so the new route does not wait for it.
         """
         if self._tasks:
             self._loading.shutdown(wait=False)
@@ -72,31 +77,32 @@ class VersionHolder:
         self._carry_out(self._router.ask(route))
 
     def choose(self, version: int | None, label: str | None) -> int:
-        """As ``Router.choose``."""
+        """Return the version that answers a request; see ``Router.choose``."""
         return self._router.choose(version, label)
 
     def batcher(self, version: int) -> Batcher:
-        """Of a version that was chosen."""
+        """Return the request queue of a loaded version."""
         return self._batchers[version]
 
     def platform(self, version: int) -> str:
-        """What the version was made with."""
+        """Return the platform of a loaded version, such as ``tensorflow_savedmodel``."""
         return self._platforms[version]
 
     def began(self, version: int) -> None:
-        """A request is in this version."""
+        """Count a request that this version is to answer."""
         self._router.began(version)
 
     def ended(self, version: int) -> None:
-        """A request was answered by this version."""
+        """Count a request that this version has answered, and unload versions that are no longer needed."""
         self._carry_out(self._router.ended(version))
 
     def close(self) -> None:
-        """End the threads; what computes is not waited for."""
+        """Shut down the threads without waiting for running computations."""
         for executor in (*self._computing.values(), self._loading):
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _carry_out(self, actions: Iterable[RouteAction]) -> None:
+        """Carry out the actions of the router."""
         for action in actions:
             if isinstance(action, Load):
                 task = asyncio.create_task(self._loaded(action.version))
@@ -110,10 +116,11 @@ class VersionHolder:
                 self._tell(action)
 
     async def _loaded(self, version: int) -> None:
+        """Load a version on a thread, and report the result to the router."""
         loop = asyncio.get_running_loop()
         try:
             model, platform = await loop.run_in_executor(self._loading, self._tried_out, version)
-        except Exception as error:  # noqa: BLE001 whatever a model's code raises is why it cannot be served
+        except Exception as error:  # noqa: BLE001 any error of a model's code is the reason of the failure
             log.warning("version %s cannot be served:\n%s", version, redact.text(traceback.format_exc()))
             self._carry_out(self._router.failed(version, redact.text(f"{type(error).__name__}: {error}"[:2000])))
             return
@@ -130,7 +137,7 @@ class VersionHolder:
         self._carry_out(self._router.loaded(version))
 
     def _tried_out(self, version: int) -> tuple[LoadedModel, str]:
-        """Loaded, and warm before any request comes to it, where zeros are something that it takes."""
+        """Load a version and warm it up with a row of zeros, if it accepts that."""
         model, platform = self._load(version)
         if cold := try_out(model):
             text = redact.text(cold[:500])

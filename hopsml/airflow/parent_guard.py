@@ -1,4 +1,4 @@
-"""Parent guard: run a command that ends with its parent, ``python -m hopsml.airflow.leash PARENT_PID COMMAND...``.
+"""Parent guard: run a command that ends with its parent, ``python -m hopsml.airflow.parent_guard PARENT_PID COMMAND...``.
 
 A submission that outlives a killed task could reach YARN after the next try has searched for it there, so that two
 applications would run. On SIGTERM, and when the parent has ended, the command is killed with all its descendants.
