@@ -59,8 +59,8 @@ lock: $(STAMP)  ## pin requirements/*.in anew
 	    --no-header --no-annotate --output-file requirements/airflow.txt requirements/airflow.in
 	@git diff --stat -- requirements
 
-lint: types style  ## ruff, mypy --strict, vulture, the layers that imports must respect, and no circle of files
-	@echo "lint: ruff, mypy, import-linter, vulture and the look for circles found nothing"
+lint: types style  ## ruff, mypy --strict, vulture, the layers of imports, no circle of files, and plain wording
+	@echo "lint: ruff, mypy, import-linter, vulture, plain_words and the check for circles found nothing"
 
 types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary
@@ -72,6 +72,7 @@ style: $(STAMP)
 	@$(BIN)/lint-imports --config pyproject.toml > .cache/lint-imports.log || { cat .cache/lint-imports.log; exit 1; }
 	@$(BIN)/python -m tools.import_circles
 	@$(BIN)/vulture
+	@$(BIN)/python -m tools.plain_words > .cache/plain-words.log || { cat .cache/plain-words.log; exit 1; }
 
 # In a clone that is new, once: else each process of pytest would compile all of hopsml and of its tests.
 $(COMPILED): | $(STAMP) $(NATIVE)

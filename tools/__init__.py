@@ -1,0 +1,1 @@
+"""Programs of the project that ``make`` and CI call."""

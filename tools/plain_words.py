@@ -3,9 +3,9 @@
     .venv/bin/python -m tools.plain_words [--list N] [PACKAGE ...]
 
 A public docstring counts as *opaque* if its first sentence begins with a question word ("What", "Whether", "How", ...), only
-points to another docstring ("As ``x``", "See ``x``"), or has fewer than four words. *Dialect words* personify objects
-("told", "hears"), or stand for a term of docs/glossary.md ("door", "mend"); they are counted per 10 000 lines in docstrings
-and comments of packages, and in the text of pages outside code blocks. ``make lint`` runs it on PACKAGES and on docs/.
+points to another docstring ("As ``x``", "See ``x``"), or has fewer than four words. *Dialect words* (DIALECT)
+personify objects, or stand in place of a term of docs/glossary.md; they are counted per 10 000 lines in docstrings and
+comments of packages, and in the text of pages outside code blocks. ``make lint`` runs it on PACKAGES and on docs/.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_question(sentence: str) -> bool:
 
 
 def is_opaque(sentence: str) -> bool:
-    """Return True if the first sentence of a docstring does not say by itself what the object is or does."""
+    """Return True if the first sentence of a docstring does not state by itself what the object is or does."""
     return is_question(sentence) or POINTER.match(sentence) is not None or len(sentence.split()) < FEWEST_WORDS
 
 

@@ -1,0 +1,1 @@
+"""Runtime of runs: driver, agents, fork servers and workers, one package per process."""

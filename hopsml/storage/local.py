@@ -54,6 +54,7 @@ class LocalFileSystem(FileSystem):
         return found
 
     def read_bytes(self, url: str, most: int | None = None) -> bytes:
+        """Return the whole content of one file; StorageError if it has more than ``most`` bytes."""
         with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
             length = os.fstat(file.fileno()).st_size
             confinement.check_length(_path(url), length)

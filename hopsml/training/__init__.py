@@ -1,0 +1,1 @@
+"""Code that runs in workers: frameworks, elastic training, data, trials, large batches."""

@@ -55,12 +55,13 @@ class RemoteFileSystem(FileSystem):
         return FileStatus(**self._call("look at", "status", url))
 
     def list_dir(self, url: str) -> list[FileStatus]:
-        """Entries by name. One whose name is no name of a file is left out: in an object store ``..`` is like any other."""
+        """Return the entries of a directory by name, without names that are no file names, such as ``..`` in a bucket."""
         entries = [FileStatus(**facts) for facts in self._call("list", "list_dir", url)]
         below = url.rstrip("/") + "/"
         return sorted((one for one in entries if _is_name(one.url.removeprefix(below))), key=lambda entry: entry.name)
 
     def read_bytes(self, url: str, most: int | None = None) -> bytes:
+        """Return the whole content of one file; StorageError if it has more than ``most`` bytes."""
         return self._receive(url, 0, None, most)
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:

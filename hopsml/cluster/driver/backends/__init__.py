@@ -1,0 +1,1 @@
+"""Backends of the driver, which start and end agents: Spark, or processes of this machine."""
