@@ -1,4 +1,4 @@
-"""Python client of the job service, which the command ``hopsml job`` uses as well.
+"""Python client of the job service, which the command ``hopsml jobs`` uses as well.
 
 client = hopsml.client.Client.of_environment()      # $HOPSML_SERVER and $HOPSML_TOKEN, or this machine's server
 job = client.submit("job.yaml")                     # uploads the code next to it
@@ -365,11 +365,11 @@ class Client:
         return self._as(self._call("GET", f"jobs/{_quoted(job)}/changes", query={"after": after}), list[JobChange])
 
     def runs(self, job: str | int) -> list[JobRun]:
-        """Return the runs of a job's tasks, oldest first; ``hopsml status RUN`` shows more of each."""
+        """Return the runs of a job's tasks, oldest first; ``hopsml runs status RUN`` shows more of each."""
         return self._as(self._call("GET", f"jobs/{_quoted(job)}/runs"), list[JobRun])
 
     def metrics(self, job: str | int) -> list[JobRunMetrics]:
-        """Return the metrics of each of a job's runs, oldest first; ``hopsml metrics RUN`` shows them by step."""
+        """Return the metrics of each of a job's runs, oldest first; ``hopsml runs metrics RUN`` shows them by step."""
         return self._as(self._call("GET", f"jobs/{_quoted(job)}/metrics"), list[JobRunMetrics])
 
     def rank_log(

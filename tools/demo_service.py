@@ -102,7 +102,7 @@ def play(cluster: Cluster, folder: Path) -> dict[str, int]:
         client = server.start()
         jobs = [client.submit(CODE / "job.yaml"), *(client.submit(path) for path in alone(folder))]
         for job in jobs:
-            say(f"hopsml job submit: {job.id}")
+            say(f"hopsml jobs submit: {job.id}")
         wait_for(client, jobs[0], Lifecycle.RUNNING)
         say(f"kill -9 of the service, while {jobs[0].id} runs; {', '.join(told(client, jobs[1:]))}")
         server.end(signal.SIGKILL)

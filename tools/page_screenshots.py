@@ -3,7 +3,7 @@
     python -m tools.page_screenshots [--folder docs/images] [--browser chromium]
 
 Four workers on this machine train a softmax regression with NumPy; rank 2 prepares its data inefficiently, so that the
-others wait for it. `hopsml profile` profiles it. Each page is photographed wide and narrow, light and dark.
+others wait for it. `hopsml runs profile` profiles it. Each page is photographed wide and narrow, light and dark.
 """
 
 from __future__ import annotations
@@ -134,7 +134,18 @@ def wait(is_so: Any, process: subprocess.Popen[bytes]) -> None:
 
 def profile(run: Path) -> None:
     """Profile the slow worker; repeated, as py-spy may not finish in time on a busy machine."""
-    command = [sys.executable, "-m", "hopsml", "profile", str(run), "--rank", str(SLOW), "--seconds", str(PROFILE_S)]
+    command = [
+        sys.executable,
+        "-m",
+        "hopsml",
+        "runs",
+        "profile",
+        str(run),
+        "--rank",
+        str(SLOW),
+        "--seconds",
+        str(PROFILE_S),
+    ]
     for _ in range(TRIES):
         if subprocess.run(command, cwd=ROOT).returncode == 0:
             return

@@ -1,4 +1,4 @@
-"""The command line: ``hopsml COMMAND``; one file a command."""
+"""Command line of hopsml: ``hopsml NOUN VERB``; one module for each noun or command."""
 
 import os
 import signal
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Entry point of ``hopsml``; an error of ours is printed as one sentence, without a traceback."""
+    """Run the command of ``sys.argv``; print an error of hopsml as one sentence, without a traceback."""
     try:
-        _all_commands()()
-    except KeyboardInterrupt:  # before a command has begun, which looks after that itself
+        app = application()
+        app(_current_words(sys.argv[1:]))
+    except KeyboardInterrupt:  # before a command runs; commands handle it themselves
         sys.exit(128 + signal.SIGINT)
     except HopsmlError as error:
         from hopsml.cli.terminal_text import print_plain
@@ -24,95 +25,85 @@ def main() -> None:
         print_plain(f"hopsml: {error}", to_stderr=True)
         sys.exit(1)
     except SystemExit as ended:
-        if not isinstance(ended.__context__, BrokenPipeError) and _has_readers():
+        if not isinstance(ended.__context__, BrokenPipeError) and _flush_stdout():
             raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # for what is still to be printed
+        os.dup2(nowhere, sys.stdout.fileno())  # Python flushes stdout at exit, which would fail again
         os.close(nowhere)
-        sys.exit(128 + signal.SIGPIPE)  # whoever read has seen enough, as ``| head`` has: no error of ours
+        sys.exit(128 + signal.SIGPIPE)  # a reader such as ``head`` closed the pipe: no error of hopsml
 
 
-def _all_commands() -> "typer.Typer":
+def application() -> "typer.Typer":
+    """Return the Typer application with all commands."""
     import typer
 
     from hopsml.cli import (
         audit,
-        cancel,
         class_data,
         doctor,
-        evaluate,
-        follow,
-        job,
-        logs,
-        metrics,
-        model,
-        profile,
+        jobs,
+        models,
         profiles,
-        rerun,
         runs,
-        schedule,
-        secret,
+        schedules,
+        secrets,
         serve,
         server,
-        serving,
-        status,
         submit,
-        token,
+        tokens,
         ui,
     )
-    from hopsml.cli import tensorboard as board
-    from hopsml.cli import tune_communication as tuning
 
     app = typer.Typer(
-        no_args_is_help=True, add_completion=False, help="hopsml: distributed training on Spark executors."
+        no_args_is_help=True, help="Distributed training, search and serving on Spark and YARN, or on this machine."
     )
-    commands = (
-        audit.audit,
-        cancel.cancel,
-        class_data.class_data,
-        doctor.doctor,
-        evaluate.evaluate,
-        follow.follow,
-        logs.logs,
-        metrics.metrics,
-        profile.profile,
-        profiles.profiles,
-        rerun.rerun,
-        serve.serve,
-        server.server,
-        status.status,
-        board.tensorboard,
-        tuning.tune_communication,
-        ui.ui,
-    )
-    version = typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end.")
+    version = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
 
     @app.callback()
     def whole(version: Annotated[bool, version] = False) -> None:
         pass
 
-    for command in commands:
-        app.command()(command)
     app.command(cls=submit.Command, context_settings={"ignore_unknown_options": True})(submit.submit)
     app.add_typer(runs.app, name="runs")
-    app.add_typer(job.app, name="job")
-    app.add_typer(job.app, name="jobs", hidden=True)
-    app.add_typer(model.app, name="model")
-    app.add_typer(schedule.app, name="schedule")
-    app.add_typer(secret.app, name="secret")
-    app.add_typer(serving.app, name="serving")
-    app.add_typer(token.app, name="token")
+    app.add_typer(jobs.app, name="jobs")
+    app.add_typer(schedules.app, name="schedules")
+    app.add_typer(secrets.app, name="secrets")
+    app.add_typer(tokens.app, name="tokens")
+    app.add_typer(models.app, name="models")
+    app.add_typer(serve.app, name="serve")
+    for command in (
+        server.server,
+        audit.audit,
+        ui.ui,
+        profiles.profiles,
+        doctor.doctor,
+        class_data.class_data,
+    ):
+        app.command()(command)
     return app
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _current_words(words: list[str]) -> list[str]:
+    """Translate old spellings, and name the new one on stderr."""
+    import typer
+
+    from hopsml.cli import renamed, serve
+
+    names = {command.name or getattr(command.callback, "__name__", "") for command in serve.app.registered_commands}
+    current, notice = renamed.current_words(words, names)
+    if notice:
+        typer.echo(notice, err=True)
+    return current
+
+
+def _print_version(is_given: bool) -> None:
+    if is_given:
         print(f"hopsml {__version__}")
         sys.exit(0)
 
 
-def _has_readers() -> bool:
-    """Whether standard output was written completely: False if its reader has gone away."""
+def _flush_stdout() -> bool:
+    """Flush standard output; return False if its reader has closed the pipe."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

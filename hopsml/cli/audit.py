@@ -1,4 +1,4 @@
-"""``hopsml audit``: who has changed what at a job service; for its administrators."""
+"""``hopsml audit``: audit log of a job service, for its administrators."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
+from hopsml.cli.options import AsJson
+
 
 def audit(
-    user: Annotated[str, typer.Option(help="of whom")] = "",
-    action: Annotated[str, typer.Option(help="which: submit, cancel, token create, ...")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="at most so many")] = 100,
-    json: Annotated[bool, typer.Option("--json", help="one line of JSON")] = False,
+    user: Annotated[str, typer.Option(help="Only requests of this user. Default: all users.")] = "",
+    action: Annotated[
+        str, typer.Option(help="Only this action: submit, cancel, token create, ... Default: all actions.")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 100,
+    json: AsJson = False,
 ) -> None:
-    """List what was changed at the service and what was refused, the newest first; for its administrators."""
+    """List changes of the job service and refused requests, newest first; for administrators."""
     from hopsml.client import Client
 
     found = Client.of_environment().audit(user=user, action=action, limit=limit)

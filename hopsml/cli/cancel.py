@@ -1,4 +1,4 @@
-"""``hopsml cancel RUN``: end a run from anywhere that may write to its directory."""
+"""``hopsml runs cancel``: end a run from any machine that can write to its directory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+from hopsml.cli.options import RunArgument
+
 POLL_S = 0.25
 
 
 def cancel(
-    run: str,
-    reason: Annotated[str, typer.Option(help="for the record")] = "cancelled from the command line",
-    timeout: Annotated[float, typer.Option(help="seconds to wait for the end")] = 60.0,
+    run: RunArgument,
+    reason: Annotated[str, typer.Option(help="Reason, stored with the run.")] = "cancelled from the command line",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the end of the run.")] = 60.0,
 ) -> None:
-    """End a run, a search or a launch's run; RUN is its URL, its path or its id. Exit status 0 once it is CANCELLED.
+    """End a run, a search or a launch; the exit status is 0 if it ends as CANCELLED.
 
-    The wish is left in the run directory, where the driver looks for it every few seconds, wherever it runs.
+    The request is stored in the run directory, which the driver reads every few seconds, on any machine.
     """
     from hopsml import settings
     from hopsml.errors import ArgumentError
@@ -30,11 +32,11 @@ def cancel(
     stored = catalog.read(directory, brief=True)
     if stored.status is None and stored.state == Lifecycle.LOST:
         raise ArgumentError(
-            f"run {directory.run_id}: its driver is gone, and its workers with it; nothing is left to end"
+            f"run {directory.run_id} is LOST: its driver has ended, and its workers with it; there is nothing to cancel"
         )
     if stored.run.get("verb") == "recorded" and stored.status is None:
         raise ArgumentError(
-            f"run {directory.run_id} is work of its driver itself, {stored.run.get('driver')}: end that program"
+            f"run {directory.run_id} has no workers, it runs in its driver on {stored.run.get('driver')}: end that program"
         )
     if stored.status is None:
         cancel_request.write(directory, reason)
@@ -42,8 +44,8 @@ def cancel(
     while (ended := directory.read_status()) is None:
         if time.monotonic() > deadline:
             raise ArgumentError(
-                f"run {directory.run_id} was asked to end, and its driver has not ended it within {timeout:g} s; on YARN "
-                "`hopsml follow APPLICATION --end` ends the whole application"
+                f"run {directory.run_id} has not ended within {timeout:g} s of the cancel request. Check that its driver "
+                "runs, or on YARN end the whole application: hopsml runs follow APPLICATION --end"
             )
         time.sleep(POLL_S)
     state = ended.get("state")

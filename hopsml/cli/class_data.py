@@ -1,4 +1,4 @@
-"""``hopsml class-data``: archives of Spark's classes, so that later launches on this machine start sooner."""
+"""``hopsml class-data``: archives of Spark's classes, with which later launches on this machine start faster."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import typer
 
 
 def class_data(
-    profile: Annotated[str, typer.Option(help="a file of conf/ with class_data: true")] = "local-cluster",
+    profile: Annotated[
+        str, typer.Option(help="Profile with class_data: true; name of a file in conf/.")
+    ] = "local-cluster",
 ) -> None:
-    """Make the archives for a profile's JVM options, once for each Java and Spark; some fifteen seconds."""
+    """Make archives of Spark's classes, with which later launches on this machine start faster.
+
+    They are made for the JVM options of a profile, once for each version of Java and Spark. It takes about 15 seconds.
+    """
     from hopsml import class_data as archives
     from hopsml import profiles, spark_home
     from hopsml.errors import ArgumentError
@@ -18,8 +23,8 @@ def class_data(
     known = profiles.load(profile)
     if not known.class_data:
         raise ArgumentError(
-            f"profile '{profile}' does not use class-data archives; they serve where driver and executors share one "
-            "machine's disk: set class_data: true in the profile"
+            f"profile '{profile}' does not use class-data archives. If driver and executors share the disk of one "
+            "machine, set class_data: true in the profile"
         )
     for role, path in archives.make(known.spark, spark_home.spark_submit()).items():
         print(f"{role:8} {path.stat().st_size / 1e6:5.0f} MB  {path}")

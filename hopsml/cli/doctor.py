@@ -1,13 +1,14 @@
-"""``hopsml doctor``: checks whether runs can work on this machine or cluster, on one screen."""
+"""``hopsml doctor``: check that this host or cluster can run a profile."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from hopsml.cli.options import AsJson, ProfileOption
 from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
@@ -15,13 +16,12 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else local")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Look whether runs can work here under a profile, and say what to do where they cannot.
+    """Check that this host can run a profile, and print a remedy for each problem.
 
-    Nothing is started and nothing is left behind. Exit status 1 if something fails, 0 otherwise; never takes longer than
-    half a minute.
+    It starts nothing, leaves no files, and takes at most 30 seconds. The exit status is 1 if a check fails, else 0.
     """
     from hopsml.doctor import Status, examine
     from hopsml.doctor.examination import as_dict
@@ -37,7 +37,12 @@ def doctor(
 
 
 def screen(report: Examination, width: int | None = None) -> str:
-    """The report as text: a line for each finding, and the remedy below each that is not ok. ``width`` in characters."""
+    """Return the report as text: a line for each finding, with the remedy below each finding that is not ok.
+
+    Args:
+        report: findings of all checks.
+        width: characters of a line; the terminal's width by default.
+    """
     width = width or shutil.get_terminal_size((120, 24)).columns
     column = max(len(finding.name) for finding in report.findings)
     margin = " " * (6 + column + 2)
@@ -48,8 +53,8 @@ def screen(report: Examination, width: int | None = None) -> str:
         if finding.remedy:
             lines += _wrapped(f"{margin}-> ", finding.remedy, margin + "   ", width)
     counts = {name: sum(finding.status.value == name for finding in report.findings) for name in ("ok", "warn", "fail")}
-    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    lines += ["", f"profile {report.profile}: {told} ({report.seconds:.1f} s)"]
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    lines += ["", f"profile {report.profile}: {summary} ({report.seconds:.1f} s)"]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""``hopsml evaluate RUN``: the checkpoints of a run judged, by a function of one's own or that of its last evaluation."""
+"""``hopsml runs evaluate``: evaluate the checkpoints of a run, by a given function or that of its last evaluation."""
 
 from __future__ import annotations
 
@@ -10,35 +10,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopsml.cli.options import AsJson, ProfileOption, RunArgument
 from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
     from hopsml.training.evaluation import CheckpointEvaluation
 
-_EARLIER = "that of the run's last evaluation, else {}"
-MODULE = "hopsml_evaluate_"  # before the file's name: a module of that name may be there
+_EARLIER = "Default: as in the run's last evaluation, else {}."
+MODULE = "hopsml_evaluate_"  # prefix of the file's name: another module may have that name
 
 
 def evaluate(
-    run: str,
-    function: Annotated[str, typer.Option(help="FILE.py:NAME; that of the run's last evaluation by default")] = "",
-    args: Annotated[str, typer.Option(help="its further arguments, a JSON object")] = "",
+    run: RunArgument,
+    function: Annotated[
+        str, typer.Option(help="Function to call, FILE.py:NAME. Default: that of the run's last evaluation.")
+    ] = "",
+    args: Annotated[str, typer.Option(help="Further arguments of the function, a JSON object. Default: none.")] = "",
     metric: Annotated[
-        str | None,
-        typer.Option(help="the key by which checkpoints are compared", show_default=_EARLIER.format("metric")),
+        str | None, typer.Option(help=f"Metric by which checkpoints are compared. {_EARLIER.format('metric')}")
     ] = None,
-    direction: Annotated[str | None, typer.Option(help="max or min", show_default=_EARLIER.format("max"))] = None,
+    direction: Annotated[
+        str | None, typer.Option(help=f"Direction of the metric, max or min. {_EARLIER.format('max')}")
+    ] = None,
     order: Annotated[
-        str | None, typer.Option(help="oldest or newest first", show_default=_EARLIER.format("oldest"))
+        str | None,
+        typer.Option(help=f"Evaluate the oldest or the newest checkpoint first. {_EARLIER.format('oldest')}"),
     ] = None,
-    name: Annotated[str, typer.Option(help="of the evaluation, which has facts of its own")] = "eval",
-    profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else local")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    name: Annotated[str, typer.Option(help="Name of the evaluation; each name has its own results.")] = "eval",
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Judge the complete checkpoints of a run that nobody has judged yet, and show them all.
+    """Evaluate the complete checkpoints of a run that have no result yet, and print all results.
 
-    RUN is its URL, its path or its id. The function is called with a local copy of a checkpoint's folder and returns a
-    number, or a dict of numbers. A run that is under way is followed to its end.
+    The function is called with the folder of a local copy of each checkpoint, and returns a number or a dict of numbers.
+    A run that has not ended is followed to its end.
     """
     from hopsml import experiment, settings
     from hopsml.errors import ArgumentError
@@ -46,14 +51,14 @@ def evaluate(
     from hopsml.training.evaluation import EvaluationStore
 
     if profile:
-        os.environ["HOPSML_PROFILE"] = profile  # it may say where runs are kept
+        os.environ["HOPSML_PROFILE"] = profile  # a profile may set the project, in which runs are searched
     directory = find(run, settings.project_url())
     if args and not function:
-        raise ArgumentError(f"--args {args:.80}: they are those of --function FILE.py:NAME, which is missing")
+        raise ArgumentError(f"--args {args:.80}: these are arguments of --function FILE.py:NAME, which is missing")
     try:
         named = {"metric": metric, "direction": direction, "order": order}
-        wishes: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-        common: dict[str, Any] = {"name": name, "profile": profile, "progress": not as_json, **wishes}
+        given: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+        common: dict[str, Any] = {"name": name, "profile": profile, "progress": not as_json, **given}
         if function:
             found = experiment.evaluate(loaded(function), directory.url, args=arguments(args), **common)
         else:
@@ -65,19 +70,19 @@ def evaluate(
 
 
 def loaded(named: str) -> Callable[..., Any]:
-    """The function of ``FILE.py:NAME``; modules beside the file can be imported from then on."""
+    """Return the function of ``FILE.py:NAME``, and make modules of the file's folder importable."""
     from hopsml.errors import ArgumentError
     from hopsml.submission import named_function
 
     file, colon, name = named.rpartition(":")
     path = Path(file).resolve()
     if not colon or path.suffix != ".py" or not path.is_file():
-        raise ArgumentError(f"--function {named}: it must be FILE.py:NAME, with a file that is there")
+        raise ArgumentError(f"--function {named}: it must be FILE.py:NAME, and the file must exist")
     return named_function.load(path, name, MODULE)
 
 
 def arguments(text_: str) -> dict[str, Any]:
-    """The function's further arguments from the command line; "" for none."""
+    """Parse the function's further arguments from JSON; "" is no arguments."""
     from hopsml.errors import ArgumentError
 
     try:
@@ -92,7 +97,7 @@ def arguments(text_: str) -> dict[str, Any]:
 
 
 def text(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> str:
-    """A line a checkpoint, for the terminal; ``*`` marks the best."""
+    """Return one line per checkpoint for the terminal; ``*`` marks the best one."""
     from hopsml.tracking.listing import figure, table
 
     if not judged:
@@ -109,7 +114,7 @@ def text(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> str
 
 
 def as_dict(judged: Sequence[CheckpointEvaluation], outcome: dict[str, Any]) -> dict[str, Any]:
-    """The same for ``--json``."""
+    """Return the results of all checkpoints, as ``--json`` prints them."""
     from msgspec import to_builtins
 
     return {"best_step": outcome.get("best_step"), "checkpoints": to_builtins(list(judged))}

@@ -1,4 +1,4 @@
-"""``hopsml follow RUN|APPLICATION``: go on following what was started, from anywhere."""
+"""``hopsml runs follow``: follow a run or a YARN application to its end, from any machine."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ _APPLICATION = re.compile(r"application_\d+_\d+")
 
 
 def follow(
-    what: Annotated[str, typer.Argument(help="a run (URL, path or id), or an application's id of YARN")],
-    end: Annotated[bool, typer.Option("--end", help="end it")] = False,
-    rank: Annotated[int, typer.Option(help="of a run: whose output")] = 0,
+    what: Annotated[
+        str,
+        typer.Argument(metavar="RUN|APPLICATION", help="URL, path or id of a run, or the id of a YARN application."),
+    ],
+    end: Annotated[
+        bool, typer.Option("--end", help="Cancel the run, or end the application, instead of following it.")
+    ] = False,
+    rank: Annotated[int, typer.Option(help="Rank of the worker whose output is printed.")] = 0,
 ) -> None:
-    """Follow a run, a search, or an application of YARN, to its end. The exit status is 0 only if it succeeded.
+    """Follow a run, a search or a YARN application to its end; the exit status is 0 only if it succeeds.
 
-    Ctrl-C ends an application, as it does under `hopsml submit`; a run goes on, and `hopsml cancel` ends it.
+    Ctrl-C ends an application, as under `hopsml submit`; a run continues, and `hopsml runs cancel` ends it.
     """
     if not _APPLICATION.fullmatch(what):
         _follow_run(what, end, rank)
     from hopsml import submission
 
     if end:
-        over = submission.end(what)
-        submission.to_stderr(f"{over.id}: {over.state}, {over.final_status}")
+        ended = submission.end(what)
+        submission.to_stderr(f"{ended.id}: {ended.state}, {ended.final_status}")
         return
     with submission.Interrupts() as interrupts:
         outcome = submission.follow(what, interrupts=interrupts)
@@ -36,7 +41,7 @@ def follow(
 
 
 def _follow_run(run: str, end: bool, rank: int) -> None:
-    """Follow a run to its end; raises typer.Exit with the status."""
+    """Follow a run to its end, and raise typer.Exit with the exit status."""
     from hopsml import settings
     from hopsml.cli import searches
     from hopsml.cli.cancel import cancel
@@ -50,31 +55,31 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
         directory = find(run, settings.project_url())
     except ArgumentError as error:
         raise ArgumentError(
-            f"'{run}' is no id of a YARN application (application_<time>_<number>), nor a run: {error}"
+            f"'{run}' is neither the id of a YARN application (application_<time>_<number>) nor a run: {error}"
         ) from None
     if end:
         cancel(run)
-    output, told, far = live.Output(directory, rank), "", ""
+    output, state, progress = live.Output(directory, rank), "", ""
     search = searches.seen(directory, directory.read_run())
     if search is not None:
-        to_stderr(f"what its trials print: hopsml logs {run}, or {search.folder_of('TRIAL')}")
+        to_stderr(f"output of the trials: hopsml runs logs {run}, or {search.folder_of('TRIAL')}")
     try:
         while True:
-            stored = catalog.read(directory, brief=True)  # before the output: what comes behind the end is not missed
+            stored = catalog.read(directory, brief=True)  # before the output, so that the last output is not lost
             for text in output.more():
                 sys.stdout.write(text)
             sys.stdout.flush()
-            if search is not None and (now := searches.progress(searches.facts(search, stored.state))) != far:
-                far = now
-                to_stderr(far)
-            if stored.state != told:
-                told = stored.state
-                to_stderr(f"{directory.run_id}: {told}" + ("" if stored.status is None else _end_of(stored.status)))
-            if told in (Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.LOST):
-                raise typer.Exit(0 if told == Lifecycle.FINISHED else 1)
+            if search is not None and (now := searches.progress(searches.facts(search, stored.state))) != progress:
+                progress = now
+                to_stderr(progress)
+            if stored.state != state:
+                state = stored.state
+                to_stderr(f"{directory.run_id}: {state}" + ("" if stored.status is None else _end_of(stored.status)))
+            if state in (Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.LOST):
+                raise typer.Exit(0 if state == Lifecycle.FINISHED else 1)
             time.sleep(POLL_S)
     except KeyboardInterrupt:
-        to_stderr(f"it goes on; `hopsml cancel {run}` ends it")
+        to_stderr(f"the run continues; `hopsml runs cancel {run}` ends it")
         raise typer.Exit(130) from None
 
 

@@ -1,19 +1,20 @@
-"""A job file as commands take it: its mistakes are told, each with its line, and end the command."""
+"""Loading of job files for commands, with one line on stderr for each error of the file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from hopsml.service.spec import JobSpec
 
-WRONG = 2  # exit status
+WRONG = 2  # exit status for a job file with errors
+JobFile = Annotated[str, typer.Argument(metavar="FILE", help="Path of the job file.")]
 
 
 def loaded_job(job: str) -> JobSpec:
-    """The job of a file; its mistakes go to stderr, and the command ends with status 2."""
+    """Load a job file; print its errors to stderr and exit with status 2 if it has any."""
     check_installed()
     from hopsml.errors import JobFileError
     from hopsml.service import spec
@@ -26,7 +27,7 @@ def loaded_job(job: str) -> JobSpec:
 
 
 def check_installed() -> None:
-    """Raise ArgumentError where the extra ``service`` is not installed."""
+    """Raise ArgumentError if the extra ``service`` is not installed."""
     from importlib.util import find_spec
 
     from hopsml import extras

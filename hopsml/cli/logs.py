@@ -1,14 +1,25 @@
-"""``hopsml logs RUN``: what a rank printed."""
+"""``hopsml runs logs``: output of one rank of a run."""
 
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+import typer
+
+from hopsml.cli.options import RunArgument
 
 
-def logs(run: str, rank: int = 0, generation: int | None = None) -> None:
-    """Print what one rank of a run has printed, in all generations or in one; RUN is its URL, its path or its id.
+def logs(
+    run: RunArgument,
+    rank: Annotated[int, typer.Option(help="Rank of the worker.")] = 0,
+    generation: Annotated[
+        int | None, typer.Option(help="Generation of the group, from 0. Default: all generations.")
+    ] = None,
+) -> None:
+    """Print the output of one rank of a run; of a search, the output of its trials.
 
-    Of a search: what its trials have printed, and of the lanes that carry them out what one of a generation has.
+    With --generation, the output of a search is that of the trial slot with this rank.
     """
     from hopsml import settings
     from hopsml.cli import searches

@@ -1,4 +1,4 @@
-"""``hopsml metrics RUN``: what the chief has reported, step by step."""
+"""``hopsml runs metrics``: metrics that the chief has reported, step by step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hopsml import states
+from hopsml.cli.options import RunArgument
 from hopsml.tracking import catalog, strict_json
 
 if TYPE_CHECKING:
@@ -19,14 +20,14 @@ POLL_S = 1.0
 
 
 def metrics(
-    run: str,
-    last: Annotated[int, typer.Option(help="only so many, the newest; 0 for all")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the run has ended")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, as recorded")] = False,
+    run: RunArgument,
+    last: Annotated[int, typer.Option(help="Maximum number of reports, the newest ones; 0 prints all.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new reports until the run has ended.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, as recorded.")] = False,
 ) -> None:
-    """Print the reports of a run, its metrics.jsonl; RUN is its URL, its path or its id.
+    """Print the metrics that a run has reported, step by step, from its metrics.jsonl.
 
-    Of a search: what its trials have reported of the metric that it is about.
+    Of a search, print the values of its metric that the trials have reported.
     """
     from hopsml import settings
     from hopsml.cli import searches
@@ -47,34 +48,34 @@ def metrics(
         raise typer.Exit(130) from None
     if not columns and not as_json:
         who = f"run {directory.run_id} has" if search is None else f"the trials of search {directory.run_id} have"
-        print(f"{who} reported nothing (hopsml.report in the training function)", file=sys.stderr)
+        print(f"{who} reported no metrics; call hopsml.report in the training function", file=sys.stderr)
     if search is not None and search.distributed:
-        print(f"all that one trial reports: hopsml metrics {search.folder_of('TRIAL')}", file=sys.stderr)
+        print(f"all metrics of one trial: hopsml runs metrics {search.folder_of('TRIAL')}", file=sys.stderr)
 
 
 class _OfTrials:
-    """Reads the reports of a search's trials like those of a run; its journal has no times."""
+    """Reports of a search's trials, in the form of a run's reports; a search's event log has no times."""
 
     def __init__(self, search: SearchReader) -> None:
         self._search = search
 
     def more(self) -> Iterator[dict[str, Any]]:
-        """Reports since the last call. Raises StorageError."""
+        """Yield the reports since the last call. Raises StorageError."""
         for one in self._search.more():
             yield {"trial": one.trial, "number": one.number, "step": one.step, self._search.metric: one.value}
 
 
 def _later(directory: Any, reports: Any) -> Iterator[list[dict[str, Any]]]:
-    over = False
-    while not over:
-        over = catalog.read(directory, brief=True).state in states.ENDS  # then what follows is the rest
+    has_ended = False
+    while not has_ended:
+        has_ended = catalog.read(directory, brief=True).state in states.ENDS
         yield list(reports.more())
-        if not over:
+        if not has_ended:
             time.sleep(POLL_S)
 
 
 def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> list[str]:
-    """Print the rows, with a new head where a metric is new; returns the columns for the rows that follow."""
+    """Print the rows, with new titles if a metric is new; return the columns for the rows that follow."""
     from hopsml.tracking.listing import figure, table, time_text
 
     names = [*columns, *dict.fromkeys(name for report in reports for name in report if name not in (*columns, "time"))]

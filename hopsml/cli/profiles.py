@@ -1,10 +1,10 @@
-"""``hopsml profiles``: where jobs can run."""
+"""``hopsml profiles``: list the profiles of clusters."""
 
 from __future__ import annotations
 
 
 def profiles() -> None:
-    """List the profiles of conf/ with their masters."""
+    """List the profiles of conf/ with their masters and descriptions."""
     from hopsml import profiles as known
 
     for name in known.names():

@@ -1,4 +1,4 @@
-"""``hopsml rerun RUN``: a recorded run once more, and whether the same came of it."""
+"""``hopsml runs rerun``: repeat a recorded run, and compare the results."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopsml.cli.options import AsJson, ProfileOption, RunArgument
 from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
     from hopsml.experiment.repeat import Rerun
 
-DIFFERS = 3  # exit status where the rerun finished with another result
+DIFFERS = 3  # exit status if the rerun finishes with another result
 
 
 def rerun(
-    run: str,
-    profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else local")] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="an output that may differ, such as a time")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    run: RunArgument,
+    profile: ProfileOption = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Output that may differ, such as a time; may be given more than once.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Run a recorded run again and compare; RUN is its URL, its path or its id.
+    """Repeat a recorded run, and compare the results.
 
-    The same function and arguments (byte for byte what was shipped then), number of workers, merge settings, seed and
-    variables; the profile, the packages and the cluster are those of now. Exit status 0: the same result to the bit;
-    3: another result, with what differs in how the two were made; 1: it could not be started, or failed.
+    Function and arguments (the same bytes as before), number of workers, merge settings, seed and variables are those
+    of the record; profile, packages and cluster are the present ones. The exit status is 0 if the results are equal to
+    the bit, 3 if they differ (the differences of the two runs are printed), and 1 if the run could not start or failed.
     """
     from hopsml import experiment, settings
     from hopsml.storage.run_dir import find
 
     if profile:
-        os.environ["HOPSML_PROFILE"] = profile  # it may say where runs are kept
+        os.environ["HOPSML_PROFILE"] = profile  # a profile may set the project, in which runs are searched
     directory = find(run, settings.project_url())
     recorded = directory.read_run()
     _like_the_original(recorded, directory)
@@ -47,7 +50,7 @@ def rerun(
 
 
 def text(outcome: Rerun) -> str:
-    """Whether the rerun gave the same as the original, for the terminal."""
+    """Return the comparison of rerun and original, for the terminal."""
     from hopsml.cli.runs import difference_row
     from hopsml.tracking.listing import table
 
@@ -60,17 +63,21 @@ def text(outcome: Rerun) -> str:
         )
     lines = ["the result differs:", *table([("", *names), *map(difference_row, verdict.differing)])]
     if verdict.causes:
-        lines += ["", "so does how they were made:", *table([("", *names), *map(difference_row, verdict.causes)])]
+        lines += [
+            "",
+            "recorded differences between the runs:",
+            *table([("", *names), *map(difference_row, verdict.causes)]),
+        ]
     else:
         lines += [
             "",
-            "nothing recorded differs in how they were made: unseeded random numbers, or something that depends on time",
+            "no recorded difference explains it: check for random numbers without a seed, and values that depend on time",
         ]
     return "\n".join(lines)
 
 
 def as_dict(outcome: Rerun) -> dict[str, Any]:
-    """Whether the rerun gave the same as the original, for ``--json``."""
+    """Return the comparison of rerun and original, as ``--json`` prints it."""
     from dataclasses import asdict
 
     return {
@@ -84,7 +91,7 @@ def as_dict(outcome: Rerun) -> dict[str, Any]:
 
 
 def _like_the_original(recorded: dict[str, Any], directory: Any) -> None:
-    """Set in this process, which is the driver alone, what child interpreters of the original read at their start."""
+    """Set the original's hash seed and import path in this process, for the interpreters that it starts."""
     from hopsml.errors import PathNotFound
 
     try:
@@ -93,7 +100,7 @@ def _like_the_original(recorded: dict[str, Any], directory: Any) -> None:
         hash_seed = "random"
     if hash_seed != "random":
         os.environ.setdefault("PYTHONHASHSEED", hash_seed)
-    # Modules beside the script that the function imports when it runs: local workers take the driver's import path.
+    # The function may import modules of the script's folder when it runs; local workers use the driver's import path.
     if recorded.get("own_imports"):
         for folder in (str(Path(recorded.get("script") or ".").parent), recorded.get("working_directory", "")):
             if folder and Path(folder).is_dir() and folder not in sys.path:

@@ -1,4 +1,4 @@
-"""Lists of the job service: for a terminal as wide as it is, for programs a line for each entry, with all of it."""
+"""Tables of the job service: fitted to a terminal's width; for programs one complete line per entry."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from hopsml.tracking.listing import plain, table
 
 
 def print_rows(rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wraps: str = "") -> None:
-    """Print a table, whose first row has the titles.
+    """Print a table whose first row has the titles.
 
-    ``numbers``: columns that are aligned at the right; ``wraps``: the one that goes on below where a terminal is narrow.
+    Args:
+        rows: cells of each row.
+        numbers: titles of the columns that are aligned at the right.
+        wraps: title of the column that is wrapped on a narrow terminal.
     """
     rows = [[plain(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():

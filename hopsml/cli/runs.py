@@ -1,4 +1,4 @@
-"""``hopsml runs ls|show|diff|logs|rm|sync``: what has been run, on any store."""
+"""``hopsml runs``: list, inspect, follow, cancel, compare, repeat and delete runs, on any store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopsml.cli.cancel import cancel
+from hopsml.cli.evaluate import evaluate
+from hopsml.cli.follow import follow
 from hopsml.cli.logs import logs
+from hopsml.cli.metrics import metrics
+from hopsml.cli.options import AsJson, ProjectUrl, RunArgument
+from hopsml.cli.profile import profile
+from hopsml.cli.rerun import rerun
+from hopsml.cli.status import status
+from hopsml.cli.tensorboard import tensorboard
 from hopsml.cli.terminal_text import print_plain
+from hopsml.cli.tune_communication import tune_communication
 from hopsml.states import Lifecycle
 from hopsml.tracking import strict_json
 from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
@@ -19,17 +29,15 @@ if TYPE_CHECKING:
     from hopsml.tracking.compare import Difference
 
 CALL_TIMEOUT_S = 30.0  # a person waits, and can interrupt
-app = typer.Typer(no_args_is_help=True, help="What has been run: list, look at, compare, delete.")
-app.command()(logs)
+app = typer.Typer(
+    no_args_is_help=True, help="List, inspect, follow, cancel, compare, repeat and delete runs and searches."
+)
 
-As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
 
-
-@app.command()
 def ls(
-    last: Annotated[int, typer.Option(help="how many, the youngest first; 0 for all")] = 20,
-    project: Annotated[str, typer.Option(help="URL of a project; $HOPSML_PROJECT_URL and its defaults else")] = "",
-    as_json: As_json = False,
+    last: Annotated[int, typer.Option(help="Maximum number of runs, newest first; 0 lists all.")] = 20,
+    project: ProjectUrl = "",
+    as_json: AsJson = False,
 ) -> None:
     """List the runs of a project."""
     from hopsml import settings
@@ -46,7 +54,7 @@ def ls(
 
 
 def _print_table(found: list[StoredRun]) -> None:
-    """On a terminal fitted to its width, with colours; into a pipe or file complete, one line a run."""
+    """Print runs: on a terminal fitted to its width, with colours; into a pipe or file complete, one line per run."""
     if not sys.stdout.isatty():
         print("\n".join(table([COLUMNS, *(row(run) for run in found)], NUMBERS)))
         return
@@ -71,9 +79,8 @@ _STYLES: dict[str, str] = {
 }
 
 
-@app.command()
-def show(run: str, as_json: As_json = False) -> None:
-    """Print everything that is recorded of a run; RUN is its URL, its path or its id."""
+def show(run: RunArgument, as_json: AsJson = False) -> None:
+    """Print everything that is recorded of a run."""
     stored = _read(run)
     if as_json:
         print(strict_json.dumps(_everything(stored)))
@@ -83,31 +90,33 @@ def show(run: str, as_json: As_json = False) -> None:
             print_plain(f"{title}\n{_indented(content)}\n")
 
 
-@app.command()
-def diff(left: str, right: str, as_json: As_json = False) -> None:
-    """Compare two runs: source, arguments, packages, settings, inputs, result."""
-    from hopsml.tracking import compare
+def compare(
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="URL, path or id of a run.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="URL, path or id of another run.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare two runs: source, arguments, packages, settings, inputs and result."""
+    from hopsml.tracking import compare as comparison
 
     one, other = _read(left), _read(right)
-    found, source = compare.differences(one, other), compare.source_diff(one, other)
+    found, source = comparison.differences(one, other), comparison.source_diff(one, other)
     if as_json:
         rows = [{"section": d.section, "name": d.name, "left": d.left, "right": d.right} for d in found]
         content = {"left": one.directory.url, "right": other.directory.url, "differences": rows, "source": source}
         print(strict_json.dumps(content))
         return
     if not found and not source:
-        print("nothing that was recorded differs")
+        print("no recorded value differs")
         return
     print_plain("\n".join(table([("", one.run_id, other.run_id), *map(difference_row, found)])))
     if source:
         print_plain("\n" + source)
 
 
-@app.command()
 def rm(
-    runs: list[str],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
-    force: Annotated[bool, typer.Option(help="also a run that may still be going on")] = False,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="URL, path or id of each run.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    force: Annotated[bool, typer.Option(help="Delete runs that may still be running, too.")] = False,
 ) -> None:
     """Delete runs with all their files: checkpoints, events, logs, exports."""
     from hopsml.errors import ArgumentError
@@ -119,13 +128,13 @@ def rm(
     for stored in found:
         if stored.state == RUNNING and not force:
             raise ArgumentError(
-                f"run {stored.run_id} has no status.json, and its last sign of life is {duration(stored.quiet_s)} old: it "
-                "may still be going on. Cancel it first, or delete it with --force; nothing was deleted"
+                f"run {stored.run_id} has no status.json, and its last change was {duration(stored.quiet_s)} ago: it may "
+                f"still be running. Nothing was deleted. Cancel it (hopsml runs cancel {stored.run_id}), or add --force"
             )
     if not yes:
         _print_table(found)
         if not sys.stdin.isatty():
-            raise ArgumentError("nobody can be asked here: delete without asking with --yes; nothing was deleted")
+            raise ArgumentError("standard input is no terminal, so that nothing was deleted; add --yes to delete")
         typer.confirm(f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", abort=True)
     for stored in found:
         for_url(stored.directory.url).delete(stored.directory.url, recursive=True)
@@ -133,13 +142,15 @@ def rm(
         print(f"deleted {stored.directory.url}")
 
 
-@app.command()
 def sync(
-    runs: Annotated[list[str] | None, typer.Argument(help="URL, path or id; all that MLflow has missed else")] = None,
-    project: Annotated[str, typer.Option(help="URL of a project; $HOPSML_PROJECT_URL and its defaults else")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="URL, path or id of each run. Default: all that MLflow lacks."),
+    ] = None,
+    project: ProjectUrl = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Send runs to MLflow that its server has missed. Exit status 1 if some could still not be sent."""
+    """Send runs to MLflow that its server has not received. The exit status is 1 if some could not be sent."""
     from hopsml import settings
     from hopsml.errors import HopsmlError
     from hopsml.storage.run_dir import RunDir, find
@@ -170,13 +181,13 @@ def sync(
     if as_json:
         print(strict_json.dumps(rows))
     elif not rows:
-        print(f"nothing of {url} waits to be sent to MLflow")
+        print(f"no run of {url} has to be sent to MLflow")
     if any(row["state"] in (order.PENDING, order.REFUSED) for row in rows):
         raise typer.Exit(1)
 
 
 def difference_row(found: Difference) -> tuple[str, str, str]:
-    """A difference as a table's row: what differs, and the value on each side, shortened."""
+    """Return a row for a difference: name, and the shortened value on each side."""
     return f"{found.section}: {found.name}", short(found.left), short(found.right)
 
 
@@ -218,7 +229,7 @@ def _everything(run: StoredRun) -> dict[str, Any]:
 
 
 def _sections(run: StoredRun) -> list[tuple[str, Any]]:
-    """(title, text) in the order of interest; everything that is recorded is in one of them."""
+    """Return (title, content) of all that is recorded, the most important first."""
     record, around = dict(run.run), dict(run.environment)
     source, packages = record.pop("source", ""), around.pop("packages", None) or {}
     status = dict(run.status or {})
@@ -239,10 +250,10 @@ def _sections(run: StoredRun) -> list[tuple[str, Any]]:
         ("result", run.outputs),
         ("arguments", record.pop("arguments", None)),
         ("inputs", {str(entry.get("url")): short(entry, 200) for entry in inputs}),
-        ("what was asked (run.json)", record),
-        ("how it ended (status.json)", status),
-        ("with what (environment.json)", around),
-        ("the chief's machine (worker.json)", run.worker),
+        ("request (run.json)", record),
+        ("end (status.json)", status),
+        ("environment (environment.json)", around),
+        ("host of the chief (worker.json)", run.worker),
         ("packages", " ".join(f"{name}=={version}" for name, version in packages.items())),
         ("source", source),
     ]
@@ -259,3 +270,23 @@ def _entry(name: str, value: Any, width: int) -> str:
     if isinstance(value, dict) and len(value) > 1:
         return f"  {name}\n" + "\n".join(f"  {line}" for line in _indented(value).splitlines())
     return f"  {name:{width}}  {short(value, 100_000)}"
+
+
+for _command in (
+    ls,
+    show,
+    status,
+    logs,
+    metrics,
+    follow,
+    cancel,
+    compare,
+    rerun,
+    evaluate,
+    profile,
+    tensorboard,
+    tune_communication,
+    rm,
+    sync,
+):
+    app.command()(_command)

@@ -1,4 +1,4 @@
-"""How commands present a search; everything is read from its journal."""
+"""Presentation of a search by commands, from its event log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from hopsml.experiment.searches.reader import SearchReader
     from hopsml.storage.run_dir import RunDir
 
-PLACES = 80  # of a line
-RUNNING_SHOWN = 8  # trials at most
+PLACES = 80  # characters of a line
+RUNNING_SHOWN = 8  # maximum number of running trials that are printed
 
 
 def seen(directory: RunDir, record: dict[str, Any]) -> SearchReader | None:
-    """The search whose ``run.json`` this is; None for any other run."""
+    """Return a reader of the search that ``record``, its ``run.json``, describes; None for any other run."""
     search = record.get("search")
     if not isinstance(search, dict):
         return None
@@ -26,7 +26,10 @@ def seen(directory: RunDir, record: dict[str, Any]) -> SearchReader | None:
 
 
 def facts(search: SearchReader, state: str) -> dict[str, Any]:
-    """How a search stands; trials that a driver has left under way wait for whoever goes on with it."""
+    """Return counts, best trial and running trials of a search.
+
+    If its driver has ended, unfinished trials count as waiting, since a resumed search runs them again.
+    """
     search.more()
     counts = search.counts()
     running = search.running() if state == Lifecycle.RUNNING else []
@@ -42,22 +45,22 @@ def facts(search: SearchReader, state: str) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> dict[str, str]:
-    """``facts()`` for the terminal: name -> text, which may have several lines."""
+    """Return the result of ``facts()`` for the terminal, name -> text; a text may have several lines."""
     metric, best, running = found["metric"], found["best"], found["trials_running"]
-    said = {"trials": trials(found["trials"])}
+    texts = {"trials": trials(found["trials"])}
     if best is not None:
-        said[f"best {metric}"] = f"{best['value']:.6g} ({found['direction']}), trial {best['trial_id']}"
-        said["with"] = config(best["config"])
+        texts[f"best {metric}"] = f"{best['value']:.6g} ({found['direction']}), trial {best['trial_id']}"
+        texts["with"] = config(best["config"])
     for one in running[:RUNNING_SHOWN]:
         value = "" if one["value"] is None else f"  step {one['step']}  {metric}={one['value']:.6g}"
-        said[f"trial {one['number']}"] = f"{one['trial_id']}{value}"
+        texts[f"trial {one['number']}"] = f"{one['trial_id']}{value}"
     if len(running) > RUNNING_SHOWN:
-        said["..."] = f"{len(running) - RUNNING_SHOWN} more that run"
-    return said
+        texts["..."] = f"{len(running) - RUNNING_SHOWN} more running"
+    return texts
 
 
 def trials(counts: dict[str, Any]) -> str:
-    """Counts of trials as text, such as ``3 of 5 over (1 stopped), 2 running``."""
+    """Return counts of trials as text, such as ``3 of 5 over (1 stopped), 2 running``."""
     planned = "" if counts["planned"] is None else f" of {counts['planned']}"
     ends = ", ".join(f"{counts[name]} {name}" for name in ("stopped", "failed") if counts[name])
     others = [f"{counts[name]} {name}" for name in ("running", "paused", "waiting") if counts.get(name)]
@@ -65,7 +68,7 @@ def trials(counts: dict[str, Any]) -> str:
 
 
 def config(values: dict[str, Any]) -> str:
-    """A configuration as text, such as ``lr=0.1  act=relu``."""
+    """Return a configuration as text, such as ``lr=0.1  act=relu``."""
     from hopsml.tracking.listing import short
 
     return "  ".join(
@@ -75,17 +78,17 @@ def config(values: dict[str, Any]) -> str:
 
 
 def progress(found: dict[str, Any]) -> str:
-    """Trials, best value and its configuration in one line of at most 80 characters, "hopsml: " included."""
+    """Return trials, best value and its configuration in a line of at most 80 characters including "hopsml: "."""
     from hopsml.tracking.listing import cut
 
     best = found["best"]
-    said = f"trials {trials(found['trials'])}"
+    text = f"trials {trials(found['trials'])}"
     if best is not None:
-        said += f"; best {found['metric']} {best['value']:.6g}  {config(best['config'])}"
-    return cut(said, PLACES - len("hopsml: "))
+        text += f"; best {found['metric']} {best['value']:.6g}  {config(best['config'])}"
+    return cut(text, PLACES - len("hopsml: "))
 
 
 def wrapped(text: str, indent: int) -> str:
-    """The text in lines of at most ``PLACES`` characters; further lines are indented by ``indent``."""
+    """Wrap the text into lines of at most ``PLACES`` characters; further lines are indented by ``indent``."""
     broken = textwrap.wrap(text, max(20, PLACES - indent), break_long_words=False, break_on_hyphens=False)
     return ("\n" + " " * indent).join(broken)

@@ -1,4 +1,4 @@
-"""``hopsml server``: the job service."""
+"""``hopsml server``: run the job service."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 
 
 def log_handler() -> logging.Handler:
-    """A handler that writes to the terminal, without what jobs' messages could do to it or pretend to be."""
+    """Return a handler that logs to the terminal, without control characters and forged lines of jobs' messages."""
     from hopsml.tracking.listing import plain
 
     class PlainFormatter(logging.Formatter):
-        """Each entry begins a line, and only entries do."""
+        """Formatter that indents further lines, so that every unindented line begins an entry."""
 
         def format(self, record: logging.LogRecord) -> str:
             return plain(super().format(record)).replace("\n", "\n    ")
@@ -25,47 +25,92 @@ def log_handler() -> logging.Handler:
 
 
 def server(
-    database: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://...; a file in --state else")] = "",
-    profile: Annotated[str, typer.Option(help="where jobs run: a file of conf/; $HOPSML_PROFILE, else local")] = "",
+    database: Annotated[
+        str, typer.Option(help="Database: sqlite:///FILE or postgresql://USER@HOST/NAME. Default: a file in --state.")
+    ] = "",
+    profile: Annotated[
+        str,
+        typer.Option(
+            help="Profile that jobs run under: name of a file in conf/. Default: $HOPSML_PROFILE, else local."
+        ),
+    ] = "",
     port: Annotated[
-        int | None, typer.Option(help="0 for any that is free; the last one of its folder, where that is free, else")
+        int | None,
+        typer.Option(
+            help="Port to listen on; 0 selects a free port. Default: the last port of this server if it is free."
+        ),
     ] = None,
-    host: Annotated[str, typer.Option(help="an address of this machine's own; beyond loopback with TLS")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; addresses other than loopback need --certificate and --key.")
+    ] = "127.0.0.1",
     certificate: Annotated[
-        Path | None, typer.Option(help="for TLS: a PEM file with the server's, and its chain")
+        Path | None, typer.Option(help="PEM file with the server's TLS certificate and its chain. Default: no TLS.")
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="for TLS: a PEM file with the certificate's key")] = None,
-    address: Annotated[str, typer.Option(help="by which others reach it; as it listens else")] = "",
+    key: Annotated[Path | None, typer.Option(help="PEM file with the key of --certificate. Default: none.")] = None,
+    address: Annotated[
+        str, typer.Option(help="URL by which others reach the server. Default: the address that it listens on.")
+    ] = "",
     sign_in: Annotated[
-        Path | None, typer.Option(help="a file with an OpenID provider; tokens alone count else")
+        Path | None,
+        typer.Option(
+            help="File that describes an OpenID provider for sign-in. Default: tokens are the only credentials."
+        ),
     ] = None,
     trusted_proxy: Annotated[
-        list[str] | None, typer.Option(help="address of a proxy whose X-Forwarded-For names the caller; repeatable")
+        list[str] | None,
+        typer.Option(
+            help="Address or network of a proxy whose X-Forwarded-For header is trusted; may be given more than once."
+        ),
     ] = None,
-    queues: Annotated[Path | None, typer.Option(help="a file with queues; one called default else")] = None,
-    nodes: Annotated[Path | None, typer.Option(help="a file with nodes that may be added; none are else")] = None,
+    queues: Annotated[
+        Path | None, typer.Option(help="File that describes the queues. Default: one queue, called default.")
+    ] = None,
+    nodes: Annotated[
+        Path | None, typer.Option(help="File that describes the nodes that may be added. Default: none are added.")
+    ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="folder of this server; $HOPSML_SERVER_STATE, else ~/.hopsml/server")
+        Path | None,
+        typer.Option(help="Folder of this server. Default: $HOPSML_SERVER_STATE, else ~/.hopsml/server."),
     ] = None,
     project_url: Annotated[
-        str, typer.Option(help="where jobs record runs; the profile's, or $HOPSML_PROJECT_URL")
+        str,
+        typer.Option(
+            help="URL of the project in which jobs record runs. Default: the profile's, else $HOPSML_PROJECT_URL, else "
+            "HDFS if configured, else project/ in --state."
+        ),
     ] = "",
     archives: Annotated[
-        list[str], typer.Option(help="a URL below which packed environments of jobs may lie; the project's store else")
+        list[str],
+        typer.Option(
+            help="URL of a store of packed environments of jobs; may be given more than once. Default: the project's store."
+        ),
     ] = [],  # noqa: B006 typer reads it
     trust_users: Annotated[
-        bool, typer.Option("--trust-users", help="let several accounts run jobs where those run as this server")
+        bool, typer.Option("--trust-users", help="Let several accounts run jobs that run as the server's user.")
     ] = False,
-    audit_days: Annotated[float, typer.Option(help="how long the audit log is kept")] = 90.0,
-    keep_days: Annotated[float, typer.Option(help="days for which files of ended jobs are retained")] = 90.0,
-    changes_per_s: Annotated[float, typer.Option(min=0, help="submissions and the like of one user; 0: any")] = 200.0,
-    reads_per_s: Annotated[float, typer.Option(min=0, help="other calls of one user; 0: any number")] = 1000.0,
-    unfinished_jobs: Annotated[int, typer.Option(min=0, help="jobs of one user that have not ended; 0: any")] = 10_000,
+    audit_days: Annotated[float, typer.Option(help="Days for which the audit log is stored.")] = 90.0,
+    keep_days: Annotated[float, typer.Option(help="Days for which files of ended jobs are stored.")] = 90.0,
+    changes_per_s: Annotated[
+        float, typer.Option(min=0, help="Changes per second that one user may request; 0 is no limit.")
+    ] = 200.0,
+    reads_per_s: Annotated[
+        float, typer.Option(min=0, help="Other requests per second of one user; 0 is no limit.")
+    ] = 1000.0,
+    unfinished_jobs: Annotated[
+        int, typer.Option(min=0, help="Maximum number of one user's jobs that have not ended; 0 is no limit.")
+    ] = 10_000,
     stored_jobs: Annotated[
-        int, typer.Option(min=0, help="jobs of one user in the database; the oldest ended ones are removed; 0: any")
+        int,
+        typer.Option(
+            min=0,
+            help="Maximum number of one user's jobs in the database; the oldest ended ones are removed; 0 is no limit.",
+        ),
     ] = 50_000,
 ) -> None:
-    """Queue jobs and run them, until Ctrl-C; what runs then goes on, and is found again by the next server."""
+    """Run the job service until Ctrl-C: queue jobs and start them.
+
+    Jobs that run when the server ends continue, and the next server takes them over.
+    """
     from hopsml import client
     from hopsml.service.rest import server as servers
 

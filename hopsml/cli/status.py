@@ -1,17 +1,16 @@
-"""``hopsml status RUN``: how one run stands, from anywhere that sees its directory."""
+"""``hopsml runs status``: state of a run, from any machine that can read its directory."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from hopsml.cli.options import AsJson, RunArgument
 from hopsml.cli.terminal_text import print_plain
 from hopsml.tracking import strict_json
 
 
-def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False) -> None:
-    """Say how a run or a search stands; RUN is its URL, its path or its id. On any store, on any backend."""
+def status(run: RunArgument, as_json: AsJson = False) -> None:
+    """Print the state of a run or a search: duration, workers, last metrics, driver, error."""
     from hopsml import settings
     from hopsml.cli import searches
     from hopsml.storage.run_dir import find
@@ -24,12 +23,12 @@ def status(run: str, as_json: Annotated[bool, typer.Option("--json", help="for s
     if as_json:
         print(strict_json.dumps({**facts, **of_search}))
         return
-    said = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
+    texts = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
     trials = searches.lines(of_search) if of_search else {}
-    width = max(map(len, {**said, **trials}))
+    width = max(map(len, {**texts, **trials}))
     trials = {name: searches.wrapped(text, width + 2) for name, text in trials.items()}
-    last = {"run_dir": said.pop("run_dir")}
-    print_plain("\n".join(f"{name:{width}}  {text}" for name, text in {**said, **trials, **last}.items()))
+    last = {"run_dir": texts.pop("run_dir")}
+    print_plain("\n".join(f"{name:{width}}  {text}" for name, text in {**texts, **trials, **last}.items()))
 
 
 def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _life(lives: bool | None) -> str:
-    return {True: ", alive", False: ", gone", None: ""}[lives]
+    return {True: ", alive", False: ", ended", None: ""}[lives]
 
 
 def _text(name: str, value: Any) -> str:

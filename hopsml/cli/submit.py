@@ -1,4 +1,4 @@
-"""``hopsml submit SCRIPT``: spark-submit with a profile's settings, followed to the application's end."""
+"""``hopsml submit``: spark-submit with a profile's settings, followed to the application's end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-ONE_LETTER = 0.9  # an option so much like one of ours is misspelt rather than the script's
+ONE_LETTER = 0.9  # similarity above which an unknown option counts as a misspelt one of hopsml, and not as the script's
 
 
 class Command(TyperCommand):
-    """A click command that passes unknown options to the script, unless they look like misspelt ones of its own."""
+    """Command that passes unknown options to the script, unless they resemble an option of ``hopsml submit``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raise ArgumentError for a misspelt option, naming it; what follows ``--`` is the script's in any case."""
+        """Parse the arguments; raise ArgumentError for a misspelt option before ``--``."""
         from hopsml import suggestions
         from hopsml.errors import ArgumentError
 
@@ -26,43 +26,62 @@ class Command(TyperCommand):
             known = not option.startswith("--") or option in (*ours, "--help")
             if meant := [] if known else suggestions.similar(option, ours, ONE_LETTER):
                 raise ArgumentError(
-                    f"{option}: did you mean {meant[0]}? What the script shall get under this name stands behind --, as "
-                    f"in: hopsml submit train.py -- {option} ..."
+                    f"there is no option {option}; did you mean {meant[0]}? Put an option of the script that "
+                    f"resembles one of hopsml behind --: hopsml submit train.py -- {option} ..."
                 )
         return super().parse_args(ctx, args)
 
 
 def submit(
-    script: str,
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="Script to run.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="what the script gets: every option that is none of these, all behind --")
+        list[str] | None,
+        typer.Argument(
+            metavar="ARGUMENT",
+            help="Arguments of the script: all options that are not listed below, and everything behind --.",
+        ),
     ] = None,
-    profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else yarn-cluster")] = None,
-    num_workers: Annotated[int | None, typer.Option(help="executors; the profile's number by default")] = None,
-    conf: Annotated[list[str] | None, typer.Option(help="a Spark setting, key=value; wins over the profile's")] = None,
-    dry_run: Annotated[bool, typer.Option(help="print the command, without secrets, and do nothing")] = False,
-    detach: Annotated[bool, typer.Option(help="print the application's id and leave it to itself")] = False,
+    profile: Annotated[
+        str | None, typer.Option(help="Profile: name of a file in conf/. Default: $HOPSML_PROFILE, else yarn-cluster.")
+    ] = None,
+    num_workers: Annotated[int | None, typer.Option(help="Number of executors. Default: the profile's number.")] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(help="Spark setting, key=value; overrides the profile's; may be given more than once."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Print the command without secrets, and start nothing.")] = False,
+    detach: Annotated[bool, typer.Option(help="Print the application's id when it is submitted, and return.")] = False,
     timeout: Annotated[
-        float | None, typer.Option(help="seconds to wait for room in YARN's queue; for ever else")
+        float | None,
+        typer.Option(
+            help="Seconds to wait until YARN's queue has room; then the application is ended. Default: no limit."
+        ),
     ] = None,
     ship_environment: Annotated[
-        str | None, typer.Option(help="packages for YARN's nodes: never, auto, always, or the URL of an archive")
+        str | None,
+        typer.Option(
+            help="Shipping of Python packages to YARN's nodes: never, auto, always, or the URL of an archive. Default: the "
+            "profile's setting."
+        ),
     ] = None,
-    py_files: Annotated[str | None, typer.Option(help="modules to ship, .py or .zip, comma-separated")] = None,
+    py_files: Annotated[
+        str | None, typer.Option(help="Modules to ship, .py or .zip, separated by commas. Default: none.")
+    ] = None,
     framework: Annotated[
         str | None,
         typer.Option(
-            help="torch, jax or distributed: the script is a worker's, as for torchrun, and runs on every one"
+            help="Run the script in every worker, as torchrun does: torch, jax or distributed. Default: the script is the "
+            "driver."
         ),
     ] = None,
     torch_backend: Annotated[
-        str, typer.Option(help="of --framework torch, what its process group is: auto, hopsml, gloo or nccl")
+        str, typer.Option(help="Process group of --framework torch: auto, hopsml, gloo or nccl.")
     ] = "auto",
-    tag: Annotated[str | None, typer.Option(help="a tag by which YARN finds the application (yarn.tags)")] = None,
+    tag: Annotated[str | None, typer.Option(help="Additional tag of the application in YARN. Default: none.")] = None,
 ) -> None:
-    """Run a script on the cluster of a profile and follow it to its end; the exit status is 0 only if it succeeded.
+    """Run a script on the cluster of a profile, and follow it to its end; the exit status is 0 only if it succeeds.
 
-    Ctrl-C (or SIGTERM) ends the application, a second one leaves at once. What the driver prints goes to stdout, all
+    Ctrl-C or SIGTERM ends the application; a second one returns at once. Output of the driver goes to stdout, messages
     about the submission to stderr.
     """
     import contextlib
@@ -73,20 +92,23 @@ def submit(
     from hopsml.submission.hidden import from_environment
 
     chosen = profiles.load(profile or os.environ.get("HOPSML_PROFILE") or "yarn-cluster")
-    wishes = {**from_environment(os.environ), **_settings(conf or [])}
+    settings = {**from_environment(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
-        raise ArgumentError(f"--timeout {timeout:g}: it must be above 0 seconds")
+        raise ArgumentError(f"--timeout {timeout:g}: it must be greater than 0 seconds")
     if timeout is not None and detach:
-        raise ArgumentError("--timeout with --detach: nobody follows the application then; leave one of the two out")
+        raise ArgumentError(
+            "--timeout limits how long the command waits, and with --detach it does not wait: omit one of the two"
+        )
     if framework is None and torch_backend != "auto":
         raise ArgumentError(
-            f"--torch-backend {torch_backend} without --framework torch: a script that calls experiment.torch says it there"
+            f"--torch-backend {torch_backend} needs --framework torch; a script that calls experiment.torch passes "
+            "backend= to it"
         )
     if py_files:
-        wishes["spark.submit.pyFiles"] = py_files
+        settings["spark.submit.pyFiles"] = py_files
     with submission.Interrupts() as interrupts, contextlib.ExitStack() as stack:
         try:
-            if framework is not None:  # without, no folder is there to be left by kill -9
+            if framework is not None:  # otherwise no folder, which kill -9 would leave behind
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hopsml-submit-"))
                 script = _driver(framework, script, folder, torch_backend)
             planned = submission.plan(
@@ -94,7 +116,7 @@ def submit(
                 script,
                 arguments or [],
                 num_workers=num_workers,
-                conf=wishes,
+                conf=settings,
                 tag=tag,
                 ship_environment=ship_environment,
             )
@@ -112,7 +134,7 @@ def submit(
 
 
 def _driver(framework: str, script: str, folder: str, torch_backend: str) -> str:
-    """What runs the script on every worker, which is submitted in its place."""
+    """Write the driver script that runs ``script`` in every worker, and return its path."""
     from pathlib import Path
 
     from hopsml.errors import ArgumentError
@@ -121,17 +143,17 @@ def _driver(framework: str, script: str, folder: str, torch_backend: str) -> str
 
     if framework not in whole_script.VERBS:
         raise ArgumentError(f"--framework {framework}: it must be one of {', '.join(whole_script.VERBS)}")
-    read(script)  # a mistake in it is said now
+    read(script)  # reports an unreadable script before the submission
     return str(whole_script.driver_of(framework, Path(script), Path(folder), torch_backend))
 
 
 def _settings(items: list[str]) -> dict[str, str]:
     from hopsml.errors import ArgumentError
 
-    wishes = {}
+    settings = {}
     for item in items:
         key, equals, value = item.partition("=")
         if not equals:
-            raise ArgumentError(f"--conf {item}: must be key=value")
-        wishes[key] = value
-    return wishes
+            raise ArgumentError(f"--conf {item}: it must be key=value")
+        settings[key] = value
+    return settings

@@ -1,12 +1,22 @@
-"""``hopsml tensorboard RUN``: TensorBoard over a run's events, wherever they lie."""
+"""``hopsml runs tensorboard``: TensorBoard for the events of a run, on any store."""
 
 from __future__ import annotations
 
+from typing import Annotated
 
-def tensorboard(run: str, port: int = 6006, host: str = "127.0.0.1") -> None:
-    """Serve TensorBoard for a run until Ctrl-C; RUN is its URL, its path or its id.
+import typer
 
-    Events on remote storage are copied to a temporary folder and refreshed every few seconds while it runs.
+from hopsml.cli.options import RunArgument
+
+
+def tensorboard(
+    run: RunArgument,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 selects a free port.")] = 6006,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+) -> None:
+    """Serve TensorBoard for a run until Ctrl-C.
+
+    Events on remote storage are copied to a temporary folder, and updated every few seconds.
     """
     from hopsml import settings
     from hopsml.notebook import tensorboard_server

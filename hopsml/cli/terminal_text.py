@@ -1,7 +1,4 @@
-"""Text of other users, made harmless for a terminal.
-
-Colours remain; sequences that move the cursor, set titles or fill the clipboard are removed.
-"""
+"""Removal of control sequences from text of other users before it is printed on a terminal; colours remain."""
 
 from __future__ import annotations
 
@@ -11,11 +8,10 @@ from collections.abc import Iterable, Iterator
 
 from hopsml.tracking.listing import plain
 
-LONGEST = 1 << 16  # characters of a sequence that is not whole yet; of a longer one the beginning alone goes
+LONGEST = 1 << 16  # characters of an incomplete sequence; of a longer one only the beginning is removed
 RESET = "\x1b[0m"
-_TEXT_FOLLOWS = (
-    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]"  # a title, the clipboard, a program for the terminal
-)
+# Beginning of a sequence that sets the title or the clipboard, or programs the terminal.
+_TEXT_FOLLOWS = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]"
 _SEQUENCE = re.compile(
     rf"(?P<colour>\x1b\[[\d;:]*m)"
     rf"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
@@ -32,7 +28,10 @@ def print_plain(text: str, *, to_stderr: bool = False) -> None:
 
 
 def harmless(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text piece by piece; a sequence may begin in one and end in another. Colours that were left end with it."""
+    """Yield the text without control sequences except colours, which are reset at the end.
+
+    A sequence may begin in one piece and end in another.
+    """
     rest, is_coloured = "", False
     for piece in pieces:
         text = rest + piece

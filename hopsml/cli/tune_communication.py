@@ -1,4 +1,4 @@
-"""``hopsml tune-communication SCRIPT``: the fastest way to reduce the gradients of what a script trains."""
+"""``hopsml runs tune-communication``: measure the fastest settings for reducing a script's gradients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from hopsml.cli.options import AsJson, ProfileOption
 from hopsml.tracking import strict_json
 
 if TYPE_CHECKING:
@@ -18,25 +19,32 @@ if TYPE_CHECKING:
 
 
 def tune_communication(
-    script: str,
-    arguments: Annotated[list[str] | None, typer.Argument(help="what the script gets, behind --")] = None,
-    profile: Annotated[str | None, typer.Option(help="a file of conf/; $HOPSML_PROFILE, else local")] = None,
-    lossy: Annotated[list[str] | None, typer.Option(help="a compression that may be chosen: fp16, bf16")] = None,
-    file: Annotated[str | None, typer.Option(help="where the choice is recorded; in the project by default")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="Training script.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGUMENT", help="Arguments of the script, behind --.")
+    ] = None,
+    profile: ProfileOption = None,
+    lossy: Annotated[
+        list[str] | None,
+        typer.Option(help="Lossy compression that may be chosen, fp16 or bf16; may be given twice. Default: none."),
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(help="Path or URL of the record. Default: a file in Communication/ of the project.")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure how the gradients of a script's training are reduced the fastest, where it trains, and record it.
+    """Measure the fastest settings for reducing a script's gradients, and record them.
 
-    The script runs up to its first collective_all_reduce() or submit(), which then trains nothing: it tries the ways to
-    reduce gradients of that function's sizes, by turns, on the same workers. A run of the same function with tuned=True
-    uses what was the fastest. Sums that lose by it are tried only where --lossy allows them.
+    The script runs up to its first collective_all_reduce() or submit(). Instead of training, it measures all settings
+    on gradients of that function's sizes, in alternation on the same workers. Later runs of the function with
+    tuned=True use the fastest settings. Lossy compressions are measured only if --lossy names them.
     """
     from hopsml import experiment
     from hopsml.errors import ArgumentError
     from hopsml.experiment import collective, tuning
 
     if not Path(script).is_file():
-        raise ArgumentError(f"{script}: there is no such script")
+        raise ArgumentError(f"there is no script {script}")
     if profile:
         os.environ["HOPSML_PROFILE"] = profile
 
@@ -51,7 +59,9 @@ def tune_communication(
     except _Tuned as done:
         found = done.found
     else:
-        raise ArgumentError(f"{script} called neither collective_all_reduce() nor submit(): there is nothing to tune")
+        raise ArgumentError(
+            f"{script} called neither collective_all_reduce() nor submit(), so that there is nothing to measure"
+        )
     finally:
         collective.instead = None
         experiment.shutdown()
@@ -59,7 +69,7 @@ def tune_communication(
 
 
 class _Tuned(BaseException):
-    """Ends a script at its first training; no handler of the script's takes it for an error."""
+    """Exception that ends a script at its first training; ``except Exception`` does not catch it."""
 
     def __init__(self, found: Tuning) -> None:
         super().__init__()
@@ -67,7 +77,7 @@ class _Tuned(BaseException):
 
 
 def text(found: Tuning) -> str:
-    """What each way took, the fastest first, and what was chosen."""
+    """Return the times of all settings, fastest first, and the choice."""
     choice = found.choice
     megabytes = found.gradient_bytes / 1e6
     width = max(map(len, choice.medians_ms))
@@ -78,12 +88,12 @@ def text(found: Tuning) -> str:
         marks = [mark for mark, of in (("chosen", choice.chosen), ("default", choice.default)) if of == name]
         lines.append(f"  {name:{width}}  {value:9.2f}  {', '.join(marks)}".rstrip())
     given = ", ".join(f"{name}={value!r}" for name, value in found.settings.items())
-    kept = "the default stays" if choice.chosen == choice.default else f"{choice.ratio:.2f} of the default's time"
-    return "\n".join([*lines, f"{kept}: {given}", f"recorded in {found.url}; a run uses it with tuned=True"])
+    result = "the default is used" if choice.chosen == choice.default else f"{choice.ratio:.2f} of the default's time"
+    return "\n".join([*lines, f"{result}: {given}", f"recorded in {found.url}; runs with tuned=True use it"])
 
 
 def as_dict(found: Tuning) -> dict[str, object]:
-    """The same for ``--json``."""
+    """Return the result as ``--json`` prints it."""
     from dataclasses import asdict
 
     return asdict(found)

@@ -1,4 +1,4 @@
-"""``hopsml ui``: the runs of a project in the browser."""
+"""``hopsml ui``: web page with the runs of a project."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import typer
 
 
 def ui(
-    project_url: Annotated[str, typer.Argument(help="of a project; $HOPSML_PROJECT_URL and its defaults else")] = "",
-    port: Annotated[int, typer.Option(help="0 for any that is free")] = 0,
-    host: Annotated[str, typer.Option(help="an address of this machine's own")] = "127.0.0.1",
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="do not open it in a browser")] = False,
+    project_url: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROJECT_URL",
+            help="URL of the project. Default: $HOPSML_PROJECT_URL, else HDFS if configured, else ./.hopsml.",
+        ),
+    ] = "",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 selects a free port.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on: 127.0.0.1, ::1 or localhost.")] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, and open no browser.")] = False,
 ) -> None:
-    """Show the runs of a project in the browser, live and read only, until Ctrl-C. Nothing has to be set up."""
+    """Show the runs of a project in the browser until Ctrl-C, live and read-only."""
     from hopsml import settings
     from hopsml.service.rest import server
 

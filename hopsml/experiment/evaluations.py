@@ -87,7 +87,7 @@ def continue_evaluation(
         how, named, option = ("", "", "") if first else (f" as {name!r}", f", name={name!r}", f" --name {name}")
         raise ArgumentError(
             f"run {directory.run_id} was never evaluated{how}, so no function is known: experiment.evaluate(function, "
-            f"{directory.run_id!r}{named}), or 'hopsml evaluate {directory.run_id} --function FILE.py:NAME{option}'"
+            f"{directory.run_id!r}{named}), or 'hopsml runs evaluate {directory.run_id} --function FILE.py:NAME{option}'"
         )
     again = repeat.build(earlier, profile=profile, progress=progress)
     asked = again.spec.evaluation

@@ -126,7 +126,7 @@ class RunOptions(GroupTrainingOptions):
         merge_scope: number of gradients in one of TensorFlow's collective operations: 1 = no merging, n, "all"; 32 by
             default.
         scoped_allocator: merge by TensorFlow's scoped allocator, as by default on CPUs.
-        tuned: use, for those of the three that are not given, the values that ``hopsml tune-communication`` found for
+        tuned: use, for those of the three that are not given, the values that ``hopsml runs tune-communication`` found for
             this function and number of workers; the URL or path of a record: the values recorded there.
         encryption: encrypt and authenticate what workers on different hosts send each other. It selects hopsml's own
             collective, also on GPUs, as no other one encrypts; HOPSML_ENCRYPTION=1 requests it in all runs.

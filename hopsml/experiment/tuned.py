@@ -52,7 +52,7 @@ def settled(communication: Communication, function: str, workers: int) -> tuple[
         return communication, f"tuned=True has no effect: {function}() was not tuned for {workers} workers ({url})"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
-            f"{url} is no record of hopsml tune-communication ({type(error).__name__}: {error})", url
+            f"{url} is no record of hopsml runs tune-communication ({type(error).__name__}: {error})", url
         ) from error
     if communication.implementation not in ("auto", implementation):
         return (

@@ -146,7 +146,8 @@ class JobService:
         """Delete the files of an ended job; its row is retained. Raises ArgumentError if the job has not ended."""
         if not row.state.is_final:
             raise ArgumentError(
-                f"job {row.id} is {row.state}, and needs its files: end it by `hopsml job cancel {row.id}`, then remove them"
+                f"job {row.id} is {row.state}, and needs its files: end it by `hopsml jobs cancel {row.id}`, then remove "
+                "them"
             )
         self.retention.remove(row, time.time())
 

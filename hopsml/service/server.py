@@ -1,7 +1,7 @@
 """Process of ``hopsml server``: the HTTP server, and the thread that runs the jobs.
 
 <state>/service.db       jobs, unless --database names another database
-<state>/client.json      the address, and a token of the user who started the server, for ``hopsml job`` on this machine
+<state>/client.json      the address, and a token of the user who started the server, for ``hopsml jobs`` on this machine
 <state>/secrets.key      key that encrypts secrets, unless HOPSML_SECRETS_KEY is set
 <state>/workspaces/, jobs/, applications/
 <state>/project/         runs of jobs, unless --project-url, the profile, HOPSML_PROJECT_URL or Hadoop name a store

@@ -137,7 +137,7 @@ class Workspaces:
             raise ArgumentError(
                 f"the code of {len(sizes) - 1} workspaces that {user or 'this user'} has uploaded, and of this one, has "
                 f"{sum(counts)} files and folders of {sum(sizes) >> 20} MiB; at most {MOST_OF_A_USER_ENTRIES} of "
-                f"{MOST_OF_A_USER_BYTES >> 20} MiB are kept: delete jobs that are over, with hopsml job rm, and upload "
+                f"{MOST_OF_A_USER_BYTES >> 20} MiB are kept: delete jobs that are over, with hopsml jobs rm, and upload "
                 "code alone"
             )
         (own / digest).write_text(f"{sizes[0]} {counts[0]}")

@@ -75,7 +75,7 @@ class RemoteReplica:
         self.pid = 0
         self.address = ("", 0)
         self.line = self
-        self.where = f"on {place.hello.machine}, shown by `hopsml serving logs`"
+        self.where = f"on {place.hello.machine}, shown by `hopsml serve logs`"
         self.follows = False  # a route, so that it answers requests
         self._heard: asyncio.Queue[FromReplica | None] = asyncio.Queue()
         self._how = ""

@@ -36,7 +36,9 @@ def server_of(name: str) -> ServerRecord:
     definitions.known(name)
     record = server_records.read(name, settings.project_url())
     if record is None:
-        raise ServingError(f"'{name}' is stopped: start it by hopsml.serving.start({name!r}), or `hopsml serve {name}`")
+        raise ServingError(
+            f"'{name}' is stopped: start it by hopsml.serving.start({name!r}), or `hopsml serve run {name}`"
+        )
     return record
 
 

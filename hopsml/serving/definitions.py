@@ -86,7 +86,7 @@ def known(name: str) -> ServingDefinition:
     found = find(name)
     if found is None:
         there = names()
-        hint = suggestions.instead(name, there, "`hopsml serving ls` lists them") if there else "there is none"
+        hint = suggestions.instead(name, there, "`hopsml serve ls` lists them") if there else "there is none"
         raise ServingNotFound(f"nothing is served as '{name}' in {places.servings_url()}; {hint}")
     return found
 

@@ -149,7 +149,7 @@ class Front:
             except TimeoutError:
                 raise RequestRefused(
                     503,
-                    f"no replica has answered for {self._limits.deadline_s:g} s; `hopsml serving show {self._name}` says "
+                    f"no replica has answered for {self._limits.deadline_s:g} s; `hopsml serve show {self._name}` says "
                     "how it stands",
                     {"retry-after": "5"},
                 ) from None

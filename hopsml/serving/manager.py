@@ -88,7 +88,7 @@ class ServingStatus(msgspec.Struct, frozen=True):
             return f"{self.name}: how it stands is not known: {self.why}"
         if self.state != RUNNING:
             how = f" ({self.why})" if self.why else ""
-            verb = f"hopsml serving start {self.name}" if self.profile else f"hopsml serve {self.name}"
+            verb = f"hopsml serve start {self.name}" if self.profile else f"hopsml serve run {self.name}"
             return f"{self.name}: stopped{how}; `{verb}` starts it"
         what = f"version {self.version} of {self.model}" if self.version else self.model
         canary = f", and version {self.canary} {self.share:.1%} of requests" if self.canary else ""
@@ -358,7 +358,7 @@ def _ask(record: ServerRecord, command: Command, timeout_s: float) -> Supervisor
 def _change(record: ServerRecord, route: Route, versions: Mapping[int, ServedVersion], timeout_s: float) -> None:
     """Change the route of a running serving."""
     answer = _ask(record, ChangeRoute(route, dict(versions), timeout_s), timeout_s + STATUS_TIMEOUT_S)
-    where = f"`hopsml serving logs {record.name}`" if record.is_on_cluster else record.folder
+    where = f"`hopsml serve logs {record.name}`" if record.is_on_cluster else record.folder
     if answer is None:
         raise ServingError(f"'{record.name}' ended meanwhile; its logs: {where}")
     if answer.error:

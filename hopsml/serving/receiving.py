@@ -22,7 +22,7 @@ def check_token(name: str, token: str, headers: Mapping[bytes, bytes]) -> None:
     if token and not hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {token}".encode()):
         raise RequestRefused(
             401,
-            "the request bears no valid token: send the header 'Authorization: Bearer TOKEN'; `hopsml serving show "
+            "the request bears no valid token: send the header 'Authorization: Bearer TOKEN'; `hopsml serve show "
             f"{name}` says where the token is kept",
             {"www-authenticate": "Bearer"},
         )

@@ -28,4 +28,4 @@ def read(directory: RunDir) -> str:
         request = RunDir(directory.url, mailbox.TIMEOUT_S).read_json(directory.cancel_json)
     except PathNotFound:
         return ""
-    return f"{request.get('reason') or 'cancelled'} (hopsml cancel, {request.get('by')} on {request.get('from')})"
+    return f"{request.get('reason') or 'cancelled'} (hopsml runs cancel, {request.get('by')} on {request.get('from')})"

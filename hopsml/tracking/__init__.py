@@ -7,7 +7,7 @@ User code calls three functions; the first two work in a worker, on the driver a
     keras.utils.set_random_seed(tracking.seed())    # the run's seed: chosen once, recorded, the same on every rank
     tracking.register_model(run, "digits")          # register a run's export as a version in MLflow's model registry
 
-``hopsml runs ls|show|diff|rm`` and ``hopsml rerun`` read the records; ``record.py`` documents the files.
+``hopsml runs ls|show|compare|rm`` and ``hopsml runs rerun`` read the records; ``record.py`` documents the files.
 """
 
 from hopsml.tracking.inputs import data

@@ -1,4 +1,4 @@
-"""``hopsml status|cancel|metrics|follow`` over a run that goes on, from outside its driver."""
+"""``hopsml runs status|cancel|metrics|follow`` over a run that goes on, from outside its driver."""
 
 from __future__ import annotations
 
@@ -61,48 +61,48 @@ def run(project: Path, tmp_path: Path) -> Run:
 
 
 def test_status_of_a_run_that_goes_on_and_of_one_that_is_over(run: Run, tmp_path: Path, cli: Cli) -> None:
-    said = cli("status", run.run_id)
+    said = cli("runs", "status", run.run_id)
     for words in ("watched", "RUNNING", "step", "loss=0.33", f"pid {os.getpid()}", "alive", run.run_dir):
         assert words in said.out, said.out + said.err
-    facts = json.loads(cli("status", run.run_dir, "--json").out)
+    facts = json.loads(cli("runs", "status", run.run_dir, "--json").out)
     assert (facts["state"], facts["step"], facts["workers"]) == ("RUNNING", 2, 1)
     (tmp_path / "go-on").touch()
     run.result(WAIT_S)
-    facts = json.loads(cli("status", run.run_id, "--json").out)
+    facts = json.loads(cli("runs", "status", run.run_id, "--json").out)
     assert (facts["state"], facts["outputs"], facts["driver"]) == ("FINISHED", {"loss": 0.25}, None)
 
 
 def test_cancel_reaches_the_driver_wherever_it_is(run: Run, cli: Cli) -> None:
-    said = cli("cancel", run.run_id, "--reason", "a wrong rate")
+    said = cli("runs", "cancel", run.run_id, "--reason", "a wrong rate")
     assert (said.status, said.out) == (0, f"{run.run_id}: CANCELLED\n"), said.err
-    with pytest.raises(RunCancelled, match=r"a wrong rate \(hopsml cancel, "):
+    with pytest.raises(RunCancelled, match=r"a wrong rate \(hopsml runs cancel, "):
         run.result(WAIT_S)
     assert run.directory.read_status()["state"] == "CANCELLED"  # type: ignore[index]
-    again = cli("cancel", run.run_id)
+    again = cli("runs", "cancel", run.run_id)
     assert (again.status, again.out) == (0, f"{run.run_id}: CANCELLED already\n")
 
 
 def test_cancel_of_what_cannot_be_cancelled(run: Run, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "go-on").touch()
     run.result(WAIT_S)
-    over = cli("cancel", run.run_id)
+    over = cli("runs", "cancel", run.run_id)
     assert (over.status, over.out) == (1, f"{run.run_id}: FINISHED already\n")
     with experiment.recorded("by the driver") as recorded:
-        refused = cli("cancel", recorded.run_id)
+        refused = cli("runs", "cancel", recorded.run_id)
     assert refused.status == 1 and "end that program" in refused.err
     Path(run.directory.status_json.removeprefix("file://")).unlink()
     record = {**run.directory.read_run(), "driver_process": {}}
     run.directory.write_run(record)
-    silent = cli("cancel", run.run_id, "--timeout", "0.1")
-    assert silent.status == 1 and "has not ended it within 0.1 s" in silent.err
+    silent = cli("runs", "cancel", run.run_id, "--timeout", "0.1")
+    assert silent.status == 1 and "has not ended within 0.1 s" in silent.err
 
 
 def test_metrics_as_a_table_and_as_they_were_recorded(run: Run, tmp_path: Path, cli: Cli) -> None:
-    head, *rows = cli("metrics", run.run_id).out.splitlines()
+    head, *rows = cli("runs", "metrics", run.run_id).out.splitlines()
     assert head.split() == ["time", "step", "loss"] and [row.split()[2] for row in rows] == ["0", "1", "2"]
-    lines = cli("metrics", run.run_id, "--json", "--last", "1").out.splitlines()
+    lines = cli("runs", "metrics", run.run_id, "--json", "--last", "1").out.splitlines()
     assert [(row["step"], round(row["loss"], 2)) for row in map(json.loads, lines)] == [(2, 0.33)]
-    with following("metrics", run.run_id, "--follow") as follower:
+    with following("runs", "metrics", run.run_id, "--follow") as follower:
         assert follower.stdout is not None
         assert [follower.stdout.readline().split()[-1] for _ in range(4)][-1].startswith("0.33")
         (tmp_path / "go-on").touch()
@@ -112,12 +112,12 @@ def test_metrics_as_a_table_and_as_they_were_recorded(run: Run, tmp_path: Path, 
 def test_a_run_that_has_reported_nothing(project: Path, cli: Cli) -> None:
     run = experiment.submit(lambda: 1, num_workers=1, progress=False)
     run.result(WAIT_S)
-    said = cli("metrics", run.run_id)
-    assert (said.status, said.out) == (0, "") and "has reported nothing" in said.err
+    said = cli("runs", "metrics", run.run_id)
+    assert (said.status, said.out) == (0, "") and "has reported no metrics" in said.err
 
 
 def test_follow_shows_what_comes_and_how_it_ended(run: Run, tmp_path: Path) -> None:
-    with following("follow", run.run_id) as follower:
+    with following("runs", "follow", run.run_id) as follower:
         assert follower.stdout is not None and follower.stderr is not None
         assert [follower.stdout.readline() for _ in range(3)][-1] == "step 2 is done\n"
         (tmp_path / "go-on").touch()
@@ -137,7 +137,7 @@ def test_a_search_is_cancelled_as_a_whole_and_can_go_on(project: Path, cli: Cli)
 
     space = {"x": ("INTEGER", [1, 1000])}
     search = experiment.submit_search(train, space, num_trials=100_000, searcher="random", progress=False)
-    said = cli("cancel", search.run_id)
+    said = cli("runs", "cancel", search.run_id)
     assert (said.status, said.out) == (0, f"{search.run_id}: CANCELLED\n"), said.err
     with pytest.raises(RunCancelled, match="cancelled from the command line"):
         search.result(WAIT_S)
@@ -159,6 +159,6 @@ def test_a_store_that_does_not_answer_is_asked_less_and_less(tmp_path: Path) -> 
         assert polling.poll(lambda: cancel_request.read(directory)) is None and polling.pause_s == pause
     cancel_request.write(directory, "enough")
     found = polling.poll(lambda: cancel_request.read(directory))
-    assert found is not None and found.startswith("enough (hopsml cancel, ") and polling.pause_s == 1.0
+    assert found is not None and found.startswith("enough (hopsml runs cancel, ") and polling.pause_s == 1.0
     cancel_request.delete(directory)
     assert polling.poll(lambda: cancel_request.read(directory)) == ""

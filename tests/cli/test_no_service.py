@@ -20,25 +20,38 @@ pytestmark = pytest.mark.local
 
 COMMANDS = [
     *(
-        "job ls",
-        "job show 1",
-        "job why 1",
-        "job logs 1",
-        "job logs -f 1",
-        "job cancel 1",
-        "job pause 1",
-        "job resume 1",
+        "jobs ls",
+        "jobs show 1",
+        "jobs why 1",
+        "jobs logs 1",
+        "jobs logs -f 1",
+        "jobs cancel 1",
+        "jobs pause 1",
+        "jobs resume 1",
     ),
-    *("job move 1 --priority 3", "job clone 1", "job submit job.yaml", "job run train.py", "job submit nightly.yaml"),
-    *("schedule ls", "schedule show 1", "schedule pause 1", "schedule resume 1", "schedule trigger 1", "schedule rm 1"),
     *(
-        "secret put s3-key --file secret",
-        "secret ls",
-        "secret rm s3-key",
+        "jobs move 1 --priority 3",
+        "jobs clone 1",
+        "jobs submit job.yaml",
+        "jobs run train.py",
+        "jobs submit nightly.yaml",
+    ),
+    *(
+        "schedules ls",
+        "schedules show 1",
+        "schedules pause 1",
+        "schedules resume 1",
+        "schedules trigger 1",
+        "schedules rm 1",
+    ),
+    *(
+        "secrets put s3-key --file secret",
+        "secrets ls",
+        "secrets rm s3-key",
         "audit",
-        "token create bob",
-        "token ls",
-        "token revoke x",
+        "tokens create bob",
+        "tokens ls",
+        "tokens revoke x",
     ),
 ]
 JSON = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{"status": "ok"}'
@@ -126,7 +139,7 @@ def test_what_else_may_answer(
     cli: Cli, code: None, stranger: Stranger, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPSML_SERVER", stranger.address)
-    for command in ("job show 1", "secret put s3-key --file secret"):
+    for command in ("jobs show 1", "secrets put s3-key --file secret"):
         line = told(cli, command)
         assert stranger.address in line and words in line, line
 
@@ -161,7 +174,7 @@ def test_nobody_answers(cli: Cli, code: None, stranger: Stranger, monkeypatch: p
 )
 def test_an_address_that_is_none(cli: Cli, code: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_SERVER", address)
-    line = told(cli, "job ls")
+    line = told(cli, "jobs ls")
     assert "is no address of a job service: write what `hopsml server` has printed" in line, line
 
 
@@ -175,7 +188,7 @@ def test_a_file_of_the_server_that_is_none(cli: Cli, tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
     for text in ("[]", "null", "{}", "\x00"):
         (tmp_path / "client.json").write_text(text)
-        ended = cli("job", "ls")
+        ended = cli("jobs", "ls")
         assert ended.status == 1 and "start one with `hopsml server`" in ended.err, ended
 
 

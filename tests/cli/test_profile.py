@@ -1,4 +1,4 @@
-"""``hopsml profile``: py-spy looks at a real worker of a real run, and what it has seen lies in the run's directory."""
+"""``hopsml runs profile``: py-spy looks at a real worker of a real run, and what it has seen lies in the run's directory."""
 
 from __future__ import annotations
 
@@ -61,37 +61,37 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def test_a_profile_of_one_rank_shows_what_it_does_and_is_listed(run: Run, cli: Cli) -> None:
-    said = cli("profile", run.run_id, "--rank", "1", "--seconds", "1")
+    said = cli("runs", "profile", run.run_id, "--rank", "1", "--seconds", "1")
     assert said.status == 0, said.err
     path = Path(said.out.strip().removeprefix("file://"))
     assert path.parent.name == "profiles" and path.name.startswith("rank-1-")
     profile = json.loads(path.read_text())
     assert any("spins_all_day" in frame["name"] for frame in profile["shared"]["frames"])
-    raw = cli("profile", run.run_id, "--rank", "0", "--seconds", "1", "--format", "raw", "--idle")
+    raw = cli("runs", "profile", run.run_id, "--rank", "0", "--seconds", "1", "--format", "raw", "--idle")
     assert raw.status == 0, raw.err
     text = Path(raw.out.strip().removeprefix("file://")).read_text()
     assert "rank_1_computes" in text and "spins_all_day" not in text, "of rank 0, which only waits"
-    assert len(cli("profile", run.run_id, "--list").out.splitlines()) == 2
+    assert len(cli("runs", "profile", run.run_id, "--list").out.splitlines()) == 2
 
 
 def test_who_cannot_be_profiled_and_what_is_said(run: Run, tmp_path: Path, cli: Cli) -> None:
-    nobody = cli("profile", run.run_id, "--rank", "7", "--seconds", "1")
+    nobody = cli("runs", "profile", run.run_id, "--rank", "7", "--seconds", "1")
     assert nobody.status == 1 and "there is no worker of rank 7 now" in nobody.err
     under_way = msgspec.structs.replace(profile_request.checked(0, 30, "raw"), state="taking")
     profile_request.ask(run.directory, under_way, time.time())
-    second = cli("profile", run.run_id)
+    second = cli("runs", "profile", run.run_id)
     assert second.status == 1 and "a profile of rank 0 is under way, for 30 s" in second.err
     profile_request.answer(run.directory, under_way, "failed", "a test's")
     pid = int((tmp_path / "go-on-pid-1").read_text())
     os.kill(pid, signal.SIGSTOP)
     try:
-        frozen = cli("profile", run.run_id, "--rank", "1", "--seconds", "1")
+        frozen = cli("runs", "profile", run.run_id, "--rank", "1", "--seconds", "1")
     finally:
         os.kill(pid, signal.SIGCONT)
     assert frozen.status == 1 and "is stopped (SIGSTOP)" in frozen.err, frozen.err
     (tmp_path / "go-on").touch()
     run.result(WAIT_S)
-    over = cli("profile", run.run_id)
-    assert over.status == 1 and "is FINISHED: only workers that run can be profiled" in over.err
-    wrong = cli("profile", run.run_id, "--format", "png")
+    over = cli("runs", "profile", run.run_id)
+    assert over.status == 1 and "is FINISHED: only running workers can be profiled" in over.err
+    wrong = cli("runs", "profile", run.run_id, "--format", "png")
     assert wrong.status == 1 and "speedscope, flamegraph, raw" in wrong.err

@@ -1,4 +1,4 @@
-"""``hopsml status|metrics|logs|follow|runs ls`` over a search, by what lies in its directory."""
+"""``hopsml runs status|metrics|logs|follow|ls`` over a search, by what lies in its directory."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
 
 
 def test_status_says_how_many_trials_are_where_and_which_is_the_best(search: Written, cli: Cli) -> None:
-    said = cli("status", "app_1")
+    said = cli("runs", "status", "app_1")
     for words in ("RUNNING", "1 of 6 over, 2 running, ", "0.25 (min), trial id-0", "id-1  step 1  loss=0.3", "_0=0.5"):
         assert words in said.out, said.out + said.err
     assert all(len(line) <= 80 for line in said.out.splitlines() if "file://" not in line), said.out
-    facts = json.loads(cli("status", "app_1", "--json").out)
+    facts = json.loads(cli("runs", "status", "app_1", "--json").out)
     assert (facts["trials"]["planned"], facts["trials"]["over"], facts["trials"]["running"]) == (6, 1, 2)
     assert facts["best"]["value"] == 0.25 and facts["best"]["trial_id"] == "id-0"
     assert [one["trial_id"] for one in facts["trials_running"]] == ["id-1", "id-2"]
@@ -91,24 +91,24 @@ def test_status_says_how_many_trials_are_where_and_which_is_the_best(search: Wri
 
 def test_what_a_cancelled_search_left_under_way_does_not_run(search: Written, cli: Cli) -> None:
     search.directory.write_status({"state": "CANCELLED", "seconds": 3.0, "error": "enough"})
-    facts = json.loads(cli("status", "app_1", "--json").out)
+    facts = json.loads(cli("runs", "status", "app_1", "--json").out)
     assert (facts["trials"]["waiting"], facts["trials_running"]) == (3, []), "one had only been asked for"
 
 
 def test_metrics_of_a_search_are_its_trials_reports(search: Written, cli: Cli) -> None:
-    head, *rows = cli("metrics", "app_1").out.splitlines()
+    head, *rows = cli("runs", "metrics", "app_1").out.splitlines()
     assert head.split() == ["trial", "number", "step", "loss"]
     assert [row.split() for row in rows] == [
         ["id-0", "0", "0", "0.75"],
         ["id-1", "1", "0", "0.5"],
         ["id-1", "1", "1", "0.3"],
     ]
-    (newest,) = cli("metrics", "app_1", "--json", "--last", "1").out.splitlines()
+    (newest,) = cli("runs", "metrics", "app_1", "--json", "--last", "1").out.splitlines()
     assert json.loads(newest) == {"trial": "id-1", "number": 1, "step": 1, "loss": 0.3}
 
 
 def test_logs_of_a_search_are_what_its_trials_printed(search: Written, cli: Cli) -> None:
-    assert cli("logs", "app_1").out == "==> trial 0, id-0, completed: output.log <==\ntrial 0 speaks\n"
+    assert cli("runs", "logs", "app_1").out == "==> trial 0, id-0, completed: output.log <==\ntrial 0 speaks\n"
 
 
 def test_ls_shows_the_best_so_far_while_a_search_runs(search: Written, cli: Cli) -> None:
@@ -117,9 +117,9 @@ def test_ls_shows_the_best_so_far_while_a_search_runs(search: Written, cli: Cli)
 
 def test_follow_says_how_far_a_search_is(search: Written, cli: Cli) -> None:
     search.directory.write_status({"state": "FINISHED", "seconds": 3.0})
-    said = cli("follow", "app_1")
+    said = cli("runs", "follow", "app_1")
     assert said.status == 0 and "trials 1 of 6 over" in said.err and "best loss 0.25" in said.err
-    assert "hopsml logs app_1" in said.err
+    assert "hopsml runs logs app_1" in said.err
 
 
 def test_a_journal_is_read_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

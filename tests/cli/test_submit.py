@@ -48,7 +48,7 @@ def test_a_script_of_a_worker_is_submitted_as_what_runs_it_on_every_one(cli: Cli
             and f"--torch-backend {backend} of --framework {framework}: it must be one of {known}" in done.err
         )
     done = cli("submit", job, "--profile", "here", "--torch-backend", "gloo", "--dry-run")
-    assert done.status == 1 and "--torch-backend gloo without --framework torch" in done.err
+    assert done.status == 1 and "--torch-backend gloo needs --framework torch" in done.err
     Path(job).write_text("def train(:\n")
     done = cli("submit", job, "--profile", "here", "--framework", "torch", "--dry-run")
     assert done.status == 1 and "job.py, line 1" in done.err
@@ -176,7 +176,7 @@ def test_the_scripts_own_options_reach_it(cli: Cli, job: str, given: list[str], 
 def test_a_misspelt_option_does_not_go_to_the_script(cli: Cli, job: str, option: str, meant: str) -> None:
     done = cli("submit", job, "--profile", "here", option, "3")
     assert done.status == 1 and done.out == ""
-    assert f"{option.partition('=')[0]}: did you mean {meant}?" in done.err and " -- " in done.err
+    assert f"there is no option {option.partition('=')[0]}; did you mean {meant}?" in done.err and " -- " in done.err
 
 
 def test_a_dry_run_names_the_archive_and_packs_nothing(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +200,8 @@ def test_the_projects_url_travels_to_a_driver_in_a_container(
     ("options", "words"),
     [
         (["--profile", "nowhere"], "profile 'nowhere' is not known; there are: here, there"),
-        (["--profile", "there", "--conf", "x"], "--conf x: must be key=value"),
-        (["--profile", "there", "--timeout", "0"], "--timeout 0: it must be above 0"),
+        (["--profile", "there", "--conf", "x"], "--conf x: it must be key=value"),
+        (["--profile", "there", "--timeout", "0"], "--timeout 0: it must be greater than 0"),
         (["--profile", "there"], "no ResourceManager is configured"),
         (
             ["--profile", "here", "--detach"],
@@ -246,5 +246,5 @@ def test_a_nonsense_id(cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.M
     entry = "<property><name>yarn.resourcemanager.hostname</name><value>127.0.0.1</value></property>"
     (tmp_path / "yarn-site.xml").write_text(f"<configuration>{entry}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    done = cli("follow", "job_1")
-    assert done.status == 1 and "'job_1' is no id of a YARN application" in done.err
+    done = cli("runs", "follow", "job_1")
+    assert done.status == 1 and "'job_1' is neither the id of a YARN application" in done.err

@@ -1,4 +1,4 @@
-"""``hopsml tensorboard RUN``: a real TensorBoard over a run's events, and the copy that it makes of remote ones."""
+"""``hopsml runs tensorboard RUN``: a real TensorBoard over a run's events, and the copy that it makes of remote ones."""
 
 from __future__ import annotations
 
@@ -82,7 +82,16 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path, event
     run = tmp_path / "Experiments" / "app_1"
     shutil.copytree(events, run / "events" / "train")
     (run / "run.json").write_text("{}")
-    command = [sys.executable, "-c", "from hopsml.cli import main; main()", "tensorboard", str(run), "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from hopsml.cli import main; main()",
+        "runs",
+        "tensorboard",
+        str(run),
+        "--port",
+        "0",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as page:
         try:

@@ -1,4 +1,4 @@
-"""What ``hopsml tune-communication`` tells, and which scripts it refuses."""
+"""What ``hopsml runs tune-communication`` tells, and which scripts it refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_table_begins_with_the_fastest():
         "  hopsml          12.00  chosen",
         "  tensorflow      30.00  default",
         "0.40 of the default's time: implementation='hopsml'",
-        "recorded in file:///p/Communication/train-4.json; a run uses it with tuned=True",
+        "recorded in file:///p/Communication/train-4.json; runs with tuned=True use it",
     ]
 
 
@@ -36,12 +36,15 @@ def test_a_default_that_stays_is_no_gain():
     kept = Tuning(
         "train", 4, 160, 28_017_764, same, {"implementation": "tensorflow", "merge_scope": 32}, "file:///r.json"
     )
-    assert "the default stays: implementation='tensorflow', merge_scope=32" in command.text(kept)
+    assert "the default is used: implementation='tensorflow', merge_scope=32" in command.text(kept)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "there is no such script"), ("print('nothing')", "called neither collective_all_reduce.. nor submit..")],
+    [
+        (None, "there is no script .*train.py"),
+        ("print('nothing')", "called neither collective_all_reduce.. nor submit.."),
+    ],
 )
 def test_a_script_that_trains_nothing(
     content: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -75,7 +75,7 @@ def test_the_error_ends_in_the_remedy_and_the_log(cause: str, words: str) -> Non
     error = error_of(outcome, RunState("r", 2), "/runs/r", report, "h1", "")
     last = str(error).splitlines()[-1]
     assert last.startswith("Remedy: ") and words in last
-    assert last.endswith("`hopsml logs /runs/r --rank 0` shows the whole log.")
+    assert last.endswith("`hopsml runs logs /runs/r --rank 0` shows the whole log.")
 
 
 def waiting(group: AnyGroup) -> ActiveRun:

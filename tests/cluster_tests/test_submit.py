@@ -32,7 +32,7 @@ FEW_LINES = 20  # Python's own traceback among them
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None], ids=["INT", "TERM", "cancel"])
 @pytest.mark.variant
 def test_the_run_is_cancelled_without_a_page_of_java(tmp_path: Path, number: signal.Signals | None) -> None:
-    """By a signal, or by ``hopsml cancel`` from another terminal."""
+    """By a signal, or by ``hopsml runs cancel`` from another terminal."""
     profile = (ROOT / "conf" / "local-cluster.yaml").read_text().replace("[2,2,1024]", "[1,1,1024]")
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "one.yaml").write_text(profile)
@@ -53,7 +53,7 @@ def test_the_run_is_cancelled_without_a_page_of_java(tmp_path: Path, number: sig
             assert line, "it ended before"
         if number is None:
             (run,) = (tmp_path / "project").glob("Experiments/*")
-            cancelled = subprocess.run([HOPSML, "cancel", run], capture_output=True, text=True, timeout=60)
+            cancelled = subprocess.run([HOPSML, "runs", "cancel", run], capture_output=True, text=True, timeout=60)
             assert (cancelled.returncode, cancelled.stdout) == (0, f"{run.name}: CANCELLED\n"), cancelled.stderr
         else:
             os.killpg(job.pid, number)  # as a terminal does it: every process of the foreground group

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import importlib
 import inspect
 import re
 import shlex
@@ -13,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from hopsml import errors, profiles, settings
-from hopsml.cli import job, model, rerun, runs, schedule, secret, serving, token
+from hopsml import cli, errors, profiles, settings
+from hopsml.cli import renamed, rerun
 from hopsml.storage import run_dir
 from hopsml.submission import follow_state
 from tests.docs import pages
@@ -27,15 +26,6 @@ OURS = re.compile(r"\bHOPSML_[A-Z0-9_]+(?:<NAME>(?:_ADDRESSES)?)?")
 PREFIXES = {"HOPSML_SECRET_": "HOPSML_SECRET_<NAME>", "HOPSML_TASK_": "HOPSML_TASK_<NAME>_ADDRESSES",
             "HOPSML_PORT_": "HOPSML_PORT_<NAME>"}  # fmt: skip
 READ = re.compile(r"environ\.(?:get|setdefault)\(\s*\"(?!HOPSML_)([A-Z][A-Z0-9_]+)\"")
-GROUPS = {
-    "job": job.app,
-    "schedule": schedule.app,
-    "secret": secret.app,
-    "token": token.app,
-    "runs": runs.app,
-    "model": model.app,
-    "serving": serving.app,
-}  # of commands
 # What no person sets: a shell, Jupyter and YARN tell their own processes.
 TOLD = {"PWD", "JPY_SESSION_NAME", "CONTAINER_ID", "NM_HOST"}
 
@@ -105,34 +95,43 @@ def test_every_error_and_how_it_is_caught() -> None:
             assert issubclass(kinds[pages.names(row[0])[0]], getattr(builtins, builtin)), row
 
 
+def application() -> typer.core.TyperGroup:
+    """The commands and groups of commands as typer makes them."""
+    made = typer.main.get_command(cli.application())
+    assert isinstance(made, typer.core.TyperGroup)
+    return made
+
+
+GROUPS = {name for name, made in application().commands.items() if isinstance(made, typer.core.TyperGroup)}
+
+
 def commands() -> dict[str, typer.core.TyperCommand]:
-    """``hopsml`` as typer makes it of the functions: one file a command."""
-    app = typer.Typer()
-    for path in sorted(ROOT.glob("hopsml/cli/*.py")):
-        if path.stem not in ("__init__", "searches", "sync", "jobs", "job_files", "rows", "terminal_text", *GROUPS):
-            app.command()(getattr(importlib.import_module(f"hopsml.cli.{path.stem}"), path.stem))
-    for group, members in GROUPS.items():
-        app.add_typer(members, name=group)
-    made = typer.main.get_command(app)
-    below = {
-        f"{group} {name}": command
-        for group in GROUPS for name, command in made.commands.pop(group).commands.items()  # type: ignore[attr-defined]
-    }  # fmt: skip
-    return {**made.commands, **below}  # type: ignore[attr-defined]
+    """Each command by its words behind ``hopsml``."""
+    found: dict[str, typer.core.TyperCommand] = {}
+    for name, made in application().commands.items():
+        below = made.commands if isinstance(made, typer.core.TyperGroup) else {}
+        found |= {f"{name} {verb}": command for verb, command in below.items()} or {name: made}  # type: ignore[dict-item]
+    return found
 
 
 def test_every_command_with_every_option() -> None:
     page = pages.text(COMMANDS)
     for name, command in commands().items():
-        told = (
-            next(line for line in page.splitlines() if line.startswith(f"| `hopsml {name}"))
-            if name.partition(" ")[0] in GROUPS
-            else re.split(rf"### `hopsml {name}[ `]", page)[1].partition("\n##")[0]
-        )
-        assert told, name
+        sections = re.split(rf"### `hopsml {name}[ `]", page)
+        rows = [line for line in page.splitlines() if re.match(rf"\| `hopsml {name}[ `]", line)]
+        assert len(sections) - 1 + len(rows) == 1, name
+        told = rows[0] if rows else sections[1].partition("\n##")[0]
         options = [option for one in command.params for option in one.opts if option.startswith("--")]
-        missing = [option for option in options if f"`{option}" not in told and name != "runs logs"]
+        missing = [option for option in options if f"`{option}" not in told]
         assert not missing, (name, missing)
+
+
+def test_the_table_of_old_spellings_is_that_of_the_code() -> None:
+    rows = pages.rows(COMMANDS, "Old spellings")
+    told = {
+        old.removeprefix("hopsml "): new.removeprefix("hopsml ") for old, new in map(pages.names, map(" ".join, rows))
+    }
+    assert told == renamed.RENAMED
 
 
 def test_exit_statuses() -> None:

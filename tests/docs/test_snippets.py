@@ -129,7 +129,7 @@ def served(home: Path) -> Iterator[dict[str, str]]:
 def test_a_queue_for_one_person_and_its_client(home: Path) -> None:
     (home / "train.py").write_text(snippet(LOCAL_SERVICE, "experiment.distributed("))
     (home / "job.yaml").write_text("name: digits\ntasks: {main: {script: train.py, count: 2}}\n")
-    submit, watch = (block for block in snippets(LOCAL_SERVICE, "sh") if "hopsml job" in block)
+    submit, watch = (block for block in snippets(LOCAL_SERVICE, "sh") if "hopsml jobs" in block)
     with served(home) as found:
         line = ["bash", "-ec", submit + watch]
         shown = subprocess.run(line, env={**os.environ, **found}, cwd=home, capture_output=True, timeout=TIMEOUT_S)

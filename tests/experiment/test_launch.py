@@ -153,7 +153,7 @@ def test_a_metric_key_that_is_not_returned_is_refused(store: Path, count: int) -
 
 
 def test_a_request_ends_all_combinations(store: Path, tmp_path: Path) -> None:
-    """``hopsml cancel`` of the whole, whose driver waits for its parts; those that wait for a slot do not begin."""
+    """``hopsml runs cancel`` of the whole, whose driver waits for its parts; those that wait for a slot do not begin."""
     folder = str(tmp_path)
 
     def work(number: int) -> None:

@@ -51,7 +51,7 @@ def test_a_record_that_was_named_must_be_one(store: Path, tmp_path: Path) -> Non
         tuned.settled(Communication(tuned=str(file)), "train", 2)
     file.write_text('{"settings": {"implementation": "hopsml"}}')
     with pytest.raises(
-        StorageError, match=r"record.json is no record of hopsml tune-communication \(KeyError: 'chosen'\)"
+        StorageError, match=r"record.json is no record of hopsml runs tune-communication \(KeyError: 'chosen'\)"
     ):
         tuned.settled(Communication(tuned=str(file)), "train", 2)
 

@@ -185,7 +185,7 @@ def test_what_workers_print_lies_once_on_their_disk_and_yarns_limit_is_none_for_
     assert length <= most < length * 1.2, "once, and besides it what Spark needs"
     assert disk_mb(node) < length // 4, "it goes with the application"
     assert len("".join(client.follow(job))) < 4 << 20, "a driver's log has the beginning of a flood, and its end"
-    command = [sys.executable, "-c", "from hopsml.cli import main; main()", "logs", client.runs(job)[0].id]
+    command = [sys.executable, "-c", "from hopsml.cli import main; main()", "runs", "logs", client.runs(job)[0].id]
     environment = {**service.hadoop.submit_env(), "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["HOPSML_PROJECT_URL"] = f"{service.hadoop.namenode_url}/Projects/{service.folder.name}"
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as printing:

@@ -31,7 +31,7 @@ def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("HOPSML_PROJECT_URL", url)
     monkeypatch.setenv("HOPSML_PROFILE", "local")
-    monkeypatch.setenv("PYTHONHASHSEED", "0")  # that of local workers, which `hopsml rerun` takes over
+    monkeypatch.setenv("PYTHONHASHSEED", "0")  # that of local workers, which `hopsml runs rerun` takes over
     yield url
     experiment.shutdown()
 
@@ -41,12 +41,12 @@ def test_runs_are_recorded_listed_repeated_and_deleted_in_hdfs(project: str, cli
     run.result(60)
     record = run.directory.read_json(run.directory.environment_json)
     assert record["problems"] == [] and filesystem.exists(run.directory.function)
-    again = cli("rerun", run.run_id, "--json")
+    again = cli("runs", "rerun", run.run_id, "--json")
     assert again.status == 0, again.err
     assert json.loads(again.out)["compared"] == ["loss", "weights"]
     rows = json.loads(cli("runs", "ls", "--json").out)
     assert [row["state"] for row in rows] == ["FINISHED", "FINISHED"] and rows[0]["rerun_of"] == run.run_dir
-    differences = json.loads(cli("runs", "diff", rows[0]["run_id"], run.run_dir, "--json").out)["differences"]
+    differences = json.loads(cli("runs", "compare", rows[0]["run_id"], run.run_dir, "--json").out)["differences"]
     # A worker's share of the processors depends on what else runs on this machine.
     assert [one for one in differences if one["name"] != "worker.cores"] == []
     shown = json.loads(cli("runs", "show", run.run_id, "--json").out)
@@ -68,13 +68,13 @@ def test_a_run_whose_directory_is_in_hdfs_is_watched_and_cancelled(project: str,
 
     run = experiment.submit(train, num_workers=1, progress=False)
     deadline = clock.awake() + 60
-    while "loss=0.5" not in (said := cli("status", run.run_id)).out:
+    while "loss=0.5" not in (said := cli("runs", "status", run.run_id)).out:
         assert clock.awake() < deadline, said
         time.sleep(0.2)
-    assert "RUNNING" in said.out and "loss" in cli("metrics", run.run_id, "--last", "1").out
-    ended = cli("cancel", run.run_id)
+    assert "RUNNING" in said.out and "loss" in cli("runs", "metrics", run.run_id, "--last", "1").out
+    ended = cli("runs", "cancel", run.run_id)
     assert (ended.status, ended.out) == (0, f"{run.run_id}: CANCELLED\n"), ended.err
-    with pytest.raises(RunCancelled, match="hopsml cancel"):
+    with pytest.raises(RunCancelled, match="hopsml runs cancel"):
         run.result(60)
 
 

@@ -127,7 +127,7 @@ def test_followed_to_a_good_end(hadoop: Hadoop, hopsml: Hopsml, tmp_path: Path) 
     aggregated(found.id)
     assert output(found.id) == BEFORE + BEHIND
     assert output(found.id, offset=-8) == "newline"[-8:] or output(found.id, offset=-8) == " newline"
-    again = hopsml("follow", found.id)
+    again = hopsml("runs", "follow", found.id)
     assert (again.ended(), again.out) == (0, BEFORE + BEHIND)
 
 
@@ -182,7 +182,7 @@ def test_a_full_queue_and_an_end_from_outside(hadoop: Hadoop, hopsml: Hopsml, tm
     assert detached.ended() == 0, detached.err
     first = detached.out.strip()
     assert APPLICATION_ID.fullmatch(first)
-    follower = hopsml("follow", first)
+    follower = hopsml("runs", "follow", first)
     follower.wait_for(BEFORE)
     wait_until(lambda: hadoop.resource_manager.nodes() and used_mb(hadoop) > 11_000)
 

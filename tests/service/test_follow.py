@@ -1,4 +1,4 @@
-"""``hopsml job logs -f`` against a real server: it goes on over a restart, ends with the job, spares a terminal."""
+"""``hopsml jobs logs -f`` against a real server: it goes on over a restart, ends with the job, spares a terminal."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_terminal_is_spared_and_a_pipe_gets_all(stage: Stage) -> None:
     raw = "\x1b[31mred\x1b[0m \x1b]52;c;cm0gLXJm\x07\x1b[2J\x1b]0;title\x07end\n"
     stage.prints(job, raw)
     stage.ends(job)
-    command = [sys.executable, "-m", "hopsml", "job", "logs", "-f", job.id]
+    command = [sys.executable, "-m", "hopsml", "jobs", "logs", "-f", job.id]
     client = stage.client("ana")
     variables = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
     piped = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)

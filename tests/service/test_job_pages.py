@@ -258,7 +258,7 @@ def test_where_there_are_no_jobs_the_pages_say_what_to_do(tmp_path: Path, opens:
     with leaks.not_of_this_test():
         stage = Stage(tmp_path / "empty")
     page = opens(stage=stage).open("jobs")
-    page.wait_for_selector("pre:has-text('hopsml job submit job.yaml')")
+    page.wait_for_selector("pre:has-text('hopsml jobs submit job.yaml')")
     page.goto(page.url.replace("#/jobs", "#/"))
     page.wait_for_selector("h2:has-text('Nothing runs, and nothing waits')")
     page.close()

@@ -134,8 +134,8 @@ def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) 
     client = service.start(cores=2)
     with pytest.raises(ArgumentError, match="no secret db-login"):
         client.submit(path)
-    assert hopsml(client, "secret", "put", "db-login", said=f"{SECRET}\n") == ""
-    assert hopsml(client, "secret", "ls").startswith("db-login ")
+    assert hopsml(client, "secrets", "put", "db-login", said=f"{SECRET}\n") == ""
+    assert hopsml(client, "secrets", "ls").startswith("db-login ")
     job = client.submit(path)
     for end in ("told", "script"):
         there = Path(f"{out}.{end}")
@@ -160,15 +160,15 @@ def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) 
 def test_a_schedule_is_made_by_submitting_and_its_jobs_run(service: JobService) -> None:
     client = service.start(cores=2)
     path = service.job("nightly", schedule='"0 3 * * *"')
-    assert hopsml(client, "job", "submit", str(path)) == "nightly-1\n" and client.jobs() == []
-    assert "0 3 * * * UTC  next 20" in hopsml(client, "schedule", "ls")
-    hopsml(client, "schedule", "pause", "nightly-1")
-    assert "; paused" in hopsml(client, "schedule", "show", "1")
-    assert hopsml(client, "schedule", "trigger", "1") == "nightly-1\n"
+    assert hopsml(client, "jobs", "submit", str(path)) == "nightly-1\n" and client.jobs() == []
+    assert "0 3 * * * UTC  next 20" in hopsml(client, "schedules", "ls")
+    hopsml(client, "schedules", "pause", "nightly-1")
+    assert "; paused" in hopsml(client, "schedules", "show", "1")
+    assert hopsml(client, "schedules", "trigger", "1") == "nightly-1\n"
     service.end("nightly")
     assert client.wait("nightly-1", WAIT_S).state == Lifecycle.FINISHED
-    hopsml(client, "schedule", "resume", "1")
-    hopsml(client, "schedule", "rm", "1")
+    hopsml(client, "schedules", "resume", "1")
+    hopsml(client, "schedules", "rm", "1")
     assert client.schedules() == []
     service.stop()
 
@@ -179,14 +179,14 @@ def test_logs_of_all_tasks_are_printed_and_followed(service: JobService) -> None
         (service.code / f"{name}.py").write_text(f"print('first of {name}')\nprint('last of {name}')\n")
     path = service.code / "both.yaml"
     path.write_text("name: both\ntasks: {a: {script: one.py}, b: {script: two.py}}\n")
-    followed = hopsml(client, "job", "submit", "--wait", str(path)).splitlines()
+    followed = hopsml(client, "jobs", "submit", "--wait", str(path)).splitlines()
     assert followed[0] == "both-1"
     assert sorted(followed[1:]) == ["a: first of one", "a: last of one", "b: first of two", "b: last of two"]
-    assert hopsml(client, "job", "logs", "both-1").splitlines() == [
+    assert hopsml(client, "jobs", "logs", "both-1").splitlines() == [
         *("==> task a <==", "first of one", "last of one"),
         *("==> task b <==", "first of two", "last of two"),
     ]
-    assert hopsml(client, "job", "logs", "both-1", "--task", "b").splitlines() == ["first of two", "last of two"]
+    assert hopsml(client, "jobs", "logs", "both-1", "--task", "b").splitlines() == ["first of two", "last of two"]
     with pytest.raises(ArgumentError, match="no task 'c'; there are: a, b"):
         client.log("both-1", "c")
     service.stop()
@@ -210,7 +210,7 @@ def test_metrics_of_a_search_are_those_of_its_best_trial(service: JobService) ->
     assert (metric.name, metric.reports, metric.step, metric.last, metric.lowest, metric.highest) == (
         "loss", 3, 3, 1.5, 0.5, 1.5,
     )  # fmt: skip
-    shown = hopsml(client, "job", "metrics", job.id)
+    shown = hopsml(client, "jobs", "metrics", job.id)
     assert f"trial {run.trial}" in shown and "loss" in shown and run.trial
     service.stop()
 

@@ -517,5 +517,5 @@ def test_what_each_user_uploads_is_bounded(served: Served, monkeypatch: pytest.M
 
     assert upload("a.bin", Role.USER).status_code == 201
     refused = upload("b.bin", Role.USER)
-    assert refused.status_code == 400 and "that user has uploaded" in refused.text and "hopsml job rm" in refused.text
+    assert refused.status_code == 400 and "that user has uploaded" in refused.text and "hopsml jobs rm" in refused.text
     assert upload("b.bin", "bob").status_code == 201

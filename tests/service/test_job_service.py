@@ -194,15 +194,15 @@ def test_files_of_a_job_that_is_over_are_removed_by_hand(service: JobService) ->
     job = client.submit(service.job("one"))
     known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
 
-    def remove(command: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "hopsml", command, "rm", job.id]
+    def remove() -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "hopsml", "jobs", "rm", job.id]
         return subprocess.run(line, env=known, capture_output=True, text=True, timeout=WAIT_S)
 
     assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
     aside = service.state / "applications" / ".ended"
     wait_until(lambda: any(aside.iterdir()), "the end of the driver to be stored")
     assert "running one" in client.log(job.id)[0]
-    assert remove("job").stdout == "one-1: its files are deleted\n" == remove("jobs").stdout
+    assert remove().stdout == "one-1: its files are deleted\n" == remove().stdout
     assert not any(aside.iterdir()) and not any((service.state / "jobs").iterdir())
     assert client.job(job.id).state == Lifecycle.FINISHED and client.log(job.id) == ("", 0)
     assert service.stop() == 0
@@ -211,13 +211,13 @@ def test_files_of_a_job_that_is_over_are_removed_by_hand(service: JobService) ->
 def test_who_leaves_a_job_that_is_waited_for_is_told_that_it_goes_on(service: JobService) -> None:
     client = service.start(cores=2)
     known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
-    command = [sys.executable, "-m", "hopsml", "job", "submit", "--wait", str(service.job("one"))]
+    command = [sys.executable, "-m", "hopsml", "jobs", "submit", "--wait", str(service.job("one"))]
     with subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waits:
         assert waits.stdout is not None and waits.stderr is not None
         assert waits.stdout.readline() == "one-1\n"
         assert "running one" in waits.stdout.readline()
         waits.send_signal(signal.SIGINT)
-        told = "one-1 goes on without you: `hopsml job logs -f one-1` follows it, `hopsml job cancel one-1` ends it\n"
+        told = "one-1 continues: `hopsml jobs logs -f one-1` follows it, `hopsml jobs cancel one-1` ends it\n"
         assert waits.stderr.read() == told and waits.wait(WAIT_S) == 128 + signal.SIGINT
     assert client.job("one-1").state == Lifecycle.RUNNING
     service.end("one")
@@ -236,7 +236,7 @@ def test_what_a_job_says_last_moves_no_cursor_and_sets_no_title(service: JobServ
     known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
     for command in (["show", job.id], ["why", job.id], ["ls", "--all"]):
         shown = subprocess.run(
-            [sys.executable, "-m", "hopsml", "job", *command], env=known, capture_output=True, text=True, check=True
+            [sys.executable, "-m", "hopsml", "jobs", *command], env=known, capture_output=True, text=True, check=True
         ).stdout
         assert "over" in shown and "left" in shown
         assert not [letter for letter in shown if letter != "\n" and not letter.isprintable()], repr(shown)

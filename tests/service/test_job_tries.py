@@ -64,13 +64,13 @@ def test_a_command_begins_in_its_workspace_and_each_try_tells_its_log_and_run(se
         "made",
     ]
 
-    newest, first = command(client, "job", "logs", job.id), command(client, "job", "logs", job.id, "--try", "1")
+    newest, first = command(client, "jobs", "logs", job.id), command(client, "jobs", "logs", job.id, "--try", "1")
     begun = [[f"{run.id}: starting workers" in done.stdout for run in runs] for done in (first, newest)]
     assert begun == [[True, False], [False, True]], (first, newest)
-    assert "shell-1 was tried 2 times; this is try 2 (--try names another one)" in newest.stderr
+    assert "shell-1 was tried 2 times; this is try 2 (--try selects another one)" in newest.stderr
     assert "this is try 1" in first.stderr
     assert "".join(client.follow(job.id)) == newest.stdout
-    shown = hopsml(client, "job", "show", job.id)
+    shown = hopsml(client, "jobs", "show", job.id)
     assert all(f"run {run.id}: {run.state}" in shown for run in runs)
     service.stop()
 

@@ -41,7 +41,7 @@ ValueError: wrong
 
 Log of rank 0: hdfs:///Projects/demo/Experiments/digits-1_1/logs/g0-rank0.log
 Run directory: hdfs:///Projects/demo/Experiments/digits-1_1
-Remedy: correct the cause above; `hopsml logs hdfs:///Projects/demo/Experiments/digits-1_1 --rank 0` shows the whole log.
+Remedy: correct the cause above; `hopsml runs logs hdfs:///P/demo/Experiments/digits-1_1 --rank 0` shows the whole log.
 """
 
 

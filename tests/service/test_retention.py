@@ -177,7 +177,7 @@ def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -
     waiting = PlayedJob(served, tmp_path)
     served.jobs.manager.turn()
     refused = served.ask("POST", f"jobs/{waiting.id}/remove")
-    assert refused.status_code == 400 and f"hopsml job cancel {waiting.id}" in refused.json()["remedy"]
+    assert refused.status_code == 400 and f"hopsml jobs cancel {waiting.id}" in refused.json()["remedy"]
     assert served.ask("POST", f"jobs/{one.id}/remove", "bob").status_code == 403
     assert served.ask("POST", f"jobs/{one.id}/remove").status_code == 200
     assert left(tmp_path, "jobs") == [other.id]

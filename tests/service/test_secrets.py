@@ -58,7 +58,7 @@ def test_a_job_that_names_a_secret_of_nobody_or_of_somebody_else_is_refused(serv
     wanted = JOB + "secrets: [s3-key]\n"
     put(served, "s3-key", role="bob")
     answer = served.submit(spec=wanted)
-    assert answer.status_code == 400 and "user has no secret s3-key; `hopsml secret put s3-key`" in (
+    assert answer.status_code == 400 and "user has no secret s3-key; `hopsml secrets put s3-key`" in (
         "; ".join(answer.json().values())
     )
     assert served.submit("bob", spec=wanted).status_code == 201
@@ -105,7 +105,7 @@ def test_without_a_service_the_caller_gives_them() -> None:
     assert sealed_secrets.take(("s3-key",), {"S3_KEY": VALUE}) == {"S3_KEY": VALUE}
     assert sealed_secrets.take((), {}) == {}
     with pytest.raises(
-        ArgumentError, match=r"the job needs the secret s3-key, and S3_KEY is not set .*hopsml secret put"
+        ArgumentError, match=r"the job needs the secret s3-key, and S3_KEY is not set .*hopsml secrets put"
     ):
         sealed_secrets.take(("s3-key",), {})
 

@@ -367,7 +367,7 @@ def test_what_a_user_uploads_is_bounded_until_it_is_removed(
     kept.put(zipped(("b", bytes(4000))), "anna")
     assert kept.put(zipped(("a", bytes(4000))), "anna") == first  # it is counted already
     with pytest.raises(
-        ArgumentError, match=r"2 workspaces that anna has uploaded, and of this one, has 3 files .*hopsml job rm"
+        ArgumentError, match=r"2 workspaces that anna has uploaded, and of this one, has 3 files .*hopsml jobs rm"
     ):
         kept.put(zipped(("c", bytes(4000))), "anna")
     kept.put(zipped(("c", bytes(4000))), "bert")  # who has a bound of his own

@@ -228,7 +228,7 @@ def test_without_a_replica_requests_wait_and_are_answered_when_one_is_back() -> 
 def test_without_a_replica_a_request_is_refused_at_its_deadline() -> None:
     async def body(front: Front, port: int) -> None:
         status, said = await asked(port, b"1")
-        assert status == 503 and b"no replica has answered for 0.1 s; `hopsml serving show digits`" in said
+        assert status == 503 and b"no replica has answered for 0.1 s; `hopsml serve show digits`" in said
 
     play({}, body, deadline_s=0.1)
 

@@ -298,7 +298,7 @@ def test_another_machines_claim_is_believed(project: Path) -> None:
 
 
 def test_the_command_serves_until_it_is_ended(project: Path) -> None:
-    command = [sys.executable, "-m", "hopsml", "serve", "command", "--model", "digits", "--version", "1"]
+    command = [sys.executable, "-m", "hopsml", "serve", "run", "command", "--model", "digits", "--version", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("command: version 1 of digits answers at http://127.0.0.1:")

@@ -183,7 +183,7 @@ def test_the_command_takes_over_the_hash_seed_and_says_the_same(store: Path) -> 
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     run_dir = done.stdout.strip()
-    again = hopsml("rerun", run_dir, "--json", store=store)
+    again = hopsml("runs", "rerun", run_dir, "--json", store=store)
     assert again.returncode == 0, again.stdout + again.stderr
     verdict = json.loads(again.stdout)
     assert verdict["same"] and verdict["original"] == run_dir and verdict["compared"] == ["metric"]
@@ -191,7 +191,7 @@ def test_the_command_takes_over_the_hash_seed_and_says_the_same(store: Path) -> 
 
 def test_the_command_ends_with_status_3_where_the_result_differs(store: Path) -> None:
     run = run_once(jobs.unseeded, num_workers=1)
-    again = hopsml("rerun", run.run_id, store=store)
+    again = hopsml("runs", "rerun", run.run_id, store=store)
     assert again.returncode == 3, again.stdout + again.stderr
     assert "the result differs" in again.stdout and "result: metric" in again.stdout
 

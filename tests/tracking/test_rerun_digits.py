@@ -53,7 +53,7 @@ def test_on_spark_executors_by_the_command(tmp_path: Path) -> None:
     )
     assert first.returncode == 0, first.stderr[-4000:]
     run_dir = next(line for line in first.stdout.splitlines() if line.startswith("RUN "))[len("RUN ") :]
-    command = [sys.executable, "-c", "from hopsml.cli import main; main()", "rerun", run_dir, "--json"]
+    command = [sys.executable, "-c", "from hopsml.cli import main; main()", "runs", "rerun", run_dir, "--json"]
     again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert again.returncode == 0, again.stdout + again.stderr[-4000:]
     verdict = json.loads(again.stdout.splitlines()[-1])

@@ -582,7 +582,7 @@ class Coordinator:
             session, generation = found
             session.post(msgspec.structs.replace(wish, generation=generation))
         elif run_id in self.runs:
-            problem = f"there is no worker of rank {rank} now; `hopsml status` shows those that there are"
+            problem = f"there is no worker of rank {rank} now; `hopsml runs status` shows those that there are"
             self.runs[run_id].state.publish(Change("profile", rank, problem, data=wish.wish.encode()))
 
     def _worker(self, run_id: str, rank: int) -> tuple[AgentSession, int] | None:

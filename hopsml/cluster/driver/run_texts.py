@@ -135,7 +135,7 @@ def _worker_failed(
     lines += _network_findings(state)
     if outcome.rank >= 0:
         remedy = remedies.remedy(outcome.reason, traceback, host) or "correct the cause above"
-        lines.append(f"Remedy: {remedy}; `hopsml logs {run_url} --rank {outcome.rank}` shows the whole log.")
+        lines.append(f"Remedy: {remedy}; `hopsml runs logs {run_url} --rank {outcome.rank}` shows the whole log.")
     return WorkerFailed(
         "\n".join(lines),
         rank=outcome.rank,

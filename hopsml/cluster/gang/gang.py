@@ -27,8 +27,8 @@ from hopsml.cluster.shared.spec import FixedGroup
 EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
 STALLED = (
     "most likely each waits for another in a collective operation. A firewall that drops connections (HOPSML_KEEPALIVE_S "
-    "keeps idle ones known), a proxy (http_proxy), or a worker that left out a collective does that; `hopsml profile` shows "
-    "where they stand"
+    "keeps idle ones known), a proxy (http_proxy), or a worker that left out a collective does that; `hopsml runs profile` "
+    "shows where they stand"
 )
 
 

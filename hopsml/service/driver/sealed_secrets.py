@@ -97,7 +97,7 @@ def _of_caller(names: Sequence[str], environment: Mapping[str, str]) -> dict[str
         wanted = secret_rules.variable(missing[0])
         raise ArgumentError(
             f"the job needs the secret {missing[0]}, and {wanted} is not set in this environment; set it, or submit "
-            f"the job to a service that keeps it (`hopsml secret put {missing[0]}`)"
+            f"the job to a service that keeps it (`hopsml secrets put {missing[0]}`)"
         )
     for name, value in found.items():
         secret_rules.check_value(name, value)

@@ -56,7 +56,9 @@ def rank_log(
     project = _project(request)
     made = [one for one in _made(project, jobs, row) if not task or one.id.startswith(f"{jobs.own_name(row)}-{task}_")]
     if run and run not in [one.id for one in made]:
-        raise ArgumentError(f"job {row.id} has made no run {run[:80]!r}; `hopsml job show {row.serial}` lists its runs")
+        raise ArgumentError(
+            f"job {row.id} has made no run {run[:80]!r}; `hopsml jobs show {row.serial}` lists its runs"
+        )
     if not made:
         return models.RankLogAnswer(run="", newest="", lines=[], end=0, is_whole=True, is_over=row.state.is_final)
     asked = next((one for one in made if one.id == run), made[-1])

@@ -17,7 +17,7 @@ def schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return the JSON schema as text, as ``hopsml job schema`` prints it."""
+    """Return the JSON schema as text, as ``hopsml jobs schema`` prints it."""
     return json.dumps(schema(), indent=1, ensure_ascii=False)
 
 

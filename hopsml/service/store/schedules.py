@@ -78,7 +78,7 @@ class Schedules:
                 others = select(func.count()).where(schedules.c.owner == owner)
                 if connection.execute(others).scalar_one() >= MOST:
                     raise ArgumentError(
-                        f"{owner} has {MOST} schedules, and more are not kept: remove some (`hopsml schedule rm`)"
+                        f"{owner} has {MOST} schedules, and more are not kept: remove some (`hopsml schedules rm`)"
                     )
                 new = {"owner": owner, "name": name, "is_paused": False, "last_job": None, "version": 1}
                 connection.execute(insert(schedules).values(**new, **values))
@@ -94,7 +94,7 @@ class Schedules:
         with self._store.reading() as connection:
             row = connection.execute(select(*_COLUMNS).where(schedules.c.id == number)).one_or_none()
         if row is None:
-            raise JobNotFound(f"there is no schedule {number}; `hopsml schedule ls` lists those that there are")
+            raise JobNotFound(f"there is no schedule {number}; `hopsml schedules ls` lists those that there are")
         return _row(row)
 
     def pause(self, number: int, is_paused: bool, planned_s: float, now: float) -> None:

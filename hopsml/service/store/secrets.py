@@ -51,7 +51,7 @@ class Secrets:
             kept = connection.execute(select(secrets.c.name).where(secrets.c.owner == owner)).all()
             if len(kept) >= MOST:
                 raise ArgumentError(
-                    f"{owner} has {MOST} secrets, and more are not kept: remove some (`hopsml secret rm`)"
+                    f"{owner} has {MOST} secrets, and more are not kept: remove some (`hopsml secrets rm`)"
                 )
             connection.execute(insert(secrets).values(owner=owner, name=name, sealed=sealed, stored_s=now))
 
@@ -66,14 +66,14 @@ class Secrets:
         with self._store.writing() as connection:
             found = connection.execute(delete(secrets).where(secrets.c.owner == owner, secrets.c.name == name))
             if not found.rowcount:
-                raise ArgumentError(f"{owner} has no secret {name!r}; `hopsml secret ls` lists those that there are")
+                raise ArgumentError(f"{owner} has no secret {name!r}; `hopsml secrets ls` lists those that there are")
 
     def check(self, owner: str, names: Sequence[str]) -> None:
         """Raise ArgumentError if an owner lacks one of these secrets."""
         known = {row.name for row in self.names(owner)}
         if missing := [name for name in names if name not in known]:
             raise ArgumentError(
-                f"{owner} has no secret {', '.join(missing)}; `hopsml secret put {missing[0]}` keeps it for the job"
+                f"{owner} has no secret {', '.join(missing)}; `hopsml secrets put {missing[0]}` keeps it for the job"
             )
 
     def values(self, owner: str, names: Sequence[str]) -> dict[str, str]:

@@ -490,7 +490,7 @@ def _job(connection: Connection, serial: int) -> JobRow:
     """Return a job by its serial, within a transaction. Raises JobNotFound."""
     row = connection.execute(select(*_JOB_COLUMNS).where(jobs.c.serial == serial)).one_or_none()
     if row is None:
-        raise JobNotFound(f"there is no job {serial}; `hopsml job ls --all` lists those that there are")
+        raise JobNotFound(f"there is no job {serial}; `hopsml jobs ls --all` lists those that there are")
     return _job_row(row)
 
 
@@ -502,7 +502,7 @@ def _check_unfinished(connection: Connection, owner: str, limits: JobLimits) -> 
     if limits.unfinished and count > limits.unfinished:
         raise ArgumentError(
             f"{owner} has {count - 1} jobs that have not ended, and at most {limits.unfinished} of one user are queued; "
-            "wait until some have ended, cancel some by hopsml job cancel, or ask for a higher --unfinished-jobs of the "
+            "wait until some have ended, cancel some by hopsml jobs cancel, or ask for a higher --unfinished-jobs of the "
             "server"
         )
     if limits.unfinished and length > limits.unfinished_length:
@@ -539,7 +539,7 @@ def _check_requests(connection: Connection, row: JobRow, kind: RequestKind) -> N
     if connection.execute(select(func.count()).where(mine)).scalar_one() >= MOST_REQUESTS:
         raise ArgumentError(
             f"job {row.id} has had {MOST_REQUESTS} requests to pause, resume or move it, and no more are stored: clone it, "
-            f"and cancel it by hopsml job cancel {row.id}"
+            f"and cancel it by hopsml jobs cancel {row.id}"
         )
 
 

@@ -143,7 +143,9 @@ class Tokens:
                 len(token_id) < ID_LENGTH
                 or not connection.execute(update(tokens).where(rule).values(revoked_s=now)).rowcount
             ):
-                raise ArgumentError(f"there is no token {token_id!r} that is not revoked; `hopsml token ls` lists them")
+                raise ArgumentError(
+                    f"there is no token {token_id!r} that is not revoked; `hopsml tokens ls` lists them"
+                )
             if also is not None:
                 also(connection, token_id[:ID_LENGTH])
 

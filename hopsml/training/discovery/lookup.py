@@ -48,7 +48,7 @@ def addresses(
             there, wanted = found
             raise StartTimeout(
                 f"task {task!r}: {there} of {wanted or known['count']} workers have said where they listen within "
-                f"{timeout_s:g} s; its log says why (`hopsml job logs`), or give them more time with timeout_s="
+                f"{timeout_s:g} s; its log says why (`hopsml jobs logs`), or give them more time with timeout_s="
             )
         looks += 1
         time.sleep(min(pause_s(looks, _SOON_S, _LATER_S), left))

@@ -108,7 +108,7 @@ class StoreContract:
         store.submit(new(), 1.0)
         for kind in (RequestKind.PAUSE, RequestKind.RESUME, RequestKind.PAUSE):
             store.wish(1, kind, "", "alice", 2.0)
-        with pytest.raises(ArgumentError, match=r"job digits-1 has had 3 requests.*hopsml job cancel digits-1"):
+        with pytest.raises(ArgumentError, match=r"job digits-1 has had 3 requests.*hopsml jobs cancel digits-1"):
             store.wish(1, RequestKind.MOVE, "default 50", "alice", 2.0)
         for _ in range(3):
             store.wish(1, RequestKind.CANCEL, "", "alice", 2.0)

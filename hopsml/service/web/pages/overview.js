@@ -60,7 +60,7 @@ function Waiting({ page, now }) {
 /** What to do where there is no job, or none that is not over. */
 function Submit({ title, children }) {
   return html`<${Empty} title=${title}><p>A job is a file beside its code; a team's jobs wait here for what they need:</p>
-    <pre>hopsml job submit job.yaml${"\n"}hopsml job run train.py:main --workers 8 --gpus 1</pre>${children}</${Empty}>`;
+    <pre>hopsml jobs submit job.yaml${"\n"}hopsml jobs run train.py:main --workers 8 --gpus 1</pre>${children}</${Empty}>`;
 }
 
 function Overview() {

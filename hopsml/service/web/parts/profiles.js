@@ -92,7 +92,7 @@ function Profiles({ run, workers, goesOn }) {
   const open = opened || drawn[0]?.name;
   return html`<div class="stack">
     ${goesOn && about?.jobs && html`<${Take} run=${run} workers=${workers} />`}
-    ${goesOn && about && !about.jobs && html`<p class="soft small">This page only reads. To take one: <code>hopsml profile ${run} --rank 0 --seconds 10</code></p>`}
+    ${goesOn && about && !about.jobs && html`<p class="soft small">This page only reads. To take one: <code>hopsml runs profile ${run} --rank 0 --seconds 10</code></p>`}
     ${error && html`<${Trouble} error=${error} />`}<${Wish} wish=${data?.wish} />
     ${data && !data.profiles.length && html`<${Empty} title="No profiles"><p>A profile shows on which lines of the code a worker spends its time. It is taken while the run goes on.</p></${Empty}>`}
     ${data && data.profiles.length > 0 && html`<div class="sheet" tabindex="0"><table><caption class="hidden">Profiles</caption>

@@ -1,4 +1,4 @@
-"""``hopsml model``: the registry from a terminal."""
+"""``hopsml models``: the registry from a terminal."""
 
 from __future__ import annotations
 
@@ -22,37 +22,39 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_from_the_export_to_the_deletion(cli: Cli, weights: str) -> None:
-    assert cli("model", "ls").err.startswith("no models in file://")
+    assert cli("models", "ls").err.startswith("no models in file://")
     for accuracy in ("0.9", "0.8"):
-        made = cli("model", "export", weights, "digits", "--metric", f"accuracy={accuracy}", "--description", "by hand")
+        made = cli(
+            "models", "export", weights, "digits", "--metric", f"accuracy={accuracy}", "--description", "by hand"
+        )
     assert made.out.split()[:2] == ["version", "2"] and made.status == 0
-    assert cli("model", "alias", "digits", "best", "production").out == "digits: production is version 1\n"
-    listed = cli("model", "ls", "digits").out.splitlines()
+    assert cli("models", "alias", "digits", "best", "production").out == "digits: production is version 1\n"
+    listed = cli("models", "ls", "digits").out.splitlines()
     assert [line.split()[:3] for line in listed[1:]] == [["digits", "1", "production"], ["digits", "2", "-"]]
     assert "2 kB" in listed[1] and "accuracy=0.9" in listed[1]
-    assert [one["version"] for one in json.loads(cli("model", "ls", "--json").out)] == [2]
-    shown = cli("model", "show", "digits", "production").out
+    assert [one["version"] for one in json.loads(cli("models", "ls", "--json").out)] == [2]
+    shown = cli("models", "show", "digits", "production").out
     assert "aliases      production\n" in shown and "description  by hand\n" in shown
-    assert json.loads(cli("model", "show", "digits", "1", "--json").out)["aliases"] == ["production"]
+    assert json.loads(cli("models", "show", "digits", "1", "--json").out)["aliases"] == ["production"]
 
-    kept = cli("model", "delete", "digits", "1", "--yes")
+    kept = cli("models", "delete", "digits", "1", "--yes")
     assert kept.status == 1 and "is production" in kept.err
-    assert cli("model", "delete", "digits", "1", answer="n\n").status == 1
-    assert "nobody can be asked here" in cli("model", "delete", "digits", "1").err
-    assert cli("model", "delete", "digits", "1", "--force", answer="y\n").status == 0
+    assert cli("models", "delete", "digits", "1", answer="n\n").status == 1
+    assert "add --yes to delete" in cli("models", "delete", "digits", "1").err
+    assert cli("models", "delete", "digits", "1", "--force", answer="y\n").status == 0
     assert [one.version for one in model.versions("digits")] == [2]
-    cli("model", "alias", "digits", "2", "production")
-    assert cli("model", "alias", "digits", "2", "production", "--delete").status == 0
+    cli("models", "alias", "digits", "2", "production")
+    assert cli("models", "alias", "digits", "2", "production", "--delete").status == 0
     assert model.aliases("digits") == {}
 
 
 def test_mistakes_are_one_sentence(cli: Cli, weights: str) -> None:
-    cli("model", "export", weights, "digits")
+    cli("models", "export", weights, "digits")
     for arguments, words in (
         (("export", weights, "digits", "--metric", "accuracy"), "it must be NAME=NUMBER"),
         (("export", weights, "digits", "--version", "1"), "version 1 of the model 'digits' is there already"),
         (("show", "digit"), "did you mean digits?"),
         (("alias", "digits", "1", "latest"), "stand for versions already"),
     ):
-        ended = cli("model", *arguments)
+        ended = cli("models", *arguments)
         assert ended.status == 1 and words in ended.err and len(ended.err.splitlines()) == 1

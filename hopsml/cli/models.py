@@ -1,4 +1,4 @@
-"""``hopsml model ls|show|export|alias|delete``: the versions of models, on any store."""
+"""``hopsml models``: list, inspect, export, name and delete versions of models, on any store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopsml.cli.options import AsJson
 from hopsml.cli.terminal_text import print_plain
 from hopsml.tracking import strict_json
 from hopsml.tracking.listing import figure, short, table, time_text
@@ -15,21 +16,26 @@ if TYPE_CHECKING:
     from hopsml.model.description import Signature
     from hopsml.model.version import Version
 
-app = typer.Typer(no_args_is_help=True, help="Models: list, look at, export, name, delete.")
+app = typer.Typer(no_args_is_help=True, help="List, inspect, export, name and delete versions of models.")
 COLUMNS = ("model", "version", "aliases", "created", "size", "metrics", "from")
 NUMBERS = ("version", "size")  # aligned at the right
 
-As_json = Annotated[bool, typer.Option("--json", help="for scripts")]
-Project = Annotated[str, typer.Option(help="another project, by its name")]
+ModelName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")]
+ModelVersion = Annotated[
+    str, typer.Argument(metavar="VERSION", help="Version of the model: number, latest, an alias, or best:METRIC.")
+]
+Project = Annotated[str, typer.Option(help="Name of the project. Default: the present project.")]
 
 
 @app.command()
 def ls(
-    name: Annotated[str, typer.Argument(help="of a model: its versions")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of a model, whose versions are listed. Default: all models.")
+    ] = "",
     project: Project = "",
-    as_json: As_json = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List the models of a project with their newest version, or all versions of one."""
+    """List the models of a project with their newest versions, or all versions of one model."""
     from hopsml import model, settings
 
     of = project or None
@@ -45,12 +51,12 @@ def ls(
 
 @app.command()
 def show(
-    name: str,
-    version: Annotated[str, typer.Argument(help="a number, latest, an alias, best:METRIC")] = "latest",
+    name: ModelName,
+    version: ModelVersion = "latest",
     project: Project = "",
-    as_json: As_json = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print everything that is known of a version."""
+    """Print everything that is recorded of a version."""
     from hopsml import model
 
     found = model.find(name, version, project or None)
@@ -58,46 +64,53 @@ def show(
     if as_json:
         print(strict_json.dumps({**found, "aliases": aliases}))
         return
-    said = {title: text for title, text in _facts(found, aliases).items() if text}
-    width = max(map(len, said))
-    for title, text in said.items():
+    facts = {title: text for title, text in _facts(found, aliases).items() if text}
+    width = max(map(len, facts))
+    for title, text in facts.items():
         print_plain(f"{title:{width}}  " + text.replace("\n", "\n" + " " * (width + 2)))
 
 
 @app.command()
 def export(
-    path: Annotated[str, typer.Argument(help="a file or directory: local, a URL, or relative to the project")],
-    name: str,
-    metric: Annotated[list[str] | None, typer.Option(help="NAME=NUMBER; may be given more than once")] = None,
-    description: str = "",
-    version: Annotated[int, typer.Option(help="its number; 0 for the next free one")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the version of that number")] = False,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH", help="File or directory: a local path, a URL, or a path relative to the project."
+        ),
+    ],
+    name: ModelName,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Metric of the version, NAME=NUMBER; may be given more than once.")
+    ] = None,
+    description: Annotated[str, typer.Option(help="Description of the version. Default: none.")] = "",
+    version: Annotated[int, typer.Option(help="Number of the version; 0 selects the next free number.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the version if it exists.")] = False,
     project: Project = "",
 ) -> None:
-    """Make a version of a model of files that are there."""
+    """Export existing files as a version of a model."""
     from hopsml import model
 
     made = model.export(
         path, name, version or None, overwrite, dict(map(_metric, metric or [])), description, project=project or None
     )
-    assert made is not None  # only ranks of a run other than the chief get none
+    assert made is not None  # None only in ranks of a run other than the chief
     print(f"version {made.version}  {made.url}")
 
 
 @app.command()
 def alias(
-    name: str,
-    version: Annotated[str, typer.Argument(help="a number, latest, an alias, best:METRIC")],
-    alias: Annotated[str, typer.Argument(help="such as production")],
-    delete: Annotated[bool, typer.Option("--delete", help="forget the alias instead")] = False,
+    name: ModelName,
+    version: ModelVersion,
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Alias, such as production.")],
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the alias, whatever VERSION is.")] = False,
     project: Project = "",
 ) -> None:
-    """Let an alias stand for a version from now on."""
+    """Set an alias to a version, or delete the alias."""
     from hopsml import model
 
     if delete:
         model.delete_alias(name, alias, project or None)
-        print(f"{name}: {alias} is no alias any more")
+        print(f"{name}: {alias} is deleted")
         return
     found = model.set_alias(name, version, alias, project or None)
     print(f"{name}: {alias} is version {found.version}")
@@ -105,19 +118,19 @@ def alias(
 
 @app.command()
 def delete(
-    name: str,
-    version: Annotated[str, typer.Argument(help="a number, latest, an alias, best:METRIC")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
-    force: Annotated[bool, typer.Option("--force", help="also one that an alias stands for")] = False,
+    name: ModelName,
+    version: ModelVersion,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete the version although an alias points to it.")] = False,
     project: Project = "",
 ) -> None:
-    """Delete a version with its files; its number is not given again."""
+    """Delete a version with its files; its number is not used again."""
     from hopsml import model
     from hopsml.errors import ArgumentError
 
     if not yes:
         if not sys.stdin.isatty():
-            raise ArgumentError("nobody can be asked here: delete without asking with --yes; nothing was deleted")
+            raise ArgumentError("standard input is no terminal, so that nothing was deleted; add --yes to delete")
         typer.confirm(f"delete version {version} of the model '{name}'?", abort=True)
     model.delete(name, version, force=force, project=project or None)
     print(f"deleted version {version} of the model '{name}'")

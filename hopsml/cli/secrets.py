@@ -1,4 +1,4 @@
-"""``hopsml secret put|ls|rm``: secrets that a job service keeps for its user's jobs."""
+"""``hopsml secrets``: store, list and delete secrets that a job service passes to a user's jobs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Secrets that a job service keeps for your jobs: put, list, remove.")
-Name = Annotated[str, typer.Argument(help="as job files name it: s3-key, which jobs find as S3_KEY")]
+app = typer.Typer(no_args_is_help=True, help="Store, list and delete secrets of your jobs.")
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name in job files, such as s3-key; jobs read it from the variable S3_KEY."),
+]
 
 
 @app.command()
 def put(
     name: Name,
-    file: Annotated[Path | None, typer.Option(help="that holds the value; standard input else")] = None,
+    file: Annotated[Path | None, typer.Option(help="File with the value. Default: standard input.")] = None,
 ) -> None:
-    """Keep a value, which nobody can read again. A line end behind it is left out; it never stands on a command line."""
+    """Store a value, which cannot be read back; a line end after it is removed.
+
+    The value is read from a terminal without echo, from standard input, or from a file, not from the command line.
+    """
     from hopsml.client import Client
 
     if file is None and sys.stdin.isatty():
@@ -39,7 +45,7 @@ def ls() -> None:
 
 @app.command()
 def rm(name: Name) -> None:
-    """Forget one; jobs that are started from now on do not get it."""
+    """Delete a secret; jobs that start later do not receive it."""
     from hopsml.client import Client
 
     Client.of_environment().remove_secret(name)

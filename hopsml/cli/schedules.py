@@ -1,4 +1,4 @@
-"""``hopsml schedule ls|show|pause|resume|trigger|rm``: jobs that a service starts by itself."""
+"""``hopsml schedules``: list, inspect, pause, resume, trigger and delete schedules of a job service."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import typer
 
 from hopsml.cli.terminal_text import print_plain
 
-app = typer.Typer(no_args_is_help=True, help="Jobs that a service starts by itself: `hopsml job submit` makes them.")
-Schedule = Annotated[str, typer.Argument(help="a schedule: NAME-NUMBER, or the number alone")]
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, inspect, pause, resume, trigger and delete schedules; `hopsml jobs submit` creates them.",
+)
+Schedule = Annotated[str, typer.Argument(metavar="ID", help="Id of the schedule: NAME-NUMBER, or the number alone.")]
 
 
 @app.command()
 def ls() -> None:
-    """List schedules, the oldest first."""
+    """List schedules with their next time, oldest first."""
     from hopsml.client import Client
 
     for one in Client.of_environment().schedules():
@@ -26,7 +29,7 @@ def ls() -> None:
 
 @app.command()
 def show(schedule: Schedule) -> None:
-    """Show when a schedule's next job comes, its last one, what came of the last time, and its job file."""
+    """Print a schedule's next time, its last job with the outcome, and its job file."""
     from hopsml.client import Client
 
     one = Client.of_environment().schedule(schedule)
@@ -37,7 +40,7 @@ def show(schedule: Schedule) -> None:
 
 @app.command()
 def pause(schedule: Schedule) -> None:
-    """Start nothing until it is resumed; what was due meanwhile is not made up for."""
+    """Start no jobs until the schedule is resumed; times that pass are skipped."""
     from hopsml.client import Client
 
     Client.of_environment().change_schedule(schedule, "pause")
@@ -45,7 +48,7 @@ def pause(schedule: Schedule) -> None:
 
 @app.command()
 def resume(schedule: Schedule) -> None:
-    """Go on with its next time."""
+    """Resume a paused schedule at its next time."""
     from hopsml.client import Client
 
     Client.of_environment().change_schedule(schedule, "resume")
@@ -53,7 +56,7 @@ def resume(schedule: Schedule) -> None:
 
 @app.command()
 def trigger(schedule: Schedule) -> None:
-    """Start its job now, besides its times. Prints the job's id."""
+    """Start the job of a schedule now, in addition to its times, and print the job's id."""
     from hopsml.client import Client
 
     print_plain(Client.of_environment().trigger_schedule(schedule).id)
@@ -61,7 +64,7 @@ def trigger(schedule: Schedule) -> None:
 
 @app.command()
 def rm(schedule: Schedule) -> None:
-    """Start nothing more; its jobs stay."""
+    """Delete a schedule; its jobs remain."""
     from hopsml.client import Client
 
     Client.of_environment().remove_schedule(schedule)
