@@ -56,7 +56,9 @@ def write(path: Path, outcomes: list[Outcome], rounds: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [outcome.as_json() for outcome in outcomes]
     path.write_text(json.dumps({"rows": rows, **table.totals(outcomes)}, indent=1) + "\n")
-    about = f"{datetime.date.today()}, {os.cpu_count()} cores, {rounds} round{'s' if rounds > 1 else ''}."
+    days = sorted({one.on for one in outcomes}) or [str(datetime.date.today())]
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    about = f"{when}, {os.cpu_count()} cores, {rounds} round{'s' if rounds > 1 else ''}."
     path.with_suffix(".md").write_text(table.page(outcomes, about))
 
 
