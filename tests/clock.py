@@ -1,4 +1,4 @@
-"""Time as tests count it: without that in which this machine stood still.
+"""Clock of the tests that excludes the time in which this machine was stopped.
 
     began = clock.awake()
     ...

@@ -1,4 +1,4 @@
-"""Runs in Airflow's own environment: forks the processes of program.py from one that has imported what they all import.
+"""Program in Airflow's environment that forks processes of program.py, with the common modules already imported.
 
 Airflow's imports take longer than what most tests ask of it. A line of JSON on standard input asks for a process:
 

@@ -1,4 +1,4 @@
-"""Runs in Airflow's own environment: a scheduler's and a triggerer's work on one DAG, in one process that can be killed.
+"""Program in Airflow's environment: scheduler and triggerer for one DAG, in one process that a test can kill.
 
     program.py test FILE DAG_ID RUN_AFTER [CONF]     dag.test() of a DAG run that this call creates
     program.py again FILE DAG_ID RUN_AFTER           what Airflow does with this DAG run after a restart

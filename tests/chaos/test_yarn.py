@@ -1,4 +1,4 @@
-"""The scenarios on a real YARN with HDFS: containers, nodes and daemons die, nodes join, drivers are started anew.
+"""Scenarios on a real YARN with HDFS: containers, nodes and daemons die, nodes join, drivers restart.
 
 A container takes more than half of a node's memory, so that each executor has a node of its own.
 """

@@ -1,4 +1,4 @@
-"""``hopsml evaluate``: a run that has ended, judged from a terminal."""
+"""Tests of ``hopsml evaluate`` on a run that has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopsml job``: what it prints, and its exit statuses."""
+"""Tests of the output and exit statuses of ``hopsml job``."""
 
 from __future__ import annotations
 

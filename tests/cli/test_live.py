@@ -1,4 +1,4 @@
-"""``hopsml status|cancel|metrics|follow`` over a run that goes on, from outside its driver."""
+"""Tests of ``hopsml status|cancel|metrics|follow`` on a live run, from outside its driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopsml model``: the registry from a terminal."""
+"""Tests of ``hopsml model``: the registry from a terminal."""
 
 from __future__ import annotations
 

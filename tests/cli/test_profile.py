@@ -1,4 +1,4 @@
-"""``hopsml profile``: py-spy looks at a real worker of a real run, and what it has seen lies in the run's directory."""
+"""Tests of ``hopsml profile``: py-spy profiles a worker of a real run into the run's directory."""
 
 from __future__ import annotations
 

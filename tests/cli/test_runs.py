@@ -1,4 +1,4 @@
-"""``hopsml runs ls|show|diff|logs|rm`` over runs that really ran."""
+"""Tests of ``hopsml runs ls|show|diff|logs|rm`` on runs that were executed."""
 
 from __future__ import annotations
 

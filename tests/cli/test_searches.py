@@ -1,4 +1,4 @@
-"""``hopsml status|metrics|logs|follow|runs ls`` over a search, by what lies in its directory."""
+"""Tests of ``hopsml status|metrics|logs|follow|runs ls`` on a search, from the files of its directory."""
 
 from __future__ import annotations
 

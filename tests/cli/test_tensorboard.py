@@ -1,4 +1,4 @@
-"""``hopsml tensorboard RUN``: a real TensorBoard over a run's events, and the copy that it makes of remote ones."""
+"""Tests of ``hopsml tensorboard RUN``: a real TensorBoard on a run's events, and the copy of remote events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``hopsml tune-communication`` tells, and which scripts it refuses."""
+"""Tests of the output of ``hopsml tune-communication``, and of the scripts that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that asks nobody who connects, of Python's sockets: ``guarded_server CONFIG WILDCARD [WORD ...]``.
+"""Server without authentication on Python's sockets: ``guarded_server CONFIG WILDCARD [WORD ...]``.
 
 It prints what hinders the guard and where it listens. For each line that it is sent it accepts one connection and prints
 the port that it comes from and, with "secret=WORDS", what it can read from it. "other": it listens on another port; "fork":

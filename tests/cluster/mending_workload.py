@@ -1,4 +1,4 @@
-"""Trainings over hopsml's own collective, whose workers go on in their processes when members are lost.
+"""Trainings over hopsml's collective whose workers continue in place when members are lost.
 
 Each worker writes ``pid-<rank>`` with its pid when it begins, and for each step a line ``step world generation traces`` into
 ``steps-<pid>``. A newcomer begins with its preparation once there is no file ``hold``, and with its first epoch of ``fit``,

@@ -1,4 +1,4 @@
-"""What holds of a chief and its servers on every backend, without a framework: who is lost comes back at its address.
+"""Contract of a chief and its servers on all backends, without a framework: lost ones return at their address.
 
 ``PLAYS`` are functions of a folder that every backend's own tests call: here, on Spark's executors, as a driver on YARN.
 """

@@ -1,4 +1,4 @@
-"""A user's program in client mode, for tests that interrupt or kill it: commands come as JSON lines.
+"""Program in client mode that tests interrupt or kill; it reads commands as JSON lines.
 
 {"do": "train", "folder": "..."}          collective_all_reduce that does not end by itself
 {"do": "stop-spark", "folder": "..."}     the same, and the SparkContext is stopped in the middle, by Python or Spark

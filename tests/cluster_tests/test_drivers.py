@@ -1,4 +1,4 @@
-"""A whole program in client mode on an executor of two slots: interrupted, killed, its Spark stopped.
+"""Tests of a whole program in client mode on an executor of two slots: interrupted, killed, its Spark stopped.
 
 The executor pretends two GPUs, which make two slots, and has cores to spare, which parameter servers take.
 """

@@ -1,4 +1,4 @@
-"""Groups of processes to which harm is done: ``python -m tests.collective.family HARM TRANSPORT SIZE [encrypted]``.
+"""Groups of processes for failure tests: ``python -m tests.collective.family HARM TRANSPORT SIZE [encrypted]``.
 
 This process imports what all need, then forks the members of one group for each operation, so that all of it costs hardly
 more than one process. One member of each is killed or stopped amid the operation; what each of the others then says comes

@@ -1,4 +1,4 @@
-"""Resumable groups of processes to which harm is done: ``python -m tests.collective.resuming TRANSPORT SIZE SEED ROUNDS``.
+"""Resumable groups for failure tests: ``python -m tests.collective.resuming TRANSPORT SIZE SEED ROUNDS``.
 
 This process plays the agents of all members: it forks them, kills and stops them amid their calls, tells those that are left
 whom to go on with, and lets new ones in where all have paused. Members count their calls, and say of each what came of it;

@@ -1,4 +1,4 @@
-"""Resumable groups: calls that wait for other members, pauses, and what ends them.
+"""Tests of resumable groups: calls that wait for other members, pauses, and what ends them.
 
 Members are threads here: one that ends its group is lost to the others, as one that was killed is.
 """
