@@ -1,4 +1,4 @@
-"""What a test must not leave behind, and how that is seen.
+"""Detection of processes, threads, sockets, variables and files that a test leaves behind.
 
     before = Snapshot.take(test_id)
     ...                                   # the test

@@ -1,4 +1,4 @@
-"""msgspec's types in threads: the first decoding of a type makes it ready, and two threads that do so at once crash.
+"""Tests of msgspec's types in threads: concurrent first decodings of a type would crash.
 
 A ``Decoder`` of the module makes the type ready at the import, which happens once.
 """

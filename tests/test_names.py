@@ -1,4 +1,4 @@
-"""One word, one thing: a class's name stands for one class of the whole package."""
+"""Tests that a class name stands for one class of the whole package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tensorboard.logdir()`` of a run on a real HDFS, used in all ways that published code knows, in one function.
+"""Tests of ``tensorboard.logdir()`` on a real HDFS in all ways of published code, in one function.
 
 The conflict: TensorFlow gets it, which opens no ``hdfs://``, and so do the helpers, and code that looks for ``hdfs://``
 in it.

@@ -1,4 +1,4 @@
-"""A Spark job: which executor, on which node, holds which GPU? Twice, with a wait for a file in between.
+"""Spark job that prints twice which executor on which node holds which GPU, with a wait for a file in between.
 
     gpu_holders.py TASKS FILE
 

@@ -1,4 +1,4 @@
-"""What TensorFlow does with ``hdfs://``: each function here is a case, run in a process of its own by test_tf_hdfs.py.
+"""Cases of TensorFlow's use of ``hdfs://``, each run in a separate process by test_tf_hdfs.py.
 
     python tensorflow_files.py hdfs://host:port/folder [CASE ...]
 
