@@ -1,4 +1,4 @@
-"""Run as a program: a job service on this machine that kills itself, by -9, at one of its acts.
+"""Program: a local job service that kills itself by -9 at one of its actions.
 
     python -m tests.service.crashing_server STATE CORES ACT DATABASE [LEASE_S]
 

@@ -1,4 +1,4 @@
-"""Run as a program: a job service on a cluster of two nodes that a test plays; no job is a process.
+"""Program: a job service on a simulated cluster of two nodes; no job is a process.
 
     python -m tests.service.staged_server FOLDER PORT
 

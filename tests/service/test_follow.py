@@ -1,4 +1,4 @@
-"""``hopsml job logs -f`` against a real server: it goes on over a restart, ends with the job, spares a terminal."""
+"""Tests of ``hopsml job logs -f``: continues over a restart, ends with the job, filters terminal sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls too often is told to wait, and nobody else; the client does wait."""
+"""Tests that a user who calls too often must wait, and nobody else; and that the client waits."""
 
 from __future__ import annotations
 

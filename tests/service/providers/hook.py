@@ -1,4 +1,4 @@
-"""Run as a program by the service: nodes that are files, as a site's own executable would keep machines.
+"""Executable of the service's autoscaler that represents nodes by files.
 
 python hook.py FOLDER list|launch|drain|recall|terminate
 
