@@ -1,6 +1,6 @@
 """Names of the predecessor and of Maggy with code that uses them; the source of docs/compatibility.md.
 
-``python -m tests.compatibility`` runs them all and writes the table anew.
+``python -m tests.compatibility`` runs all of them and writes the table again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests of msgspec's types in threads: concurrent first decodings of a type would crash.
 
-A ``Decoder`` of the module makes the type ready at the import, which happens once.
+A ``Decoder`` at module level prepares the type during the import, which happens once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Simulated executors that carry out trials one report at a time, for stoppers and searchers.
 
-Which trial reports next is drawn; so the same seed gives the same history, and different seeds give different orders.
+The trial that reports next is drawn: the same seed gives the same history, and different seeds give different orders.
 """
 
 from __future__ import annotations
