@@ -1,4 +1,4 @@
-"""Tests that a user who calls too often must wait, and nobody else; and that the client waits."""
+"""Tests that only a user who calls too often must wait, and that the client does so."""
 
 from __future__ import annotations
 
