@@ -1,12 +1,12 @@
-"""Time as tests count it: without that in which this machine stood still.
+"""Clock of the tests that excludes the time in which this machine was stopped.
 
     began = clock.awake()
     ...
-    assert clock.awake() - began < 10     # a promise of hopsml's, not of the host that a virtual machine shares
+    assert clock.awake() - began < 10     # a limit for hopsml, not for the host of a virtual machine
 
-Counted as standing still: what a process of its own that sleeps for a moment comes late, from half a second on (the machine
-was paused, or had no processor for anybody), and the time in which all that wanted to run waited for the disk (the kernel's
-pressure information, ``full``, where there is any). A stall of the tests' own interpreter is none: hopsml may be why.
+Excluded are delays of half a second or more of a separate process that sleeps briefly (the machine was paused, or had no
+free processor), and the time in which all runnable processes waited for the disk (the kernel's pressure information,
+``full``, if available). A stall of the tests' own interpreter counts: hopsml may be the cause.
 """
 
 from __future__ import annotations

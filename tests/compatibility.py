@@ -1,6 +1,6 @@
-"""The names of the predecessor and of Maggy, each with a few lines that use it: what came of that is docs/compatibility.md.
+"""Names of the predecessor and of Maggy with code that uses them; the source of docs/compatibility.md.
 
-``python -m tests.compatibility`` runs them all and writes the table anew.
+``python -m tests.compatibility`` runs all of them and writes the table again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For every test: a temporary folder of the session's own, an order from quick to slow, and no leaks."""
+"""Fixtures of all tests: a temporary folder for the session, an order from quick to slow, and leak checks."""
 
 from __future__ import annotations
 

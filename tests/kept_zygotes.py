@@ -1,7 +1,7 @@
-"""One import of TensorFlow for the tests of a process: what imports for the agents here is kept, for the next test's.
+"""Zygote that is shared by the tests of a process, so that TensorFlow is imported once.
 
-Some thirty tests start an application each, whose zygote imports the same modules for three seconds of a processor.
-What a zygote forks belongs to the test that asked for it, and is looked for after it as ever.
+Some thirty tests each start an application, whose zygote would import the same modules in three seconds of processor time.
+Processes that a zygote forks belong to the requesting test, and count as its leaks if they remain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lies in Keras's files, to compare two of them."""
+"""Comparison of Keras files by their contents."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What a test must not leave behind, and how that is seen.
+"""Detection of processes, threads, sockets, variables and files that a test leaves behind.
 
     before = Snapshot.take(test_id)
     ...                                   # the test
-    for line in leaks_since(before): ...  # nothing, or one line a thing that is still there
+    for line in leaks_since(before): ...  # empty, or one line for each leak
 
-Looked at: processes (descendants, and those that ran away from the process tree but carry the test's mark
-in their environment), threads, listening sockets, environment variables, entries of the temporary folder.
-What fixtures of a wider scope start belongs to no test: pytest sets them up before the snapshot is taken.
-Where such a thing is started later, from within a test, ``not_of_this_test()`` around the start says so.
+Checked are processes (descendants, and those that left the process tree but have the test's mark in their
+environment), threads, listening sockets, environment variables and entries of the temporary folder.
+Things that fixtures of a wider scope start belong to no test: pytest sets them up before the snapshot.
+If they are started later, within a test, wrap the start in ``not_of_this_test()``.
 """
 
 from __future__ import annotations

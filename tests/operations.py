@@ -1,4 +1,4 @@
-"""How much Python has to do, counted and not timed: the same on every machine, however busy it is."""
+"""Counter of executed Python operations, which, unlike time, is the same on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A receiver of OpenTelemetry's spans: a small server that decodes what comes by OTLP over HTTP."""
+"""Receiver of OpenTelemetry spans: a small server that decodes OTLP over HTTP."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How tests are divided among processes (``pytest -n 4 --dist loadgroup``): who shares something stays together.
+"""Distribution of tests among processes (``pytest -n 4 --dist loadgroup``): tests with shared fixtures stay together.
 
-A file's tests do, as its fixtures are shared by them; so do those of the files that share a cluster, an application or
-a database. Each process has its own of everything else, and of the machine nothing is shared but its processors and
-the bridge of tests/chaos/networks.py, which only one file uses.
+Tests of one file stay together, since they share its fixtures; so do those of files that share a cluster, an application
+or a database. Each process has separate instances of everything else; processes share only the machine's processors and
+the bridge of tests/chaos/networks.py, which one file uses.
 """
 
 from __future__ import annotations

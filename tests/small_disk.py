@@ -1,4 +1,4 @@
-"""A disk of a test's own, which is soon full: a tmpfs, for whose mounting one must be root."""
+"""Small disk for a test that fills it: a tmpfs, whose mount needs root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the classes are built by which Spark's JVM brings rows to workers."""
+"""Tests of the build of the classes by which Spark's JVM sends rows to workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How TensorFlow's file system for hdfs:// is built: pinned crates, one of them mended, nothing silently other."""
+"""Tests of the build of TensorFlow's file system for hdfs://: pinned crates, one of them patched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests' clock: a machine that stands still gives them time."""
+"""Tests of the tests' clock, which excludes standstills of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each name of the predecessor and of Maggy does what docs/compatibility.md says of it."""
+"""Tests that names of the predecessor and of Maggy do what docs/compatibility.md states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests/conftest.py does, seen through pytest: leaks, order, markers, and sessions that are ended or killed."""
+"""Tests of tests/conftest.py through pytest: leaks, order, markers, and sessions that are ended or killed."""
 
 from __future__ import annotations
 

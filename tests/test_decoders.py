@@ -1,6 +1,6 @@
-"""msgspec's types in threads: the first decoding of a type makes it ready, and two threads that do so at once crash.
+"""Tests of msgspec's types in threads: concurrent first decodings of a type would crash.
 
-A ``Decoder`` of the module makes the type ready at the import, which happens once.
+A ``Decoder`` at module level prepares the type during the import, which happens once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whoever reads slowly, or not at all, harms nobody but himself: displays, callbacks, logging handlers."""
+"""Tests that slow readers delay only themselves: displays, callbacks, logging handlers."""
 
 from __future__ import annotations
 

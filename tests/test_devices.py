@@ -1,4 +1,4 @@
-"""How many GPUs a worker has."""
+"""Tests of the number of GPUs of a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a part of hopsml is installed from: never from an index by the name alone."""
+"""Tests of install commands in messages: never from an index by the name alone."""
 
 from __future__ import annotations
 

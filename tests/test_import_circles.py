@@ -1,4 +1,4 @@
-"""`make lint` refuses files that import each other, however the imports are written."""
+"""Tests that `make lint` refuses import cycles of files, however the imports are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hopsml as a wheel installs it, in an empty folder far from the repository: profiles, the GPU script, a training."""
+"""Tests of the installed wheel in an empty folder: profiles, the GPU script, a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leak checker finds each kind of thing that a test can leave behind, and nothing that it did not."""
+"""Tests that the leak checker finds each kind of leak, and reports nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One word, one thing: a class's name stands for one class of the whole package."""
+"""Tests that no two classes of the package have the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets do not reach a record, and what is no secret does."""
+"""Tests that records contain no secrets, and leave other values unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make setup`` on a machine where something is missing: it says what, in one line."""
+"""Tests of ``make setup`` on a machine with missing tools: one line that names them."""
 
 from __future__ import annotations
 

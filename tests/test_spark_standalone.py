@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster: it runs a job with GPUs told apart, and leaves nothing."""
+"""Test of a real Spark standalone cluster: a job with distinct GPUs, and no leftovers."""
 
 from __future__ import annotations
 

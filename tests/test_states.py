@@ -1,4 +1,4 @@
-"""One list of states, and nobody spells one otherwise."""
+"""Tests that run states are defined in one place and spelled only there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody has meant who misspelt a name."""
+"""Tests of suggestions for misspelt names."""
 
 from __future__ import annotations
 

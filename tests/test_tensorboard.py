@@ -1,4 +1,4 @@
-"""The log directory inside a training function, and the names around it."""
+"""Tests of the log directory inside a training function, and of related names."""
 
 from __future__ import annotations
 

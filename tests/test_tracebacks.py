@@ -1,4 +1,4 @@
-"""Whose frames a person sees: the user's, and not those of hopsml between them."""
+"""Tests that tracebacks show the user's frames, without those of hopsml in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts of traces as they go from process to process, and spans as they come to whoever takes them."""
+"""Tests of trace contexts between processes, and of spans at their receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The predecessor's small helpers."""
+"""Tests of the predecessor's small helpers."""
 
 from __future__ import annotations
 

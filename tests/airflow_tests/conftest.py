@@ -1,4 +1,4 @@
-"""Airflow in its own environment, which the first test that needs it makes."""
+"""Fixture of the separate Airflow environment, which the first test that needs it creates."""
 
 from __future__ import annotations
 

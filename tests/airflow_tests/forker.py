@@ -1,12 +1,12 @@
-"""Runs in Airflow's own environment: forks the processes of program.py from one that has imported what they all import.
+"""Program in Airflow's environment that forks processes of program.py, with the common modules already imported.
 
-Airflow's imports take longer than what most tests ask of it. A line of JSON on standard input asks for a process:
+Airflow's imports take longer than most tests. A line of JSON on standard input requests a process:
 
     {"arguments": [...], "environment": {...}, "folder": "where it runs", "output": "a file"}
 
-and one number, its pid, is the answer. When it has ended, its exit status is in the file OUTPUT.exit (-9: killed by signal
-9). Processes end with this one, which ends with its input. _AIRFLOW__AS_LIBRARY keeps Airflow from looking at its settings
-before there are any; a process makes good for that.
+The answer is one number, the pid. After the process has ended, its exit status is in the file OUTPUT.exit (-9: killed by
+signal 9). Processes end with this one, which ends with its input. _AIRFLOW__AS_LIBRARY prevents Airflow from reading its
+settings before they exist; each process reads them later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Airflow for a test: its own environment, a database of the test's own, and ``program.py`` as its processes."""
+"""Airflow for a test: its environment, a database of the test, and ``program.py`` as its processes."""
 
 from __future__ import annotations
 

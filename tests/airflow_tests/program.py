@@ -1,10 +1,10 @@
-"""Runs in Airflow's own environment: a scheduler's and a triggerer's work on one DAG, in one process that can be killed.
+"""Program in Airflow's environment: scheduler and triggerer for one DAG, in one process that a test can kill.
 
     program.py test FILE DAG_ID RUN_AFTER [CONF]     dag.test() of a DAG run that this call creates
-    program.py again FILE DAG_ID RUN_AFTER           what Airflow does with this DAG run after a restart
-    program.py trigger CLASS_AND_ARGUMENTS           runs a trigger to its event, from what the database would hold
-    program.py on-kill CLASS_AND_ARGUMENTS           what the triggerer does with a trigger whose task was cleared
-    program.py providers                             what Airflow's own manager of providers knows of this one
+    program.py again FILE DAG_ID RUN_AFTER           continues this DAG run as Airflow does after a restart
+    program.py trigger CLASS_AND_ARGUMENTS           runs a trigger to its event, from its serialised form
+    program.py on-kill CLASS_AND_ARGUMENTS           treats a trigger whose task was cleared as the triggerer does
+    program.py providers                             prints what Airflow's provider manager knows of this one
 
 The last line of the output is one JSON object.
 """

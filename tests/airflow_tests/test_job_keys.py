@@ -1,4 +1,4 @@
-"""A key of a job's description that changes nothing is named."""
+"""Tests that a key of a job's description without effect is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task does first, by what it remembers and what it finds; tags; what is passed on."""
+"""Tests of the first action of a task, by its stored state and the jobs it finds; of tags and passed results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of this machine: real processes that outlive who started them, and nothing that outlives them."""
+"""Tests of jobs on this machine: real processes that outlive their parent process, and leave nothing behind."""
 
 from __future__ import annotations
 

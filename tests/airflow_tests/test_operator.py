@@ -1,4 +1,4 @@
-"""The operators in a real Airflow, with jobs of this machine: what goes in and out, and what survives kill -9."""
+"""Tests of the operators in a real Airflow, with local jobs: inputs, outputs, and recovery from kill -9."""
 
 from __future__ import annotations
 

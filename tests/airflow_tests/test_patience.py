@@ -1,4 +1,4 @@
-"""What a task's log says of a service that does not answer for a while, and for how long the task waits."""
+"""Tests of a task's log lines, and its waiting time, during an outage of the service."""
 
 from __future__ import annotations
 

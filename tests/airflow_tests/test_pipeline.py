@@ -1,4 +1,4 @@
-"""The DAG of airflow_dags/ from raw digits to a model that answers, on this machine."""
+"""Test of the DAG in airflow_dags/ on this machine, from raw digits to a served model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From nothing to a running DAG: the page's commands; scheduler, DAG processor and triggerer of `airflow standalone`."""
+"""Test of the page's commands: scheduler, DAG processor and triggerer of `airflow standalone` run a DAG."""
 
 from __future__ import annotations
 

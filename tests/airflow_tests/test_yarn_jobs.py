@@ -1,4 +1,4 @@
-"""What YARN is asked for, and what its words mean here; the applications themselves are in tests/hadoop_tests."""
+"""Tests of requests to YARN and the meaning of its answers; tests/hadoop_tests runs real applications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the benchmarks start what they measure, and that nothing of it stays."""
+"""Tests that benchmarks start the measured commands correctly, and leave no process behind."""
 
 from __future__ import annotations
 

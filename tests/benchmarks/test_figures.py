@@ -1,4 +1,4 @@
-"""Medians, pairing, table and JSON of the benchmarks."""
+"""Tests of medians, pairing, table and JSON of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sets of gradients hold as many weights as the papers and their authors' code say."""
+"""Tests that the gradient sets have as many weights as the papers and their authors' code state."""
 
 from __future__ import annotations
 

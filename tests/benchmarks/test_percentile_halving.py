@@ -1,4 +1,4 @@
-"""The rule that the ASHA benchmark gives to our side: Ray Tune's."""
+"""Tests of Ray Tune's halving rule, which the ASHA benchmark applies to hopsml, too."""
 
 from __future__ import annotations
 

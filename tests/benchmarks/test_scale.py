@@ -1,4 +1,4 @@
-"""The benchmark of the coordinator, small: its agents connect, pass the preflight, get their assignment and beat."""
+"""Tests of a small coordinator benchmark: agents connect, pass the preflight, get an assignment, send heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The landscapes, the share, and one small comparison from end to end."""
+"""Tests of the objective functions, the share of good results, and one small comparison from end to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of the dispatch, small: its lanes do what the dispatch says, to the end."""
+"""Test of a small dispatch benchmark: its lanes carry out the dispatch's decisions to the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmarks from end to end: real groups by hand and by hopsml, which take turns."""
+"""Tests of benchmarks from end to end: manual groups and hopsml's groups alternate."""
 
 from __future__ import annotations
 

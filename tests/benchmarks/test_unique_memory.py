@@ -1,4 +1,4 @@
-"""What counts as a process's own memory."""
+"""Tests of the measurement of a process's unshared memory."""
 
 from __future__ import annotations
 

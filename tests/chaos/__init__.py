@@ -1,1 +1,1 @@
-"""What befalls a training on a real cluster, done to one on purpose."""
+"""Failures of real clusters, injected into trainings."""

@@ -1,7 +1,7 @@
 """python -m tests.chaos [--over WAY ...] [--parts PART ...] [--only K] [--rounds N] [--add] FILE: play it, part by part.
 
-Each part is a pytest session of its own, whose rows go into FILE (.json) and the page beside it as soon as it is over. The
-last line is the totals as JSON; the exit status is 1 where anything has failed.
+Each part is a separate pytest session, whose rows are added to FILE (.json) and the page next to it when it ends. The
+last line is the totals as JSON; the exit status is 1 if anything failed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The rounds that are played, and what came of them: shown at the end, and written where $HOPSML_CHAOS_RESULTS says, for
-``python -m tests.chaos``."""
+"""Fixtures that collect the results of the rounds, print them, and write them to $HOPSML_CHAOS_RESULTS."""
 
 from __future__ import annotations
 

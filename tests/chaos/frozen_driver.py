@@ -1,4 +1,4 @@
-"""The driver stands still while its group is about to go on without a lost member; judged as every scenario is."""
+"""Scenario: the driver is stopped while its group is about to continue without a lost member."""
 
 from __future__ import annotations
 

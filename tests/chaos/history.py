@@ -1,4 +1,4 @@
-"""What a training that was disturbed did, step by step: read from the files by which its workers kept in step."""
+"""Steps that a disturbed training made, read from the files by which its workers synchronised."""
 
 from __future__ import annotations
 

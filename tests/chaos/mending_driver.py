@@ -1,7 +1,7 @@
-"""A driver whose elastic training goes on over hopsml's collective when workers are lost; says when it is about to.
+"""Driver of an elastic training that continues in place when workers are lost, and announces when it is about to.
 
-Arguments: a folder for the training's files, in which ``mending`` appears once the group is told to go on, and ``result``;
-"arrays" or "torch".
+Arguments: a folder for the training's files, in which ``mending`` appears when the group is asked to continue, and
+``result``; "arrays" or "torch".
 """
 
 from __future__ import annotations

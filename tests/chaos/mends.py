@@ -1,7 +1,7 @@
-"""What befalls a group that goes on in its processes, or is about to: over hopsml's collective alone.
+"""Scenarios for groups that continue in place, or are about to; over hopsml's collective only.
 
-A mend takes some milliseconds. To do harm in the middle of one, a member that is to go on is stopped before another one is
-killed: the others cannot find it, until it is woken or they have given up.
+Reconfiguring in place takes some milliseconds. To disturb it midway, a member that should continue is stopped before
+another one is killed: the others cannot reach it until it is resumed, or until they give up.
 """
 
 from __future__ import annotations

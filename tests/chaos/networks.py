@@ -1,4 +1,4 @@
-"""Hosts of one machine: network namespaces on a bridge, whose cables can be pulled. Root is needed."""
+"""Simulated hosts on one machine: network namespaces on a bridge, with links that can be cut. Needs root."""
 
 from __future__ import annotations
 

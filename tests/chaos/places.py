@@ -1,4 +1,4 @@
-"""Where scenarios take place: a scratch disk that is small or slow, networks of the project's own. Root is needed."""
+"""Locations of scenarios: a scratch disk that is small or slow, and private networks. Needs root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one scenario and judges it: the final weights, every sample, the steps lost, what is left behind."""
+"""Runner that executes one scenario and checks final weights, every sample, lost steps and leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be done to a training. Each scenario names how the run is asked for and disturbs it; the runner judges."""
+"""Scenarios: each defines how the run is started and disturbed; the runner checks the result."""
 
 from __future__ import annotations
 

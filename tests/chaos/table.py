@@ -1,4 +1,4 @@
-"""The table of what was survived: for a terminal, for a page, and in total for scripts."""
+"""Table of passed scenarios: for a terminal, for a page, and as totals for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios on a training by Keras's ``fit`` with ``hopsml.tensorflow.callbacks()``, judged as that with its own loop."""
+"""Scenarios on trainings by Keras's ``fit`` with ``hopsml.tensorflow.callbacks()``, checked like custom loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keras's ``fit`` loses three workers of four within one epoch, each at a batch drawn by lot, with each setting."""
+"""Tests that Keras's ``fit`` survives the loss of three of four workers in one epoch, at random batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge's own arithmetic, on histories that are written by hand; and the table."""
+"""Tests of the arithmetic of the scenario checks on handwritten histories, and of the table."""
 
 from __future__ import annotations
 

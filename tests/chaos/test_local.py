@@ -1,4 +1,4 @@
-"""The scenarios on agents that are processes of this machine."""
+"""Scenarios on agents that are processes of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Harm to groups that go on in their processes, on agents that are processes of this machine."""
+"""Scenarios on groups that continue in place, with agents that are processes of this machine."""
 
 from __future__ import annotations
 

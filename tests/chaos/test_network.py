@@ -1,4 +1,4 @@
-"""Trainings on hosts with the networks of real clusters: proxies, firewalls, partitions.
+"""Scenarios on hosts with the networks of real clusters: proxies, firewalls, partitions.
 
 They need root, and a kernel that allows network namespaces and virtual devices.
 """

@@ -1,4 +1,4 @@
-"""The scenarios on a real Spark (local-cluster): executors die, and Spark brings them back."""
+"""Scenarios on a real Spark (local-cluster): executors die, and Spark replaces them."""
 
 from __future__ import annotations
 

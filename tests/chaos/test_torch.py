@@ -1,4 +1,4 @@
-"""The scenarios on a training by PyTorch: ``prepare`` over hopsml's collective, and DDP over gloo, where all begin anew."""
+"""Scenarios on PyTorch: ``prepare`` over hopsml's collective, and DDP over gloo, where all workers restart."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The scenarios on a real YARN with HDFS: containers, nodes and daemons die, nodes join, drivers are started anew.
+"""Scenarios on a real YARN with HDFS: containers, nodes and daemons die, nodes join, drivers restart.
 
-A container takes more than half of a node's memory, so that each executor has a node of its own.
+A container takes more than half of a node's memory, so that each executor is on a separate node.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""All workers of a training are on one node of a real YARN, which takes it out of service.
+"""Scenario: a real YARN decommissions the node that has all workers of a training.
 
-Executors are as many as at first: YARN gives others only when these have gone, or where more are asked for.
+The number of executors is constant: YARN assigns others only after these have ended, or if more are requested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The scenarios on a training by PyTorch, wherever it runs: ``prepare`` over hopsml's collective, or DDP over gloo."""
+"""PyTorch trainings of the scenarios, for any backend: ``prepare`` over hopsml's collective, or DDP over gloo."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a user submits to YARN, in client or in cluster mode: an elastic training on two workers, its result in a file.
+"""Program for YARN in client or cluster mode: an elastic training on two workers with its result in a file.
 
-Arguments: the folder, and what the training keeps in step over, as of ``elastic_workload.train``.
+Arguments: the folder, and the means by which workers synchronise, as for ``elastic_workload.train``.
 """
 
 from __future__ import annotations

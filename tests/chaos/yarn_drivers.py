@@ -1,4 +1,4 @@
-"""Scenarios in which the driver itself dies: in client mode somebody resumes its run, in cluster mode YARN does."""
+"""Scenarios in which the driver dies: in client mode another process resumes its run, in cluster mode YARN does."""
 
 from __future__ import annotations
 

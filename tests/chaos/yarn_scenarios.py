@@ -1,4 +1,4 @@
-"""What befalls a training on YARN besides: its nodes, its ResourceManager, its HDFS; nodes that join and leave."""
+"""Further scenarios on YARN: failures of nodes, ResourceManager and HDFS; nodes that join and leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search on YARN whose executor is killed in the middle: its trial goes on from the checkpoint that lies on HDFS."""
+"""Scenario: an executor of a search on YARN is killed; its trial continues from the checkpoint on HDFS."""
 
 from __future__ import annotations
 

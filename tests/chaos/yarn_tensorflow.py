@@ -1,4 +1,4 @@
-"""One scenario with TensorFlow: the judge looks at its weights, which an undisturbed training by numpy alone gives too."""
+"""Scenario with TensorFlow: its final weights equal those of an undisturbed training by numpy alone."""
 
 from __future__ import annotations
 

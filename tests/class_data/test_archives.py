@@ -1,4 +1,4 @@
-"""Class-data archives: used where they fit, left alone where they do not; made by a real Spark in one test."""
+"""Tests of class-data archives: used if they fit, ignored otherwise; created by a real Spark in one test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line in this process: what it prints, and its exit status."""
+"""Fixture that runs the command line in this process, with its output and exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopsml doctor``: the screen, the JSON, the exit status."""
+"""Tests of ``hopsml doctor``: screen, JSON and exit status."""
 
 from __future__ import annotations
 

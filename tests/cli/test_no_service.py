@@ -1,4 +1,4 @@
-"""Commands of a job service whose address leads to nothing, or to something else: one line, with address and remedy."""
+"""Tests of job commands whose address has no job service: one line with address and remedy."""
 
 from __future__ import annotations
 

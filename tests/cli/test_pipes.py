@@ -1,4 +1,4 @@
-"""A command whose output somebody stops reading."""
+"""Tests of a command whose output pipe is closed by the reader."""
 
 from __future__ import annotations
 

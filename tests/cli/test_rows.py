@@ -1,4 +1,4 @@
-"""Lists of the job service: whole lines for programs, no wider than a terminal for people."""
+"""Tests of job lists: whole lines for programs, no wider than the terminal otherwise."""
 
 from __future__ import annotations
 

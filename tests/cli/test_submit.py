@@ -1,4 +1,4 @@
-"""``hopsml submit``: what is refused, and what a dry run prints. A real YARN: tests/hadoop_tests/test_submit.py."""
+"""Tests of refusals and dry runs of ``hopsml submit``; tests/hadoop_tests/test_submit.py uses a real YARN."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What holds on every backend, tried through the verbs that a user calls; two workers, no framework.
+"""Contract of all backends, tested through the public verbs with two workers and no framework.
 
-A subclass's module has a fixture ``store`` (the project's folder) that leaves the application closed behind each test.
+A subclass's module has a fixture ``store`` (the project's folder) that closes the application after each test.
 """
 
 from __future__ import annotations

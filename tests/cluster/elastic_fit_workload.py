@@ -1,4 +1,4 @@
-"""The training of ``elastic_workload.py`` by ``fit`` of Keras 3: the same samples in the same order, so the same weight."""
+"""Training of ``elastic_workload.py`` by ``fit`` of Keras 3: same samples, same order, so the same weight."""
 
 from __future__ import annotations
 

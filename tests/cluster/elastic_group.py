@@ -1,4 +1,4 @@
-"""A group that may change, brought to where a test begins; agent x is on host-x."""
+"""State machine of an elastic group, prepared in the state that a test starts from; agent x is on host-x."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training of ``elastic_workload.py`` by PyTorch: the same samples in the same order, so the same weight."""
+"""Training of ``elastic_workload.py`` by PyTorch: same samples, same order, so the same weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training without a framework: a lock step through files stands for the collective, a sum for the weights."""
+"""Training without a framework: files synchronise the workers, and a sum replaces the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the processes of a run are."""
+"""Search for the processes of a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Connects, and prints the port that it comes from; ends with its input: ``guarded_client HOST PORT [WORD ...]``.
+"""Client that connects and prints its port, until its input ends: ``guarded_client HOST PORT [WORD ...]``.
 
-"source=ADDRESS": from there; "user=NUMBER": as this user; "closes": it says something and goes at once; "config=TF_CONFIG":
-guarded as this task, with "secret=WORDS"; "impatient": as those that do not wait for a connection; "times=N": so often.
+"source=ADDRESS": from this address; "user=NUMBER": as this user; "closes": sends something and closes at once;
+"config=TF_CONFIG": guarded as this task, with "secret=WORDS"; "impatient": with non-blocking connects; "times=N": N times.
 """
 
 from __future__ import annotations

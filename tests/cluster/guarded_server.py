@@ -1,8 +1,9 @@
-"""A server that asks nobody who connects, of Python's sockets: ``guarded_server CONFIG WILDCARD [WORD ...]``.
+"""Server without authentication on Python's sockets: ``guarded_server CONFIG WILDCARD [WORD ...]``.
 
-It prints what hinders the guard and where it listens. For each line that it is sent it accepts one connection and prints
-the port that it comes from and, with "secret=WORDS", what it can read from it. "other": it listens on another port; "fork":
-in a fork of the process that is guarded; "sealed": where the kernel may not be asked; "execute": what it executes listens.
+It prints what prevents the guard, and its address. For each input line it accepts one connection, and prints the peer's
+port and, with "secret=WORDS", the bytes that it can read. "other": it listens on another port; "fork":
+in a fork of the guarded process; "sealed": without permission to query the kernel; "execute": a program that it
+executes listens.
 """
 
 from __future__ import annotations

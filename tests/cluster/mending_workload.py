@@ -1,8 +1,8 @@
-"""Trainings over hopsml's own collective, whose workers go on in their processes when members are lost.
+"""Trainings over hopsml's collective whose workers continue in place when members are lost.
 
-Each worker writes ``pid-<rank>`` with its pid when it begins, and for each step a line ``step world generation traces`` into
-``steps-<pid>``. A newcomer begins with its preparation once there is no file ``hold``, and with its first epoch of ``fit``,
-into which it has been let, once there is no file ``hold-first``; there it says by a file ``held`` which process it is.
+Each worker writes ``pid-<rank>`` with its pid when it starts, and for each step a line ``step world generation traces`` into
+``steps-<pid>``. A joining worker waits with its preparation while a file ``hold`` exists, and with its first epoch of
+``fit`` while a file ``hold-first`` exists; during the second wait its pid is in the file ``held``.
 """
 
 from __future__ import annotations

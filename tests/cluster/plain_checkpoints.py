@@ -1,4 +1,4 @@
-"""Checkpoints without a framework: arrays in one file, written by a process that a test can hold up."""
+"""Checkpoints without a framework: arrays in one file, written by a process that a test can delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the members of a run of ``roles_contract.submit`` hold and see, by their roles."""
+"""GPUs that members of a run of ``roles_contract.submit`` hold and see, by role."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What holds of a chief and its servers on every backend, without a framework: who is lost comes back at its address.
+"""Contract of a chief and its servers on all backends, without a framework: lost ones return at their address.
 
-``PLAYS`` are functions of a folder that every backend's own tests call: here, on Spark's executors, as a driver on YARN.
+``PLAYS`` are functions of a folder that the tests of every backend call: locally, on Spark's executors, as a driver on YARN.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers without a framework, for runs of a chief and its servers: each says which process and which start it is."""
+"""Servers without a framework: each reports its process and the number of its start."""
 
 from __future__ import annotations
 

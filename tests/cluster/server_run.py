@@ -1,4 +1,4 @@
-"""Runs of a chief and its servers, as tests look at them."""
+"""Helpers that inspect runs of a chief and its servers."""
 
 from __future__ import annotations
 

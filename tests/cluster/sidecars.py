@@ -1,4 +1,4 @@
-"""Functions for a sidecar of a test."""
+"""Functions that a sidecar of a test runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents without processes: WebSocket clients in one thread, that speak the protocol and run nothing."""
+"""Simulated agents: WebSocket clients in one thread that implement the protocol and start no process."""
 
 from __future__ import annotations
 

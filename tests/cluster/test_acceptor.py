@@ -1,4 +1,4 @@
-"""Connections that come in crowds and say nothing: limits, descriptors that are kept, and a run that ends as it should."""
+"""Tests of crowds of silent connections: limits, reserved descriptors, and a run that ends correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that was cut off: when Spark is asked for another one, and how long that tries to be let in."""
+"""Tests of replacements of lost agents: when Spark is asked for one, and how long it tries to connect."""
 
 from __future__ import annotations
 

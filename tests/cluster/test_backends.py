@@ -1,4 +1,4 @@
-"""The contract of backends, held by agents that are subprocesses; tests/cluster_tests holds Spark's to the same."""
+"""Contract of backends for agents that are subprocesses; tests/cluster_tests does the same for Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is named as the one that failed, with real workers: the one that did, not the one that spoke first."""
+"""Tests that the member that failed is blamed, not the first one that reported; with real workers."""
 
 from __future__ import annotations
 

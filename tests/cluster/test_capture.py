@@ -1,4 +1,4 @@
-"""Functions become bytes that run elsewhere; what cannot be shipped is named with the way to it."""
+"""Tests of the serialisation of functions; objects that cannot be sent are named with their path."""
 
 from __future__ import annotations
 

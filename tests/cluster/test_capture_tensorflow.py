@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras keep in the driver's process: a tensor is refused by name, a registration goes along."""
+"""Tests of TensorFlow objects in functions: tensors are refused by name, Keras registrations are sent along."""
 
 from __future__ import annotations
 

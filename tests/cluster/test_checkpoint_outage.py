@@ -1,4 +1,4 @@
-"""Checkpoints of commits while the store is away: how often it is asked, and what people are told."""
+"""Tests of commits' checkpoints during an outage of the store: retries and messages."""
 
 from __future__ import annotations
 

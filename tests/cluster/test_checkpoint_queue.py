@@ -1,4 +1,4 @@
-"""From the memory of an agent to its disk: a real fork server, a real writer, and what may befall them."""
+"""Tests of checkpoints from an agent's memory to its disk: a real fork server, a real writer, and failures."""
 
 from __future__ import annotations
 

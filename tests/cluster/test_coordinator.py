@@ -1,4 +1,4 @@
-"""The coordinator with real sockets and TLS: strangers beside a real run, and many simulated agents."""
+"""Tests of the coordinator with real sockets and TLS: unauthenticated peers, and many simulated agents."""
 
 from __future__ import annotations
 

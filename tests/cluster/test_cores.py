@@ -1,4 +1,4 @@
-"""Cores of a worker's own: how many, which ones, and that no two processes hold the same; the host's cores are made up."""
+"""Tests of workers' exclusive cores: number, selection, no sharing between processes; on simulated hosts."""
 
 from __future__ import annotations
 

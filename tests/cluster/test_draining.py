@@ -1,4 +1,4 @@
-"""Members whose nodes go away: until when they go on, and who stores what nobody else has."""
+"""Tests of members whose nodes leave: how long they train, and who stores state that no other agent holds."""
 
 from __future__ import annotations
 

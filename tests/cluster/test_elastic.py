@@ -1,4 +1,4 @@
-"""Groups that change, with real agents and workers on this machine."""
+"""Tests of elastic groups with real agents and workers on this machine."""
 
 from __future__ import annotations
 

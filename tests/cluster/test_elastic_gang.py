@@ -1,4 +1,4 @@
-"""Groups that change: the rules one by one, then the invariants over random sequences of events."""
+"""Tests of elastic groups: single rules, then invariants over random sequences of events."""
 
 from __future__ import annotations
 

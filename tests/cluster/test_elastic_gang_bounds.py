@@ -1,4 +1,4 @@
-"""Groups that change, where it turns: first and last moments, exactly enough, step 0, and the words that people read."""
+"""Tests of elastic groups at their limits: first and last moments, minimum sizes, step 0, and messages."""
 
 from __future__ import annotations
 

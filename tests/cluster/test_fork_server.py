@@ -1,4 +1,4 @@
-"""The fork server and the worker, as real processes: launch, results, ends of every kind, and nothing left behind."""
+"""Tests of fork server and worker as real processes: launch, results, all kinds of exit, no leftovers."""
 
 from __future__ import annotations
 

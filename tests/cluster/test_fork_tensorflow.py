@@ -1,4 +1,4 @@
-"""The framework that matters is forked, not spawned: a warm launch without its import rests on that."""
+"""Tests that workers fork with TensorFlow already imported, on which fast launches depend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that somebody stops (SIGSTOP) and never continues: a run ends in time all the same, and says what it was."""
+"""Tests of stopped processes (SIGSTOP) that never continue: the run ends in time and reports the cause."""
 
 from __future__ import annotations
 

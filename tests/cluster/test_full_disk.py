@@ -1,4 +1,4 @@
-"""An agent that can write no more loses lines of files, and says so; the training goes on."""
+"""Tests that an agent with a full disk drops lines of files and reports it, while the training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gang: its rules one by one, then its invariants over random sequences of events."""
+"""Tests of the gang: single rules, then invariants over random sequences of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that fails leaves what its gang met and decided, and whoever plays that again comes to the same decisions."""
+"""Tests that a failed run stores its gang's events and decisions, and that a replay decides the same."""
 
 from __future__ import annotations
 

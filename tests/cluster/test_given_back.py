@@ -1,4 +1,4 @@
-"""What a run must give back, in every end: pool and gangs together, over random sequences of events."""
+"""Tests that a run releases everything however it ends: pool and gangs over random sequences of events."""
 
 from __future__ import annotations
 

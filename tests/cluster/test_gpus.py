@@ -1,4 +1,4 @@
-"""Finding GPUs, and taking them with real processes; the host's GPUs are an argument, so none is needed."""
+"""Tests of finding and locking GPUs by real processes; the host's GPUs are simulated."""
 
 from __future__ import annotations
 

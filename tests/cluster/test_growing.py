@@ -1,4 +1,4 @@
-"""Newcomers come to workers that go on in their processes: real agents and workers on this machine."""
+"""Tests that joining workers reach workers that continue in place: real agents and workers on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that grow in their processes: the rules one by one; the walks are beside those of others."""
+"""Tests of groups that grow in place: single rules; random walks are in other files."""
 
 from __future__ import annotations
 

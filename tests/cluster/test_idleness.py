@@ -1,4 +1,4 @@
-"""Who does nothing, and who only seems to."""
+"""Tests of the detection of idle workers."""
 
 from __future__ import annotations
 

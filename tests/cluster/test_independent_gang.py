@@ -1,4 +1,4 @@
-"""Groups of lanes: the rules one by one, then the invariants over random sequences of events, with the real pool."""
+"""Tests of groups of lanes: single rules, then invariants over random sequences of events, with the real pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function captures is recorded without its secrets, and reaches the worker with them."""
+"""Tests that secrets captured by a function are not recorded, but reach the worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members in, layout out: ring order, roles, TF_CONFIG and the variables of the other frameworks."""
+"""Tests of layouts: ring order, roles, TF_CONFIG and the variables of other frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floods of output and of messages: what the driver cannot take is left out or waits, and delays nothing else."""
+"""Tests of floods of output and messages: the driver drops or delays the excess, and delays nothing else."""
 
 from __future__ import annotations
 

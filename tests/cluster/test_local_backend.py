@@ -1,4 +1,4 @@
-"""Agents as subprocesses, in the moments in which one of them runs and the ask is not whole yet."""
+"""Tests of subprocess agents while one is running and the request is not complete yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker prints stands in its log line by line, whatever the interpreter does with a file."""
+"""Tests that a worker's output is in its log line by line, whatever the interpreter does with a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members are lost, and the others go on in their processes: real agents and workers on this machine."""
+"""Tests that workers continue in place when members are lost: real agents and workers on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that go on in their processes when members are lost: the rules one by one; the walks are beside those of others."""
+"""Tests of groups that continue in place after losses: single rules; random walks are in other files."""
 
 from __future__ import annotations
 

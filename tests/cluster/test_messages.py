@@ -1,4 +1,4 @@
-"""Values between driver and workers, both ways, while a training goes on."""
+"""Tests of values in both directions between driver and workers during a training."""
 
 from __future__ import annotations
 

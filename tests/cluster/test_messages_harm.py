@@ -1,4 +1,4 @@
-"""Messages that nobody reads, and groups that change because a worker says so."""
+"""Tests of unread messages, and of groups that change at the request of a worker."""
 
 from __future__ import annotations
 

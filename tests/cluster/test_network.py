@@ -1,4 +1,4 @@
-"""Held ports and reachable addresses, with real sockets on loopback."""
+"""Tests of reserved ports and reachable addresses, with real sockets on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit of open files that is too low is named, with the number that is needed, before anything fails for it."""
+"""Tests that a limit of open files that is too low is reported with the needed number before a failure."""
 
 from __future__ import annotations
 

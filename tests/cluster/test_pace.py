@@ -1,4 +1,4 @@
-"""The progress of a generation: how long it may stand still, who holds it up, who is slow."""
+"""Tests of a generation's progress: permitted standstill, the member that delays it, slow members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large memory is copied by several threads, whole, and none of them is left."""
+"""Tests that several threads copy large memory completely, and all end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool: all or nothing, in order, spread over executors, given back when idle."""
+"""Tests of the pool: all or nothing, in order, spread over executors, released when idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool with agents of two kinds: those with a GPU and bare ones, demanded together, counted and asked for apart."""
+"""Tests of the pool with agents with and without GPU: requested together, counted separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fork server imports for one function after another: torch before TensorFlow, whoever came first."""
+"""Tests of a fork server's imports for successive functions: torch always before TensorFlow."""
 
 from __future__ import annotations
 

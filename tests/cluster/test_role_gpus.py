@@ -1,4 +1,4 @@
-"""Which members of a run hold GPUs, on agents of this machine, whose nvidia-smi tells of two."""
+"""Tests of the members of a run that hold GPUs, on local agents whose nvidia-smi reports two."""
 
 from __future__ import annotations
 

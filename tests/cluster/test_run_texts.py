@@ -1,4 +1,4 @@
-"""What people read of a run that has not begun, and of one that has failed: what the remedy says, among it."""
+"""Tests of messages and remedies for runs that have not started, and for failed ones."""
 
 from __future__ import annotations
 

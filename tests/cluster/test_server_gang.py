@@ -1,4 +1,4 @@
-"""A chief and its servers: the rules one by one, then the invariants over random sequences of events."""
+"""Tests of a chief and its servers: single rules, then invariants over random sequences of events."""
 
 from __future__ import annotations
 

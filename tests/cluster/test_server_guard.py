@@ -1,6 +1,6 @@
-"""The guard of a server that asks nobody who connects: what it binds, whom it lets in, what it leaves alone.
+"""Tests of the guard of servers without authentication: what it binds, admits and leaves unchanged.
 
-Real processes; Python's sockets stand for TensorFlow's, whose calls tests/training/test_foreign_peers.py looks at.
+Real processes; Python's sockets replace TensorFlow's, which tests/training/test_foreign_peers.py tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A chief and its servers on the local backend, without a framework."""
+"""Tests of a chief and its servers on the local backend, without a framework."""
 
 from __future__ import annotations
 

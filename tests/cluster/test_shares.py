@@ -1,4 +1,4 @@
-"""The slots of a program among its runs: who came first, its fewest for each, never more than there are."""
+"""Tests of a program's slots among its runs: order, minimum of each, never more than exist."""
 
 from __future__ import annotations
 

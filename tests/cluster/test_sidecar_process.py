@@ -1,4 +1,4 @@
-"""A process beside a run's workers is there as long as the agent wants it, whatever happens to it."""
+"""Tests that a sidecar lives exactly as long as its agent needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many runs of all kinds in one session: nothing of them is left, in whatever way they ended."""
+"""Tests that many runs of all kinds in one session leave nothing behind, however they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver whose interpreter stands still between two runs, and agents whose clocks are off, or that cannot join."""
+"""Tests of a driver that stops between two runs, and of agents with wrong clocks, or that cannot join."""
 
 from __future__ import annotations
 

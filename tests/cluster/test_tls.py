@@ -1,4 +1,4 @@
-"""What a handshake with the coordinator brings, and what it leaves out."""
+"""Tests of what a handshake with the coordinator contains, and what it omits."""
 
 from __future__ import annotations
 

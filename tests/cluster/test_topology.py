@@ -1,4 +1,4 @@
-"""Reading nvidia-smi's matrix and the ring over it. The fixtures are written by hand."""
+"""Tests of the parser of nvidia-smi's matrix and of the ring over it, with handwritten fixtures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker uses of its machine, as real processes and the files of control groups show it."""
+"""Tests of a worker's resource use, from real processes and control group files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's life on its agent: what the run receives where it does not begin, and of one that has ended unread."""
+"""Tests of a worker's life on its agent: reports to the run if it does not start, and if it ended unread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's folder whose files cannot be kept."""
+"""Tests of a worker's folder whose files cannot be stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process imports for all agents of a machine: who gets a fork server of it, who does not, and who ends whom."""
+"""Tests of the zygote, which imports once for all agents of a machine: who gets its fork servers, who ends whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To import this starts a thread, behind which nothing may be forked."""
+"""Module whose import starts a thread, so that the process must not fork afterwards."""
 
 import threading
 

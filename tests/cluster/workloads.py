@@ -1,4 +1,4 @@
-"""Training functions without a framework, that leave traces a test can look at; shipped to workers by value."""
+"""Training functions without a framework, sent to workers by value, that leave traces for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Spark application for all tests of this folder: two executors of two slots, by the profile ``local-cluster``."""
+"""Fixture of one Spark application for all tests of this folder: two executors of two slots (``local-cluster``)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A user's program in client mode, for tests that interrupt or kill it: commands come as JSON lines.
+"""Program in client mode that tests interrupt or kill; it reads commands as JSON lines.
 
 {"do": "train", "folder": "..."}          collective_all_reduce that does not end by itself
-{"do": "stop-spark", "folder": "..."}     the same, and the SparkContext is stopped in the middle, by Python or Spark
+{"do": "stop-spark", "folder": "..."}     the same, with the SparkContext stopped during it, by Python or Spark
 {"do": "elastic", "folder": "..."}        an elastic training that does not end by itself
-{"do": "search", "folder": "..."}         a random search over twelve numbers, which notes what it has finished
+{"do": "search", "folder": "..."}         a random search over twelve numbers, which records finished trials
 {"do": "quick"}                           a run that returns at once
-{"do": "roles", "folder": "..."}          a chief and its servers without a framework: by role the GPUs that each holds
+{"do": "roles", "folder": "..."}          a chief and its servers without a framework; answers the GPUs of each, by role
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A TensorFlow training that survives a changing group: what a user would write, and traces for the tests."""
+"""TensorFlow training for elastic groups, as a user would write it, with traces for the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of backends, held by agents that are ordinary tasks of real executors."""
+"""Contract of backends for agents that are tasks of real executors."""
 
 from __future__ import annotations
 

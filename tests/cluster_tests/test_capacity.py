@@ -1,4 +1,4 @@
-"""How many slots an application has, where no such cluster can run here: by its settings alone."""
+"""Tests of the number of slots of an application, by its settings, for clusters that cannot run here."""
 
 from __future__ import annotations
 

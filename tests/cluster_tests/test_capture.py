@@ -1,4 +1,4 @@
-"""Of what a user has of a running Spark, what a function cannot take along; and how many executors there are."""
+"""Tests of Spark objects that a function cannot be sent with; and of the number of executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real group of TensorFlow's MultiWorkerMirroredStrategy on Spark executors, in trouble."""
+"""Tests of failures in a real group of MultiWorkerMirroredStrategy on Spark executors."""
 
 from __future__ import annotations
 

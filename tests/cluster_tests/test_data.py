@@ -1,4 +1,4 @@
-"""DataFrames on their way to the workers of a run: each row once an epoch, whatever breaks on the way."""
+"""Tests of DataFrames sent to the workers of a run: each row once an epoch, whatever fails."""
 
 from __future__ import annotations
 

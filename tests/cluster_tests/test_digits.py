@@ -1,4 +1,4 @@
-"""The digits job on a real Spark: the same accuracy on 1, 2 and 4 slots, the same weights on every rank."""
+"""Test of the digits job on a real Spark: equal accuracy on 1, 2 and 4 slots, equal weights on all ranks."""
 
 from __future__ import annotations
 

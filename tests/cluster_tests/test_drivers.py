@@ -1,6 +1,6 @@
-"""A whole program in client mode on an executor of two slots: interrupted, killed, its Spark stopped.
+"""Tests of a whole program in client mode on an executor of two slots: interrupted, killed, its Spark stopped.
 
-The executor pretends two GPUs, which make two slots, and has cores to spare, which parameter servers take.
+The executor simulates two GPUs, for two slots, and has spare cores, which parameter servers use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A TensorFlow training on Spark's executors survives their loss, with the weights of an undisturbed one."""
+"""Test that a TensorFlow training survives the loss of Spark executors with the weights of an undisturbed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's JVM brings to a stage is what the DataFrame holds, in files and over the network."""
+"""Tests that Spark's JVM sends exactly the DataFrame's rows to a stage, in files and over the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a training on Spark's executors through the registry to the rows of a DataFrame."""
+"""Tests from a training on Spark executors, through the registry, to predictions for a DataFrame."""
 
 from __future__ import annotations
 

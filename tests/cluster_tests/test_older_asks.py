@@ -1,4 +1,4 @@
-"""Agents without a GPU are asked of Spark behind those with one: it serves the oldest job first."""
+"""Tests that agents without GPU are requested after those with GPU: Spark serves the oldest job first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter servers on Spark executors: what tests/experiment/test_parameter_server.py says of the local backend."""
+"""Tests of parameter servers on Spark executors, as tests/experiment/test_parameter_server.py does locally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resource profiles of asks for agents. What Spark makes of them: test_drivers.py, test_role_gpus.py."""
+"""Tests of resource profiles for agents; test_drivers.py and test_role_gpus.py run them on Spark."""
 
 from __future__ import annotations
 

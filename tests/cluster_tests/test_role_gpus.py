@@ -1,4 +1,4 @@
-"""What test_drivers.py says of the GPUs of roles, where Spark is set otherwise; and a Spark that refuses."""
+"""Tests of the GPUs of roles with other Spark settings than test_drivers.py; and with a Spark that refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of roles on agents that are tasks of real executors."""
+"""Contract of roles for agents that are tasks of real executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches on real Spark executors: the predecessor's and ours, an executor and a driver that are killed."""
+"""Tests of searches on real Spark executors: both call forms, and a killed executor and driver."""
 
 from __future__ import annotations
 

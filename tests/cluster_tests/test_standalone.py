@@ -1,4 +1,4 @@
-"""The same script on a Spark standalone cluster, by the profile's name alone."""
+"""Test of the same script on a Spark standalone cluster, selected by the profile's name only."""
 
 from __future__ import annotations
 

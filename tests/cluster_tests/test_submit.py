@@ -1,4 +1,4 @@
-"""``hopsml submit`` with the driver on this machine: Ctrl-C in a terminal, or SIGTERM, cancels the run, in few words."""
+"""Tests of ``hopsml submit`` with a local driver: Ctrl-C or SIGTERM cancels the run with a short message."""
 
 from __future__ import annotations
 

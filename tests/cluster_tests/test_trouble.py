@@ -1,4 +1,4 @@
-"""Trouble that only a real Spark application has: executors and their Python, other jobs, the context."""
+"""Tests of failures of a real Spark application: executors and their Python, other jobs, the context."""
 
 from __future__ import annotations
 

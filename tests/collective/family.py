@@ -1,8 +1,8 @@
-"""Groups of processes to which harm is done: ``python -m tests.collective.family HARM TRANSPORT SIZE [encrypted]``.
+"""Groups of processes for failure tests: ``python -m tests.collective.family HARM TRANSPORT SIZE [encrypted]``.
 
-This process imports what all need, then forks the members of one group for each operation, so that all of it costs hardly
-more than one process. One member of each is killed or stopped amid the operation; what each of the others then says comes
-out as a line of JSON. Nothing outlives this process: members ask the kernel to end them with it.
+This process imports the common modules, then forks the members of one group for each operation, so that the cost is little
+more than that of one process. One member of each is killed or stopped during the operation; the report of each other member
+is printed as a line of JSON. Nothing outlives this process: the kernel ends the members with it.
 """
 
 from __future__ import annotations

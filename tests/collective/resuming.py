@@ -1,10 +1,10 @@
-"""Resumable groups of processes to which harm is done: ``python -m tests.collective.resuming TRANSPORT SIZE SEED ROUNDS``.
+"""Resumable groups for failure tests: ``python -m tests.collective.resuming TRANSPORT SIZE SEED ROUNDS``.
 
-This process plays the agents of all members: it forks them, kills and stops them amid their calls, tells those that are left
-whom to go on with, and lets new ones in where all have paused. Members count their calls, and say of each what came of it;
-what does not fit together ends this process with the reason. Members ask the kernel to end them with it.
+This process acts as the agents of all members: it forks them, kills and stops them during their calls, sends the remaining
+ones their new group, and admits new ones when all have paused. Members count their calls, and report the result of each;
+a contradiction ends this process with the reason. The kernel ends the members with this process.
 
-What a member gives is 2 to the power of its identity, times small whole numbers: a sum tells exactly whose it is.
+A member contributes 2 to the power of its identity, times small integers, so that a sum identifies its contributors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Somebody between two members of a group: hears all that passes, and may spoil one record of one connection."""
+"""Interceptor between two members of a group: records all traffic, and may corrupt one record of one connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that call different operations, that end, that fork, or that are many."""
+"""Tests of members that call different operations, end, fork, or are numerous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group that encrypts: the same results to the last bit, and nobody between its members reads or changes a word."""
+"""Tests of encrypted groups: bit-identical results, and no reading or changing of messages in between."""
 
 from __future__ import annotations
 

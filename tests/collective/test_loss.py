@@ -1,4 +1,4 @@
-"""A member is killed or stopped amid every operation: all others say so, and name it."""
+"""Tests that a member killed or stopped during any operation is reported by name by all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library from within: programs in C++, plain and under the sanitizers."""
+"""Tests of the native library: C++ programs, with and without the sanitizers."""
 
 from __future__ import annotations
 

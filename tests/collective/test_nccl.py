@@ -1,4 +1,4 @@
-"""NCCL behind the operations of a group, as far as it goes without a GPU; tests/gpu has the rest."""
+"""Tests of NCCL behind a group's operations, as far as possible without a GPU; tests/gpu has the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members on hosts whose networks are slow, lose packets, or fall silent: namespaces of this machine, where it lets us."""
+"""Tests of members on networks that are slow, lose packets or fall silent, in network namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways that an all-reduce takes over sockets: right, in the order that is written down, and never a hang."""
+"""Tests of the all-reduce algorithms over sockets: correct, in the documented order, and without hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation, type, reduction and size, against numpy; equal to the last bit on all members."""
+"""Tests of every operation, type, reduction and size against numpy; bit-identical on all members."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Resumable groups: calls that wait for other members, pauses, and what ends them.
+"""Tests of resumable groups: calls that wait for other members, pauses, and what ends them.
 
-Members are threads here: one that ends its group is lost to the others, as one that was killed is.
+Members are threads here: one that closes its group is lost for the others, like a killed one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Members are killed and stopped amid calls; the others go on, all with the same results, none twice and none left out."""
+"""Tests of members killed and stopped during calls: the others continue with equal and complete results."""
 
 from __future__ import annotations
 

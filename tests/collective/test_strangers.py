@@ -1,4 +1,4 @@
-"""Who is no member: strangers, replays, garbage, silence, members of another generation; the group forms all the same."""
+"""Tests that groups form despite unauthenticated peers: replays, garbage, silence, other generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The members of a group as threads of one process: cheap, and each of them has descriptors and memory of its own."""
+"""Members of a group as threads of one process, each with separate descriptors and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages that a reader sees, README the first of them, and what stands in them: snippets and tables."""
+"""Pages of the documentation, README first, with their snippets and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before the pages' snippets where they are run: the reader's own code that they are about, and nothing else."""
+"""Code that runs before the pages' snippets: the reader's own program, which a snippet refers to."""
 
 DAILY = """
 import os

@@ -1,4 +1,4 @@
-"""docs/architecture.md fits on a few screens, and each file that it names exists."""
+"""Tests that docs/architecture.md is short, and that each file that it names exists."""
 
 from __future__ import annotations
 

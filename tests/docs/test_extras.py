@@ -1,4 +1,4 @@
-"""README and the first steps say what there is to install besides the core, and how."""
+"""Tests that README and first steps name all extras and how to install them."""
 
 from __future__ import annotations
 

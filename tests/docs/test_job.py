@@ -1,4 +1,4 @@
-"""The page of job files: its fields are those of the code, its example is right, and no field of others is forgotten."""
+"""Tests that the page of job files lists exactly the fields of the code, and that its example is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference against the code: settings, profile keys, commands, files of a run, errors. What one has, the other has."""
+"""Tests that the reference and the code agree: settings, profile keys, commands, files of a run, errors."""
 
 from __future__ import annotations
 

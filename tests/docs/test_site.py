@@ -1,4 +1,4 @@
-"""The site: it builds strictly, has every public name with its real signature, and asks no other server for anything."""
+"""Tests of the site: strict build, all public names with real signatures, no requests to other servers."""
 
 from __future__ import annotations
 

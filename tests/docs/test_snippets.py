@@ -1,4 +1,4 @@
-"""The pages' snippets of Python, each as it stands, behind the preamble that ``preambles.py`` has for it."""
+"""Tests that run each Python snippet of the pages after its preamble in ``preambles.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judgements on this machine: every one alone, from facts to finding."""
+"""Tests of each check of this machine, from facts to finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judgements on the cluster and the profile: every one alone, from facts to finding."""
+"""Tests of each check of the cluster and the profile, from facts to finding."""
 
 from __future__ import annotations
 

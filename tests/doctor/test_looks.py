@@ -1,4 +1,4 @@
-"""The looks themselves, on this machine and at services that are away, frozen or odd; none may take longer than allowed."""
+"""Tests of the doctor's inspections of this machine and of unavailable, frozen or odd services, with time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on the local backend: a store of the test's own, four slots, and everything given back at the end."""
+"""Fixtures for runs on the local backend: a store for each test, four slots, and complete release at the end."""
 
 from __future__ import annotations
 

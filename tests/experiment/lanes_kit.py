@@ -1,4 +1,4 @@
-"""Lanes for tests: real agents and processes on this machine, trials by hand."""
+"""Helpers for tests of lanes: real agents and processes on this machine, with trials started by the test."""
 
 from __future__ import annotations
 

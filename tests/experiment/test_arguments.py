@@ -1,4 +1,4 @@
-"""Calls that cannot be carried out: refused at the call, with value and rule, before anything is started."""
+"""Tests that impossible calls are refused before a start, with value and rule."""
 
 from __future__ import annotations
 

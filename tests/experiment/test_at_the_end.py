@@ -1,4 +1,4 @@
-"""A program's end, while a person presses Ctrl-C once more."""
+"""Tests of a program's end while the user presses Ctrl-C again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver that YARN has started anew does about the calls that the one before it has made."""
+"""Tests of a driver that YARN restarted, and its handling of calls of the previous attempt."""
 
 from __future__ import annotations
 

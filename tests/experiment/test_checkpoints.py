@@ -1,4 +1,4 @@
-"""Checkpoints of real runs: what was saved arrives whatever becomes of the worker; another run goes on from it exactly."""
+"""Tests of checkpoints of real runs: stored whatever happens to the worker, and continued exactly by another run."""
 
 from __future__ import annotations
 

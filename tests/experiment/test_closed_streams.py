@@ -1,4 +1,4 @@
-"""A driver that was started without stdin, stdout or stderr, as some daemons start theirs."""
+"""Tests of a driver without stdin, stdout or stderr, as some daemons start theirs."""
 
 from __future__ import annotations
 

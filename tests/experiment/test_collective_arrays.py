@@ -1,4 +1,4 @@
-"""``hopsml.all_reduce`` and its like: workers of a run combine arrays without a framework."""
+"""Tests of ``hopsml.all_reduce`` and related functions in workers without a framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of a run on cores of their own: what they see of it, and that it ends with them."""
+"""Tests of exclusive cores of a run's workers: what they observe, and release at their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopsml.data.evaluate``: metrics of shares that are uneven are those of one process alone."""
+"""Tests that ``hopsml.data.evaluate`` gives the metrics of a single process even with uneven shares."""
 
 from __future__ import annotations
 

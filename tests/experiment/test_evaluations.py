@@ -1,4 +1,4 @@
-"""An evaluator beside a run: each checkpoint once, whatever happens to it; and what it tells the training."""
+"""Tests of an evaluator next to a run: each checkpoint once despite failures; and its requests to the training."""
 
 from __future__ import annotations
 

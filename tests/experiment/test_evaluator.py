@@ -1,4 +1,4 @@
-"""``evaluator=True``: the last worker stands beside the group, and the others train together."""
+"""Tests of ``evaluator=True``: the last worker is the evaluator, and the others train together."""
 
 from __future__ import annotations
 

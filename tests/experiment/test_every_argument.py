@@ -1,6 +1,6 @@
-"""No argument of a public verb is accepted and ignored: it changes what is done, is refused, or noted to have no effect.
+"""Tests that each argument of a public verb has an effect, is refused, or is noted to have none.
 
-One table for all verbs. An argument that is not in it fails the test: who adds one says here what it does.
+One table covers all verbs. An argument that is missing in it fails the test, so each new one must be described here.
 """
 
 from __future__ import annotations

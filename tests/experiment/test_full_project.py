@@ -1,6 +1,4 @@
-"""A project's disk that is full when a run ends: the caller has the result, and is told what is not recorded, and where it
-lies instead.
-"""
+"""Tests of a project's disk that is full when a run ends: the caller gets the result and a list of missing records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handle and the result beyond the backends' contract: progress, callbacks, the verbs' agreement, odd values."""
+"""Tests of handle and result beyond the contract of backends: progress, callbacks, consistent verbs, odd values."""
 
 from __future__ import annotations
 

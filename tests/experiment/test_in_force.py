@@ -1,4 +1,4 @@
-"""What is said about the group is what the workers saw, not what was asked for."""
+"""Tests that messages on the group state the effective settings of the workers, not the requested ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``experiment.jax`` in a group that may change: a new process, and so a new ``jax.distributed``, for each generation."""
+"""Tests of ``experiment.jax`` in elastic groups: a new process and ``jax.distributed`` for each generation."""
 
 from __future__ import annotations
 

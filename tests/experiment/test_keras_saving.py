@@ -1,4 +1,4 @@
-"""Keras's own callbacks in real runs: what they saved outlives the worker, and training goes on from it."""
+"""Tests of Keras's callbacks in real runs: saved files outlive the worker, and training continues from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes end to end on this machine: one trial after another, in used and in fresh processes; harm of every kind."""
+"""Tests of lanes on this machine: successive trials in used and fresh processes, and failures of all kinds."""
 
 from __future__ import annotations
 

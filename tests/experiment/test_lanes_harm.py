@@ -1,4 +1,4 @@
-"""Harm done to lanes: processes, lanes and agents that are killed or hang, and searches that end while trials run."""
+"""Tests of processes, lanes and agents that are killed or hang, and of searches that end during trials."""
 
 from __future__ import annotations
 

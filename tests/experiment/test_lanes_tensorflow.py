@@ -1,4 +1,4 @@
-"""Lanes with the framework that matters: its state does not pass from trial to trial, and forks of it train."""
+"""Tests of lanes with TensorFlow: no state passes between trials, and forked runners can train."""
 
 from __future__ import annotations
 

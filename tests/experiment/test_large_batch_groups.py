@@ -1,4 +1,4 @@
-"""Optimizers for large batches in groups of workers: what two train together is what one trains on the whole batch."""
+"""Tests that large-batch optimizers train the same on two workers as on one with the whole batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``launch``: one worker for each combination, as many at a time as there are slots."""
+"""Tests of ``launch``: one worker for each combination, as many at a time as slots exist."""
 
 from __future__ import annotations
 

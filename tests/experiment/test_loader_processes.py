@@ -1,4 +1,4 @@
-"""PyTorch's loader with processes in workers of a group: each has its worker's share, and ends with its worker."""
+"""Tests of PyTorch loader processes in workers of a group: each reads its worker's share, and ends with it."""
 
 from __future__ import annotations
 

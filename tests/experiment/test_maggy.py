@@ -1,4 +1,4 @@
-"""Maggy's call forms: ``lagom`` of both kinds, optimizers, own optimizers, ablation without Keras, results and files."""
+"""Tests of Maggy's call forms: both kinds of ``lagom``, optimizers, ablation without Keras, results and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maggy's distributed training: on all workers, within one strategy, from data that is divided among them."""
+"""Tests of Maggy's distributed training: on all workers, within one strategy, with divided data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``experiment.mirrored``: one worker, and the model mirrored between its devices."""
+"""Tests of ``experiment.mirrored``: one worker with the model mirrored on its devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``experiment.jax`` and ``experiment.distributed`` with real workers here, and XGBoost's own collective in the latter."""
+"""Tests of ``experiment.jax`` and ``experiment.distributed`` with real workers, and of XGBoost's collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``experiment.parameter_server`` on the local backend: roles, exact steps, and who is lost and comes back."""
+"""Tests of ``experiment.parameter_server`` locally: roles, exact steps, and replacement of lost members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a worker is, as records and messages name it: by the cluster's name for its machine, where the cluster gives one."""
+"""Tests of the names of workers' machines in records and messages: the cluster's names, where they exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments by position reach the names that they had in either release of the predecessor."""
+"""Tests that positional arguments have the names of both releases of the predecessor."""
 
 from __future__ import annotations
 

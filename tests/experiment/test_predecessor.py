@@ -1,4 +1,4 @@
-"""The predecessor's searches: their call forms, checks, files and results."""
+"""Tests of the predecessor's searches: call forms, checks, files and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where runs are kept, and the driver's variables, as a profile says: from the first call of a session on."""
+"""Tests that a profile defines store and variables from the first call of a session on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wishes for profiles as the driver sees them: which it takes up, how each is answered, how many profiles are kept."""
+"""Tests of profile requests at the driver: which are accepted, their answers, and how many profiles are stored."""
 
 from __future__ import annotations
 

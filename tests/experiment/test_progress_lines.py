@@ -1,4 +1,4 @@
-"""What a terminal says of a run while it goes on: its state as everywhere, how far it is, and how long it will take."""
+"""Tests of a live run's lines in a terminal: state, progress and remaining time."""
 
 from __future__ import annotations
 

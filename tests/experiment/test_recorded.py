@@ -1,4 +1,4 @@
-"""Work of the driver's own, recorded as a run; and what a scheduler is told of a run that has begun."""
+"""Tests of recorded work of the driver, and of what a scheduler learns about a run that has started."""
 
 from __future__ import annotations
 

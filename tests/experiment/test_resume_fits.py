@@ -1,4 +1,4 @@
-"""A run whose function calls ``fit`` several times, and that goes on in another run."""
+"""Tests of a run whose function calls ``fit`` several times, and that is resumed by another run."""
 
 from __future__ import annotations
 

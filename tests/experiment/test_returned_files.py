@@ -1,4 +1,4 @@
-"""What a function returns and what it leaves in its folder: text stays text, files arrive, and it is said where from."""
+"""Tests of returned values and files of the worker's folder: text stays text, files arrive with their origin."""
 
 from __future__ import annotations
 

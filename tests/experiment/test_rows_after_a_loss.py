@@ -1,6 +1,6 @@
-"""A worker is killed in the middle of an epoch: the rows of every epoch are trained on once all the same.
+"""Tests that the rows of every epoch are trained on once, even if a worker is killed within an epoch.
 
-What was trained on is counted in the committed state itself, so that a step that is done again counts once.
+Trained rows are counted in the committed state, so that a repeated step counts once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``search`` on real local agents: what it gives, what it leaves, and what goes wrong."""
+"""Tests of ``search`` with real local agents: results, files and failures."""
 
 from __future__ import annotations
 

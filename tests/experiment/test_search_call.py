@@ -1,4 +1,4 @@
-"""A search's call, checked before anything is started: what is refused, and what people are told."""
+"""Tests of the validation of a search's arguments before a start, and its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials that are distributed trainings, on local agents without TensorFlow."""
+"""Tests of trials that are distributed trainings, on local agents without TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search whose driver, lanes and agents are killed: nothing that was told is lost, and no finished trial runs again."""
+"""Tests of killed drivers, lanes and agents of a search: no report is lost, no finished trial runs again."""
 
 from __future__ import annotations
 

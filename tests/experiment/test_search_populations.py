@@ -1,4 +1,4 @@
-"""Rules that hand checkpoints from trial to trial, and BOHB, end to end: on real local agents, with real checkpoints."""
+"""Tests of stoppers that pass checkpoints between trials, and of BOHB, with real agents and checkpoints."""
 
 from __future__ import annotations
 

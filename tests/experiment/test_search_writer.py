@@ -1,4 +1,4 @@
-"""What a search writes down while its store is away: how often it is asked, and what people are told."""
+"""Tests of a search's log during an outage of its store: retries and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal shows of a worker's output."""
+"""Tests of a worker's output in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the driver of a run lives, and that only one other takes the run up."""
+"""Tests of the detection of a live driver, and that only one other driver takes over the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public verbs as `help`, a notebook's Shift-Tab and a type checker see them."""
+"""Tests of the public verbs' signatures for `help`, a notebook's Shift-Tab and type checkers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An option travels by itself: what a verb is called with is in the specification, the record, the rerun, the worker."""
+"""Tests that each option of a verb reaches specification, record, rerun and worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while a SparkContext is being made: it is waited for, and stopped in order."""
+"""Tests of Ctrl-C during the start of a SparkContext: it is awaited, and stopped in order."""
 
 from __future__ import annotations
 

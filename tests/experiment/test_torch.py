@@ -1,4 +1,4 @@
-"""``experiment.torch`` with real workers here: its process group, gradients, resizing, and what goes wrong."""
+"""Tests of ``experiment.torch`` with real workers: process group, gradients, resizing and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that reduce different things: each case ends at once, and names a rank and what it had."""
+"""Tests that workers with different reductions fail immediately, with a rank and its value named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for large batches in PyTorch, one worker or two, killed or not, the weights are the same."""
+"""Tests that PyTorch's large-batch plans give the same weights with one or two workers, killed or not."""
 
 from __future__ import annotations
 

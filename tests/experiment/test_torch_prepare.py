@@ -1,4 +1,4 @@
-"""``hopsml.torch.prepare`` with real workers: parameters that train later, several models, sparse gradients, copies."""
+"""Tests of ``hopsml.torch.prepare``: late parameters, several models, sparse gradients, copies."""
 
 from __future__ import annotations
 

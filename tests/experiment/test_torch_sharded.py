@@ -1,4 +1,4 @@
-"""A model of ``fully_shard`` and its optimizer in a ``State``: trained by 2, then 3, then 1 worker, and after a loss."""
+"""Tests of a ``fully_shard`` model in a ``State``, trained by 2, 3 and 1 workers, and after a loss."""
 
 from __future__ import annotations
 

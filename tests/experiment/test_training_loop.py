@@ -1,4 +1,4 @@
-"""``hopsml.tensorflow.TrainingLoop``: one loop, five algorithms, by name; on the local backend."""
+"""Tests of ``hopsml.tensorflow.TrainingLoop`` on the local backend: one loop, five algorithms by name."""
 
 from __future__ import annotations
 

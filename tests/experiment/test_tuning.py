@@ -1,4 +1,4 @@
-"""Tuning measures where the training runs, records what it chose, and a run takes it from there."""
+"""Tests that tuning measures on the workers of a training, records its choice, and that a run uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variables that every worker finds: those of torch.distributed and its kin."""
+"""Tests of the variables that every worker has, such as those of torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What only a machine with an NVIDIA GPU can show; elsewhere these are skipped. ``pytest tests/gpu`` there runs them."""
+"""Tests that need an NVIDIA GPU, and are skipped elsewhere: ``pytest tests/gpu``."""

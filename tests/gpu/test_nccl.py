@@ -1,4 +1,4 @@
-"""Operations of a group on a GPU's memory. One GPU has one member: sums of several need a GPU for each of them."""
+"""Tests of a group's operations on GPU memory; with one GPU the group has one member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on this machine whose workers have a GPU: who gets one, what trains on it, what is sampled, and a loss."""
+"""Tests of local runs whose workers have a GPU: assignment, training, sampling and a loss."""
 
 from __future__ import annotations
 

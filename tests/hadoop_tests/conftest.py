@@ -1,4 +1,4 @@
-"""The real HDFS and YARN of tools/hadoop: tests/conftest.py has the fixture that starts it, once a session on first use."""
+"""Fixtures for the real HDFS and YARN of tools/hadoop; tests/conftest.py starts them once a session, on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run as a program by the service: nodes are further NodeManagers of a cluster on this machine.
+"""Executable of the service's autoscaler: nodes are further NodeManagers of a cluster on this machine.
 
 python nodes_hook.py HOME list|launch|drain|recall|terminate
 """

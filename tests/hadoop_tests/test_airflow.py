@@ -1,4 +1,4 @@
-"""Airflow's operator and the pipeline on a real YARN: killed in the middle, found again, ended."""
+"""Tests of Airflow's operator and the pipeline on a real YARN: killed, found again, ended."""
 
 from __future__ import annotations
 

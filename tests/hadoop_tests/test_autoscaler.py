@@ -1,4 +1,4 @@
-"""Nodes of a real YARN come for a gang that does not fit, are drained when it has ended, and go."""
+"""Test that nodes are added to a real YARN for a gang that does not fit, drained after it, and removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster of tools/hadoop: files in HDFS, nodes in YARN, and daemons that are killed and come back."""
+"""Tests of the cluster of tools/hadoop: files in HDFS, nodes in YARN, daemons that are killed and restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools/hadoop writes and fetches: settings, ports, jars; and the profiles in conf/."""
+"""Tests of the files that tools/hadoop writes and downloads: settings, ports, jars; and of profiles in conf/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""conf/discover_gpus.py: no two living executors of a host hold one GPU, whatever ends them."""
+"""Tests that conf/discover_gpus.py never assigns one GPU to two live executors of a host."""
 
 from __future__ import annotations
 

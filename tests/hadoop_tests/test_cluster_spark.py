@@ -1,4 +1,4 @@
-"""pip's pyspark on the real YARN: both deploy modes, true final states, and GPUs told apart."""
+"""Tests of pip's pyspark on the real YARN: both deploy modes, correct final states, distinct GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of commits on a real HDFS whose NameNode is frozen, or killed, for a while."""
+"""Tests of commits' checkpoints on a real HDFS whose NameNode is frozen or killed for a while."""
 
 from __future__ import annotations
 

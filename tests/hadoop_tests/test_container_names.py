@@ -1,4 +1,4 @@
-"""Workers whose containers have hostnames of their own: what is shown of them are YARN's nodes, as of the service's."""
+"""Tests that workers in containers with their own hostnames are shown with the names of YARN's nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of a run read files of a real HDFS: each row once; what is cut off, gone or changed is named."""
+"""Tests that workers read files of a real HDFS, each row once, and name truncated, missing or changed ones."""
 
 from __future__ import annotations
 

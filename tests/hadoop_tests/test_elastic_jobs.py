@@ -1,4 +1,4 @@
-"""Elastic jobs on a real YARN make room for others, outlive the server, and grow again: functions, scripts, searches."""
+"""Tests of elastic jobs on a real YARN: shrink for others, outlive the server, grow again; all kinds of tasks."""
 
 from __future__ import annotations
 

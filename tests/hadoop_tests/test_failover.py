@@ -1,4 +1,4 @@
-"""The job service where a ResourceManager dies and another takes over: jobs run on, wait, are stopped; none is doubled."""
+"""Tests of the job service during a failover of the ResourceManager: jobs continue, none runs twice."""
 
 from __future__ import annotations
 

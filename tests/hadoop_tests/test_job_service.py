@@ -1,4 +1,4 @@
-"""The job service on a real YARN: jobs outlive it, none is doubled, what bears its tag and has no row goes, others' stay."""
+"""Tests of the job service on a real YARN: jobs outlive it, none runs twice, only its stray applications are killed."""
 
 from __future__ import annotations
 

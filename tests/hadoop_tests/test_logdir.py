@@ -1,8 +1,7 @@
-"""``tensorboard.logdir()`` of a run on a real HDFS, used in all ways that published code knows, in one function.
+"""Tests of ``tensorboard.logdir()`` on a real HDFS in all ways of published code, in one function.
 
-The conflict: TensorFlow gets it, which opens no ``hdfs://``, and so do the helpers, and code that looks for ``hdfs://``
-in it.
-docs/decisions/2026-11-27-logdir.md says how it is settled.
+The path is passed to TensorFlow, which cannot open ``hdfs://``, to the helpers, and to code that expects ``hdfs://`` in
+it. docs/decisions/2026-11-27-logdir.md describes the solution of this conflict.
 """
 
 from __future__ import annotations

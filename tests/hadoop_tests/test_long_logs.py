@@ -1,4 +1,4 @@
-"""Logs of more than a gigabyte on YARN: a driver's is followed from wherever one likes, workers' fill no disk twice."""
+"""Tests of logs of more than a gigabyte on YARN: readable from any position, and stored only once."""
 
 from __future__ import annotations
 

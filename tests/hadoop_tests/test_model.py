@@ -1,4 +1,4 @@
-"""The model registry on a real HDFS, whose exclusive files and renames are its own."""
+"""Tests of the model registry on a real HDFS, with its exclusive files and renames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a real HDFS too nothing that runs leave holds a planted secret, and nobody else may read it."""
+"""Tests that runs on a real HDFS leave no planted secret, and that other users cannot read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopsml runs``, ``rerun`` and ``doctor`` against a real HDFS and YARN."""
+"""Tests of ``hopsml runs``, ``rerun`` and ``doctor`` with a real HDFS and YARN."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs whose directory lies on a real HDFS: complete when all is well, an error with the path when it is not.
+"""Tests of run directories on a real HDFS: complete after success, an error with the path otherwise.
 
-Agents are local processes here: what is tested is the run and its files, not where the agents come from.
+Agents are local processes here: the run and its files are tested, not the source of agents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A serving on YARN's containers, its project on HDFS: the driver here, and in a container of its own."""
+"""Tests of a serving in YARN containers with its project on HDFS: driver here, and in a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file system contract, and trouble, on a real HDFS."""
+"""Contract of file systems, and failures, on a real HDFS."""
 
 from __future__ import annotations
 

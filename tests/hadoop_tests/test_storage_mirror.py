@@ -1,4 +1,4 @@
-"""The mirror against a real HDFS in trouble: it falls behind, says so, and catches up."""
+"""Tests of the mirror with failures of a real HDFS: it falls behind, reports it, and catches up."""
 
 from __future__ import annotations
 

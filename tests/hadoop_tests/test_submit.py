@@ -1,4 +1,4 @@
-"""``hopsml submit`` on a real YARN: followed, ended by signals and from outside, waiting for a full queue."""
+"""Tests of ``hopsml submit`` on a real YARN: followed, ended by signals and from outside, waiting in a full queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An environment that travels to a real YARN: packed once, found again, used by driver and executors."""
+"""Tests of an environment sent to a real YARN: packed once, reused, used by driver and executors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""TensorFlow opens ``hdfs://`` by hopsml's own file system, on a real HDFS.
+"""Tests of TensorFlow on ``hdfs://`` by hopsml's file system, on a real HDFS.
 
-What works is in jobs/tensorflow_files.py, a case each, played in one process; trouble is here, each in a process of its
-own: the library's threads live as long as their process.
+Successful cases are in jobs/tensorflow_files.py and run in one process; failures are here, each in a separate process,
+since the library's threads live as long as their process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""spark-submit on a real YARN: the same file in client and cluster mode, states that tell the truth, nothing left."""
+"""Tests of spark-submit on a real YARN: one file in client and cluster mode, correct states, no leftovers."""
 
 from __future__ import annotations
 

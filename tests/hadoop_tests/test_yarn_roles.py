@@ -1,4 +1,4 @@
-"""The contract of roles on YARN's containers, played by a driver in cluster mode."""
+"""Contract of roles on YARN containers, run by a driver in cluster mode."""
 
 from __future__ import annotations
 

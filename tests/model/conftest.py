@@ -1,4 +1,4 @@
-"""A project of its own for each test, and folders to export."""
+"""Fixtures of models: a separate project for each test, and folders to export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``predict`` over pandas, with a real estimator of scikit-learn; and the estimator's own way into the registry."""
+"""Tests of ``predict`` over pandas with a real scikit-learn estimator, and of its export to the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The size of batches against models whose cost is known."""
+"""Tests of the choice of batch sizes, with models of known cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which column is which input, and arrays in and out of Arrow: without a model."""
+"""Tests of the mapping from columns to inputs, and of arrays from and to Arrow, without a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several exporters at once, some of them killed at any point: what is listed is complete, and each has its own number."""
+"""Tests of concurrent exporters, some killed at any point: listed versions are complete with unique numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry beside a real MLflow server: the same numbers, the same aliases, and what comes of its being away."""
+"""Tests of the registry with a real MLflow server: same numbers, same aliases, and behaviour during its outage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the numbers of MLflow's versions follow those of the project."""
+"""Tests of how far the numbers of MLflow's versions follow those of the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX graphs in the registry: converted from other frameworks, called and served without them."""
+"""Tests of ONNX graphs in the registry: converted from other frameworks, called and served without them."""
 
 from __future__ import annotations
 

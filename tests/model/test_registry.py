@@ -1,4 +1,4 @@
-"""The registry on the local disk and on a store of fsspec's: what is there, what is found, what one is told else."""
+"""Tests of the registry on the local disk and on an fsspec store: listing, search and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of PyTorch in the registry: exported for any number of rows, called again without their code."""
+"""Tests of PyTorch modules in the registry: exported for any number of rows, called again without their code."""
 
 from __future__ import annotations
 

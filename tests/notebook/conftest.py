@@ -1,4 +1,4 @@
-"""The local application of tests/experiment for this folder too."""
+"""Fixture of the local application of tests/experiment, for this folder."""
 
 from __future__ import annotations
 

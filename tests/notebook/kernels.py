@@ -1,4 +1,4 @@
-"""Real kernels, as a notebook's server starts them: cells are run, interrupted and killed, and what they show is kept."""
+"""Real kernels as a notebook server starts them: run, interrupt and kill cells, and record their output."""
 
 from __future__ import annotations
 

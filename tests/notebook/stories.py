@@ -1,4 +1,4 @@
-"""Runs as an observer hears of them, without a cluster."""
+"""Sequences of a run's events, as an observer receives them, without a cluster."""
 
 from __future__ import annotations
 

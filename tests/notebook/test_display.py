@@ -1,4 +1,4 @@
-"""The display: what is sent when, from which thread, and what a front end in trouble cannot harm."""
+"""Tests of the display: what it sends when and from which thread, and robustness against failing front ends."""
 
 from __future__ import annotations
 

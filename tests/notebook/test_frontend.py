@@ -1,4 +1,4 @@
-"""Who gets the display and who gets lines."""
+"""Tests of the choice between display and plain lines."""
 
 from __future__ import annotations
 

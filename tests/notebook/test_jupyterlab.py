@@ -1,4 +1,4 @@
-"""``%tensorboard_run`` and ``%hopsml_ui`` in a plain JupyterLab, as ``hopsml[notebook]`` brings it: all real."""
+"""Tests of ``%tensorboard_run`` and ``%hopsml_ui`` in a real JupyterLab with ``hopsml[notebook]``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs from the cells of real kernels, on local workers: what is shown, and what trouble does.
+"""Tests of runs from cells of real kernels, on local workers: output, and failures.
 
-Each test takes a second or more for its kernel's or its workers' start, so they stand with the slower ones.
+Each test takes a second or more for its kernel's or its workers' start, so they are among the slower ones.
 """
 
 from __future__ import annotations

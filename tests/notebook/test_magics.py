@@ -1,4 +1,4 @@
-"""``%load_ext hopsml`` in a real kernel: runs, logs, and a real TensorBoard that ends with it."""
+"""Tests of ``%load_ext hopsml`` in a real kernel: runs, logs, and a TensorBoard that ends with it."""
 
 from __future__ import annotations
 

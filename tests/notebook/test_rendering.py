@@ -1,4 +1,4 @@
-"""A view as HTML and as text: everything is there, nothing of a run is taken for markup."""
+"""Tests of a view as HTML and as text: complete, and with a run's texts escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a search: numbers, the best trial, learning curves; nothing of a run reaches the page unescaped."""
+"""Tests of the view of a search: numbers, best trial, learning curves, and escaped texts."""
 
 from __future__ import annotations
 

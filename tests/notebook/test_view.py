@@ -1,4 +1,4 @@
-"""From what happens to a run to what a person sees of it."""
+"""Tests of the view that is built from a run's events."""
 
 from __future__ import annotations
 

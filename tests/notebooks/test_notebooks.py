@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in a fresh kernel, on local workers; a variant on a real local-cluster."""
+"""Tests that run every notebook in a fresh kernel on local workers; as a variant on a real local-cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drives a searcher as a dispatch would: some trials at once, which end in any order and in any way."""
+"""Driver of a searcher, as a dispatch would be: concurrent trials that end in any order and state."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A few simulated places that carry trials out, one report at a time, as a stopper and a searcher see it.
+"""Simulated executors that carry out trials one report at a time, for stoppers and searchers.
 
-Which trial reports next is drawn; so the same seed gives the same history, and different seeds give different orders.
+The trial that reports next is drawn: the same seed gives the same history, and different seeds give different orders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A driver that searches without end and keeps a journal, until it is killed: python -m tests.search.journal_writer FILE."""
+"""Program that searches and writes an event log until it is killed: python -m tests.search.journal_writer FILE."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The rules of ASHA, Hyperband and population based training once more: slow, and nothing of hopsml.search but its words.
+"""Naive, slow models of ASHA, Hyperband and PBT, which use only data types of hopsml.search.
 
-They follow the definitions in the papers. Each keeps the whole history and works every answer out from it anew.
+They follow the definitions in the papers. Each stores the whole history, and computes every answer from it.
 """
 
 from __future__ import annotations

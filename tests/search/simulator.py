@@ -1,7 +1,7 @@
-"""Lanes and groups in virtual time: what a dispatch makes of them, without a process or a clock.
+"""Simulation of lanes and groups in virtual time, for tests of the dispatch without processes or clocks.
 
-A lane behaves as the real one: it takes at most one trial ahead, begins the next when one has ended, answers a withdrawal
-at once, and hears of a stop at the next report. Messages take ``way_s`` each way.
+A lane behaves like the real one: it accepts at most one trial in advance, starts the next when one has ended, answers a
+withdrawal at once, and receives a stop at the next report. Messages take ``way_s`` each way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ASHA case by case; tests/search/test_replayed_rules.py compares it with its definition over random histories."""
+"""Tests of ASHA by cases; tests/search/test_replayed_rules.py compares it with its definition on random histories."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The model of BOHB: densities that are densities, and what it learns from which fidelity."""
+"""Tests of BOHB's model: valid densities, and the budgets that it learns from."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Searchers that try a configuration again with a greater budget."""
+"""Tests of searchers that try a configuration again with a greater budget."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What every searcher of the registry must do."""
+"""Contract of every searcher of the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the dispatch one by one: lanes, reports, failures, bounds, the end."""
+"""Tests of single rules of the dispatch: lanes, reports, failures, limits, end."""
 
 from __future__ import annotations
 

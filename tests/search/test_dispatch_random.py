@@ -1,4 +1,4 @@
-"""Random sequences of events: nothing runs twice, nothing waits for ever, and a killed driver loses nothing."""
+"""Tests of the dispatch with random events: nothing runs twice or waits forever, and a killed driver loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches in virtual time: how busy lanes are kept, and what a lost one costs."""
+"""Tests of searches in virtual time: utilisation of lanes, and the cost of a lost one."""
 
 from __future__ import annotations
 

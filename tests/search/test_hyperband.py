@@ -1,4 +1,4 @@
-"""Hyperband case by case; tests/search/test_replayed_rules.py compares it with its definition over random histories."""
+"""Tests of Hyperband by cases; test_replayed_rules.py compares it with its definition on random histories."""
 
 import json
 

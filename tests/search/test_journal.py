@@ -1,4 +1,4 @@
-"""What a journal keeps: a search goes on after its driver was killed, with what was told and nothing twice."""
+"""Tests of the event log: a search continues after its driver was killed, without losses or duplicates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a search will still take, with trials that run on, and with trials that were ended early."""
+"""Tests of the estimated remaining time of a search, with complete trials and trials that were stopped early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Median stopping against the sentence that defines it."""
+"""Tests of median stopping against its definition."""
 
 import random
 import statistics

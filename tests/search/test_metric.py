@@ -1,4 +1,4 @@
-"""Which metric: one rule, and everybody who asks follows it."""
+"""Tests of the single rule that selects the metric."""
 
 from __future__ import annotations
 

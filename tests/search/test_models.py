@@ -1,4 +1,4 @@
-"""What the model-based searchers rest on: likelihood, posterior, improvement, features; against other ways to get them."""
+"""Tests of the mathematics of model-based searchers: likelihood, posterior, improvement, features."""
 
 from __future__ import annotations
 

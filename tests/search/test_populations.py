@@ -1,4 +1,4 @@
-"""Population based training and bandits on problems whose answer is known."""
+"""Tests of population based training and bandits on problems with known answers."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The queue of trials that wait for a place."""
+"""Tests of the queue of trials that wait for a lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searchers and stoppers by name."""
+"""Tests of the lookup of searchers and stoppers by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ASHA, Hyperband and PBT decide as independent, naive models of their definitions, over thousands of random histories."""
+"""Tests that ASHA, Hyperband and PBT decide like naive models of their definitions, on random histories."""
 
 import random
 

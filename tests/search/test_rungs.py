@@ -1,4 +1,4 @@
-"""The arithmetic of successive halving, against the tables of the papers."""
+"""Tests of the arithmetic of successive halving against the tables of the papers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What may be tried: Maggy's form and errors, scales, conditions, the predecessor's dicts."""
+"""Tests of search spaces: Maggy's form and errors, scales, conditions, the predecessor's dicts."""
 
 from __future__ import annotations
 

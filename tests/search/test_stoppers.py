@@ -1,4 +1,4 @@
-"""What every stopper must do, whatever its rule is."""
+"""Contract of every stopper, whatever its rule is."""
 
 import json
 import random

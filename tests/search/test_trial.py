@@ -1,4 +1,4 @@
-"""Trials' ids: Maggy's, and others for what is tried again."""
+"""Tests of trial ids: Maggy's, and different ones for repeated configurations."""
 
 from __future__ import annotations
 

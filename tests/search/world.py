@@ -1,4 +1,4 @@
-"""Whatever carries trials out, as a world that does what it may do next in any order: for random sequences of events."""
+"""Simulated execution of trials that takes its possible steps in any order, for random sequences of events."""
 
 from __future__ import annotations
 

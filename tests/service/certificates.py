@@ -1,4 +1,4 @@
-"""Certificates for servers that a test starts, by an authority of its own."""
+"""Certificates of a private authority, for servers of tests."""
 
 from __future__ import annotations
 

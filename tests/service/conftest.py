@@ -1,4 +1,4 @@
-"""A project that a test fills with runs, a service that a test asks, and a browser."""
+"""Fixtures of the service: a project for a test's runs, a service, and a browser."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Run as a program: a job service on this machine that kills itself, by -9, at one of its acts.
+"""Program: a local job service that kills itself by -9 at one of its actions.
 
     python -m tests.service.crashing_server STATE CORES ACT DATABASE [LEASE_S]
 
-An act is a store, a submission or a kill; each is counted before it is done and after. With "-" for ACT it lives on.
-DATABASE: a URL, "" for SQLite. LEASE_S: of the lead, in seconds.
+ACT is the number of an action: a write to the database, a submission or a kill, each counted before and after it;
+"-" for no crash.
+DATABASE: a URL, "" for SQLite. LEASE_S: the leader's lease in seconds.
 """
 
 from __future__ import annotations

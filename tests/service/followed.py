@@ -1,4 +1,4 @@
-"""A job of a service that was not started, whose driver a test plays: real rows, a real log, and streams of events."""
+"""Job of a service that is not started, with a simulated driver: real rows, a real log, streams of events."""
 
 from __future__ import annotations
 

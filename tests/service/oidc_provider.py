@@ -1,4 +1,4 @@
-"""A real OpenID provider on this machine (oidc-provider-mock), which checks PKCE here, and lies where a test wants it to."""
+"""Real OpenID provider on this machine (oidc-provider-mock), with PKCE checks, and wrong answers on request."""
 
 from __future__ import annotations
 

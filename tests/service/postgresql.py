@@ -1,4 +1,4 @@
-"""PostgreSQL of Debian's package, started by a test: with data of its own, at a port of its own."""
+"""PostgreSQL of Debian's package, started by a test with separate data and port."""
 
 from __future__ import annotations
 

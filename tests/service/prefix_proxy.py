@@ -1,4 +1,4 @@
-"""A proxy that serves another server below a path of its own, as a notebook's does."""
+"""Proxy that serves another server below a path prefix, as a notebook's does."""
 
 from __future__ import annotations
 

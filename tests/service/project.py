@@ -1,4 +1,4 @@
-"""Projects for tests: run directories as trainings leave them, written at once."""
+"""Projects for tests: run directories like those of trainings, written at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search as its driver has written it: configurations, reports, trials that are over and one that runs."""
+"""Files of a search as its driver writes them: configurations, reports, ended trials and a running one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job service that a test asks without a socket."""
+"""Job service that a test calls without a socket."""
 
 from __future__ import annotations
 

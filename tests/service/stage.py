@@ -1,4 +1,4 @@
-"""A job service in a process of its own, on a cluster that a test plays."""
+"""Job service in a separate process, on a simulated cluster."""
 
 from __future__ import annotations
 

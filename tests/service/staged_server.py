@@ -1,13 +1,13 @@
-"""Run as a program: a job service on a cluster of two nodes that a test plays; no job is a process.
+"""Program: a job service on a simulated cluster of two nodes; no job is a process.
 
     python -m tests.service.staged_server FOLDER PORT
 
-<folder>/stage/<serial>.log     what the drivers of a job print
-<folder>/stage/<serial>.end     how its applications end: a state, and why
+<folder>/stage/<serial>.log     output of a job's drivers
+<folder>/stage/<serial>.end     end of its applications: state and reason
 <folder>/project/, queues.yaml  its runs, its queues
-<folder>/sign-in.yaml           its provider, where there is one
+<folder>/sign-in.yaml           its OpenID provider, if any
 
-Prints one line of JSON: the address, and a token of each who may ask.
+Prints one line of JSON: the address, and a token of each user.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tabs of a real browser, what is waited for in them, and texts that must stay texts."""
+"""Tabs of a real browser, with waiting conditions, and texts that must stay texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole API as a stranger calls it: what its own document allows, what it forbids, and what it does not name."""
+"""Tests of the whole API with random calls: documented, forbidden and unknown ones."""
 
 from __future__ import annotations
 

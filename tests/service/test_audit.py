@@ -1,4 +1,4 @@
-"""The audit log: what is in it, who may read it, and that nobody waits for it in vain."""
+"""Tests of the audit log: its content, its readers, and no waiting for it without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page is told of single runs, of several beside each other, of searches and files; and of what changes."""
+"""Tests of the data for pages: single runs, comparisons, searches, files, and changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database goes and comes back while jobs run: that is said, jobs go on, and none is lost or started twice."""
+"""Tests of database outages during jobs: reported, and no job is lost or started twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elastic jobs on this machine: they begin with what there is, make room for others, and grow again, training on."""
+"""Tests of local elastic jobs: start with free slots, shrink for others, grow again, and train on."""
 
 from __future__ import annotations
 

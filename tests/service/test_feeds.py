@@ -1,4 +1,4 @@
-"""What can be followed of jobs: nothing is lost, doubled or kept for the slow, whatever becomes of logs and of listeners."""
+"""Tests of event streams of jobs: nothing is lost, doubled or stored for slow listeners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of jobs in a real browser: what runs, what waits and why, what buttons do, what is refused."""
+"""Tests of the job pages in a real browser: running and waiting jobs, reasons, buttons, refusals."""
 
 from __future__ import annotations
 

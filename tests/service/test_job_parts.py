@@ -1,4 +1,4 @@
-"""What a job has besides slots, on this machine: ports, addresses of other tasks, secrets, a schedule."""
+"""Tests of a local job's ports, addresses of other tasks, secrets and schedule."""
 
 from __future__ import annotations
 

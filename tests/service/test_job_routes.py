@@ -1,4 +1,4 @@
-"""The addresses of jobs: who may do what, what is refused and how, and that an answer is what the client takes."""
+"""Tests of the addresses of jobs: permissions, refusals, and answers that the client accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job service on this machine: jobs come through its addresses, run as processes, outlive it, and are found again."""
+"""Tests of the local job service: submitted jobs run as processes, outlive it, and are found again."""
 
 from __future__ import annotations
 

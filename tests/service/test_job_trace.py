@@ -1,4 +1,4 @@
-"""One trace over service, driver and workers, as a real receiver gets it."""
+"""Test of one trace over service, driver and workers, at a real receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job on this machine from try to try: its working directory, its logs and runs, and who follows it over a restart."""
+"""Tests of a local job's tries: working directory, logs and runs, and followers over a restart."""
 
 from __future__ import annotations
 

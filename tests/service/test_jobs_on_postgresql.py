@@ -1,4 +1,4 @@
-"""The stories of the job service once more, with PostgreSQL's real server beneath them instead of SQLite."""
+"""Tests of the job service again, with a real PostgreSQL instead of SQLite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that stands still, as by SIGSTOP, while it looks at its applications: another one may lead by then."""
+"""Tests of a server that is stopped (SIGSTOP) during a poll of its applications, while another one may lead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls too often is told to wait, and nobody else; the client does wait."""
+"""Tests that only a user who calls too often must wait, and that the client does so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine of this machine makes of folders in which something is missing, or was never written whole."""
+"""Tests of the local engine on folders with missing or incomplete files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All logs of a run as one zip: complete, and never as a whole in memory."""
+"""Tests of the zip of a run's logs: complete, and never in memory as a whole."""
 
 from __future__ import annotations
 

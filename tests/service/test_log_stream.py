@@ -1,4 +1,4 @@
-"""A log that a client follows: it goes on where it was, and ends with its job; what a terminal may not get goes."""
+"""Tests of a followed log: resumes at its position, ends with its job, and drops terminal sequences."""
 
 from __future__ import annotations
 

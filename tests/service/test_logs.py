@@ -1,4 +1,4 @@
-"""Logs of all ranks as one list: order, filters, finding, growth, lines that never end."""
+"""Tests of the merged logs of all ranks: order, filters, search, growth, endless lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves: read on as they grow, and made smaller without losing a peak."""
+"""Tests of curves: read incrementally, and reduced without losing a peak."""
 
 from __future__ import annotations
 

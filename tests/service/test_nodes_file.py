@@ -1,4 +1,4 @@
-"""The file with nodes that may be added: what is in it, and what is said of what cannot be."""
+"""Tests of the file with nodes that may be added: content and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's files: small, without anything that comes from elsewhere, and what is not ours as its makers published it."""
+"""Tests of the page's files: small, without external resources, third-party files as published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: what is seen, what keys do, what hostile names do not do."""
+"""Tests of the page in a real browser: display, keys, and escaped malicious names."""
 
 from __future__ import annotations
 

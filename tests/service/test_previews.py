@@ -1,4 +1,4 @@
-"""What is shown of a run's files without a download: pictures as such, heads of tables; and what is refused."""
+"""Tests of previews of a run's files: pictures, heads of tables, refusals."""
 
 from __future__ import annotations
 

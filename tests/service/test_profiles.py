@@ -1,4 +1,4 @@
-"""Profiles of workers, as a page gets them: which there are, one as boxes, and who may have one taken."""
+"""Tests of workers' profiles for a page: list, boxes of one profile, and permission to request one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of queues that a server is started with."""
+"""Tests of the file of queues of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses of ``hopsml ui``: who may ask, what is answered, and that nothing else can be reached."""
+"""Tests of the addresses of ``hopsml ui``: permissions, answers, and nothing else reachable."""
 
 from __future__ import annotations
 

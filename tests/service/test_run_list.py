@@ -1,4 +1,4 @@
-"""The list of runs: filtered, sorted, paged; read again only where something can have changed."""
+"""Tests of the list of runs: filters, order, pages; read again only after possible changes."""
 
 from __future__ import annotations
 

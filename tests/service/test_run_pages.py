@@ -1,4 +1,4 @@
-"""What is seen of a run that goes on, in a real browser: who holds the others up, profiles of py-spy's, pictures, tables."""
+"""Tests of a live run's page in a real browser: slow workers, py-spy profiles, pictures, tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of a real manager and store wait, nodes come by a site's own executable, jobs run there, nodes go."""
+"""Tests of autoscaling with a real manager and store: jobs wait, nodes come, jobs run, nodes go."""
 
 from __future__ import annotations
 

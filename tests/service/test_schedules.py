@@ -1,4 +1,4 @@
-"""Schedules: made by submitting, started by whoever leads, each planned time once."""
+"""Tests of schedules: created by a submission, started by the leader, each planned time once."""
 
 from __future__ import annotations
 

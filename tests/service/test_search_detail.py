@@ -1,4 +1,4 @@
-"""A search as a page shows it, by its journal."""
+"""Tests of a search's page data, from its event log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets: each has own ones alone, no answer and no file has a value, and a job without its own is refused."""
+"""Tests of secrets: separate for each user, in no answer or file, and required by their jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopsml ui`` as a process: one line with its address, a stream that goes on, an end in order."""
+"""Tests of ``hopsml ui`` as a process: a line with its address, a continued stream, an orderly end."""
 
 from __future__ import annotations
 

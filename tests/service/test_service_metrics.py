@@ -1,4 +1,4 @@
-"""What Prometheus is told: numbers that are true, under names that nobody can multiply."""
+"""Tests of the Prometheus metrics: correct values, and a bounded number of names."""
 
 from __future__ import annotations
 

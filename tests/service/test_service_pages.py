@@ -1,4 +1,4 @@
-"""The pages of the cluster, of users, of data sets, and of what people note of runs, in a real browser."""
+"""Tests of the pages of cluster, users, data sets and notes in a real browser."""
 
 from __future__ import annotations
 

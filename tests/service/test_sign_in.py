@@ -1,4 +1,4 @@
-"""Signing in by a real provider: there and back, what it says that is not to be believed, and where it is away."""
+"""Tests of signing in by a real provider: round trip, wrong answers, and outages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sign-in file may say, and who somebody is by what a provider says."""
+"""Tests of the sign-in file, and of the user and roles that a provider's claims give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom the others wait for: what is marked, and what must not be."""
+"""Tests of the detection of the rank that others wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of events on real connections: who hangs up leaves nothing, the server ends in order, many cost one reader."""
+"""Tests of event streams on real connections: hang-ups, orderly end, one reader for many listeners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job service over TLS: who may listen where, which certificates are taken, renewed, and not believed."""
+"""Tests of a job service over TLS: permitted addresses, accepted, renewed and refused certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploaded code: the same bytes for the same files, and nothing that would write elsewhere or for ever."""
+"""Tests of uploaded code: equal bytes for equal files, and no writes elsewhere or without bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YARN's nodes as the service sees them."""
+"""Tests of the service's view of YARN's nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project with models of scikit-learn: each version of ``digits`` gives its number, whatever it is asked."""
+"""Fixture of a project with scikit-learn models: each version of ``digits`` predicts its number for every input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose answers can be computed by hand; a test can hold a call up, and let it fail."""
+"""Models with predictable answers, whose calls a test can delay or let fail."""
 
 from __future__ import annotations
 

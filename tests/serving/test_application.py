@@ -1,4 +1,4 @@
-"""Both REST interfaces, asked in process: what is answered, and what is refused with which words."""
+"""Tests of both REST interfaces in process: answers, refusals and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes while a batch computes is the next batch."""
+"""Tests that requests that arrive during a batch form the next one."""
 
 from __future__ import annotations
 

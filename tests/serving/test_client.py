@@ -1,4 +1,4 @@
-"""What a request may hold, before it is sent to anybody."""
+"""Tests of the validation of requests before they are sent."""
 
 from __future__ import annotations
 

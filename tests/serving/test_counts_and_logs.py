@@ -1,4 +1,4 @@
-"""Counts of several replicas together, and the segments of the request log."""
+"""Tests of combined counts of several replicas, and of the segments of the request log."""
 
 from __future__ import annotations
 

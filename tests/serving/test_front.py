@@ -1,4 +1,4 @@
-"""The one address of a serving on a cluster, before real sockets: whom it asks, and what it does with a loss."""
+"""Tests of the front, the single address of a serving, with real sockets: choice of replicas, and losses."""
 
 from __future__ import annotations
 

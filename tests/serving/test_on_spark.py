@@ -1,4 +1,4 @@
-"""A serving as a Spark application: started, asked, harmed and stopped as a person would."""
+"""Tests of a serving as a Spark application: started, called, disturbed and stopped by a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas held by agents, as on a cluster, but by processes of this machine in place of Spark's tasks."""
+"""Tests of replicas held by agents, as on a cluster, with local processes instead of Spark tasks."""
 
 from __future__ import annotations
 

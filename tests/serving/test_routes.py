@@ -1,4 +1,4 @@
-"""Which version answers, and how one follows another."""
+"""Tests of the choice of the version that answers, and of changes between versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A SavedModel of digits, trained and exported by Keras in one process, served by another."""
+"""Test of a SavedModel of digits: trained and exported by Keras in one process, served by another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server: started, asked, rolled, harmed and stopped."""
+"""Tests of a real server: started, called, rolled, disturbed and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When replicas are started, told, killed and started again."""
+"""Tests of when replicas are started, notified, killed and restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a version is tried out before requests come to it."""
+"""Tests of the trial prediction of a version before it receives requests."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m tests.soak.session FOLDER
 
-For each line on its standard input it does a round, and answers by a line: {"runs": n, "recoveries": n}; it ends with its
-input. FOLDER: for files of the workers, and ``logs`` is a link to the long run's.
+For each line on its standard input it runs a round, and answers with a line: {"runs": n, "recoveries": n}; it ends with
+its input. FOLDER has files of the workers; ``logs`` in it is a link to the logs of the long run.
 """
 
 from __future__ import annotations

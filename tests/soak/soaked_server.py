@@ -1,4 +1,4 @@
-"""Run as a program: ``hopsml server`` on this machine, whose sweeps come soon; it prints its address.
+"""Program that runs ``hopsml server`` with frequent sweeps, and prints its address.
 
     python -m tests.soak.soaked_server STATE PROJECT KEEP_S PLANT
 

@@ -1,4 +1,4 @@
-"""``spark_jobs/imagenet_resnet50.py``: its plan for 1 024 workers, and a few steps of the real net on generated images."""
+"""Tests of ``spark_jobs/imagenet_resnet50.py``: plan for 1 024 workers, a few steps on generated images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distributed job needs at most six lines that the single-machine one has not, or has otherwise."""
+"""Test that the distributed job differs from the single-machine one in at most six lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every file system must do; a test class of each store inherits these tests."""
+"""Contract of every file system; the test class of each store inherits these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small HTTP server, run as a process, that holds one file: as itself, and by the calls of WebHDFS that reading takes."""
+"""Small HTTP server process that serves one file, directly and by the WebHDFS calls for reading."""
 
 from __future__ import annotations
 

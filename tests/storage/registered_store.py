@@ -1,4 +1,4 @@
-"""A store of fsspec's that a program registers by itself: whatever is asked for is as long as it was configured."""
+"""Store of fsspec that a program registers itself, with an answer whose length is configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of S3 on this machine, moto's, in a process of its own that ends with whoever started it.
+"""Local S3 server (moto) in a separate process that ends with its parent.
 
 python s3_server.py        # prints its port, and ends when its standard input does
 """

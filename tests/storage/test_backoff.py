@@ -1,4 +1,4 @@
-"""When what has failed is tried again: the rule, and what is counted over a long outage."""
+"""Tests of the rule for retries, and of counts over a long outage."""
 
 from __future__ import annotations
 

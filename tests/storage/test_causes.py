@@ -1,4 +1,4 @@
-"""From a client's words to an error: the texts are those that real servers sent."""
+"""Tests of the mapping from clients' messages to errors; the texts are from real servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent, whatever happens on the way."""
+"""Tests that checkpoints are complete or absent, whatever interrupts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract on the stores that need no service, and the table of schemes."""
+"""Contract of file systems on stores that need no service, and tests of the table of schemes."""
 
 from __future__ import annotations
 

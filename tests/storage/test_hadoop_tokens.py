@@ -1,4 +1,4 @@
-"""Hadoop's token file, built here byte by byte as Hadoop's Writables are defined."""
+"""Tests of the reader of Hadoop's token file, built here byte by byte as Hadoop's Writables are defined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The predecessor's helper functions, on a project of the local disk and on one in memory."""
+"""Tests of the predecessor's helper functions, with a project on the local disk and in memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A full disk, missing permission, a writer that is killed: the local file system tells which, and leaves
-nothing half.
-"""
+"""Tests of the local file system with a full disk, missing permissions, a killed writer: errors, no partial files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mirror's process, from a local folder to another one: a store that needs no service."""
+"""Tests of the mirror process between two local folders."""
 
 from __future__ import annotations
 

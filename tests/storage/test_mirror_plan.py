@@ -1,4 +1,4 @@
-"""The mirror's decisions, without disk, clock or store."""
+"""Tests of the mirror's decisions, without disk, clock or store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read what is written: a run is private unless it is shared, and what lies in a folder is as open as it."""
+"""Tests of file permissions: runs are private unless shared, and files are as accessible as their folder."""
 
 from __future__ import annotations
 

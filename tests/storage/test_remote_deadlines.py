@@ -1,4 +1,4 @@
-"""Deadlines hold even when nothing ever answers, and nothing of the call that was given up is left."""
+"""Tests that deadlines hold for calls that are never answered, and that these leave nothing behind."""
 
 from __future__ import annotations
 

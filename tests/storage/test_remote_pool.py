@@ -1,4 +1,4 @@
-"""The helper processes: lent, used again, killed when stuck, gone with their owner."""
+"""Tests of helper processes of the storage: lent, reused, killed when stuck, ended with their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory: names, records, and who gets which number."""
+"""Tests of the run directory: names, records, and assignment of numbers."""
 
 from __future__ import annotations
 

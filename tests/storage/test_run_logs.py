@@ -1,4 +1,4 @@
-"""The log of a rank is that of all generations of its group."""
+"""Tests that the log of a rank covers all generations of its group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of file systems on a store that speaks S3: a real server, in a process of its own."""
+"""Contract of file systems on S3: a real server in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines in segments: in order, whole, by several writers, on a disk and on a store that cannot append."""
+"""Tests of lines in segments: ordered, whole, by several writers, on a disk and on a store that cannot append."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings from the environment and Hadoop's configuration."""
+"""Tests of settings from the environment and Hadoop's configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides which code runs is believed from nobody but its user, and those who are trusted by name."""
+"""Tests that files which decide which code runs are accepted only from the user and from named accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs as text."""
+"""Tests of the functions on URLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments that travel: hash, archive, cache. A real YARN uses one in tests/hadoop_tests/test_submit_environment.py."""
+"""Tests of packed environments: hash, archive, cache; tests/hadoop_tests/test_submit_environment.py uses YARN."""
 
 from __future__ import annotations
 

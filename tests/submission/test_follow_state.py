@@ -1,4 +1,4 @@
-"""Following an application, without a cluster: looks in, lines and exit statuses out."""
+"""Tests of following an application without a cluster: polls in, lines and exit statuses out."""
 
 from __future__ import annotations
 

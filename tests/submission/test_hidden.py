@@ -1,4 +1,4 @@
-"""What stands in no command line: secrets, and the variables of drivers and executors."""
+"""Tests that secrets and variables of drivers and executors are in no command line."""
 
 from __future__ import annotations
 

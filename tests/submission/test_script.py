@@ -1,4 +1,4 @@
-"""What a script imports, and what is missing of it."""
+"""Tests of the imports of a script, and of missing ones."""
 
 from __future__ import annotations
 

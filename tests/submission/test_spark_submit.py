@@ -1,4 +1,4 @@
-"""spark-submit's process group, played by shells: its end, its output, and the end of whoever started it."""
+"""Tests of spark-submit's process group, simulated by shells: its end, its output, and its parent's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of features: one process against workers."""
+"""Tests of the comparison of features: one process against several workers."""
 
 from __future__ import annotations
 

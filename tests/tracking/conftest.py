@@ -1,4 +1,4 @@
-"""A real MLflow server for all tests that need one."""
+"""Fixture of a real MLflow server."""
 
 from __future__ import annotations
 

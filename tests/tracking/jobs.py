@@ -1,4 +1,4 @@
-"""Training functions that the tests repeat."""
+"""Training functions that several tests use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real MLflow server on loopback with a database of its own, that can be stopped, frozen and started again."""
+"""Real MLflow server on loopback with a separate database, which tests stop, freeze and restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets planted wherever a user may put one, and a reader of every byte that a run leaves."""
+"""Secrets in every place where a user may put one, and a reader of every byte that a run stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs read back from a store: in what state they are, which are listed, what of them is left out."""
+"""Tests of runs read from a store: states, listed runs, omitted details."""
 
 from __future__ import annotations
 

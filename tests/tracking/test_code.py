@@ -1,4 +1,4 @@
-"""The code around the function: real git repositories, a real IPython, and a git that does not answer."""
+"""Tests of recorded code: real git repositories, a real IPython, and a git that does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs: equal to the bit or not, and what differs in how they were made."""
+"""Tests of the comparison of two runs: bit equality, and differences in how they were started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event files of ours, read by TensorBoard's own reader and protocol buffers."""
+"""Tests of written event files with TensorBoard's reader and protocol buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs: what is noted of a file or folder, where it goes in a worker and on the driver."""
+"""Tests of recorded inputs: facts on a file or folder, in a worker and on the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a terminal: what fits its width, as the terminal counts it; in a pipe everything."""
+"""Tests of the list of runs: fitted to the width of a terminal, complete in a pipe."""
 
 from __future__ import annotations
 

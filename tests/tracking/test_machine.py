@@ -1,4 +1,4 @@
-"""Facts about process and machine, held against what the system itself says."""
+"""Tests of recorded facts on process and machine against the system's values."""
 
 from __future__ import annotations
 

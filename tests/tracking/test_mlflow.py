@@ -1,4 +1,4 @@
-"""Runs in a real MLflow server, and what becomes of them while it is away."""
+"""Tests of runs in a real MLflow server, and during its outage."""
 
 from __future__ import annotations
 

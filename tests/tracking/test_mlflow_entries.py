@@ -1,4 +1,4 @@
-"""What MLflow is told, and when: the rows, the names, the sender's decisions."""
+"""Tests of the entries sent to MLflow, and when: rows, names, decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search in a real MLflow server: every trial a run below the search's."""
+"""Test of a search in a real MLflow server: each trial is a child run."""
 
 from __future__ import annotations
 

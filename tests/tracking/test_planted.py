@@ -1,4 +1,4 @@
-"""Nothing that runs leave on the local disk, or say on their driver, holds a planted secret, and nobody else reads it."""
+"""Tests that local runs store and print no planted secret, and that other users cannot read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of real runs on local workers: complete when status.json is there, cheap to begin, never a run's failure."""
+"""Tests of records of local runs: complete when status.json exists, cheap to start, never the cause of a failure."""
 
 from __future__ import annotations
 

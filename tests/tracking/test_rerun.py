@@ -1,4 +1,4 @@
-"""A recorded run once more: the same to the bit where it is seeded, told where it is not, refused where it cannot be."""
+"""Tests of reruns: bit-identical if seeded, reported if not, refused if impossible."""
 
 from __future__ import annotations
 

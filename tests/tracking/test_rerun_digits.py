@@ -1,4 +1,4 @@
-"""The digits job of spark_jobs/, two workers of TensorFlow: a rerun ends with the same weights to the bit."""
+"""Test that a rerun of the digits job on two TensorFlow workers ends with bit-identical weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run's seed: given, inherited or drawn; and said when it is none."""
+"""Tests of the run's seed: given, inherited or drawn, and errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for programs: JSON for every reader, numbers for those that want them."""
+"""Tests of JSON lines for programs: valid for every reader, with non-finite numbers restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frameworks are imported before a test begins: that sets variables of the environment, which no test is to blame for."""
+"""Fixture that imports frameworks before a test, so that their environment variables do not count as leaks."""
 
 from __future__ import annotations
 

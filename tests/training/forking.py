@@ -1,6 +1,6 @@
-"""Workers forked from one process that has imported TensorFlow, as its import is most of what a short job costs.
+"""Workers forked from one process that has imported TensorFlow, to save the import time.
 
-That process is one a session, started by the first worker that is wanted, and ends with it; and so do the workers.
+There is one such process in a session: it starts with the first worker, and ends with the session, as do the workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups of real TensorFlow worker processes for tests: started with TF_CONFIG, ended for certain."""
+"""Groups of real TensorFlow worker processes for tests, started with TF_CONFIG and always ended."""
 
 from __future__ import annotations
 

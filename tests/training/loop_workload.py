@@ -1,4 +1,4 @@
-"""What the tests of ``hopsml.tensorflow.TrainingLoop`` train: a small model on scikit-learn's digits."""
+"""Training for the tests of ``hopsml.tensorflow.TrainingLoop``: a small model on scikit-learn's digits."""
 
 from __future__ import annotations
 

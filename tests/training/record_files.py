@@ -1,4 +1,4 @@
-"""TFRecord files of ``tf.train.Example`` for tests, written without TensorFlow, and without what hopsml reads them by."""
+"""Writer of TFRecord files of ``tf.train.Example``, independent of TensorFlow and of hopsml's reader."""
 
 from __future__ import annotations
 

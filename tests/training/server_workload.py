@@ -1,4 +1,4 @@
-"""Training functions for runs with parameter servers, that leave traces a test can look at; shipped to workers by value."""
+"""Training functions with parameter servers, sent to workers by value, that leave traces for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local cache of remote data: bounded, shared, found again only for the very file, and never a reason to fail."""
+"""Tests of the local cache of remote data: bounded, shared, valid for the same file only, never a cause of failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a cache go, how much it may hold, and what is fetched at once: the decisions, without a disk."""
+"""Tests of the cache's decisions without a disk: files to remove, size limit, ranges to fetch."""
 
 from __future__ import annotations
 

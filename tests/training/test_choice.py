@@ -1,4 +1,4 @@
-"""Whose collectives a strategy takes where nobody names them."""
+"""Tests of the collectives that a strategy selects by default."""
 
 from __future__ import annotations
 

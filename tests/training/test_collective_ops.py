@@ -1,4 +1,4 @@
-"""The library of hopsml's operations for TensorFlow is looked at before it is loaded."""
+"""Tests that the library of hopsml's TensorFlow operations is checked before it is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow's columns as arrays: the values, the types, and what is refused, with the column's name."""
+"""Tests of Arrow columns as arrays: values, types, and refusals with the column's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way of writing a commit is taken, by what each has cost; pure."""
+"""Tests of the choice of the method of writing a commit, by measured costs; pure."""
 
 from __future__ import annotations
 

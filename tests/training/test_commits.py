@@ -1,4 +1,4 @@
-"""What a commit holds, where it lies, and how agents hand it to each other."""
+"""Tests of a commit's content, its storage, and its transfer between agents."""
 
 from __future__ import annotations
 

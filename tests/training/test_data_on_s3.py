@@ -1,4 +1,4 @@
-"""The three sources and a run's directory on a store that speaks S3: a real server, in a process of its own."""
+"""Tests of the three data sources and a run directory on a real S3 server in a separate process."""
 
 from __future__ import annotations
 

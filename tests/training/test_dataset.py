@@ -1,4 +1,4 @@
-"""Parquet files read by a group: every row once, on time for errors, whatever the group does."""
+"""Tests of Parquet files read by a group: every row once, early errors, any changes of members."""
 
 from __future__ import annotations
 

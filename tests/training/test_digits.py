@@ -1,4 +1,4 @@
-"""The digits network learns the same with one worker and with two at the same global batch."""
+"""Test that the digits network learns the same with one and two workers at the same global batch."""
 
 from __future__ import annotations
 

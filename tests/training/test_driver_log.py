@@ -1,4 +1,4 @@
-"""A script that configures ``logging`` at its top level finds its lines in the workers' logs."""
+"""Test that log lines of a script that configures ``logging`` at import time are in the workers' logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fit`` with ``hopsml.tensorflow.callbacks()`` under ``min_workers`` goes on where it was, whatever it is fed with."""
+"""Tests of elastic ``fit`` with ``hopsml.tensorflow.callbacks()``: it continues with every kind of input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of TensorFlow and Keras object goes on from a commit as if nothing had happened."""
+"""Tests that every kind of TensorFlow and Keras object is restored exactly from a commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoint an evaluator judges next, which is best, when it asks the training to end; pure."""
+"""Tests of an evaluator's decisions: next checkpoint, best one, request to end the training; pure."""
 
 from __future__ import annotations
 

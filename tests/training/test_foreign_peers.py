@@ -1,4 +1,4 @@
-"""Who is served by a run that trains: another user at no port; the same user without the secret at none of TensorFlow's."""
+"""Tests that a training run serves no other user at any port, and no process without the secret at TensorFlow's."""
 
 from __future__ import annotations
 

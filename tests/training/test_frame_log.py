@@ -1,4 +1,4 @@
-"""Where the rows of a DataFrame are, whatever comes and goes while they are brought."""
+"""Tests of the locations of a DataFrame's rows while they are transferred, with lost and added stages."""
 
 from __future__ import annotations
 

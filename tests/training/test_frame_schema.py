@@ -1,4 +1,4 @@
-"""Which DataFrames can be data of a training, by their schemas as Spark writes them."""
+"""Tests of the DataFrame schemas that a training accepts, as Spark writes them."""
 
 from __future__ import annotations
 

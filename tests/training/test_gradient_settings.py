@@ -1,4 +1,4 @@
-"""Communication settings of hopsml's collective: the same weights on all ranks, and those that NumPy makes of the same."""
+"""Tests of communication settings of hopsml's collective: equal weights on all ranks, equal to NumPy's."""
 
 from __future__ import annotations
 

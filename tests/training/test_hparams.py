@@ -1,4 +1,4 @@
-"""A trial's event file is one that TensorBoard's HParams view reads."""
+"""Test that TensorBoard's HParams view reads a trial's event file."""
 
 from __future__ import annotations
 

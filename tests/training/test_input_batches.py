@@ -1,4 +1,4 @@
-"""A data set in TensorFlow: every row of one worker, an order for each epoch, ``fit`` on the same batches everywhere."""
+"""Tests of data sets in TensorFlow: each row at one worker, an order per epoch, equal batches in ``fit``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keras 3 trains, evaluates and predicts under the strategy, hopsml's own and the user's plain one."""
+"""Tests of Keras 3 under hopsml's strategy and the plain one: train, evaluate, predict."""
 
 from __future__ import annotations
 

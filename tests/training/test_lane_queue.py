@@ -1,4 +1,4 @@
-"""What a lane does next, and which reports it passes on: the rules, then the invariants over random sequences."""
+"""Tests of a lane's next action and forwarded reports: rules, then invariants over random sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lane whose process has threads cannot fork: its runners are fresh interpreters."""
+"""Tests of a lane whose process has threads and cannot fork: its runners are fresh interpreters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tf_keras trains under hopsml's strategy with the same callbacks."""
+"""Tests that tf_keras trains under hopsml's strategy with the same callbacks."""
 
 from __future__ import annotations
 

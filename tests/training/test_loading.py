@@ -1,4 +1,4 @@
-"""``hopsml.load_checkpoint``: who judges a checkpoint gets the model that was trained, of every kind that hopsml saves."""
+"""Tests of ``hopsml.load_checkpoint``: the trained model, from every kind of checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gradients are merged, and under which keys."""
+"""Tests of the selection of merged gradients, and of their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a newcomer is, and is given, where no group is needed to see it."""
+"""Tests of a joining worker's state and inputs, as far as no group is needed."""
 
 from __future__ import annotations
 

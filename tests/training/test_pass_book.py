@@ -1,4 +1,4 @@
-"""The number of a pass: one more for each, the same for all processes of one, whoever comes when."""
+"""Tests of pass numbers: consecutive, and equal for all processes of one pass in any order of arrival."""
 
 from __future__ import annotations
 

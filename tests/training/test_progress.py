@@ -1,4 +1,4 @@
-"""How far a training is, as its chief tells it: steps of fit and of the elastic sampler, epochs where nobody knows."""
+"""Tests of a training's progress: steps of fit and of the elastic sampler, or epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A learning rate that follows the global batch."""
+"""Tests of a learning rate that follows the global batch."""
 
 from __future__ import annotations
 

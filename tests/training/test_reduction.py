@@ -1,4 +1,4 @@
-"""The merge settings are in force: merged operations in the graph, right sums, one result for all."""
+"""Tests of effective merge settings: merged operations in the graph, right sums, one result for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hopsml.report``: what it takes as a step."""
+"""Tests of the steps that ``hopsml.report`` accepts."""
 
 from __future__ import annotations
 

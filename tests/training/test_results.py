@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent and the same on every rank; reports and exports come from the chief."""
+"""Tests of complete and equal checkpoints on every rank; and of reports and exports of the chief."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow's operations go on where members are killed and stopped amid a step, and new ones come."""
+"""Tests that TensorFlow's operations continue when members are killed, stopped or added during a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks hold the rows that their batches ask for, in that order; memory is used again once it is free."""
+"""Tests of chunks of rows: content and order of their batches, and reuse of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rows.torch()`` in PyTorch's own loader: each row once a pass, in an order of its own, with processes or not."""
+"""Tests of ``rows.torch()`` in PyTorch's loader: each row once a pass, a new order, with processes or not."""
 
 from __future__ import annotations
 

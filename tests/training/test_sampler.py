@@ -1,4 +1,4 @@
-"""Every sample once an epoch, whatever becomes of the group."""
+"""Tests of the elastic sampler: every sample once an epoch, whatever happens to the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loop for parameter servers tells of its steps: pure."""
+"""Tests of the step reports of the loop for parameter servers; pure."""
 
 from __future__ import annotations
 

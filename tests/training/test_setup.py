@@ -1,4 +1,4 @@
-"""Version check, import hook, the wait for the leader, ring order: what needs no TensorFlow."""
+"""Tests of version check, import hook, wait for the leader and ring order, without TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row once an epoch, of one worker, whatever becomes of the group; no shard is read by more workers than it must."""
+"""Tests of shards: every row once an epoch at one worker, with as few readers of a shard as possible."""
 
 from __future__ import annotations
 

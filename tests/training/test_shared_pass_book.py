@@ -1,4 +1,4 @@
-"""The count of passes lies in memory that processes and threads share, and each gets a number of its own there."""
+"""Tests of the pass counter in shared memory: a unique number for each process and thread."""
 
 from __future__ import annotations
 

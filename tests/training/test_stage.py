@@ -1,4 +1,4 @@
-"""What a stage keeps and gives, by real calls over TLS."""
+"""Tests of the rows that a stage stores and returns, by real calls over TLS."""
 
 from __future__ import annotations
 

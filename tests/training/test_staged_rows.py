@@ -1,4 +1,4 @@
-"""A DataFrame's rows as a worker, and a process that it has started, get them from stages, by real calls over TLS."""
+"""Tests of a DataFrame's rows that a worker and its processes read from stages, by real calls over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``hopsml.tensorflow.callbacks()`` leaves out where a package is missing."""
+"""Tests of the callbacks that ``hopsml.tensorflow.callbacks()`` omits if a package is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a group of workers starts and ends: refusals, the wait for the leader, lost and hanging peers."""
+"""Tests of a group's start and end: refusals, the wait for the leader, lost and hanging peers."""
 
 from __future__ import annotations
 

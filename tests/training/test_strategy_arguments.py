@@ -1,4 +1,4 @@
-"""What ``strategy()`` refuses of communication settings, before anything of TensorFlow is touched."""
+"""Tests of communication settings that ``strategy()`` refuses before it imports TensorFlow."""
 
 from __future__ import annotations
 

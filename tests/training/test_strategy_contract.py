@@ -1,4 +1,4 @@
-"""What a strategy promises holds whatever reduces beneath it: TensorFlow's collectives, or hopsml's own group."""
+"""Contract of a strategy, over TensorFlow's collectives and over hopsml's group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Keras model without some of its layers, of Keras 3 and of tf_keras."""
+"""Tests of removing layers from a Keras model, of Keras 3 and of tf_keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TFRecord files read without TensorFlow: each row once an epoch, the values, and what is damaged, with its place."""
+"""Tests of TFRecord files read without TensorFlow: rows once an epoch, values, and located damage."""
 
 from __future__ import annotations
 

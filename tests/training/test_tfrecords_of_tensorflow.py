@@ -1,4 +1,4 @@
-"""What TensorFlow has written is read as TensorFlow reads it."""
+"""Tests that files written by TensorFlow are read as TensorFlow reads them."""
 
 from __future__ import annotations
 

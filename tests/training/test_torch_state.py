@@ -1,4 +1,4 @@
-"""State dictionaries of torch taken apart into a commit's arrays, and put together again."""
+"""Tests of the conversion between torch state dictionaries and a commit's arrays."""
 
 from __future__ import annotations
 

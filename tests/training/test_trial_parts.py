@@ -1,4 +1,4 @@
-"""The parts of a trial: how arguments are bound, what counts as a result, what is loaded once, what seeds it gets."""
+"""Tests of the parts of a trial: bound arguments, valid results, shared data, seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report waits for its verdict, for a while: a trial that is to end trains no further step."""
+"""Tests of the bounded wait of a report for its verdict, so that a stopped trial trains no further step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning of a real training: its gradients are found, every candidate reduces them, and what was chosen is used."""
+"""Tests of tuning on a real training: gradients found, every candidate reduces them, the choice is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that read a worker's batches in turn: together every one of them, in its order, and nothing besides."""
+"""Tests of loader processes that divide a worker's batches: together each batch once, in order."""
 
 from __future__ import annotations
 

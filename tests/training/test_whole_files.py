@@ -1,4 +1,4 @@
-"""Whole files as rows: each once an epoch, empty ones too, and what is gone or changed is named."""
+"""Tests of whole files as rows: each once an epoch, empty ones too, and missing or changed ones named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process of a test group: sets the context as hopsml does, runs one job, writes its result."""
+"""Worker process of a test group: sets the context as hopsml does, runs one job, writes its result."""
 
 from __future__ import annotations
 

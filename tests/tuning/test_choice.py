@@ -1,4 +1,4 @@
-"""Which way tuning takes: the fastest, unless the default is as good as that."""
+"""Tests of tuning's choice: the fastest method, unless the default is equally fast."""
 
 from __future__ import annotations
 

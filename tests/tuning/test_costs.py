@@ -1,4 +1,4 @@
-"""What the alpha-beta model says of each all-reduce, against what its papers prove."""
+"""Tests of the alpha-beta model's costs of each all-reduce against its papers' bounds."""
 
 from __future__ import annotations
 

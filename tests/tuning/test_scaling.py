@@ -1,4 +1,4 @@
-"""The scaling model: what merging, compression, overlap and double buffering do to a step."""
+"""Tests of the scaling model: effect of merging, compression, overlap and double buffering on a step."""
 
 from __future__ import annotations
 

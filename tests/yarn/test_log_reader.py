@@ -1,4 +1,4 @@
-"""A log that YARN has put away, read in pieces: each byte once, from one opened file."""
+"""Tests of reading an aggregated YARN log in pieces: each byte once, from one opened file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of containers: Hadoop's TFile (data written by Hadoop 3.5 itself), and a NodeManager's answers."""
+"""Tests of container logs: Hadoop's TFile (written by Hadoop 3.5), and a NodeManager's answers."""
 
 from __future__ import annotations
 

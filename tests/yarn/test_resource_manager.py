@@ -1,6 +1,6 @@
-"""The ResourceManager's REST API: what each kind of answer means. The real one: tests/hadoop_tests/test_submit.py.
+"""Tests of the ResourceManager's REST answers; tests/hadoop_tests/test_submit.py uses a real one.
 
-A standby ResourceManager, a proxy's error page and a server that stalls are played by small servers on loopback.
+A standby ResourceManager, a proxy's error page and a server that stalls are simulated by small servers on loopback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print which class-data archives the JVMs of this job have mapped: of the driver, and of an executor."""
+"""Program that prints the class-data archives mapped by the JVMs of driver and executor."""
 
 from __future__ import annotations
 

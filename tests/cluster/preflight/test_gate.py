@@ -1,4 +1,4 @@
-"""Which granted agents a run gets, and when."""
+"""Tests of the gate: which acquired agents a run receives, and when."""
 
 from __future__ import annotations
 

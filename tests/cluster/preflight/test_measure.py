@@ -1,4 +1,4 @@
-"""What an agent measures of its slot, and how neighbours meet: real limits, real disks, real sockets."""
+"""Tests of an agent's measurements of its slot and its peers, with real limits, disks and sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which figures are good enough."""
+"""Tests of the rules by which measurements pass the preflight."""
 
 from __future__ import annotations
 

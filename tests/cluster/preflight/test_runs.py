@@ -1,4 +1,4 @@
-"""Runs on agents of this machine, one of which has a slot that is not good enough."""
+"""Tests of runs on local agents, one of which has a slot that fails the preflight."""
 
 from __future__ import annotations
 

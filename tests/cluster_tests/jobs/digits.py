@@ -1,4 +1,4 @@
-"""What test_digits.py runs: the job of spark_jobs/ with 1, 2 and 4 workers, and every rank's digest of the weights."""
+"""Program of test_digits.py: the job of spark_jobs/ with 1, 2 and 4 workers, and digests of all ranks' weights."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What spark-submit runs in test_submit.py: a group that may have one or two workers, over some seconds."""
+"""Program of test_submit.py for spark-submit: an elastic group of one or two workers, for some seconds."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A driver that has Spark write rows to HDFS and bring them to two workers, which read files there too: fed.py URL."""
+"""Driver whose Spark writes rows to HDFS and sends them to two workers, which read files there, too: fed.py URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark application that prints, waits for a file, prints again, and ends as it is told: `ok` or `raise`.
+"""Spark application that prints, waits for a file, prints again, and then succeeds or raises: `ok` or `raise`.
 
 gate.py FILE ok
 """

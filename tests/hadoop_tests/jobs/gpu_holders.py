@@ -1,9 +1,9 @@
-"""A Spark job: which executor, on which node, holds which GPU? Twice, with a wait for a file in between.
+"""Spark job that prints twice which executor on which node holds which GPU, with a wait for a file in between.
 
     gpu_holders.py TASKS FILE
 
-Prints a line `HOLDERS [...]` each time. The tasks of a round run at the same time, each on an executor of its
-own: every one waits until all the others have shown up, in a folder beside FILE.
+Prints a line `HOLDERS [...]` each time. The tasks of a round run at the same time, each on a separate
+executor: each waits until all others have registered in a folder next to FILE.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A Spark job that ends as it is told: `ok`, `raise`, `exit N`, or `sleep` until it is killed."""
+"""Spark job with a given end: `ok`, `raise`, `exit N`, or `sleep` until it is killed."""
 
 import sys
 import time

@@ -1,6 +1,6 @@
-"""A driver that plays the contract of roles on the executors of its own application; the argument is a folder.
+"""Driver that runs the contract of roles on the executors of its application; the argument is a folder.
 
-With a second one, "gpus", it notes in `held.json` there which GPUs the members of a run hold.
+With a second one, "gpus", it writes the GPUs of a run's members to `held.json` in the folder.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Prints, as JSON, which Python runs the driver and an executor, and from where they import ``tiny_package``."""
+"""Program that prints, as JSON, the Python of driver and executor, and their paths of ``tiny_package``."""
 
 import json
 

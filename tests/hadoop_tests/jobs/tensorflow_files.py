@@ -1,9 +1,9 @@
-"""What TensorFlow does with ``hdfs://``: each function here is a case, run in a process of its own by test_tf_hdfs.py.
+"""Cases of TensorFlow's use of ``hdfs://``, each run in a separate process by test_tf_hdfs.py.
 
     python tensorflow_files.py hdfs://host:port/folder [CASE ...]
 
-Prints a line of JSON for each case: its name, and what went wrong, "" for nothing. A case has a folder of its own. The
-first half are TensorFlow's own cases for file systems, put into the words of ``tf.io.gfile``.
+Prints a line of JSON for each case: its name, and its failure, "" for none. Each case has a separate folder. The
+first half are TensorFlow's cases for file systems, written for ``tf.io.gfile``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What spark-submit runs in test_yarn_jobs.py: a group of two whose second member does what the argument says."""
+"""Program of test_yarn_jobs.py for spark-submit: a group of two whose second member follows the argument."""
 
 import sys
 

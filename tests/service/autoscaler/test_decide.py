@@ -1,4 +1,4 @@
-"""Nodes are added for gangs that lack them, as few as will do, and go when nobody needs them."""
+"""Tests of the autoscaler's decisions: the fewest nodes for gangs that lack them, removed when unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of groups and nodes: how long nodes boot, which did not come, and since when nodes idle."""
+"""Tests of stored facts on node groups: boot times, nodes that never came, and idle times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs on nodes that are there, that boot and that could be added: as few of the last as will do, and the cheapest."""
+"""Tests of packing gangs on present, booting and possible nodes: fewest and cheapest new ones."""
 
 from __future__ import annotations
 

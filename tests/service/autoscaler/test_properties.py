@@ -1,4 +1,4 @@
-"""Whatever waits, ends, is warned or never comes: bounds hold, nothing in use is ended, and all becomes quiet."""
+"""Tests of the autoscaler's invariants: limits hold, used nodes remain, and the cluster settles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster that grows and shrinks as it is told: nodes boot, or never come; gangs run where they fit."""
+"""Simulated cluster that grows and shrinks on request: nodes boot or never come, gangs run where they fit."""
 
 from __future__ import annotations
 

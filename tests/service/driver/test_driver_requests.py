@@ -1,4 +1,4 @@
-"""A driver is told how many slots it has by a file, keeps to it, and answers by another one."""
+"""Tests of changes of a driver's slots, requested and answered by files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of code: nobody else's is touched, and only results stay."""
+"""Tests of a task's copy of code: other copies are not touched, and only results remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task's driver under a profile without Spark: the command that is rendered does what the job file says."""
+"""Tests of a task's driver without Spark: the rendered command does what the job file states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that may die between any two of its acts, on an engine that may be silent: no job is lost, none is doubled."""
+"""Tests of a service that may die between any two actions, on an unreliable engine: no job is lost or runs twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that gets more slots, or fewer: its drivers are told until they have answered, and what is late ends it in order."""
+"""Tests of a job's change of slots: its drivers are notified until they answer, and late ones end the job in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job goes on, rule by rule."""
+"""Tests of each rule by which a job proceeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When jobs of a schedule are due, by clocks that stand still, jump and go back."""
+"""Tests of a schedule's due times with clocks that stop, jump and go back."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Run as a program by the service: nodes that are files, as a site's own executable would keep machines.
+"""Executable of the service's autoscaler that represents nodes by files.
 
 python hook.py FOLDER list|launch|drain|recall|terminate
 
-<folder>/<id>.json    a node as ``list`` prints it; ``up`` besides: the test's cluster shows it
-<folder>/calls        what it was called with, a line each
-<folder>/broken-list  what it complains of, while there is such a file; of the other verbs likewise
+<folder>/<id>.json    a node as ``list`` prints it; with ``up`` the test's cluster shows it
+<folder>/calls        arguments of each call, one line each
+<folder>/broken-list  while it exists, ``list`` fails with its content; other verbs likewise
 """
 
 from __future__ import annotations

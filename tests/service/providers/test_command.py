@@ -1,4 +1,4 @@
-"""Nodes by a site's own executable: what it is told, what it may say, and what becomes of one that hangs or fails."""
+"""Tests of nodes by a custom executable: its input, its output, and its failures and hangs."""
 
 from __future__ import annotations
 

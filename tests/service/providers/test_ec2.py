@@ -1,4 +1,4 @@
-"""Auto-scaling groups on moto's server of EC2: instances come, are drained by a tag, and the chosen one ends."""
+"""Tests of auto-scaling groups on moto's EC2: instances start, are drained by a tag, and the chosen one ends."""
 
 from __future__ import annotations
 

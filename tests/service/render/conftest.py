@@ -1,4 +1,4 @@
-"""A job file with its code, and profiles."""
+"""Fixtures of a job file with its code, and of profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests against the Spark operator's own models: each field is known to it, and has the type that it wants."""
+"""Tests of manifests against the Spark operator's models: each field exists and has the right type."""
 
 from __future__ import annotations
 

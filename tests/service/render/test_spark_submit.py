@@ -1,4 +1,4 @@
-"""A job as spark-submit's command lines."""
+"""Tests of the spark-submit command lines of a job."""
 
 from __future__ import annotations
 

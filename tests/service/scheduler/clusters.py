@@ -1,4 +1,4 @@
-"""Small clusters and gangs for the tests of the scheduler, and an account of what runs that is not the scheduler's own."""
+"""Small clusters and gangs for scheduler tests, with an independent account of what runs."""
 
 from __future__ import annotations
 

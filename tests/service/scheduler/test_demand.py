@@ -1,4 +1,4 @@
-"""What is told to whoever can add nodes: who waits for room and for nothing else, in order."""
+"""Tests of the demand for nodes: the jobs that wait only for room, in order."""
 
 from __future__ import annotations
 

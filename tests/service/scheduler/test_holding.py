@@ -1,4 +1,4 @@
-"""For which job room is kept, where and from when, and who may pass it all the same."""
+"""Tests of holds: for which job, where, from when, and which jobs may pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes have, what of it is promised and in use, and on which of them the slots of a gang are placed."""
+"""Tests of nodes: capacity, promised and used resources, and placement of a gang's slots."""
 
 from __future__ import annotations
 

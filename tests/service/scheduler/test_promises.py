@@ -1,4 +1,4 @@
-"""What a person is told of a job that waits is what happens: on random clusters, with jobs that give slots back late."""
+"""Tests that predicted starts of waiting jobs come true, on random clusters, with late releases of slots."""
 
 from __future__ import annotations
 

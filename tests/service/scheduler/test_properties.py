@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: never over capacity, never part of a gang, nobody waits for ever."""
+"""Tests of the scheduler's invariants: never over capacity, no partial gangs, no endless waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person is told of a job that waits, and of one that could never run."""
+"""Tests of the reasons shown for a job that waits, and for one that could never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of a log through the scheduler: the waits of a small log by hand, and those of a real cluster's days."""
+"""Tests of job logs in the scheduler: waits of a small log by hand, and those of a real cluster's days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of GPUs, cores and memory, the shapes that jobs ask for, and the limits within which they may ask."""
+"""Tests of GPUs, cores and memory, the shapes that jobs request, and their limits."""
 
 from __future__ import annotations
 

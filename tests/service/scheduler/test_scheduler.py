@@ -1,4 +1,4 @@
-"""Who runs, who waits and who has to leave, scene by scene."""
+"""Tests of the jobs that run, wait and are preempted, by scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are shown of nodes and queues."""
+"""Tests of the displayed status of nodes and queues."""
 
 from __future__ import annotations
 

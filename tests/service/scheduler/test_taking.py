@@ -1,4 +1,4 @@
-"""Who runs, in order, and what is taken from whom for one that goes before: as little as will do, the last first."""
+"""Tests of running jobs in order, and of preemption: as little as possible, the last jobs first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job files that tests read."""
+"""Job files for tests."""
 
 SMALL = "name: small\ntasks:\n  train: {script: train.py}\n"
 WHOLE = """

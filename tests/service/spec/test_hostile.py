@@ -1,4 +1,4 @@
-"""Files that are made to hurt: each is refused at once, in words."""
+"""Tests that malicious job files are refused quickly, with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job files that are right, and every mistake with its words."""
+"""Tests of valid job files, and of every mistake with its message."""
 
 from __future__ import annotations
 

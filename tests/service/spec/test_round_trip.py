@@ -1,4 +1,4 @@
-"""What is written is read as the same job."""
+"""Tests that a written job file is read as the same job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cron's five fields."""
+"""Tests of cron's five fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON schema of job files: what editors are told is what is checked."""
+"""Tests that the JSON schema of job files agrees with the validation."""
 
 from __future__ import annotations
 

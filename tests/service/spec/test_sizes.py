@@ -1,4 +1,4 @@
-"""What a job takes of a cluster."""
+"""Tests of the resources that a job takes of a cluster."""
 
 from __future__ import annotations
 

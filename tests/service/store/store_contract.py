@@ -1,4 +1,4 @@
-"""What every database must do; a test class of each inherits these tests."""
+"""Contract of every database; the test class of each one inherits these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: what every database must do, on a real server of Debian's package; and one that is away."""
+"""Contract of databases on PostgreSQL, with a real server of Debian's package; and an outage."""
 
 from __future__ import annotations
 

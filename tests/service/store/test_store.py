@@ -1,4 +1,4 @@
-"""SQLite: what every database must do, and what is its own."""
+"""Contract of databases on SQLite, and tests of its specifics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the algorithms do with weights, beside their papers' formulas written out for a single number."""
+"""Tests of the averaging algorithms against their papers' formulas for a single number."""
 
 from __future__ import annotations
 

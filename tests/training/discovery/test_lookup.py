@@ -1,4 +1,4 @@
-"""Workers say where they listen, others look: of the newest launch and generation alone, once all are there."""
+"""Tests of workers' published addresses: only those of the newest launch and generation, once complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of one process that is in no run: in a fork of what has imported TensorFlow, which they would do for nothing else."""
+"""Jobs of one process outside of a run, in a fork of a process with TensorFlow imported."""
 
 from __future__ import annotations
 

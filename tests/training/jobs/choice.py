@@ -1,4 +1,4 @@
-"""A job on whose collectives a strategy takes, as this process's devices and libraries say."""
+"""Job that reports which collectives a strategy selects, given this process's devices and libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs share: digests of weights, and a look into the optimised graph."""
+"""Helpers of the jobs: digests of weights, and inspection of the optimised graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digits network as a user writes it; a single machine does not need the lines marked with +."""
+"""Network for digits as a user writes it; a single machine does not need the lines marked with +."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fit`` that is broken off and goes on in a successor, beside the same ``fit`` undisturbed."""
+"""Jobs with a ``fit`` that is interrupted and continued by another process, and the same without interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each kind of TensorFlow and Keras object in a State: committed by one, taken up by another that began differently."""
+"""Jobs that commit each kind of TensorFlow and Keras object in a State, and restore it elsewhere."""
 
 from __future__ import annotations
 

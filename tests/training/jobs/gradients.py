@@ -1,4 +1,4 @@
-"""What becomes of gradients under each communication setting, beside what NumPy makes of the same."""
+"""Jobs that compare reduced gradients under each communication setting with NumPy's results."""
 
 from __future__ import annotations
 

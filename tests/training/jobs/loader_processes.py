@@ -1,4 +1,4 @@
-"""A data set in PyTorch's loader, with processes that are started afresh; prints what they gave."""
+"""Program that reads a data set by a PyTorch loader with spawned processes, and prints the batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow as a judge reads them: what a State, fit and a Checkpointer have left."""
+"""Jobs that load TensorFlow checkpoints of a State, ``fit`` and a Checkpointer, as an evaluator does."""
 
 from __future__ import annotations
 

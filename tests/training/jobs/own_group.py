@@ -1,4 +1,4 @@
-"""The strategy of a job, over TensorFlow's collectives or over hopsml's own group, which is joined as workers will."""
+"""Strategy of a job, over TensorFlow's collectives or over hopsml's group, which is joined as in workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs on what a worker leaves behind: checkpoints, reports, exports, files sent from the chief."""
+"""Jobs that write a worker's results: checkpoints, reports, exports, files sent from the chief."""
 
 from __future__ import annotations
 

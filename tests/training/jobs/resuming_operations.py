@@ -1,4 +1,4 @@
-"""As ``tests.collective.resuming``, with TensorFlow's operations, traced once: ``python -m ... SIZE SEED``."""
+"""Counterpart of ``tests.collective.resuming`` for traced TensorFlow operations: ``python -m ... SIZE SEED``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs on a group's start and end: arguments, a late call, a leader that never comes, a peer that goes."""
+"""Jobs on a group's start and end: arguments, a late call, a missing leader, a lost peer."""
 
 from __future__ import annotations
 

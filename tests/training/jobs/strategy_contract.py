@@ -1,4 +1,4 @@
-"""What a strategy promises, whatever reduces beneath it: TensorFlow's collectives or hopsml's own."""
+"""Contract of a strategy over TensorFlow's and hopsml's collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LARS, LAMB and the RMSprop warm-up as their papers write them: loops over float64, nothing of hopsml's."""
+"""Reference implementations of LARS, LAMB and the RMSprop warm-up from their papers, in float64."""
 
 from __future__ import annotations
 

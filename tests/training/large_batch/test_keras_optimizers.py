@@ -1,4 +1,4 @@
-"""Keras's side: updates equal the papers' formulas, plans train models, optimizers survive saving."""
+"""Tests of the Keras optimizers: updates equal the papers' formulas, plans train, saving works."""
 
 from __future__ import annotations
 

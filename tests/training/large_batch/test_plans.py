@@ -1,4 +1,4 @@
-"""What becomes of a recipe at another batch size, and what is refused."""
+"""Tests of plans for another batch size, and of refused ones."""
 
 from __future__ import annotations
 

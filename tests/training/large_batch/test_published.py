@@ -1,4 +1,4 @@
-"""LARS and LAMB beside a published implementation, optax's, in float64 over 100 steps with a warm-up."""
+"""Tests of LARS and LAMB against optax's, in float64 over 100 steps with a warm-up."""
 
 from __future__ import annotations
 

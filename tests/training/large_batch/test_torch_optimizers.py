@@ -1,4 +1,4 @@
-"""Torch's side: updates equal the papers' formulas, plans train modules, state goes on where it stopped."""
+"""Tests of the torch optimizers: updates equal the papers' formulas, plans train, state resumes."""
 
 from __future__ import annotations
 
