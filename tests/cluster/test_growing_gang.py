@@ -217,6 +217,26 @@ def test_a_pause_that_not_all_come_to_ends() -> None:
     assert machine.handle(events.Tick(), 14.2 + AGAIN_S) == [events.PauseGroup(2, ("a", "b"))]
 
 
+@pytest.mark.parametrize("how", ["problem", "late"])
+def test_a_pause_after_which_one_cannot_go_on_is_the_whole_reason_to_begin_anew(how: str) -> None:
+    machine = at_work("a", "b")
+    machine.why = "what ended the generation before"
+    grant(machine, "c", now=3.5)
+    prepared(machine, "c")
+    machine.handle(events.MemberLost("c", "gone"), 4.1)
+    assert paused(machine, "a", "b") == [events.ReconfigureGroup(1 + machine.launched, ("a", "b"))]
+    if how == "problem":
+        machine.handle(events.Reconfigured("b", machine.generation, problem="rank 0 does not answer"), 4.3)
+        why = "rank 1 could not go on in its process: rank 0 does not answer"
+    else:
+        mended(machine, "b")
+        machine.handle(events.Tick(), 4.2 + MEND_S)
+        why = f"rank 0 did not go on within {MEND_S:g} s"
+    actions = close(machine, "a", "b", now=9.5)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert start.why == why and notes(actions) == f"generation 2 ended at step 5: {why}"
+
+
 def test_a_loss_while_the_members_pause_ends_the_pause_and_another_one_follows() -> None:
     machine = at_work("a", "b", "c", size=4)
     grant(machine, "d", now=3.5)
