@@ -288,7 +288,7 @@ def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: s
         mended(machine, "a", "b")
         assert machine.handle(events.Tick(), 4.2 + MEND_S - 0.1) == []
         note, stop, mend = machine.handle(events.Tick(), 4.2 + MEND_S)
-    assert note == events.Note(f"1 newcomers could not come to the others, which go on as they were: {why}")
+    assert note == events.Note(f"1 newcomer could not come to the others, which go on as they were: {why}")
     assert stop == events.StopWorkers(2, ("c",), 0.0, 0.0, keep=True)
     assert mend == events.ReconfigureGroup(3, ("a", "b"), meets=True)  # some may exchange the state by now
     assert machine.handle(events.Closed("c", 1), 9.3) == [] and machine.spares == {"c": True}
@@ -395,10 +395,15 @@ def test_a_newcomer_that_holds_the_newest_commit_keeps_it() -> None:
     assert set(machine.newcomers) == {"b"} and machine.commits == {"a": 5, "b": 5}
 
 
-def test_a_newcomer_whose_worker_ends_without_a_word_is_a_spare_that_prepares_again() -> None:
-    machine = at_work("a", "b")
+def test_a_newcomer_whose_process_ends_without_a_report_is_a_spare_that_prepares_again_after_a_while() -> None:
+    machine = at_work("a", "b", host_cooldown_s=60)
     grant(machine, "c", now=3.5)
-    assert machine.handle(events.Closed("c", 1), 4.0) == [events.PrepareNewcomers(2, ("c",), ("a", "b"), 5, ("a", "b"))]
+    machine.handle(events.Reconfigurable("c", 1), 3.6)
+    (note,) = machine.handle(events.Closed("c", 1), 4.0)
+    assert isinstance(note, events.Note) and note.text.endswith("goes on as it is: its process ended without a report")
+    assert machine.spares == {"c": True} and "c" not in machine.mendable
+    assert machine.handle(events.Tick(), 63.9) == []
+    assert machine.handle(events.Tick(), 64.0) == [events.PrepareNewcomers(2, ("c",), ("a", "b"), 5, ("a", "b"))]
 
 
 def test_a_newcomer_whose_node_goes_is_dismissed_and_given_back_with_the_reason() -> None:
