@@ -21,7 +21,7 @@ from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure, first_of
 from hopsml.cluster.gang.elastic_gang import END_S
 from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
-from hopsml.cluster.gang.gang import MemberState, ranks
+from hopsml.cluster.gang.gang import UNREPORTED, MemberState, ranks
 from hopsml.cluster.gang.mending_gang import MEND_S, MendingGang
 
 TOGETHER_S = (
@@ -188,7 +188,7 @@ class GrowingGang(MendingGang):
         """Record that no process of a worker remains; a joining worker that has not been stopped has failed."""
         if agent_id not in self.newcomers:
             return super()._over(agent_id, now)
-        note = self._record_failed_newcomer(agent_id, "its process ended without a report", now)
+        note = self._record_failed_newcomer(agent_id, UNREPORTED, now)
         del self.newcomers[agent_id]
         self.mendable.discard(agent_id)
         self.ending[agent_id] = now
