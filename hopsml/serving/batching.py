@@ -109,7 +109,8 @@ class Batcher:
             DeadlinePassed: The request was not computed in time, even if the model never returns.
         """
         if len(self._waiting) >= self._most_waiting:
-            raise QueueFull(f"{len(self._waiting)} requests wait already")
+            count = len(self._waiting)
+            raise QueueFull(f"{count} request{' waits' if count == 1 else 's wait'} already")
         first = next(iter(inputs.values()), None)
         rows = 1 if first is None or not first.shape else int(first.shape[0])
         loop = asyncio.get_running_loop()

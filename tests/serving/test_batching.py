@@ -125,7 +125,7 @@ def test_too_late_too_many() -> None:
         await asyncio.to_thread(model.entered.wait, 30)
         second = asyncio.create_task(batcher.predict(rows(1), FAR))
         await asyncio.sleep(0)
-        with pytest.raises(QueueFull, match="1 requests wait already"):
+        with pytest.raises(QueueFull, match="1 request waits already"):
             await batcher.predict(rows(1), FAR)
         model.gate.set()
         await asyncio.gather(first, second)
