@@ -207,7 +207,9 @@ def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
     close(machine, "c", now=4.3)
     (start,) = of_kind(close(machine, "a", "b", now=4.3), events.StartGeneration)
     why = "rank 2: killed by signal 9"
-    assert start.generation == 2 and start.why == f"{why}; rank 1 could not go on in its process: rank 0 does not answer"
+    assert (
+        start.generation == 2 and start.why == f"{why}; rank 1 could not go on in its process: rank 0 does not answer"
+    )
     started(machine, "a", "b", "c", now=5.0)
     rank = machine.rank("b")
     machine.handle(events.MemberLost("b", "its node died"), 6.0)
