@@ -293,7 +293,7 @@ class Gang:
         member = self.members.get(agent_id)
         if member is None:
             return []
-        is_unreported = self.phase in self.training and not member.told and not self.spec.changes
+        is_unreported = self.phase in self.training and not member.told
         member.over = True
         if is_unreported:
             self.failures.append(Failure(agent_id, member.rank, UNREPORTED))
