@@ -39,7 +39,8 @@ def open_file(hdfs_path: AnyPath, project: str | None = None, flags: str = "rw",
         project: name of another project than this one.
         flags: ``r``, ``w`` or ``a``, binary unless followed by ``t``. ``rw`` (the default) reads a file that exists and
             writes one that does not. Written content appears at close.
-        buff_size: ignored; accepted for compatibility.
+        buff_size: ignored; accepted for compatibility. Remote files are read in parts of about 1 MiB, and written to a
+            local file that is uploaded at close.
     """
     url = to_url(hdfs_path, project)
     system = for_url(url)

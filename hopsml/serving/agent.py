@@ -125,7 +125,7 @@ class ServingAgent:
         """Handle messages until the supervisor ends the agent.
 
         Raises:
-            PlaceLost: The connection ended before.
+            AgentLost: The connection ended before.
         """
         shipper = Shipper(self._folder, self._settings)
         shipping = asyncio.create_task(shipper.run())
@@ -236,7 +236,7 @@ def run_place(bootstrap: AgentBootstrap, means: AgentResources) -> None:
         means: Resources of the task.
 
     Raises:
-        PlaceLost: The connection ended; Spark runs the task again.
+        AgentLost: The connection ended; Spark runs the task again.
         OSError: The supervisor cannot be reached; Spark runs the task again.
     """
     processes.die_with_parent(os.getppid())

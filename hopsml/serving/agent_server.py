@@ -156,19 +156,15 @@ class AgentServer:
             await self._changed.wait()
         place = self._free.popleft()
         process = place.process = RemoteReplica(place, number, self._give_up)
-        place.started = asyncio.get_running_loop().create_future()
+        waiting = place.started = asyncio.get_running_loop().create_future()
         place.line.send(StartReplica(number))
         try:
-            started = await place.started
+            started = await waiting
         except BaseException:  # the start was cancelled
-            place.line.send(EndReplica())
+            if place.process is process:  # else the start has failed, and the agent may hold another replica
+                place.line.send(EndReplica())
             raise
-        finally:
-            place.started = None
         if started.error:
-            place.process = None
-            if place in self._places:
-                self._free.append(place)
             raise OSError(started.error)
         process.pid, process.address = started.pid, (started.host, started.port)
         return process
@@ -249,20 +245,25 @@ class AgentServer:
         elif isinstance(message, ReplicaStarted):
             if place.started is not None and not place.started.done():
                 place.started.set_result(message)
+            if message.error:
+                self._vacate(place)
         elif isinstance(message, ReplicaEnded):
             self._gone(place)
             if process is not None:
                 process.over(message.how)
-            place.process = None
-            if place.started is None:
-                self._free.append(place)
-                self._changed.set()
+            self._vacate(place)
         elif isinstance(message, ReplicaMessage) and process is not None:
             if isinstance(message.message, RouteTurned):
                 process.follows = True
             if process.follows and self.front is not None and isinstance(message.message, RouteTurned | ReplicaAlive):
                 self.front.there(process.number, process.address)
             process.say(message.message)
+
+    def _vacate(self, place: AgentConnection) -> None:
+        """Record that an agent holds no replica and is free, also if nobody waits for the start any more."""
+        place.process = place.started = None
+        self._free.append(place)
+        self._changed.set()
 
     def _give_up(self, place: AgentConnection) -> None:
         """Evict the Spark task of an agent that does not respond."""

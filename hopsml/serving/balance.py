@@ -16,6 +16,7 @@ class Balancer:
     def __init__(self) -> None:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._in_flight: dict[int, int] = {}
+        self._last_turn: dict[int, int] = {}
         self._turn = 0
 
     @property
@@ -32,7 +33,7 @@ class Balancer:
         self._addresses.pop(replica, None)
 
     def choose(self, tried: Collection[int] = ()) -> tuple[int, tuple[str, int]] | None:
-        """Return the replica with the fewest requests and its address; equal ones alternate.
+        """Return the replica with the fewest requests and its address; of equal ones, the least recently chosen.
 
         Args:
             tried: Replicas to avoid if there are others.
@@ -44,8 +45,8 @@ class Balancer:
         if not fresh:
             return None
         self._turn += 1
-        count = max(self._addresses) + 1
-        chosen = min(fresh, key=lambda one: (self._in_flight.get(one, 0), (one - self._turn) % count))
+        chosen = min(fresh, key=lambda one: (self._in_flight.get(one, 0), self._last_turn.get(one, 0), one))
+        self._last_turn[chosen] = self._turn
         return chosen, self._addresses[chosen]
 
     def began(self, replica: int) -> None:

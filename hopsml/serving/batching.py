@@ -109,7 +109,8 @@ class Batcher:
             DeadlinePassed: The request was not computed in time, even if the model never returns.
         """
         if len(self._waiting) >= self._most_waiting:
-            raise QueueFull(f"{len(self._waiting)} requests wait already")
+            count = len(self._waiting)
+            raise QueueFull(f"{count} request{' waits' if count == 1 else 's wait'} already")
         first = next(iter(inputs.values()), None)
         rows = 1 if first is None or not first.shape else int(first.shape[0])
         loop = asyncio.get_running_loop()
@@ -124,15 +125,25 @@ class Batcher:
             timer.cancel()
 
     async def _compute(self) -> None:
-        """Compute batches while requests wait."""
-        loop = asyncio.get_running_loop()
+        """Compute batches while requests wait; if this is cancelled, all of them fail."""
+        batch: list[Waiting] = []
         try:
             while self._waiting:
                 if batch := next_batch(self._waiting, self._most_rows):
-                    self._on_batch(sum(one.rows for one in batch))
-                    _answer(batch, await loop.run_in_executor(self._executor, compute, self.model, batch))
+                    _answer(batch, await self._results(batch))
         finally:
             self._computing = None
+            left = [*batch, *self._waiting]
+            self._waiting.clear()
+            _answer(left, [RuntimeError("the computation of the batch was cancelled")] * len(left))
+
+    async def _results(self, batch: Sequence[Waiting]) -> Sequence[Arrays | Exception]:
+        """Return one answer, or error, for each request; an error outside the model is that of all requests."""
+        try:
+            self._on_batch(sum(one.rows for one in batch))
+            return await asyncio.get_running_loop().run_in_executor(self._executor, compute, self.model, batch)
+        except Exception as error:  # noqa: BLE001 the executor has ended, or on_batch failed: the requests must not wait
+            return [error] * len(batch)
 
 
 def _too_late(request: Waiting) -> None:
@@ -158,7 +169,7 @@ def compute(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays | Excep
         return [_alone(model, batch[0])]
     try:
         return list(_together(model, batch))
-    except (Exception, SystemExit):  # noqa: BLE001 computing each request alone shows which one fails
+    except BaseException:  # noqa: BLE001 computing each request alone shows which one fails
         return [_alone(model, one) for one in batch]
 
 
@@ -169,8 +180,10 @@ def _alone(model: LoadedModel, request: Waiting) -> Arrays | Exception:
         return _checked(outputs, request.rows) if takes_batches(model.signature) else outputs
     except SystemExit as left:  # it would end the replica and all its requests
         return RuntimeError(f"its code called sys.exit({left.code!r})")
-    except Exception as error:  # noqa: BLE001 the error is the answer
-        return error
+    except BaseException as error:  # noqa: BLE001 the error is the answer
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return error
+        return RuntimeError(f"its code raised {error!r}")  # which no future can pass on, or which would end the batcher
 
 
 def _together(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays]:

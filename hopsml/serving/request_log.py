@@ -111,7 +111,14 @@ class RequestLog:
             path = self._folder / f"{self._writer}-{self._number}{PART}"
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
             self._written, self._began_s = 0, now
-        self._written += os.write(self._file, content)
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]  # a disk that is nearly full accepts a part
+        except OSError:
+            os.ftruncate(self._file, self._written)  # the part of a line would be in the middle of the file
+            raise
+        self._written += len(content)
 
     def complete(self) -> None:
         """Complete the current segment, so that it can be uploaded."""
@@ -152,12 +159,16 @@ def finish(part: Path) -> None:
 
 def _end_of_last_line(part: Path) -> int:
     """Return the length of a segment up to its last complete line."""
-    size = part.stat().st_size
+    end = part.stat().st_size
     with part.open("rb") as file:
-        begin = max(0, size - (4 << 20))
-        file.seek(begin)
-        found = file.read().rfind(b"\n")
-    return 0 if found < 0 else begin + found + 1
+        while end:
+            begin = max(0, end - (4 << 20))
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            end = begin
+    return 0
 
 
 def left_by(names: list[str], writers: set[str]) -> list[str]:

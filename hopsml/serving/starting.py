@@ -179,28 +179,28 @@ def _announced(folder: ServingFolder, lock: int, lifeline: int, timeout_s: float
     """Start the supervisor, and return its announcement of success or failure."""
     reader, writer = os.pipe()
     kept = [lock, writer, *([lifeline] if lifeline >= 0 else [])]
-    try:
-        with folder.supervisor_log.open("ab") as output:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "hopsml.serving.supervisor",
-                    str(folder.path),
-                    *map(str, (lock, writer, lifeline)),
-                ],
-                pass_fds=kept,
-                cwd="/",
-                env=python_child.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # it outlives a notebook, and must not receive Ctrl-C of its terminal
-            )
-    finally:
-        os.close(writer)
-    remember(process)
     with open(reader, "rb") as said:
+        try:
+            with folder.supervisor_log.open("ab") as output:
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "hopsml.serving.supervisor",
+                        str(folder.path),
+                        *map(str, (lock, writer, lifeline)),
+                    ],
+                    pass_fds=kept,
+                    cwd="/",
+                    env=python_child.environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,  # it outlives a notebook, and must not receive Ctrl-C of its terminal
+                )
+        finally:
+            os.close(writer)
+        remember(process)
         try:
             answers = select.select([said], [], [], timeout_s)[0]
         except BaseException:  # Ctrl-C: the start is abandoned

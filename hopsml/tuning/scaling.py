@@ -84,7 +84,7 @@ def packs(gradients: Sequence[int], settings: StepSettings) -> list[list[int]]:
     if settings.pack_bytes is not None:
         return _by_bytes(gradients, settings.pack_bytes)
     backwards = list(reversed(range(len(gradients))))
-    scope = settings.merge_scope or len(gradients)
+    scope = settings.merge_scope or max(1, len(gradients))
     return [backwards[begin : begin + scope] for begin in range(0, len(backwards), scope)]
 
 
@@ -106,7 +106,7 @@ def step(training: Training, cluster: Cluster, workers: int, settings: StepSetti
     """Return the prediction for a step of ``workers`` workers with these settings."""
     load = cluster.load(workers)
     compute = training.compute_s * load
-    if workers < 2:
+    if workers < 2 or not training.gradients:  # nothing is sent
         return Step(compute, compute, 0.0)
     reduce: Callable[..., float] = costs.hierarchical if settings.hierarchical else costs.flat
     together = packs(training.gradients, settings)

@@ -33,6 +33,15 @@ from tests.cluster.elastic_group import (
 pytestmark = pytest.mark.fast
 
 
+def test_the_others_begin_anew_without_a_process_that_ended_without_a_report() -> None:
+    machine = running("a", "b", "c", raised_settle_s=1)
+    assert machine.handle(events.Closed("b", 0), 3.0) == []
+    (stop,) = machine.handle(events.Tick(), 4.0)
+    assert isinstance(stop, events.StopWorkers) and set(stop.agent_ids) == {"a", "c"}
+    (start,) = of_kind(close(machine, "a", "c", now=4.1), events.StartGeneration)
+    assert start.why == "rank 1: its process ended without a report" and start.generation == 1
+
+
 def test_a_group_waits_a_moment_for_more_than_its_minimum():
     machine = ElasticGang(spec())
     assert machine.begin(0.0) == [events.RequestAgents(2, 3)]

@@ -45,6 +45,20 @@ def test_ranks_follow_the_order_of_the_grant():
     assert [machine.agent_of(rank) for rank in (0, 1, 2)] == ["x", "y", None]
 
 
+def test_a_process_that_ends_without_a_report_has_failed():
+    """Its peers would wait for it in their next collective, and nothing else reports its end."""
+    machine = running()
+    assert machine.handle(events.Closed("b", 0), 3.0) == []
+    machine.handle(events.Tick(), 3.0 + SPEC.raised_settle_s)
+    found = conclusion(machine.handle(events.Closed("a", 0), 9.0))
+    assert (found.phase, found.rank, found.reason) == (Phase.FAILED, 1, "its process ended without a report")
+    finished = running()
+    for name in NAMES:
+        finished.handle(events.Finished(name, 0), 3.0)
+        actions = finished.handle(events.Closed(name, 0), 3.1)
+    assert conclusion(actions).phase is Phase.FINISHED
+
+
 def test_who_is_stopped_when_another_one_fails_is_named():
     """JAX ends a process by itself ten seconds after a peer has fallen silent: sooner than the run gives that one up."""
     machine = running()

@@ -217,6 +217,26 @@ def test_a_pause_that_not_all_come_to_ends() -> None:
     assert machine.handle(events.Tick(), 14.2 + AGAIN_S) == [events.PauseGroup(2, ("a", "b"))]
 
 
+@pytest.mark.parametrize("how", ["problem", "late"])
+def test_a_pause_after_which_one_cannot_go_on_is_the_whole_reason_to_begin_anew(how: str) -> None:
+    machine = at_work("a", "b")
+    machine.why = "what ended the generation before"
+    grant(machine, "c", now=3.5)
+    prepared(machine, "c")
+    machine.handle(events.MemberLost("c", "gone"), 4.1)
+    assert paused(machine, "a", "b") == [events.ReconfigureGroup(1 + machine.launched, ("a", "b"))]
+    if how == "problem":
+        machine.handle(events.Reconfigured("b", machine.generation, problem="rank 0 does not answer"), 4.3)
+        why = "rank 1 could not go on in its process: rank 0 does not answer"
+    else:
+        mended(machine, "b")
+        machine.handle(events.Tick(), 4.2 + MEND_S)
+        why = f"rank 0 did not go on within {MEND_S:g} s"
+    actions = close(machine, "a", "b", now=9.5)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert start.why == why and notes(actions) == f"generation 2 ended at step 5: {why}"
+
+
 def test_a_loss_while_the_members_pause_ends_the_pause_and_another_one_follows() -> None:
     machine = at_work("a", "b", "c", size=4)
     grant(machine, "d", now=3.5)
@@ -268,7 +288,7 @@ def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: s
         mended(machine, "a", "b")
         assert machine.handle(events.Tick(), 4.2 + MEND_S - 0.1) == []
         note, stop, mend = machine.handle(events.Tick(), 4.2 + MEND_S)
-    assert note == events.Note(f"1 newcomers could not come to the others, which go on as they were: {why}")
+    assert note == events.Note(f"1 newcomer could not come to the others, which go on as they were: {why}")
     assert stop == events.StopWorkers(2, ("c",), 0.0, 0.0, keep=True)
     assert mend == events.ReconfigureGroup(3, ("a", "b"), meets=True)  # some may exchange the state by now
     assert machine.handle(events.Closed("c", 1), 9.3) == [] and machine.spares == {"c": True}
@@ -375,10 +395,15 @@ def test_a_newcomer_that_holds_the_newest_commit_keeps_it() -> None:
     assert set(machine.newcomers) == {"b"} and machine.commits == {"a": 5, "b": 5}
 
 
-def test_a_newcomer_whose_worker_ends_without_a_word_is_a_spare_that_prepares_again() -> None:
-    machine = at_work("a", "b")
+def test_a_newcomer_whose_process_ends_without_a_report_is_a_spare_that_prepares_again_after_a_while() -> None:
+    machine = at_work("a", "b", host_cooldown_s=60)
     grant(machine, "c", now=3.5)
-    assert machine.handle(events.Closed("c", 1), 4.0) == [events.PrepareNewcomers(2, ("c",), ("a", "b"), 5, ("a", "b"))]
+    machine.handle(events.Reconfigurable("c", 1), 3.6)
+    (note,) = machine.handle(events.Closed("c", 1), 4.0)
+    assert isinstance(note, events.Note) and note.text.endswith("goes on as it is: its process ended without a report")
+    assert machine.spares == {"c": True} and "c" not in machine.mendable
+    assert machine.handle(events.Tick(), 63.9) == []
+    assert machine.handle(events.Tick(), 64.0) == [events.PrepareNewcomers(2, ("c",), ("a", "b"), 5, ("a", "b"))]
 
 
 def test_a_newcomer_whose_node_goes_is_dismissed_and_given_back_with_the_reason() -> None:

@@ -195,7 +195,8 @@ def test_the_time_to_go_on_is_bounded() -> None:
     actions = close(machine, "a", "b", now=9.1)
     (start,) = of_kind(actions, events.StartGeneration)
     assert (start.generation, start.step, set(start.agent_ids)) == (2, 5, {"a", "b", "c"})
-    assert "rank 2: killed by signal 9" in notes(actions) and machine.resets == 1
+    assert notes(actions).endswith(f"rank 2: killed by signal 9; rank 1 did not go on within {MEND_S:g} s")
+    assert machine.resets == 1
 
 
 def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
@@ -205,7 +206,15 @@ def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
     assert stop == events.StopWorkers(1, ("a", "b"), 0.0, 0.0, keep=True)
     close(machine, "c", now=4.3)
     (start,) = of_kind(close(machine, "a", "b", now=4.3), events.StartGeneration)
-    assert start.generation == 2 and start.why == "rank 2: killed by signal 9"
+    why = "rank 2: killed by signal 9"
+    assert (
+        start.generation == 2 and start.why == f"{why}; rank 1 could not go on in its process: rank 0 does not answer"
+    )
+    started(machine, "a", "b", "c", now=5.0)
+    rank = machine.rank("b")
+    machine.handle(events.MemberLost("b", "its node died"), 6.0)
+    (start,) = of_kind(close(machine, "a", "c", now=6.1), events.StartGeneration)
+    assert start.why == f"rank {rank}: its node died"  # an earlier problem is no reason of this restart
 
 
 def test_a_worker_whose_connections_broke_by_themselves_lets_all_begin_anew() -> None:

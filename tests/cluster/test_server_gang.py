@@ -194,6 +194,14 @@ def test_an_echo_of_nothing_and_an_error_of_the_users_own_end_the_run_as_they_ar
     )
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_chief_whose_process_ends_without_a_report_ends_the_run(begun: bool) -> None:
+    machine = running() if begun else granted()
+    found = conclusion(machine, machine.handle(events.Closed("chief", 0), 3.0))
+    assert (found.phase, found.rank) == (Phase.FAILED, 0)
+    assert found.reason.startswith("its process ended without a report; experiment.resume")
+
+
 def test_what_cannot_begin_ends_the_run_but_what_is_killed_is_started_again() -> None:
     machine = granted()
     found = conclusion(machine, machine.handle(events.Failed("ps0", 0, "ImportError", raised=True), 1.5))

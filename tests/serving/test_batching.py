@@ -125,7 +125,7 @@ def test_too_late_too_many() -> None:
         await asyncio.to_thread(model.entered.wait, 30)
         second = asyncio.create_task(batcher.predict(rows(1), FAR))
         await asyncio.sleep(0)
-        with pytest.raises(QueueFull, match="1 requests wait already"):
+        with pytest.raises(QueueFull, match="1 request waits already"):
             await batcher.predict(rows(1), FAR)
         model.gate.set()
         await asyncio.gather(first, second)
@@ -297,6 +297,22 @@ def test_a_model_that_calls_exit_fails_that_request_and_no_other() -> None:
     assert isinstance(bad, RuntimeError) and str(bad) == "its code called sys.exit(3)"
 
 
+@pytest.mark.parametrize("error", [StopIteration, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_model_that_raises_what_a_future_cannot_hold_fails_that_request_and_no_other(
+    error: type[BaseException],
+) -> None:
+    class Raising(Scaled):
+        def predict(self, inputs: Any) -> dict[str, Any]:
+            if (inputs["x"] < 0).any():
+                raise error("odd")
+            return super().predict(inputs)
+
+    model = Raising()
+    bad, good = played(model, lambda batcher: behind_a_held_one(batcher, model, rows(1, -1.0), rows(1, 3.0)))
+    assert isinstance(bad, RuntimeError) and str(bad) == f"its code raised {error.__name__}('odd')"
+    assert good["y"].tolist() == [[6.0] * 4]
+
+
 def test_what_a_model_of_a_fixed_number_of_rows_gives_is_its_answer_whatever_shape_it_has() -> None:
     (found,) = compute(Doubling(free=False), [request(rows(2), 2)])
     assert isinstance(found, dict) and found["y"].shape == (4, 4)
@@ -356,6 +372,43 @@ def test_the_rows_of_each_batch_are_reported_when_it_begins() -> None:
     requests = rows(2), rows(3), rows(4)
     played(model, lambda batcher: behind_a_held_one(batcher, model, *requests), on_batch=counts.append)
     assert counts == model.batches == [1, 5, 4]
+
+
+def test_an_error_outside_the_model_fails_the_requests_of_its_batch_at_once_and_the_next_are_computed() -> None:
+    model = Scaled()
+
+    def refuse(count: int) -> None:
+        if count == 2:
+            raise LookupError("no such counter")
+
+    requests = rows(2), rows(7), rows(1)
+    found = played(model, lambda batcher: behind_a_held_one(batcher, model, *requests), on_batch=refuse)
+    assert isinstance(found[0], LookupError) and str(found[0]) == "no such counter"
+    assert model.batches == [1, 8] and [len(one["y"]) for one in found[1:]] == [7, 1]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_requests_fail_with_the_cause_when_the_executor_is_shut_down(cancelled: bool) -> None:
+    model = Scaled()
+
+    async def play() -> list[Any]:
+        executor = ThreadPoolExecutor(1)
+        batcher = Batcher(model, executor, most_rows=1, most_waiting=9)
+        model.gate.clear()
+        busy = executor.submit(model.gate.wait)  # the first batch waits for the thread
+        waiting = [asyncio.create_task(batcher.predict(rows(1), FAR)) for _ in range(2)]
+        while cancelled and len(batcher) != 1:
+            await asyncio.sleep(0)
+        executor.shutdown(wait=False, cancel_futures=cancelled)
+        try:
+            return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+        finally:
+            model.gate.set()
+            busy.result()
+
+    text = "was cancelled" if cancelled else "after shutdown"
+    for error in asyncio.run(play()):
+        assert isinstance(error, RuntimeError) and text in str(error)
 
 
 def test_requests_without_rows_are_not_joined_where_the_model_takes_no_batches() -> None:

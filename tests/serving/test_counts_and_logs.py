@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 import time
 from pathlib import Path
@@ -83,6 +84,31 @@ def test_what_a_killed_writer_left_is_whole_lines(tmp_path: Path) -> None:
     for name in names:
         request_log.finish(tmp_path / name)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("0-1.jsonl", b"whole\n")]
+
+
+def test_lines_before_an_incomplete_line_of_any_length_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "0-1.part").write_bytes(b"first\nsecond\n" + b"x" * (9 << 20))
+    (tmp_path / "0-2.part").write_bytes(b"x" * (9 << 20))
+    for name in ("0-1.part", "0-2.part"):
+        request_log.finish(tmp_path / name)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("0-1.jsonl", b"first\nsecond\n")]
+
+
+def test_lines_that_the_disk_accepts_only_in_part_are_dropped_whole(tmp_path: Path) -> None:
+    """A file-size limit accepts the first part of a write as a full disk does, and fails only the next write."""
+    log = RequestLog(tmp_path, "0")
+    log.write(b"0123456789\n")
+    log.flush(now_s=0.0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    try:
+        log.write(b"abcdefghij\n")
+        log.flush(now_s=0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.write(b"again\n")
+    log.close()
+    assert log.dropped == 1 and (tmp_path / "0-1.jsonl").read_bytes() == b"0123456789\nagain\n"
 
 
 def test_the_end_waits_for_a_segment_that_is_just_brought_to_storage(

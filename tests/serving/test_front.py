@@ -54,8 +54,7 @@ def test_replicas_with_equal_load_are_chosen_equally_often() -> None:
     for replica in (0, 1, 4):
         found.there(replica, (f"10.0.0.{replica}", 1))
     chosen = [found.choose() for _ in range(30)]
-    counts = {replica: sum(one is not None and one[0] == replica for one in chosen) for replica in (0, 1, 4)}
-    assert min(counts.values()) >= 6, counts
+    assert [chosen.count((replica, (f"10.0.0.{replica}", 1))) for replica in (0, 1, 4)] == [10, 10, 10]
 
 
 def balanced(replicas: int) -> Balancer:
@@ -76,11 +75,15 @@ def choices(balancer: Balancer, count: int) -> list[int | None]:
 
 
 def test_idle_replicas_take_turns_by_their_numbers() -> None:
-    assert choices(balanced(3), 7) == [1, 2, 0, 1, 2, 0, 1]
+    assert choices(balanced(3), 7) == [0, 1, 2, 0, 1, 2, 0]
     assert choices(balanced(1), 3) == [0, 0, 0]
     found = balanced(3)
-    found.lost(1)  # the turn of a replica that is lost is that of the next one
-    assert choices(found, 6) == [2, 2, 0, 2, 2, 0]
+    found.lost(1)  # the others share its requests equally
+    assert choices(found, 6) == [0, 2, 0, 2, 0, 2]
+    found.began(0)
+    assert choices(found, 2) == [2, 2]
+    found.ended(0)
+    assert choices(found, 3) == [0, 2, 0]
 
 
 def test_a_replica_is_chosen_with_the_address_it_was_last_seen_at() -> None:
@@ -110,7 +113,7 @@ def test_requests_that_ended_count_no_more_and_those_in_flight_count_each() -> N
     for _ in range(3):
         found.ended(0)
     found.there(2, address(2))  # which has had none yet
-    assert choices(found, 6) == [0, 1, 2, 0, 1, 2]
+    assert choices(found, 6) == [2, 1, 0, 2, 1, 0]
 
 
 def test_a_replica_that_is_lost_with_requests_in_it_has_them_until_they_end() -> None:

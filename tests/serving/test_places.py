@@ -25,11 +25,16 @@ from hopsml.serving.messages import (
     AgentHello,
     AgentWelcome,
     ChangeRoute,
+    EndReplica,
     JsonLinesConnection,
     LogSent,
+    ReplicaEnded,
+    ReplicaStarted,
     ServedVersion,
     ServingSettings,
+    StartReplica,
     StatusRequest,
+    ToAgent,
 )
 from hopsml.serving.routes import Route
 from hopsml.serving.supervisor import Supervisor, bound
@@ -42,8 +47,8 @@ TOKEN = "t" * 20
 AGENT = """
 import sys
 import msgspec
-from hopsml.serving.agent import PlaceBootstrap, PlaceMeans, run_place
-run_place(msgspec.json.decode(sys.stdin.buffer.readline(), type=PlaceBootstrap), PlaceMeans())
+from hopsml.serving.agent import AgentBootstrap, AgentResources, run_place
+run_place(msgspec.json.decode(sys.stdin.buffer.readline(), type=AgentBootstrap), AgentResources())
 """
 
 
@@ -102,6 +107,36 @@ def test_a_stranger_at_the_door_is_refused_before_its_line_is_long(monkeypatch: 
     assert asyncio.run(sent(b"[" * 300_000)) == b""
     assert asyncio.run(sent(b"[" * 4000 + b"\n")) == b""
     assert asyncio.run(sent(hello.replace(b"aaaa", b"bbbb"))) == b""
+
+
+@pytest.mark.parametrize("how", ["fails after it was cancelled", "ends at once"])
+def test_an_agent_is_free_again_however_the_start_of_its_replica_ends(how: str) -> None:
+    settings = ServingSettings("m", "file:///p", "m", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
+
+    async def run() -> None:
+        door = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
+        async with door.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
+            tls = client_tls(door.identity.certificate)
+            agent = JsonLinesConnection(*await asyncio.open_connection("127.0.0.1", port, ssl=tls), ToAgent)
+            agent.send(AgentHello("a" * 20, "here", 0))
+            assert isinstance(await agent.receive(), AgentWelcome)
+            starting = asyncio.create_task(door.start(0))
+            assert await agent.receive() == StartReplica(0)
+            if how == "ends at once":  # both messages are there before the task that starts it continues
+                for message in (ReplicaStarted(1, "127.0.0.1", 1), ReplicaEnded("exit status 1")):
+                    agent.send(message)
+                assert await (await starting).ended() == "exit status 1"
+            else:
+                starting.cancel()
+                assert await agent.receive() == EndReplica()
+                agent.send(ReplicaStarted(error="no memory"))
+            again = asyncio.create_task(door.start(1))
+            assert await agent.receive() == StartReplica(1)
+            agent.send(ReplicaStarted(2, "127.0.0.1", 2))
+            assert (await again).pid == 2 and door.machines() == ("here",)
+            agent.close()
+
+    asyncio.run(run())
 
 
 def test_a_message_may_be_longer_than_what_is_read_ahead() -> None:

@@ -24,6 +24,7 @@ from hopsml import model, serving
 from hopsml.errors import AlreadyServed, ArgumentError, ModelNotFound, QuotaExceeded
 from hopsml.serving import ServingError, ServingNotFound, definitions, starting
 from hopsml.serving.definitions import ServingDefinition
+from hopsml.serving.places import ServingFolder
 from hopsml.storage import trust
 from tests.serving.conftest import VERSIONS
 
@@ -45,6 +46,21 @@ def until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("what", ["its log", "its process"])
+def test_a_supervisor_that_cannot_be_started_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    folder = ServingFolder(tmp_path / "machine")
+    if what == "its process":
+        folder.path.mkdir()
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with (tmp_path / "lock").open("wb") as lock:
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(FileNotFoundError):
+            starting._announced(folder, lock.fileno(), -1, PATIENCE_S)
+        assert set(os.listdir("/proc/self/fd")) == before
 
 
 def answered() -> float:

@@ -46,6 +46,16 @@ def test_a_helper_answers_and_is_used_again(pool: HelperPool, monkeypatch: pytes
     assert not psutil.pid_exists(first)
 
 
+def test_a_helper_that_is_lent_when_the_pool_is_closed_ends_after_its_call(pool: HelperPool) -> None:
+    with pool.lend(30) as helper:
+        pool.close()
+        helper.channel.send(NONSENSE, 30)
+        assert isinstance(helper.channel.receive(30), dict)
+    assert not psutil.pid_exists(helper.process.pid)
+    again, _ = ask(pool)
+    assert ask(pool)[0] == again
+
+
 def test_only_so_many_at_once(pool: HelperPool) -> None:
     with pool.lend(30), pool.lend(30), pytest.raises(AllBusy, match="all 2 helper"), pool.lend(0.05):
         pass

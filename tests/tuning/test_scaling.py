@@ -74,6 +74,15 @@ def test_gradients_are_merged_from_the_last_layer_on(scope: int | None, packs: l
     assert scaling.packs((1, 2, 3, 4, 5), StepSettings(merge_scope=scope)) == packs
 
 
+@pytest.mark.parametrize("most", [None, 4 << 20])
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_without_gradients_nothing_is_sent(most: int | None, overlapped: bool):
+    options = StepSettings(pack_bytes=most, overlapped=overlapped)
+    assert scaling.packs((), options) == []
+    step = scaling.step(Training(0.1, (), per_step_s=0.5), CLUSTER, 4, options)
+    assert step.communication_s == 0.0 and step.seconds == step.compute_s
+
+
 def test_one_worker_computes():
     assert scaling.step(TRAINING, CLUSTER, 1) == scaling.Step(0.2, 0.2, 0.0)
     shared = Cluster(LINK, LINK, workers_per_host=2, cores_per_host=1)

@@ -30,6 +30,7 @@ STALLED = (
     "keeps idle ones known), a proxy (http_proxy), or a worker that left out a collective does that; `hopsml runs profile` "
     "shows where they stand"
 )
+UNREPORTED = "its process ended without a report"
 
 
 @dataclass
@@ -292,8 +293,11 @@ class Gang:
         member = self.members.get(agent_id)
         if member is None:
             return []
+        is_unreported = self.phase in self.training and not member.told
         member.over = True
-        if self.phase is Phase.SETTLING:
+        if is_unreported:
+            self.failures.append(Failure(agent_id, member.rank, UNREPORTED))
+        if is_unreported or self.phase is Phase.SETTLING:
             return self._settle(now)
         return self._conclude_if_over()
 

@@ -21,7 +21,7 @@ from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure, first_of
 from hopsml.cluster.gang.elastic_gang import END_S
 from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
-from hopsml.cluster.gang.gang import MemberState, ranks
+from hopsml.cluster.gang.gang import UNREPORTED, MemberState, ranks
 from hopsml.cluster.gang.mending_gang import MEND_S, MendingGang
 
 TOGETHER_S = (
@@ -185,17 +185,26 @@ class GrowingGang(MendingGang):
         return super()._finished(event, now)
 
     def _over(self, agent_id: str, now: float) -> list[Action]:
-        """Record that no process of a worker remains."""
-        if self.newcomers.pop(agent_id, None) is not None:
-            self.ending[agent_id] = now
-        return super()._over(agent_id, now)
+        """Record that no process of a worker remains; a joining worker that has not been stopped has failed."""
+        if agent_id not in self.newcomers:
+            return super()._over(agent_id, now)
+        note = self._record_failed_newcomer(agent_id, UNREPORTED, now)
+        del self.newcomers[agent_id]
+        self.mendable.discard(agent_id)
+        self.ending[agent_id] = now
+        return [note, *super()._over(agent_id, now)]
 
     def _turn_away(self, agent_id: str, cause: str, now: float) -> list[Action]:
         """Stop a joining worker that has failed or is late; it may try again unless the user's code is the reason."""
+        note = self._record_failed_newcomer(agent_id, cause, now)
+        return [note, *self._dismiss((agent_id,), now), *self._use_spares(now)]
+
+    def _record_failed_newcomer(self, agent_id: str, cause: str, now: float) -> Action:
+        """Exclude a joining worker's agent for a while unless the user's code is the reason; return a note for the user."""
         if not self.anew:
             self.unfit.failed(agent_id, now)
         text = f"a newcomer on {self.hosts[agent_id]} could not get ready, and the group goes on as it is: {cause}"
-        return [events.Note(text), *self._dismiss((agent_id,), now), *self._use_spares(now)]
+        return events.Note(text)
 
     def _unneeded(self) -> tuple[str, ...]:
         """Return the joining workers that are no longer needed.
@@ -306,7 +315,8 @@ class GrowingGang(MendingGang):
     def _turn_back(self, problem: str, now: float) -> list[Action]:
         """Continue without the workers that were joining, as the group could not be reconfigured with them."""
         came = [agent_id for agent_id in self.came if agent_id in self.members]
-        text = f"{len(came)} newcomers could not come to the others, which go on as they were: {problem}"
+        plural = "s" if len(came) > 1 else ""
+        text = f"{len(came)} newcomer{plural} could not come to the others, which go on as they were: {problem}"
         for agent_id in came:
             self.unfit.failed(agent_id, now)
         staying = tuple(name for name in sorted(self.members, key=lambda a: self.members[a].rank) if name not in came)

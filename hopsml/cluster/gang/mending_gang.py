@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure, first_of
 from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
-from hopsml.cluster.gang.events import Action, Event, Phase
+from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
 from hopsml.cluster.gang.gang import MemberState, ranks
 
 MEND_S = 5.0  # deadline for all members to continue; they need a hundredth of that
@@ -43,6 +43,7 @@ class MendingGang(ElasticGang):
     # the failures of the members without which the group is about to continue
     lost: list[Failure] = field(default_factory=list)
     attempts: int = 0  # attempts to continue since the group last trained
+    problem: str = ""  # why the group could not continue in place and restarts
     went_on: int = -1  # the furthest step at which any member has continued
     grow_at: float = 0.0  # joining workers are not admitted before this time
 
@@ -78,6 +79,7 @@ class MendingGang(ElasticGang):
         """Start the next generation with new processes."""
         actions = super()._form(usable, now)
         self.grow_at = 0.0
+        self.problem = ""
         self.mendable, self.since = set(), dict.fromkeys(self.members, self.generation)
         return actions
 
@@ -171,8 +173,7 @@ class MendingGang(ElasticGang):
         if self.phase is not Phase.MENDING:
             return []
         if event.problem:
-            self.why += f"; rank {member.rank} could not go on in its process: {event.problem}"
-            return self._give_up(now)
+            return self._give_up(now, problem=f"rank {member.rank} could not go on in its process: {event.problem}")
         member.started = True
         self.went_on = max(event.step, self.went_on)
         if not all(one.started for one in self.members.values()):
@@ -199,13 +200,28 @@ class MendingGang(ElasticGang):
         step = f" at step {self.went_on}" if self.went_on >= 0 else ""
         return f"{lost}: {who} went on{step} in {whose}; the lost share of the batch under way may not have been trained on"
 
-    def _give_up(self, now: float, dump: bool = False) -> list[Action]:
-        """End the generation as if reconfiguration had not been tried: new processes start from the newest commit."""
+    def _give_up(self, now: float, dump: bool = False, problem: str = "") -> list[Action]:
+        """End the generation as if reconfiguration had not been tried: new processes start from the newest commit.
+
+        Args:
+            now: Monotonic time in seconds.
+            dump: True if the workers write where they stand before they end.
+            problem: Why the group could not continue in place; "" if that was not tried.
+        """
+        if problem:
+            self.why = self.problem = problem
         self.failures = [*self.lost, *self.failures]
         self.resets -= self.attempts
         self.lost, self.attempts = [], 0
         self.mendable = set()
         return super()._reform(now, dump)
+
+    def _verdict(self, now: float, actions: list[Action]) -> ConcludeRun | None:
+        """Return how the run ends because of this generation's failures; None if it continues."""
+        verdict = super()._verdict(now, actions)
+        if self.problem:
+            self.why += f"; {self.problem}"
+        return verdict
 
     def _tick(self, now: float) -> list[Action]:
         """Enforce the deadlines of ending workers and of the reconfiguration, then those of ``ElasticGang``."""
@@ -217,8 +233,7 @@ class MendingGang(ElasticGang):
             return [events.DropAgents(overdue, "did not report its worker's end in time"), *self._ended(now)]
         if self.phase is Phase.MENDING and self.deadline is not None and now >= self.deadline:
             late = sorted(member.rank for member in self.members.values() if not member.started)
-            self.why += f"; {ranks(late)} did not go on within {MEND_S:g} s"
-            return self._give_up(now)
+            return self._give_up(now, problem=f"{ranks(late)} did not go on within {MEND_S:g} s")
         if self.phase is Phase.RUNNING and 0.0 < self.grow_at <= now:
             self.grow_at = 0.0
             if actions := self._consider_change(now):

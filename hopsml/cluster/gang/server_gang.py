@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.blame import Failure
 from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
-from hopsml.cluster.gang.gang import Gang, MemberState, failure_of
+from hopsml.cluster.gang.gang import UNREPORTED, Gang, MemberState, failure_of
 from hopsml.cluster.shared.layout import CHIEF, EVALUATOR, PS, WORKER
 from hopsml.cluster.shared.spec import Roles, ServerGroup
 
@@ -168,7 +168,10 @@ class ServerGang(Gang):
         if member is None:
             return []
         member.over = True
-        if self.phase not in self.training or member.role == CHIEF or member.finished or member.lost:
+        if self.phase in self.training and member.role == CHIEF and not member.lost:
+            self.failures.append(Failure(agent_id, member.rank, f"{UNREPORTED}; {_RESUME}"))
+            return self._settled(now)
+        if self.phase not in self.training or member.finished or member.lost:
             return self._conclude_if_over()
         return self._start_again(agent_id, member, now)
 

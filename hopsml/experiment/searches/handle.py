@@ -163,7 +163,6 @@ class SearchRun(Handle[SearchResult]):
         if unrecorded:
             _print(f"search {self.run_id} has ended, but {last_records.words(unrecorded)}")
         self._session.writer.close()
-        met: BaseException | None = None
         if error is not None:
             run.fail(error)
         if isinstance(error, RunCancelled) or self._session.conclusion is None:
@@ -171,9 +170,7 @@ class SearchRun(Handle[SearchResult]):
         else:
             self._session.executor.close({} if result is None else {**result.metrics, "value": result.value})
         run.join(END_S)
-        if met is None and error is None and run.done():
-            met = run.exception()
-        return met
+        return run.exception() if error is None and run.done() else None
 
     def _verdict(self, conclusion: ConcludeSearch) -> BaseException | None:
         """Return the error to raise instead of a result, if any."""

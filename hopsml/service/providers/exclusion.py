@@ -21,7 +21,9 @@ class YarnExclusion:
 
     def __init__(self, file: Path, refresh: Sequence[str], within_s: float) -> None:
         self._file, self._refresh, self._within_s = file, tuple(refresh), within_s
-        self._is_told = True  # True if the ResourceManager has read the present content of the file
+        # Hosts that the ResourceManager has read from the file; None if unknown: the process before this one may have
+        # ended between writing the file and the refresh, or another server may have written it.
+        self._told: list[str] | None = None
 
     def exclude(self, host: str) -> None:
         """Exclude a host: YARN starts no more containers there, and running ones continue."""
@@ -36,9 +38,9 @@ class YarnExclusion:
         try:
             before = self._file.read_text().split() if self._file.exists() else []
             after = change(before)
-            if after == before and self._is_told:
+            if after == before == self._told:
                 return
-            self._is_told = False
+            self._told = None
             fresh = self._file.with_name(f"{self._file.name}.new")
             fresh.write_text("".join(f"{host}\n" for host in after))
             os.replace(fresh, self._file)
@@ -53,4 +55,4 @@ class YarnExclusion:
             raise ProviderError(
                 f"{self._refresh[0]}: exit status {done.returncode}: {done.stderr.strip()[-SHOWN:]}; correct `refresh`"
             )
-        self._is_told = True
+        self._told = after

@@ -128,7 +128,8 @@ class Reason:
             return f"there is room for each of {', '.join(self.together)}, but not for all of them at once"
         count = sum(slots for _, slots in self.free)
         where = ", ".join(f"{node} {slots}" for node, slots in self.free[:SHOWN])
-        more = f" and {len(self.free) - SHOWN} more nodes" if len(self.free) > SHOWN else ""
+        rest = len(self.free) - SHOWN
+        more = f" and {rest} more node{'' if rest == 1 else 's'}" if rest > 0 else ""
         free = f"{count} {'is' if count == 1 else 'are'} free" + (f" ({where}{more})" if where else "")
         slots = f"{self.slots} slot{'' if self.slots == 1 else 's'} of {amount(self.each)}"
         before = f"; {self.ahead} of queue {self.queue} go{'es' * (self.ahead == 1)} first" if self.ahead else ""
@@ -141,7 +142,8 @@ class Reason:
             until = f" until about {clock(holder.until_s)}" if math.isfinite(holder.until_s) else ""
             yield f"{whose} holds {holder.slots}{until}"
         if len(self.holders) > SHOWN:
-            yield f"{len(self.holders) - SHOWN} more jobs hold the rest"
+            more = len(self.holders) - SHOWN
+            yield f"{more} more {'job holds' if more == 1 else 'jobs hold'} the rest"
 
 
 def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:

@@ -41,6 +41,7 @@ class Helper:
     channel: FrameChannel
     environment: dict[str, str]
     idle_since_s: float = field(default=0.0)
+    closings: int = field(default=0)  # number of the pool's closings when it was lent
 
     def kill(self) -> None:
         """Kill the process at once by SIGKILL, and reap it."""
@@ -70,6 +71,7 @@ class HelperPool:
         self._lock = threading.Lock()
         self._idle: list[Helper] = []
         self._lent: set[Helper] = set()
+        self._closings = 0
         self._free = threading.BoundedSemaphore(self._max_processes)
 
     def _forget(self) -> None:
@@ -103,8 +105,9 @@ class HelperPool:
             free.release()
 
     def close(self) -> None:
-        """End the idle helpers; lent ones return to the pool after their call."""
+        """End the idle helpers at once, and the lent ones after their call; a later call starts new ones."""
         with self._lock:
+            self._closings += 1
             idle, self._idle = self._idle, []
         for helper in idle:
             helper.end()
@@ -120,16 +123,18 @@ class HelperPool:
         with self._lock:
             stale = [helper for helper in self._idle if not _usable(helper, wanted)]
             self._idle = [helper for helper in self._idle if helper not in stale]
-            found = self._idle.pop() if self._idle else None
+            found, closings = self._idle.pop() if self._idle else None, self._closings
         for helper in stale:
             helper.end()
-        return found or _start(wanted)
+        taken = found or _start(wanted)
+        taken.closings = closings
+        return taken
 
     def _give_back(self, helper: Helper) -> None:
         helper.idle_since_s = time.monotonic()
         with self._lock:
             self._lent.discard(helper)
-            if len(self._idle) < _IDLE_KEPT:
+            if helper.closings == self._closings and len(self._idle) < _IDLE_KEPT:
                 self._idle.append(helper)
                 return
         helper.end()

@@ -98,7 +98,8 @@ def test_one_that_is_not_there() -> None:
 
 def test_yarns_file_and_its_command(tmp_path: Path) -> None:
     file = tmp_path / "exclude"
-    yarn = YarnExclusion(file, ("sh", "-c", f"test ! -e {tmp_path}/broken && echo x >> {tmp_path}/told"), 30.0)
+    refresh = ("sh", "-c", f"test ! -e {tmp_path}/broken && echo x >> {tmp_path}/told")
+    yarn = YarnExclusion(file, refresh, 30.0)
     yarn.exclude("node1"), yarn.exclude("node2"), yarn.exclude("node1")
     assert file.read_text() == "node1\nnode2\n" and (tmp_path / "told").read_text() == "x\nx\n"
     yarn.admit("node1"), yarn.admit("node3")
@@ -109,5 +110,15 @@ def test_yarns_file_and_its_command(tmp_path: Path) -> None:
     (tmp_path / "broken").unlink()
     yarn.exclude("node4")  # YARN has not heard of it yet
     assert (tmp_path / "told").read_text() == "x\nx\nx\nx\n"
+    (tmp_path / "broken").touch()
+    with pytest.raises(ProviderError, match="sh: exit status 1"):
+        yarn.exclude("node5")
+    (tmp_path / "broken").unlink()
+    again = YarnExclusion(file, refresh, 30.0)  # after a restart between the file and the command
+    again.exclude("node5"), again.exclude("node5")
+    assert (tmp_path / "told").read_text() == "x\n" * 5
+    file.write_text("node5\n")  # by another server, which ended before its command
+    again.admit("node2")
+    assert (tmp_path / "told").read_text() == "x\n" * 6
     with pytest.raises(ProviderError, match="exclude file /nowhere/exclude"):
         YarnExclusion(Path("/nowhere/exclude"), ("true",), 1.0).exclude("a")

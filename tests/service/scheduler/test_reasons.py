@@ -188,7 +188,7 @@ class TestWords:
             ({"free": (("a", 2), ("b", 1), ("c", 1))}, "needs 1 slot of 1 GPU, 4 are free (a 2, b 1, c 1)"),
             (
                 {"free": (("a", 2), ("b", 1), ("c", 1), ("d", 1))},
-                "needs 1 slot of 1 GPU, 5 are free (a 2, b 1, c 1 and 1 more nodes)",
+                "needs 1 slot of 1 GPU, 5 are free (a 2, b 1, c 1 and 1 more node)",
             ),
             ({"ahead": 1}, "needs 1 slot of 1 GPU, 0 are free; 1 of queue q goes first"),
             ({"ahead": 2}, "needs 1 slot of 1 GPU, 0 are free; 2 of queue q go first"),
@@ -210,7 +210,7 @@ class TestWords:
             ),
             (
                 {"holders": tuple(BlockingJob(f"j{number}", "", 1, math.inf) for number in range(4))},
-                "needs 1 slot of 1 GPU, 0 are free; j0 holds 1; j1 holds 1; j2 holds 1; 1 more jobs hold the rest",
+                "needs 1 slot of 1 GPU, 0 are free; j0 holds 1; j1 holds 1; j2 holds 1; 1 more job holds the rest",
             ),
         ],
     )
