@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
-from hopsml.storage import causes, leftovers, urls
+from hopsml.storage import causes, confinement, leftovers, urls
 from hopsml.storage.filesystem import FileStatus, exists, for_url, read_record, walk
 from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
@@ -31,6 +31,7 @@ CORRUPT = "corrupt.json"  # in a checkpoint that failed its checksums; names the
 KEEP = ".keep"  # in a local checkpoint directory: number of checkpoints that its owner retains, for the mirror
 STALE_S = 24 * 3600.0  # a temporary name of this age belongs to a process that died
 _READ_BYTES = 1 << 20
+_MOST_KEEP_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,8 @@ def write_keep(local_dir: str | os.PathLike[str], keep: int) -> None:
 def read_keep(local_dir: str | os.PathLike[str]) -> int | None:
     """Return the number that ``write_keep`` recorded; None if there is none: then all are retained."""
     try:
-        keep = int(Path(local_dir, KEEP).read_text(encoding="ascii"))
+        with open(Path(local_dir, KEEP), encoding="ascii", opener=confinement.opener) as file:
+            keep = int(file.read(_MOST_KEEP_BYTES))
     except (OSError, ValueError):
         return None
     return keep if keep >= 1 else None
@@ -325,7 +327,7 @@ def _may_stay(url: str, is_known: bool, timeout_s: float | None) -> bool:
 
 def _entry(root: Path, name: str) -> FileEntry:
     try:
-        with open(root / name, "rb") as file:
+        with open(root / name, "rb", opener=confinement.opener) as file:
             return _read_entry(name, file)
     except OSError as error:
         raise causes.from_os_error("read", str(root / name), error) from error
