@@ -59,12 +59,18 @@ def upload_into(local_dir: str | os.PathLike[str], url: str, timeout_s: float | 
     return sum(_in_parallel(send, files))
 
 
-def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> int:
+def download_tree(
+    url: str,
+    local_dir: str | os.PathLike[str],
+    timeout_s: float | None = None,
+    download: Callable[[str, Path], None] | None = None,
+) -> int:
     """Download a directory into a local one, created if missing, and return the bytes received.
 
-    Temporary names are left out.
+    Temporary names are left out. ``download`` copies one file, by URL and local path; by default the file system does.
     """
     system, root = for_url(url, timeout_s), Path(local_dir)
+    bring = system.download if download is None else download
     entries = [entry for entry in walk(url, timeout_s) if not urls.has_temporary_part(urls.relative(entry.url, url))]
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -75,7 +81,7 @@ def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float 
         raise causes.from_os_error("write", str(root), error) from error
     files = [entry for entry in entries if not entry.is_dir]
     names = [urls.relative(file.url, url) for file in files]
-    _in_parallel(lambda name: system.download(urls.join(url, name), root / name), names)
+    _in_parallel(lambda name: bring(urls.join(url, name), root / name), names)
     return sum(entry.length for entry in files)
 
 
