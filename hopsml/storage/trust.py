@@ -55,7 +55,7 @@ def narrow(url: str) -> None:
         system.set_permission(url, status.permission & ~_WRITABLE)
 
 
-def read_bytes(url: str, what: str, most: int | None = MOST_RECORD_BYTES) -> tuple[bytes, FileStatus]:
+def read_bytes(url: str, what: str, most: int | None = MOST_RECORD_BYTES, owners: Collection[str] | None = None) -> tuple[bytes, FileStatus]:
     """Read a file that only a trusted user can have written; return its content and status.
 
     On a local disk the opened file is checked, so that it cannot be replaced in between.
@@ -64,6 +64,7 @@ def read_bytes(url: str, what: str, most: int | None = MOST_RECORD_BYTES) -> tup
         url: URL of the file.
         what: what the file decides, for the message of ``check``.
         most: bytes that it may have; None for any number.
+        owners: trusted owners, as of ``check``.
 
     Raises:
         ArgumentError: the file is not trusted.
@@ -72,11 +73,11 @@ def read_bytes(url: str, what: str, most: int | None = MOST_RECORD_BYTES) -> tup
     system = for_url(url)
     if not urls.is_local(url):
         status = system.status(url)
-        check(status, what)
+        check(status, what, owners)
         return system.read_bytes(url, most), status
     with system.open_read(url) as file:
         status = replace(system.status(f"/proc/self/fd/{file.fileno()}"), url=url)
-        check(status, what)
+        check(status, what, owners)
         check_length(url, status.length, most)
         return file.read(), status
 
