@@ -177,8 +177,8 @@ class Version(Mapping[str, Any]):
         data, _ = trust.read_bytes(place, what, owners=believed)
         if _loaded_parts(decode(data, place)) != _loaded_parts(self.description):
             raise ModelNotFound(
-                f"version {self.version} of the model '{self.name}' was replaced after it was looked up in {self.url}; look it "
-                "up again"
+                f"version {self.version} of the model '{self.name}' was replaced after it was looked up in {self.url}; "
+                "look it up again"
             )
 
 

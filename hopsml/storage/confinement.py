@@ -62,7 +62,8 @@ def opener(path: str, flags: int, mode: int = 0o666) -> int:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not stat.S_ISREG(kind):
             raise PermissionRefused(
-                f"cannot open {path}: it is no regular file, but {_kind(kind)}; look at who made it, and delete it", path
+                f"cannot open {path}: it is no regular file, but {_kind(kind)}; look at who made it, and delete it",
+                path,
             )
     except BaseException:
         os.close(descriptor)

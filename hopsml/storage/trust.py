@@ -55,7 +55,9 @@ def narrow(url: str) -> None:
         system.set_permission(url, status.permission & ~_WRITABLE)
 
 
-def read_bytes(url: str, what: str, most: int | None = MOST_RECORD_BYTES, owners: Collection[str] | None = None) -> tuple[bytes, FileStatus]:
+def read_bytes(
+    url: str, what: str, most: int | None = MOST_RECORD_BYTES, owners: Collection[str] | None = None
+) -> tuple[bytes, FileStatus]:
     """Read a file that only a trusted user can have written; return its content and status.
 
     On a local disk the opened file is checked, so that it cannot be replaced in between.

@@ -209,9 +209,11 @@ def test_a_piece_of_negative_length_ends_the_connection_and_leaves_nothing(
     listening = socket.create_server(("127.0.0.1", 0))
     door = StageEndpoint(listening, server_context(certificate, key), TOKEN, StageFolder(tmp_path))
     door.serve()
-    with socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S) as raw:
-        with client_tls(certificate.decode()).wrap_socket(raw) as task:
-            task.sendall(b"".join(len(one).to_bytes(2) + one for one in (TOKEN.encode(), name)) + piece)
-            assert task.recv(2) == b""
+    with (
+        socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S) as raw,
+        client_tls(certificate.decode()).wrap_socket(raw) as task,
+    ):
+        task.sendall(b"".join(len(one).to_bytes(2) + one for one in (TOKEN.encode(), name)) + piece)
+        assert task.recv(2) == b""
     door.close()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
