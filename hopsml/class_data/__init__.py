@@ -22,6 +22,7 @@ from hopsml.errors import ArgumentError
 
 OPTIONS = {"driver": "spark.driver.extraJavaOptions", "executor": "spark.executor.extraJavaOptions"}
 MAKE_TIMEOUT_S = 180.0
+_WRITABLE = 0o022  # by the group, or by all users
 # Suppresses the JVM's messages about an archive that it does not use: it starts without it.
 QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
@@ -29,12 +30,13 @@ QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 def with_archives(settings: Mapping[str, str]) -> dict[str, str]:
     """Return Spark's settings with the existing archives added.
 
-    A setting that already names an archive is unchanged.
+    A setting that already names an archive is unchanged. An archive that others may have written is not used, as the JVM
+    runs the classes in it.
     """
     found = dict(settings)
     for role, option in OPTIONS.items():
         archive = archive_of(role, settings)
-        if archive is not None and archive.is_file() and "SharedArchiveFile" not in found.get(option, ""):
+        if archive is not None and _is_own(archive) and "SharedArchiveFile" not in found.get(option, ""):
             found[option] = f"{found.get(option, '')} -XX:SharedArchiveFile={archive} {QUIET}".strip()
     return found
 
@@ -52,6 +54,16 @@ def archive_of(role: str, settings: Mapping[str, str]) -> Path | None:
             parts.append(f"{file} {status.st_size} {status.st_mtime_ns}")
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return _cache() / f"{role}-{digest}.jsa"
+
+
+def _is_own(archive: Path) -> bool:
+    """Return True if an archive exists, and only this user or root can have written it or its folder."""
+    try:
+        facts = [os.stat(place) for place in (archive, archive.parent)]
+    except OSError:
+        return False
+    believed = (os.geteuid(), 0)
+    return archive.is_file() and all(one.st_uid in believed and not one.st_mode & _WRITABLE for one in facts)
 
 
 def _cache() -> Path:
@@ -97,7 +109,14 @@ def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
         if archive is None:
             raise ArgumentError("class-data archives need Java and Spark on this machine; install them first")
         targets[role] = archive
-    _cache().mkdir(parents=True, exist_ok=True)
+    _cache().mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        _cache().chmod(0o700)
+    except PermissionError as error:
+        raise ArgumentError(
+            f"{_cache()} belongs to another user, and JVMs would run what is in it: let XDG_CACHE_HOME name a folder of "
+            "your own"
+        ) from error
     with tempfile.TemporaryDirectory(dir=_cache(), prefix="making-") as name:
         folder = Path(name)
         noted = dict(settings)
@@ -105,6 +124,7 @@ def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
             noted[option] = f"{settings.get(option, '')} -XX:ArchiveClassesAtExit={folder / role}".strip()
         _run(noted, spark_submit, folder)
         for role, target in targets.items():
+            (folder / role).chmod(0o600)
             os.replace(folder / role, target)
     return targets
 

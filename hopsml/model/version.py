@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound, QuotaExceeded, StorageError
-from hopsml.model.description import MODEL_JSON, ModelDescription
-from hopsml.storage import causes, privacy, trust, urls
+from hopsml.model.description import MODEL_JSON, ModelDescription, decode
+from hopsml.storage import causes, confinement, privacy, trust, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.tree import download_tree
 
@@ -138,10 +138,10 @@ class Version(Mapping[str, Any]):
         return target
 
     def _fetch(self, fresh: Path) -> None:
-        """Download the files and check their digests."""
+        """Download the files that were exported, and check their digests."""
         fresh.mkdir()  # a model may have no files
         try:
-            download_tree(self.files_url, fresh)
+            download_tree(self.files_url, fresh, keep=self.description.files)
         except PathNotFound as error:
             raise ModelNotFound(
                 f"version {self.version} of the model '{self.name}' was deleted while it was fetched from {self.url}"
@@ -167,12 +167,24 @@ class Version(Mapping[str, Any]):
 
         Raises:
             ArgumentError: The owner is not trusted.
+            ModelNotFound: The description is not the one that was looked up, which may have been another user's.
         """
         if not self.description.artifacts:
             return
-        for place in (self.url, urls.join(self.url, MODEL_JSON)):
-            believed = trust.own_names(place) | trust.trusted() | frozenset(trusted)
-            trust.check(for_url(place).status(place), "to load a model is to run what is in it", believed)
+        place, what = urls.join(self.url, MODEL_JSON), "to load a model is to run what is in it"
+        believed = trust.own_names(place) | trust.trusted() | frozenset(trusted)
+        trust.check(for_url(self.url).status(self.url), what, believed)
+        data, _ = trust.read_bytes(place, what, owners=believed)
+        if _loaded_parts(decode(data, place)) != _loaded_parts(self.description):
+            raise ModelNotFound(
+                f"version {self.version} of the model '{self.name}' was replaced after it was looked up in {self.url}; "
+                "look it up again"
+            )
+
+
+def _loaded_parts(description: ModelDescription) -> tuple[object, ...]:
+    """Return what decides which files are loaded, and how."""
+    return description.flavor, description.folder, description.artifacts, description.digest
 
 
 def _sweep(cache: Path) -> None:
@@ -186,7 +198,7 @@ def _sweep(cache: Path) -> None:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a local file, in hexadecimal digits."""
     total = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=confinement.opener) as file:
         while piece := file.read(_CHUNK):
             total.update(piece)
     return total.hexdigest()

@@ -1,7 +1,8 @@
 """Exclusive right to serve a name, as a file that is written exclusively in the project.
 
 On one machine, the lock in the serving's folder decides: it is released when its process ends for any reason. The file
-that an ended server of this user left on this machine is replaced. A file of another machine or user remains valid.
+that an ended server of this user left on this machine is replaced. A file of another machine, user or container (which
+may have the same host name and a folder of the same path) remains valid.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hopsml.serving.messages import ServingSettings
 from hopsml.serving.places import ServingFolder
 from hopsml.storage import trust
 from hopsml.storage.filesystem import for_url
+from hopsml.tracking import machine
 
 
 class ServerRecord(msgspec.Struct, frozen=True):
@@ -37,7 +39,7 @@ class ServerRecord(msgspec.Struct, frozen=True):
         application: ID of the Spark application on a cluster.
         profile: Profile of the cluster.
         launch: Random ID of the start on a cluster.
-        process_started: Start time of the driver process, which distinguishes it from a later one with the same ID.
+        process_started: Start time of the process, which distinguishes it from a later one with the same ID.
         pid_namespace: PID namespace of ``pid``.
     """
 
@@ -68,11 +70,14 @@ class ServerRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_here(self) -> bool:
-        """True if this user runs the server on this machine, not as a Spark application."""
-        return not self.is_on_cluster and (self.machine, self.user) == (
-            socket.gethostname(),
-            hopsml_settings.user_name(),
-        )
+        """True if this user runs the server on this machine, not as a Spark application and not in another container."""
+        here = (socket.gethostname(), hopsml_settings.user_name())
+        return not self.is_on_cluster and not self.is_in_another_container and (self.machine, self.user) == here
+
+    @property
+    def is_in_another_container(self) -> bool:
+        """True if the server is in another PID namespace of this machine; its host name may be the same."""
+        return machine.is_beside(self.pid_namespace)
 
 
 _decoder = msgspec.json.Decoder(ServerRecord)
@@ -104,6 +109,8 @@ def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> Server
         str(folder.path),
         os.getpid(),
         datetime.now(UTC),
+        process_started=machine.process_started(os.getpid()),
+        pid_namespace=machine.pid_namespace(),
     )
     url = url_of(settings)
     data = _encoded(record)
@@ -145,10 +152,11 @@ def _encoded(record: ServerRecord) -> bytes:
 
 def taken(record: ServerRecord, url: str) -> AlreadyServed:
     """Return the error that names the other server's address and the remedy."""
+    where = f"{record.machine}, in another container" if record.is_in_another_container else record.machine
     return AlreadyServed(
-        f"'{record.name}' is served already, at {record.url} by {record.user} on {record.machine} (process {record.pid}, "
-        f"since {record.started:%Y-%m-%d %H:%M} UTC): go over to another version with serving.roll, stop it there, or "
-        f"choose another name; if that machine is gone for good, delete {url}"
+        f"'{record.name}' is served already, at {record.url} by {record.user} on {where} (process {record.pid}, since "
+        f"{record.started:%Y-%m-%d %H:%M} UTC): go over to another version with serving.roll, stop it there, or "
+        f"choose another name; if it is gone for good, delete {url}"
     )
 
 

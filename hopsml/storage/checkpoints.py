@@ -10,6 +10,7 @@ marked with a ``corrupt.json``, and no longer counts as complete.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -21,16 +22,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
-from hopsml.storage import causes, leftovers, urls
+from hopsml.storage import causes, confinement, leftovers, trust, urls
 from hopsml.storage.filesystem import FileStatus, exists, for_url, read_record, walk
 from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
 
 MANIFEST = "manifest.json"
+STATE_FILE = "state.hopsml"  # what a State has committed; its plain values are pickled
+UNPICKLED = "to load a checkpoint is to run what is in it"
 CORRUPT = "corrupt.json"  # in a checkpoint that failed its checksums; names the file
 KEEP = ".keep"  # in a local checkpoint directory: number of checkpoints that its owner retains, for the mirror
 STALE_S = 24 * 3600.0  # a temporary name of this age belongs to a process that died
 _READ_BYTES = 1 << 20
+_MOST_KEEP_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, t
     fresh = urls.temporary_sibling(target)
     try:
         upload_into(local_dir, fresh, timeout_s)
+        if any(entry.name == STATE_FILE for entry in entries):
+            trust.narrow(urls.join(fresh, STATE_FILE))
         if _stamps(local_dir) != stamps:
             raise StorageError(f"{local_dir} changed while it was uploaded to {target}; commit it again", target)
         system.write_bytes(urls.join(fresh, MANIFEST), _encode(step, entries))
@@ -187,6 +193,7 @@ def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], ti
         PathNotFound: the checkpoint is not complete.
         PathExists: ``local_dir`` exists.
         StorageError: a file's content is not what was committed.
+        ArgumentError: a ``State`` has committed it, and belongs to a user who is not trusted.
     """
     url, target = urls.join(checkpoints_url, step_name(step)), Path(local_dir)
     if target.exists():
@@ -194,23 +201,32 @@ def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], ti
     if not is_complete(url, timeout_s):
         raise PathNotFound(f"cannot fetch {url}: there is no complete checkpoint of step {step}", url)
     fresh = Path(urls.temporary_sibling(os.path.abspath(target)))
+    download = functools.partial(_download, timeout_s=timeout_s)
     try:
-        download_tree(url, fresh, timeout_s)
+        download_tree(url, fresh, timeout_s, download)
         try:
             check(fresh, url)
         except CorruptCheckpoint:
             if not is_sound(url, timeout_s):  # read the stored files: only if they fail, too, is it marked as corrupt
                 raise
             shutil.rmtree(fresh)
-            download_tree(url, fresh, timeout_s)
+            download_tree(url, fresh, timeout_s, download)
             check(fresh, url)
         fresh.rename(target)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
-        if isinstance(error, StorageError):
+        if not isinstance(error, OSError) or isinstance(error, StorageError):
             raise
         raise causes.from_os_error("write", str(target), error) from error
     return target
+
+
+def _download(url: str, local: Path, timeout_s: float | None) -> None:
+    """Copy one file of a checkpoint, which must be a trusted user's if it is one that is unpickled later."""
+    if urls.name(url) == STATE_FILE:
+        trust.download(url, local, UNPICKLED, timeout_s)
+    else:
+        for_url(url, timeout_s).download(url, local)
 
 
 class CorruptCheckpoint(StorageError):
@@ -257,7 +273,8 @@ def write_keep(local_dir: str | os.PathLike[str], keep: int) -> None:
 def read_keep(local_dir: str | os.PathLike[str]) -> int | None:
     """Return the number that ``write_keep`` recorded; None if there is none: then all are retained."""
     try:
-        keep = int(Path(local_dir, KEEP).read_text(encoding="ascii"))
+        with open(Path(local_dir, KEEP), encoding="ascii", opener=confinement.opener) as file:
+            keep = int(file.read(_MOST_KEEP_BYTES))
     except (OSError, ValueError):
         return None
     return keep if keep >= 1 else None
@@ -325,7 +342,7 @@ def _may_stay(url: str, is_known: bool, timeout_s: float | None) -> bool:
 
 def _entry(root: Path, name: str) -> FileEntry:
     try:
-        with open(root / name, "rb") as file:
+        with open(root / name, "rb", opener=confinement.opener) as file:
             return _read_entry(name, file)
     except OSError as error:
         raise causes.from_os_error("read", str(root / name), error) from error

@@ -10,6 +10,7 @@ within one run's directory are followed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -38,19 +39,43 @@ def root_of(path: str) -> str | None:
     return None
 
 
-def opener(path: str, flags: int) -> int:
-    """Open a regular file for reading, as the ``opener`` argument of ``open``. Raises PermissionRefused."""
-    if (root := root_of(path)) is None:
-        return os.open(path, flags)
-    descriptor = os.open(path, flags | os.O_NONBLOCK)  # a named pipe would wait for a writer
+def opener(path: str, flags: int, mode: int = 0o666) -> int:
+    """Open a regular file, as the ``opener`` argument of ``open``: what another user has put there may be anything.
+
+    A named pipe would wait for its other side, and a device may have no end.
+
+    Args:
+        path: the file.
+        flags: those of ``os.open``.
+        mode: permission of a file that is created.
+
+    Raises:
+        OSError: there is none, or it is a directory.
+        PermissionRefused: it is something else, or not in its confined project.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode)
     try:
-        _check(descriptor, root, path)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise PermissionRefused(f"cannot read {path}: it is no regular file; read it on the server's host", path)
+        if (root := root_of(path)) is not None:
+            _check(descriptor, root, path)
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(kind):
+            raise PermissionRefused(
+                f"cannot open {path}: it is no regular file, but {_kind(kind)}; look at who made it, and delete it",
+                path,
+            )
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _kind(mode: int) -> str:
+    """Return the kind of a file that is not a regular one, for messages."""
+    if stat.S_ISFIFO(mode):
+        return "a named pipe"
+    return "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "a socket"
 
 
 def check_length(path: str, length: int) -> None:

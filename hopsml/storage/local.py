@@ -86,8 +86,12 @@ class LocalFileSystem(FileSystem):
 
     def upload(self, local: str | os.PathLike[str], url: str, overwrite: bool = True) -> None:
         """Copy one local file to ``url``, completely or not at all; missing parents are created."""
-        with _causes(f"copy {os.fspath(local)} to", url), self._appearing(url, overwrite) as fresh:
-            shutil.copyfile(local, fresh)
+        with (
+            _causes(f"copy {os.fspath(local)} to", url),
+            open(local, "rb", opener=confinement.opener) as source,
+            self._appearing(url, overwrite) as fresh,
+        ):
+            shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
 
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
         """Copy one file to a local path, completely or not at all; an existing file is replaced."""
@@ -202,11 +206,11 @@ class LocalFileSystem(FileSystem):
 
 
 def as_open_as_its_folder(path: str, flags: int) -> int:
-    """Open a file as ``os.open`` does; a new one gets the permission of its folder.
+    """Open a regular file as ``confinement.opener`` does; a new one gets the permission of its folder.
 
     So no user can read it who cannot read the folder; the umask narrows it further.
     """
-    return os.open(path, flags, privacy.of_file(os.stat(os.path.dirname(path) or ".").st_mode))
+    return confinement.opener(path, flags, privacy.of_file(os.stat(os.path.dirname(path) or ".").st_mode))
 
 
 def make_dirs(path: str) -> bool:

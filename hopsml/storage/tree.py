@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -59,13 +59,23 @@ def upload_into(local_dir: str | os.PathLike[str], url: str, timeout_s: float | 
     return sum(_in_parallel(send, files))
 
 
-def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float | None = None) -> int:
+def download_tree(
+    url: str,
+    local_dir: str | os.PathLike[str],
+    timeout_s: float | None = None,
+    download: Callable[[str, Path], None] | None = None,
+    keep: Container[str] | None = None,
+) -> int:
     """Download a directory into a local one, created if missing, and return the bytes received.
 
-    Temporary names are left out.
+    Temporary names are left out. ``download`` copies one file, by URL and local path; by default the file system does.
+    Of ``keep`` only files of these relative names are downloaded, and no empty directories; by default everything.
     """
     system, root = for_url(url, timeout_s), Path(local_dir)
+    bring = system.download if download is None else download
     entries = [entry for entry in walk(url, timeout_s) if not urls.has_temporary_part(urls.relative(entry.url, url))]
+    if keep is not None:
+        entries = [entry for entry in entries if not entry.is_dir and urls.relative(entry.url, url) in keep]
     try:
         root.mkdir(parents=True, exist_ok=True)
         for entry in entries:
@@ -75,7 +85,7 @@ def download_tree(url: str, local_dir: str | os.PathLike[str], timeout_s: float 
         raise causes.from_os_error("write", str(root), error) from error
     files = [entry for entry in entries if not entry.is_dir]
     names = [urls.relative(file.url, url) for file in files]
-    _in_parallel(lambda name: system.download(urls.join(url, name), root / name), names)
+    _in_parallel(lambda name: bring(urls.join(url, name), root / name), names)
     return sum(entry.length for entry in files)
 
 

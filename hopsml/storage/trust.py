@@ -55,7 +55,9 @@ def narrow(url: str) -> None:
         system.set_permission(url, status.permission & ~_WRITABLE)
 
 
-def read_bytes(url: str, what: str) -> tuple[bytes, FileStatus]:
+def read_bytes(
+    url: str, what: str, most: int | None = MOST_RECORD_BYTES, owners: Collection[str] | None = None
+) -> tuple[bytes, FileStatus]:
     """Read a file that only a trusted user can have written; return its content and status.
 
     On a local disk the opened file is checked, so that it cannot be replaced in between.
@@ -63,6 +65,8 @@ def read_bytes(url: str, what: str) -> tuple[bytes, FileStatus]:
     Args:
         url: URL of the file.
         what: what the file decides, for the message of ``check``.
+        most: bytes that it may have; None for any number.
+        owners: trusted owners, as of ``check``.
 
     Raises:
         ArgumentError: the file is not trusted.
@@ -71,13 +75,25 @@ def read_bytes(url: str, what: str) -> tuple[bytes, FileStatus]:
     system = for_url(url)
     if not urls.is_local(url):
         status = system.status(url)
-        check(status, what)
-        return system.read_bytes(url, MOST_RECORD_BYTES), status
+        check(status, what, owners)
+        return system.read_bytes(url, most), status
     with system.open_read(url) as file:
         status = replace(system.status(f"/proc/self/fd/{file.fileno()}"), url=url)
-        check(status, what)
-        check_length(url, status.length, MOST_RECORD_BYTES)
+        check(status, what, owners)
+        check_length(url, status.length, most)
         return file.read(), status
+
+
+def download(url: str, local: str | os.PathLike[str], what: str, timeout_s: float | None = None) -> None:
+    """Copy a file that only a trusted user can have written to a local path; arguments and errors as of ``read_bytes``."""
+    system = for_url(url, timeout_s)
+    if not urls.is_local(url):
+        check(system.status(url), what)
+        return system.download(url, local)
+    with system.open_read(url) as file:
+        opened = f"/proc/self/fd/{file.fileno()}"
+        check(replace(system.status(opened), url=url), what)
+        return system.download(opened, local)
 
 
 def check(status: FileStatus, what: str, owners: Collection[str] | None = None) -> None:

@@ -85,6 +85,12 @@ def pid_namespace() -> str:
         return ""
 
 
+def is_beside(namespace: str) -> bool:
+    """Return True for the ``pid_namespace`` of another container that may still exist: of this boot of the machine."""
+    own = pid_namespace()
+    return namespace not in ("", own) and namespace.partition("/")[0] == own.partition("/")[0]
+
+
 def hardware() -> dict[str, Any]:
     """Return the cores that this process may use, memory in bytes, processor and operating system."""
     return {

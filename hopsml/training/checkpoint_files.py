@@ -19,6 +19,7 @@ import msgspec
 
 from hopsml.storage import durable
 from hopsml.storage.checkpoints import CORRUPT, MANIFEST, is_sound, write_keep, write_manifest
+from hopsml.storage.filesystem import read_record
 from hopsml.storage.urls import TEMPORARY_PREFIX
 
 _NAME = re.compile(r"step-(\d{9,})")
@@ -49,8 +50,8 @@ def read_saved_step(folder: Path) -> SavedStep | None:
     """Return the checkpoint stored in ``folder``, or None if it is not a complete one."""
     match = _NAME.fullmatch(folder.name)
     try:
-        notes = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        notes = json.loads(read_record(str(folder / DESCRIPTION)))
+    except (OSError, ValueError, RecursionError):
         return None
     if (folder / CORRUPT).exists():
         return None

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.agent.held_commits import STATE_FILE
 from hopsml.errors import ArgumentError
+from hopsml.storage import trust
+from hopsml.storage.checkpoints import STATE_FILE, UNPICKLED
+from hopsml.storage.filesystem import read_record
 from hopsml.training import checkpoint_files
 from hopsml.training.elastic import commit_format
 from hopsml.training.elastic.commit_format import Snapshot
@@ -46,7 +48,8 @@ def load_checkpoint(folder: str | os.PathLike[str], **objects: Any) -> dict[str,
 
     Raises:
         ArgumentError: the folder was not written by a State, ``fit`` or a Checkpointer, or it holds no such name or
-            another shape.
+            another shape; or a State of a user who is not trusted (``HOPSML_TRUSTED_OWNERS``), as its plain values are
+            pickled, and to load them runs code.
         OSError: the folder cannot be read.
     """
     place = Path(folder)
@@ -63,8 +66,9 @@ def load_checkpoint(folder: str | os.PathLike[str], **objects: Any) -> dict[str,
 
 def _of_state(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
     """Load objects from a folder that a ``State`` has committed."""
+    content, _ = trust.read_bytes(str(folder / STATE_FILE), UNPICKLED, most=None)
     try:
-        snapshot = commit_format.decode(memoryview((folder / STATE_FILE).read_bytes()))
+        snapshot = commit_format.decode(memoryview(content))
     except ValueError as error:
         raise ArgumentError(f"{folder / STATE_FILE}: {error}") from error
     variables = {key: array for key, array in snapshot.arrays.items() if not key.startswith(state_tensors.PREFIX)}
@@ -143,7 +147,7 @@ def _assign(folder: Path, objects: Mapping[str, Any], arrays: Mapping[str, NDArr
 
 def _of_checkpointer(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
     """Load objects from a folder that a ``Checkpointer`` has saved."""
-    notes = json.loads((folder / checkpoint_files.DESCRIPTION).read_text(encoding="utf-8"))
+    notes = json.loads(read_record(str(folder / checkpoint_files.DESCRIPTION)))
     if objects:
         _read(checkpoint_files.SavedStep(notes["step"], folder, notes), objects)
     return {key: value for key, value in notes.items() if key != "id"}

@@ -21,11 +21,12 @@ from hopsml.storage.filesystem import for_url
 from hopsml.yarn import logs
 from hopsml.yarn.logs import LogPart
 from hopsml.yarn.resource_manager import YarnApplication
-from hopsml.yarn.tfile import FormatError
+from hopsml.yarn.tfile import Effort, FormatError
 
 MOST_OPEN = 8
 IDLE_S = 60.0  # seconds; an open log occupies a thread of its node
 _SKIP_BYTES = 1 << 20
+SKIP_S = 60.0  # seconds in which a log must be read up to the offset that is asked for
 
 
 class LogBytes(Protocol):
@@ -61,9 +62,15 @@ class OpenLog:
         """Skip ``count`` bytes of the log.
 
         Raises:
-            ClusterUnavailable: if the log ends before.
+            ClusterUnavailable: if the log ends before, or this takes more than ``SKIP_S``.
         """
+        until = time.monotonic() + SKIP_S
         while count:
+            if time.monotonic() > until:
+                raise ClusterUnavailable(
+                    f"the log of {self.container} is too long to be read from byte {self.at + count} on: {SKIP_S:g} s have "
+                    "led no further; read it from its beginning, or from its end"
+                )
             count -= len(self._next(min(count, _SKIP_BYTES)))
 
     def piece(self, offset: int, limit: int) -> bytes:
@@ -171,9 +178,11 @@ def _of_storage(application: YarnApplication, name: str) -> OpenLog | None:
     """
     container = logs.container_of(application)
     with logs.told_apart(application.id), contextlib.ExitStack() as stack:
+        effort = Effort()  # for all files
         for url in logs.aggregated_files(application.id, application.user, settings.yarn_settings()):
             file = stack.enter_context(for_url(url).open_read(url))
-            if (found := logs.begun_within(file, container, name)) is not None:
+            if (found := logs.begun_within(file, container, name, effort)) is not None:
+                effort.lift()  # each piece has a bounded length, and ``OpenLog.skip`` its own bound
                 value, length = found
                 return OpenLog(application.id, name, container, value, length, stack.pop_all().close)
     return None

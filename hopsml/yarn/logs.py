@@ -203,9 +203,10 @@ def aggregated(
     A negative ``offset`` counts from the end. None if there is no such log (yet). Raises StorageError, and
     tfile.FormatError for an unsupported format.
     """
+    effort = tfile.Effort()  # for all files: there may be very many
     for url in aggregated_files(application_id, user, settings.yarn_settings()):
         with _store(url).open_read(url) as file:
-            found = within(file, container, name, offset, limit)
+            found = within(file, container, name, offset, limit, effort)
         if found is not None:
             return found
     return None
@@ -226,9 +227,11 @@ def aggregated_files(application_id: str, user: str, known: Mapping[str, str]) -
             yield from (url for url in _entries(candidate) if not url.endswith(".tmp"))  # .tmp: being written
 
 
-def within(file: BinaryIO, container: str, name: str, offset: int, limit: int) -> tuple[bytes, int] | None:
-    """Return a part of a log as ``aggregated``, from one aggregated file."""
-    found = begun_within(file, container, name)
+def within(
+    file: BinaryIO, container: str, name: str, offset: int, limit: int, effort: tfile.Effort | None = None
+) -> tuple[bytes, int] | None:
+    """Return a part of a log as ``aggregated``, from one aggregated file; ``effort`` bounds the search."""
+    found = begun_within(file, container, name, effort)
     if found is None:
         return None
     value, length = found
@@ -237,13 +240,15 @@ def within(file: BinaryIO, container: str, name: str, offset: int, limit: int) -
     return value.read(min(limit, length - start)), length
 
 
-def begun_within(file: BinaryIO, container: str, name: str) -> tuple[tfile.Value, int] | None:
+def begun_within(
+    file: BinaryIO, container: str, name: str, effort: tfile.Effort | None = None
+) -> tuple[tfile.Value, int] | None:
     """Return a log of an aggregated file from its beginning, and its length, beyond which nothing may be read.
 
     The file has a record for each container, which contains each log's name, length and bytes. None if there is no such
-    log.
+    log. ``effort`` bounds the search.
     """
-    for key, value in tfile.records(file):
+    for key, value in tfile.records(file, effort):
         if key[2:].decode(errors="replace") != container:
             continue
         while size := value.read(2):

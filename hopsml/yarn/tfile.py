@@ -6,8 +6,11 @@ BCFile.index, lists the data blocks; each is compressed as a whole and contains 
 
 from __future__ import annotations
 
+import math
 import os
 import struct
+import sys
+import time
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -16,24 +19,54 @@ MAGIC = bytes.fromhex("d111d36891b5d7b639df414092bae150")
 _CHUNK_BYTES = 1 << 20
 _MOST_NAMED, _MOST_NAME_BYTES = 1000, 64 << 10  # Hadoop writes three blocks with names, and containers' ids
 _MOST_INDEX_BYTES = 16 << 20  # of a million blocks
+MOST_SKIPPED_BYTES = 32 << 30  # unpacked bytes that are skipped in search of a log
+SEARCH_S = 30.0  # seconds for that search: users of the job service write the files that it searches
 
 
 class FormatError(ValueError):
     """Error for a file that is no TFile, or uses an unsupported variant; the text names which."""
 
 
-def records(file: BinaryIO) -> Iterator[tuple[bytes, Value]]:
-    """Yield key and value of every record, in order; a value can be read until the next record is requested."""
-    blocks = _named_blocks(file)
+class Effort:
+    """Bound on what is unpacked and read in search of a log: a small file may be of terabytes, or of very many records."""
+
+    def __init__(self) -> None:
+        self._left_bytes, self._until = MOST_SKIPPED_BYTES, time.monotonic() + SEARCH_S
+
+    def spend(self, skipped: int = 0) -> None:
+        """Account for ``skipped`` bytes that were unpacked in vain. Raises FormatError."""
+        self._left_bytes -= skipped
+        if self._left_bytes < 0 or time.monotonic() > self._until:
+            raise FormatError(
+                f"the search in it has ended after {SEARCH_S:g} s, or {MOST_SKIPPED_BYTES >> 30} GiB of other logs"
+            )
+
+    def lift(self) -> None:
+        """End the bound: the log is found, and whoever reads it takes as much as they want."""
+        self._left_bytes, self._until = sys.maxsize, math.inf
+
+
+def records(file: BinaryIO, effort: Effort | None = None) -> Iterator[tuple[bytes, Value]]:
+    """Yield key and value of every record, in order; a value can be read until the next record is requested.
+
+    Args:
+        file: seekable file.
+        effort: bound on the search; by default a new one.
+
+    Raises:
+        FormatError: it is no TFile, or the search takes too much.
+    """
+    effort = Effort() if effort is None else effort
+    blocks = _named_blocks(file, effort)
     if "BCFile.index" not in blocks:
         raise FormatError("the file lists no data blocks")
     codec, region = blocks["BCFile.index"]
     if region[2] > _MOST_INDEX_BYTES:
         raise FormatError(f"the file's list of data blocks has {region[2]} bytes")
-    index = _block(file, codec, region)
+    index = _block(file, codec, region, effort)
     codec = _string(index)
     for _ in range(_integer(index)):
-        block = _block(file, codec, _region(index))
+        block = _block(file, codec, _region(index), effort)
         while not block.at_end():
             key = block.exactly(_short(_integer(block)))
             value = Value(block)
@@ -44,10 +77,10 @@ def records(file: BinaryIO) -> Iterator[tuple[bytes, Value]]:
 class Block:
     """Bytes of one block, from ``start`` to ``end`` of a seekable file."""
 
-    def __init__(self, file: BinaryIO | _Inflated, start: int, end: int) -> None:
+    def __init__(self, file: BinaryIO | _Inflated, start: int, end: int, effort: Effort) -> None:
         if not 0 <= start <= end:
             raise FormatError(f"the file lists a block from byte {start} to {end}")
-        self._file, self._at, self._end = file, start, end
+        self._file, self._at, self._end, self._effort = file, start, end, effort
 
     def at_end(self) -> bool:
         """Return True if all bytes of the block have been read."""
@@ -61,6 +94,7 @@ class Block:
         """
         if not 0 <= count <= self._end - self._at:
             raise FormatError(f"a block of the file ends {count} bytes before what it says it holds")
+        self._effort.spend()
         self._file.seek(self._at)
         pieces = []
         while count:
@@ -121,13 +155,13 @@ class Value:
         return self._left > 0
 
 
-def _named_blocks(file: BinaryIO) -> dict[str, tuple[str, tuple[int, int, int]]]:
+def _named_blocks(file: BinaryIO, effort: Effort) -> dict[str, tuple[str, tuple[int, int, int]]]:
     """Return codec and region of every block other than data blocks, by name."""
     length = file.seek(0, os.SEEK_END)
-    tail = Block(file, max(0, length - 28), length).exactly(min(length, 28))
+    tail = Block(file, max(0, length - 28), length, effort).exactly(min(length, 28))
     if len(tail) < 28 or tail[12:] != MAGIC:
         raise FormatError("not a TFile")
-    listing = Block(file, struct.unpack(">q", tail[:8])[0], length - 28)
+    listing = Block(file, struct.unpack(">q", tail[:8])[0], length - 28, effort)
     found = {}
     for _ in range(min(_integer(listing), _MOST_NAMED)):
         name, codec = _string(listing), _string(listing)
@@ -135,30 +169,31 @@ def _named_blocks(file: BinaryIO) -> dict[str, tuple[str, tuple[int, int, int]]]
     return found
 
 
-def _block(file: BinaryIO, codec: str, region: tuple[int, int, int]) -> Block:
+def _block(file: BinaryIO, codec: str, region: tuple[int, int, int], effort: Effort) -> Block:
     """Return the decompressed bytes of a block."""
     offset, length, raw_length = region
-    stored = Block(file, offset, offset + length)
+    stored = Block(file, offset, offset + length, effort)
     if codec == "none":
         return stored
     if codec != "gz":
         raise FormatError(f"the file is compressed by {codec!r}; none and gz are read here")
-    return Block(_Inflated(stored, length), 0, raw_length)
+    return Block(_Inflated(stored, length, effort), 0, raw_length, effort)
 
 
 class _Inflated:
     """The content of a compressed block, decompressed as it is read: a few kilobytes may be of terabytes."""
 
-    def __init__(self, stored: Block, length: int) -> None:
-        self._stored, self._left = stored, length
+    def __init__(self, stored: Block, length: int, effort: Effort) -> None:
+        self._stored, self._left, self._effort = stored, length, effort
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # by its head: zlib or gzip
         self._at = 0
 
     def seek(self, at: int, /) -> None:
         """Go forward to a position. Raises FormatError."""
         while self._at < at:
-            if not self.read(min(_CHUNK_BYTES, at - self._at)):
+            if not (skipped := self.read(min(_CHUNK_BYTES, at - self._at))):
                 raise FormatError("the file ends within a block")
+            self._effort.spend(len(skipped))
 
     def read(self, count: int, /) -> bytes:
         """Return the next bytes, at most so many; none at the end. Raises FormatError."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 
-from hopsml.cluster.agent.held_commits import STATE_FILE
 from hopsml.errors import PathNotFound
 from hopsml.experiment.run import Run
 from hopsml.storage import checkpoints, filesystem, urls
@@ -169,7 +168,7 @@ def _corrupted_checkpoint(trial: Trial) -> None:
     reached = trial.step()
     *_, before, newer, newest = complete()
     for step in (newer, newest):
-        url = urls.join(made, step_name(step), STATE_FILE)
+        url = urls.join(made, step_name(step), checkpoints.STATE_FILE)
         store = filesystem.for_url(url)
         content = bytearray(store.read_bytes(url))
         content[len(content) // 2] ^= 0xFF

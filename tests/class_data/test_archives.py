@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +33,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_up(role: str) -> Path:
     archive = archive_of(role, SETTINGS)
     assert archive is not None
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    archive.touch()
+    archive.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    archive.touch(mode=0o600)
     return archive
 
 
@@ -48,6 +49,21 @@ def test_an_archive_that_was_made_is_used_by_its_role_alone(installed):
     found = with_archives(SETTINGS)
     assert found[OPTIONS["driver"]].startswith(f"-XX:+UseSerialGC -XX:SharedArchiveFile={archive} -Xshare:auto")
     assert {**found, OPTIONS["driver"]: SETTINGS[OPTIONS["driver"]]} == SETTINGS
+
+
+@pytest.mark.fast
+def test_an_archive_that_others_may_have_written_is_not_used(installed):
+    """The JVM runs the classes in it; XDG_CACHE_HOME may name a folder of several users."""
+    archive = make_up("driver")
+    for place in (archive, archive.parent):
+        place.chmod(0o770)
+        assert with_archives(SETTINGS) == SETTINGS
+        place.chmod(0o700)
+        if os.geteuid() == 0:
+            os.chown(place, 65534, -1)
+            assert with_archives(SETTINGS) == SETTINGS
+            os.chown(place, 0, -1)
+    assert with_archives(SETTINGS) != SETTINGS
 
 
 @pytest.mark.fast

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from hopsml.cluster.agent import work as work_module
-from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
+from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.agent.work import Work
@@ -113,7 +113,7 @@ def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> Non
 def test_an_agent_that_finds_a_newer_checkpoint_tells_the_driver_and_begins_nothing(tmp_path: Path) -> None:
     run = directory(tmp_path, "app_1", 1)
     (tmp_path / "state").mkdir()
-    (tmp_path / "state" / STATE_FILE).write_text("content")
+    (tmp_path / "state" / checkpoints.STATE_FILE).write_text("content")
     checkpoints.commit(tmp_path / "state", run.checkpoints, 36)
     told: list[Message] = []
 

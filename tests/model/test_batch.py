@@ -187,7 +187,7 @@ def test_whom_the_driver_trusts_is_trusted_where_the_model_is_loaded(
 def test_a_copy_that_was_broken_off_is_put_away_and_a_long_name_is_a_name(
     estimator: Any, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(url: str, folder: Path) -> None:
+    def interrupted(url: str, folder: Path, **how: Any) -> None:
         (folder / "half").write_text("x")
         raise KeyboardInterrupt
 

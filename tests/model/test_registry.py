@@ -248,6 +248,31 @@ def test_what_was_changed_on_the_store_is_not_used(project: str, folder: MakeFol
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+def test_files_that_nobody_exported_are_not_copied(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    """Whoever may write to the folder of a version can add files there, which no digest covers."""
+    version = exported(folder("a"))
+    for name in ("planted.pbtxt", "assets/planted"):
+        place = urls.join(version.files_url, name)
+        for_url(place).write_bytes(place, b"code")
+    copy = version.local_files(private(tmp_path / "cache"))
+    assert sorted(path.name for path in copy.rglob("*") if path.is_file()) == ["more.txt", "weights.bin"]
+
+
+@pytest.mark.parametrize("change", [{"artifacts": {"sklearn": "other"}}, {"folder": "elsewhere"}, {"files": {}}])
+def test_a_description_that_was_another_ones_at_the_lookup_is_not_loaded(
+    project: str, folder: MakeFolder, change: dict[str, object], tmp_path: Path
+) -> None:
+    """Somebody puts a description of his own there for a moment, and the owner's back before the owner is checked."""
+    place = urls.join(exported(folder("a")).url, "model.json")
+    own = for_url(place).read_bytes(place)
+    content = {**json.loads(own), "artifacts": {"sklearn": "weights.bin"}}
+    for_url(place).write_bytes(place, json.dumps({**content, **change}).encode())
+    version = registry.find("digits")
+    for_url(place).write_bytes(place, json.dumps(content).encode())
+    with pytest.raises(ModelNotFound, match="was replaced after it was looked up"):
+        version.local_files(private(tmp_path / "cache"))
+
+
 def test_a_version_that_is_deleted_while_it_is_fetched(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     version = exported(folder("a"))
     registry.delete("digits", 1)

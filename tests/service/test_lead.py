@@ -120,12 +120,13 @@ def test_a_process_of_another_container_or_one_that_lives_is_not_taken_for_gone(
 
 @pytest.mark.skipif(os.getuid() != 0, reason="making a PID namespace needs root")
 def test_a_container_of_the_same_host_has_another_name_for_its_machine() -> None:
-    command = "from hopsml.service import holder; print(holder.own())"
+    command = "from hopsml.service import leader_id; print(leader_id.own())"
     inside = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", command],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if inside.returncode and "Operation not permitted" in inside.stderr:
         pytest.skip("this machine makes no PID namespaces")
+    assert inside.stdout.count(".") == 3, inside.stderr
     assert inside.stdout.split(".")[0] != leader_id.own().split(".")[0], inside.stderr
     assert not leader_id.is_gone(inside.stdout.strip())

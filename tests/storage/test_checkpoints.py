@@ -237,8 +237,8 @@ def test_a_read_that_fails_once_marks_nothing(local: Path, tmp_path: Path, monke
     checkpoints.commit(local, store, 1)
     downloads: list[Path] = []
 
-    def damaged_once(url: str, target: Path, timeout_s: float | None) -> None:
-        tree.download_tree(url, target, timeout_s)
+    def damaged_once(url: str, target: Path, *how: Any) -> None:
+        tree.download_tree(url, target, *how)
         if not downloads:
             (target / "weights").write_bytes(bytes(100_000))
         downloads.append(target)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from hopsml.errors import PathExists, PermissionRefused, QuotaExceeded
-from hopsml.storage import tree
+from hopsml.errors import PathExists, PermissionRefused, QuotaExceeded, StorageError
+from hopsml.storage import checkpoints, filesystem, tree, trust
 from hopsml.storage.filesystem import for_url
+from hopsml.training import checkpoint_files
 
 pytestmark = pytest.mark.fast
 
@@ -84,6 +85,7 @@ def test_a_writer_killed_half_way_leaves_the_old_file(tmp_path: Path) -> None:
     script = f"""
 import os, signal
 from hopsml.storage.filesystem import for_url
+from hopsml.training import checkpoint_files
 with for_url({str(target)!r}).open_write({str(target)!r}) as file:
     file.write(bytes(1 << 20))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -105,3 +107,51 @@ def test_an_exclusive_name_without_hard_links(tmp_path: Path, monkeypatch: pytes
         for_url(url).write_bytes(url, b"2", overwrite=False)
     assert os.listdir(tmp_path) == ["f"]
     assert (tmp_path / "f").read_bytes() == b"1"
+
+
+def _named_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _link_to_an_endless_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _link_to_a_terminal(path: Path) -> None:
+    path.symlink_to("/dev/ptmx")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [_named_pipe, _link_to_an_endless_device, _link_to_a_terminal])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    url, other = str(tmp_path / "run.json"), str(tmp_path / "other")
+    make(Path(url))
+    system = for_url(url)
+    for call in (
+        lambda: system.read_bytes(url),
+        lambda: system.read_range(url, 0, 10),
+        lambda: system.open_read(url),
+        lambda: system.download(url, other),
+        lambda: system.upload(url, other),
+        lambda: system.append_bytes(url, b"x"),
+        lambda: filesystem.read_record(url),
+        lambda: filesystem.copy(url, other),
+        lambda: trust.read_bytes(url, "it is read"),
+    ):
+        with pytest.raises(StorageError, match=r"no regular file|No such device") as caught:
+            call()
+        assert "run.json" in str(caught.value)
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+@pytest.mark.timeout(20)
+def test_pipes_in_place_of_the_records_of_a_checkpoint_are_refused_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "step-000000001"
+    folder.mkdir()
+    for name in (checkpoints.MANIFEST, checkpoint_files.DESCRIPTION):
+        os.mkfifo(folder / name)
+    os.mkfifo(tmp_path / checkpoints.KEEP)
+    assert checkpoints.read_keep(tmp_path) is None
+    assert checkpoint_files.complete_checkpoints(tmp_path) == []
+    with pytest.raises(PermissionRefused, match="a named pipe"):
+        checkpoints.latest_complete(str(tmp_path))

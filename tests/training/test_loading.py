@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import hopsml
 from hopsml.errors import ArgumentError
-from hopsml.training.elastic import commit_format
+from hopsml.storage import checkpoints, trust
+from hopsml.training.elastic import commit_format, elastic_state
+from hopsml.training.elastic.commit_format import Snapshot
 from tests.training.group import run_group
 
 
@@ -70,3 +76,59 @@ def test_a_folder_of_the_users_own_is_named(tmp_path: Path) -> None:
     (tmp_path / "state.hopsml").write_bytes(b"short")
     with pytest.raises(ArgumentError, match="not a commit"):
         hopsml.load_checkpoint(tmp_path)
+
+
+class _RunsCode:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.fast
+def test_a_checkpoint_of_another_user_is_not_unpickled_unless_they_are_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(trust.VARIABLE, raising=False)
+    mark, made, run = tmp_path / "code-ran", tmp_path / "made", str(tmp_path / "checkpoints")
+    made.mkdir()
+    pieces = commit_format.encode(Snapshot(3, {}, {"planted": pickle.dumps(_RunsCode(mark))}))
+    (made / "state.hopsml").write_bytes(b"".join(bytes(piece) for piece in pieces))
+    stored = Path(checkpoints.commit(made, run, 3))
+    (stored / "state.hopsml").chmod(0o664)
+    loads: list[Callable[[], object]] = [
+        lambda: hopsml.load_checkpoint(stored),
+        lambda: checkpoints.fetch(run, 3, tmp_path / "fetched"),
+        lambda: elastic_state.found(cast("Any", SimpleNamespace(commits=None, resume_checkpoint=stored))),
+    ]
+    for load in loads:
+        with pytest.raises(ArgumentError, match=r"may be written by others .*to load a checkpoint is to run"):
+            load()
+    if os.geteuid() == 0:
+        (stored / "state.hopsml").chmod(0o644)
+        os.chown(stored / "state.hopsml", 65534, 65534)
+        for load in loads:
+            with pytest.raises(ArgumentError, match="belongs to nobody, and to load a checkpoint is to run"):
+                load()
+        assert not mark.exists() and not (tmp_path / "fetched").exists()
+        monkeypatch.setenv(trust.VARIABLE, "nobody")
+        loads[1]()
+        hopsml.load_checkpoint(tmp_path / "fetched")
+        assert mark.exists()
+
+
+@pytest.mark.fast
+def test_a_state_that_is_committed_in_a_groups_folder_is_its_owners_alone_to_write(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "state.hopsml").write_bytes(b"x")
+    shared = tmp_path / "checkpoints"
+    shared.mkdir()
+    shared.chmod(0o770)
+    before = os.umask(0o002)
+    try:
+        stored = Path(checkpoints.commit(tmp_path / "made", str(shared), 1))
+    finally:
+        os.umask(before)
+    assert (stored / "state.hopsml").stat().st_mode & 0o777 == 0o640
+    assert checkpoints.fetch(str(shared), 1, tmp_path / "fetched").is_dir()

@@ -198,3 +198,22 @@ def test_idle_connections_keep_no_task_out_of_the_stage(tmp_path: Path, monkeypa
     door.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S)
+
+
+@pytest.mark.parametrize("piece", [(-5).to_bytes(4, signed=True), (-(1 << 31)).to_bytes(4, signed=True)])
+@pytest.mark.parametrize("name", [file_of("clicks", 3, 17).encode(), b"\xff\xfe"])
+def test_a_piece_of_negative_length_ends_the_connection_and_leaves_nothing(
+    tmp_path: Path, piece: bytes, name: bytes
+) -> None:
+    certificate, key = make_key_pair(CERTIFIED)
+    listening = socket.create_server(("127.0.0.1", 0))
+    door = StageEndpoint(listening, server_context(certificate, key), TOKEN, StageFolder(tmp_path))
+    door.serve()
+    with (
+        socket.create_connection(("127.0.0.1", door.port), timeout=WAIT_S) as raw,
+        client_tls(certificate.decode()).wrap_socket(raw) as task,
+    ):
+        task.sendall(b"".join(len(one).to_bytes(2) + one for one in (TOKEN.encode(), name)) + piece)
+        assert task.recv(2) == b""
+    door.close()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -87,3 +87,11 @@ def test_a_log_that_is_not_there_and_one_that_is_no_log(put: Put) -> None:
     (put.folder / "node_1").write_bytes(b"x" * 100)
     with pytest.raises(ClusterError, match=f"yarn logs -applicationId {ID}"):
         put.reader.read(ID, "stdout", 0, 10)
+
+
+def test_an_offset_that_is_reached_too_late_is_refused(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log may be said to have any length, and users choose the offset."""
+    monkeypatch.setattr(log_reader, "SKIP_S", 0.0)
+    with pytest.raises(ClusterError, match="is too long to be read from byte 500 on"):
+        put.reader.read(ID, "stdout", 500, 10)
+    assert put.reader.read(ID, "stdout", 0, 10) is not None

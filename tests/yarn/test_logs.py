@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import struct
 import tempfile
 import tracemalloc
 import zlib
@@ -66,7 +67,7 @@ def test_a_block_of_terabytes_is_not_unpacked_before_it_is_read(monkeypatch: pyt
     """64 MiB of zeros before one byte: 64 kB that were written to the disk first, and so would be the terabytes."""
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     packed = zlib.compress(bytes(64 << 20) + b"x")
-    plain = tfile._block(io.BytesIO(packed), "gz", (0, len(packed), (64 << 20) + 1))
+    plain = tfile._block(io.BytesIO(packed), "gz", (0, len(packed), (64 << 20) + 1), tfile.Effort())
     tracemalloc.start()
     try:
         assert plain.exactly(10) == bytes(10)
@@ -75,6 +76,42 @@ def test_a_block_of_terabytes_is_not_unpacked_before_it_is_read(monkeypatch: pyt
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+def _number(value: int) -> bytes:
+    return b"\x87" + value.to_bytes(8, "big", signed=True)
+
+
+def _text(value: bytes) -> bytes:
+    return _number(len(value)) + value
+
+
+def _packed_tfile(blocks: list[bytes]) -> bytes:
+    """Return a TFile with these data blocks, compressed."""
+    whole, regions = b"", b""
+    for plain in blocks:
+        packed = zlib.compress(plain, 1)
+        regions += _number(len(whole)) + _number(len(packed)) + _number(len(plain))
+        whole += packed
+    index = _text(b"gz") + _number(len(blocks)) + regions
+    start, whole = len(whole), whole + index
+    listing = _number(1) + _text(b"data:BCFile.index") + _text(b"none")
+    listing += _number(start) + _number(len(index)) + _number(len(index))
+    return whole + listing + struct.pack(">q", len(whole)) + bytes(4) + tfile.MAGIC
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MOST_SKIPPED_BYTES", 20 << 20), ("SEARCH_S", 0.0)])
+def test_the_search_for_a_log_in_a_file_that_unpacks_to_very_much_ends(
+    bound: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of terabytes, or very many records, are before the log; 64 MiB and two stand for them here."""
+    log = b"\0\6stdout\0\1" + b"5" + b"hello"
+    other = _text(b"\0\5other") + _number(64 << 20) + bytes(64 << 20)
+    whole = _packed_tfile([other + _text(b"\0\1c") + _number(len(log)) + log])
+    assert logs.within(io.BytesIO(whole), "c", "stdout", 0, 100) == (b"hello", 5)
+    monkeypatch.setattr(tfile, bound, value)
+    with pytest.raises(tfile.FormatError, match="the search in it has ended after"):
+        logs.within(io.BytesIO(whole), "c", "stdout", 0, 100)
 
 
 def test_a_codec_that_is_not_read_is_named() -> None:
@@ -109,7 +146,7 @@ def test_a_codec_that_is_not_read_is_named() -> None:
 def test_numbers(stored: str, number: int) -> None:
     """Written by Hadoop's own writeVLong."""
     content = bytes.fromhex(stored)
-    assert tfile._integer(tfile.Block(io.BytesIO(content), 0, len(content))) == number
+    assert tfile._integer(tfile.Block(io.BytesIO(content), 0, len(content), tfile.Effort())) == number
 
 
 def node_says(content: bytes, wanted: int, *, running: bool) -> web.Answer:

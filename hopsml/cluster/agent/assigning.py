@@ -10,7 +10,7 @@ import msgspec
 
 from hopsml import proxies
 from hopsml.cluster.agent.core_lock import WorkerCores
-from hopsml.cluster.agent.held_commits import STATE_FILE, HeldCommits
+from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, group_variables
 from hopsml.cluster.shared.protocol import Formation, Launch
@@ -141,7 +141,7 @@ def stored_ahead(formation: Formation) -> int | None:
         if step <= commit.stored:
             return None
         # excludes the user's own checkpoints
-        if filesystem.exists(urls.join(url, STATE_FILE)) and checkpoints.is_sound(url):
+        if filesystem.exists(urls.join(url, checkpoints.STATE_FILE)) and checkpoints.is_sound(url):
             return step
     return None
 

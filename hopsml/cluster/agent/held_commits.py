@@ -15,7 +15,6 @@ from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted
 from hopsml.storage.backoff import Outage, pause_s
 
-STATE_FILE = "state.hopsml"
 DESCRIPTION = "checkpoint.json"
 KEEP_CHECKPOINTS = 3
 OBTAIN_ATTEMPTS = 5
@@ -178,7 +177,7 @@ class HeldCommits:
         stage.mkdir(parents=True, exist_ok=True)
         try:
             content = self.slots.read(slot)
-            (stage / STATE_FILE).write_bytes(content)
+            (stage / checkpoints.STATE_FILE).write_bytes(content)
             if self.slots.step(slot) != step:
                 raise LookupError("it was overwritten while it was read")
             (stage / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))

@@ -86,7 +86,7 @@ class StageEndpoint:
                 if not hmac.compare_digest(_text(pieces), self._token):
                     return
                 pending.release()
-                name = _text(pieces).decode()
+                name = _text(pieces).decode(errors="replace")
                 connection.settimeout(None)
                 for option, value in ((socket.TCP_KEEPIDLE, _SILENCE_S), (socket.TCP_KEEPINTVL, _SILENCE_S // 4)):
                     connection.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -112,7 +112,7 @@ class StageEndpoint:
 class _Pieces:
     """Iterator over the received pieces until the length of 0.
 
-    It stays exhausted. Raises EOFError if the connection breaks.
+    It stays exhausted. Raises EOFError if the connection breaks, or a length is negative.
     """
 
     def __init__(self, source: BinaryIO) -> None:
@@ -126,6 +126,8 @@ class _Pieces:
         """Return the next piece; it is valid until the following call."""
         if not self._left and not self._is_over:
             self._left = _LONG.unpack(_exactly(self._source, _LONG.size))[0]
+            if self._left < 0:
+                raise EOFError
             self._is_over = not self._left
         if self._is_over:
             raise StopIteration

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
-from hopsml.cluster.agent.held_commits import STATE_FILE
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
@@ -490,13 +489,24 @@ def found(context: WorkerContext | None) -> memoryview | None:
 
     Returns:
         The encoded commit; None if there is none.
+
+    Raises:
+        ArgumentError: the checkpoint belongs to a user who is not trusted.
     """
     port = context.commits if context is not None else None
     if port is not None and port.newest >= 0:
         return memoryview(port.slots.read(port.newest))
     folder = context.resume_checkpoint if context is not None else None
-    file = folder / STATE_FILE if folder is not None else None
-    return memoryview(file.read_bytes()) if file is not None and file.is_file() else None
+    if folder is None:
+        return None
+
+    from hopsml.storage import trust
+    from hopsml.storage.checkpoints import STATE_FILE, UNPICKLED
+
+    file = folder / STATE_FILE
+    if not file.is_file():
+        return None
+    return memoryview(trust.read_bytes(str(file), UNPICKLED, most=None)[0])
 
 
 def _has_state_dict(value: Any) -> bool:

@@ -1,0 +1,78 @@
+"""Who may take over the name of a serving on one machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hopsml.errors import AlreadyServed
+from hopsml.serving import server_records
+from hopsml.serving.limits import ServingLimits
+from hopsml.serving.messages import ServingSettings
+from hopsml.serving.places import ServingFolder
+from hopsml.serving.routes import Route
+from hopsml.storage import python_child
+from hopsml.storage.filesystem import for_url
+
+pytestmark = pytest.mark.fast
+_CLAIM = """
+import sys
+from pathlib import Path
+import msgspec
+from hopsml.serving import server_records
+from hopsml.serving.messages import ServingSettings
+from hopsml.serving.places import ServingFolder
+settings = msgspec.json.decode(sys.argv[1], type=ServingSettings)
+server_records.claim(settings, 2, ServingFolder(Path(sys.argv[2])))
+"""
+
+
+def settings(tmp_path: Path) -> ServingSettings:
+    project = tmp_path.as_uri()
+    return ServingSettings("digits", project, "digits", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
+
+
+def changed(wanted: ServingSettings, **fields: object) -> None:
+    """Replace the record by one that differs in these fields."""
+    record = server_records.read(wanted.name, wanted.project)
+    assert record is not None
+    url = server_records.url_of(wanted)
+    for_url(url).write_bytes(url, msgspec.json.encode(msgspec.structs.replace(record, **fields)))
+
+
+def test_the_record_of_another_container_with_this_host_name_is_not_replaced(tmp_path: Path) -> None:
+    wanted, folder = settings(tmp_path), ServingFolder(tmp_path / "private")
+    own = server_records.claim(wanted, 1, folder)
+    boot, _, inode = own.pid_namespace.partition("/")
+    changed(wanted, pid_namespace=f"{boot}/pid:[1]")
+    with pytest.raises(AlreadyServed, match="in another container"):
+        server_records.claim(wanted, 3, folder)
+    server_records.release(wanted)  # this process has the same id, as the first process of each container has
+    found = server_records.read("digits", wanted.project)
+    assert found is not None and found.port == 1 and not found.is_here
+    changed(wanted, pid_namespace=f"{'0' * len(boot)}/{inode}")  # the machine was started again since
+    assert server_records.claim(wanted, 3, folder).port == 3
+    changed(wanted, pid_namespace="")  # of an earlier hopsml
+    assert server_records.claim(wanted, 4, folder).port == 4
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="making a PID namespace needs root")
+def test_a_container_beside_this_one_is_refused(tmp_path: Path) -> None:
+    wanted, folder = settings(tmp_path), tmp_path / "private"
+    server_records.claim(wanted, 1, ServingFolder(folder))
+    made = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _CLAIM]
+    inside = subprocess.run(
+        [*made, msgspec.json.encode(wanted), str(folder)],
+        env=python_child.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "Operation not permitted" in inside.stderr:
+        pytest.skip("this machine makes no PID namespaces")
+    assert "AlreadyServed: 'digits' is served already" in inside.stderr
+    found = server_records.read("digits", wanted.project)
+    assert found is not None and found.port == 1
