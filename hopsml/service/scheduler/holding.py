@@ -60,7 +60,7 @@ class Hold:
 
 
 def makes_way(other: QueuedJob, job: QueuedJob, policy: Policy, lenders: Collection[str] = ()) -> bool:
-    """Return True if another job may be preempted for ``job`` after its protected time.
+    """Return True if the rules permit preempting ``other`` for ``job``, once its protected time after its start is over.
 
     Args:
         other: The job to be preempted.

@@ -115,7 +115,7 @@ class Nodes:
             self.others(name, Resources())
 
     def of(self, name: str) -> NodeAccount:
-        """Return the account of one node."""
+        """Return label, capacity and free resources of one node, and whether gangs may be placed on it."""
         row = self.rows[name]
         return NodeAccount(
             self.labels[row],

@@ -17,7 +17,7 @@ _sequence = attrgetter("sequence")
 
 
 class WaitingLines:
-    """Waiting jobs of one queue, grouped by rank and gang."""
+    """Waiting jobs of one queue, grouped by their rank (place in the queue's order) and by the shape of their gang."""
 
     def __init__(self) -> None:
         self._lines: dict[Key, Line] = {}

@@ -28,7 +28,7 @@ _over = threading.Event()
 
 @dataclass(frozen=True)
 class TaskListener:
-    """Names of a task's ports, and the folder to which its workers write their addresses ("" for none).
+    """Reservation of a task's ports in its workers, which publish their addresses as files in ``folder`` ("": nowhere).
 
     ``changes`` is True if the group can change while a worker lives.
     """
