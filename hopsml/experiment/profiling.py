@@ -18,7 +18,7 @@ Ask = Callable[[int, TakeProfile], object]  # requests a profile of the worker o
 
 
 class Profiling:
-    """Handler of one run's profile requests, one at a time; ``look`` is for the run's thread."""
+    """Handler of one run's profile requests, one at a time; ``handle_requests`` is for the run's thread."""
 
     def __init__(self, directory: RunDir, run_id: str, ask: Ask) -> None:
         self._directory, self._run_id, self._ask = directory, run_id, ask

@@ -84,7 +84,7 @@ class SlotsWatch:
         self._slots, self._said = first, (0, 0)
         allow(first)
 
-    def look(self, project_url: str) -> None:
+    def poll(self, project_url: str) -> None:
         """Poll once: apply a new number, and write a new answer; after an error the next poll repeats it.
 
         Args:
@@ -120,7 +120,7 @@ def _look(project_url: str, kept: SlotsWatch) -> None:
     """Poll until the process ends."""
     while True:
         try:
-            kept.look(project_url)
+            kept.poll(project_url)
         except (StorageError, CoordinatorLost) as error:
             log.debug("how many slots there are could not be asked, or said: %s", error)
         time.sleep(LOOK_S)

@@ -94,7 +94,7 @@ async def upload(request: Request, jobs: TheJobs, caller: TheCaller, entry: TheE
                 f"the zip is larger than {MOST_BYTES >> 20} MiB; keep data on the store, and upload code"
             )
         pieces.append(piece)
-    entry.target = await run_in_threadpool(jobs.workspaces.put, b"".join(pieces), caller.user)
+    entry.target = await run_in_threadpool(jobs.workspaces.store_zip, b"".join(pieces), caller.user)
     return models.Uploaded(workspace=entry.target)
 
 
@@ -268,7 +268,7 @@ def _wished(
     _may_change(caller, row)
     if not row.state.is_final:
         with entry.stored(202) as also:
-            jobs.store.wish(row.serial, kind, value, caller.user, time.time(), also)
+            jobs.store.add_request(row.serial, kind, value, caller.user, time.time(), also)
         jobs.wake()
     return models.JobAnswer.of(row)
 

@@ -31,7 +31,7 @@ class WaitingLines:
         jobs = [job for line in self._lines.values() for job in line]
         return iter(sorted(jobs, key=lambda job: (job.rank, job.sequence)))
 
-    def put(self, job: QueuedJob) -> None:
+    def add_job(self, job: QueuedJob) -> None:
         """Add a job at the position of its submission among jobs of its rank."""
         key = (job.rank, job.request.gang)
         self._keys[job.request.job_id] = key
