@@ -235,7 +235,7 @@ class Observers(Generic[T]):
             self._deliveries.append(Delivery(self._name, observer, self._rule))
             return self._deliveries[-1].put
 
-    def tell(self, item: T, note: Callable[[], object] = lambda: None) -> None:
+    def send(self, item: T, note: Callable[[], object] = lambda: None) -> None:
         """Send an item to all observers without waiting; ``note`` first records it, under the lock."""
         with self.lock:
             note()

@@ -227,7 +227,7 @@ class Checked(Dispatch):
         phases = [trial.phase for trial in self.ledger.trials]
         assert len(self.ledger.placed) == phases.count(TrialPhase.PLACED) + phases.count(TrialPhase.RUNNING)
         assert len(self.ledger.paused) == phases.count(TrialPhase.PAUSED)
-        assert self.ledger.over == phases.count(TrialPhase.OVER)
+        assert self.ledger.ended_count == phases.count(TrialPhase.OVER)
         if self.conclusion is not None:
             assert not self.ledger.placed
             assert not self.ledger.paused or self.conclusion.reason == "cancelled", "kept for whoever goes on"

@@ -67,7 +67,7 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.JobAnswer, client.ServiceJob),
         (job_models.JobDetail, client.ServiceJobDetail),
         (job_models.ApplicationAnswer, client.JobApplication),
-        (job_models.ChangeAnswer, client.JobChange),
+        (job_models.StateChangeAnswer, client.JobChange),
         (job_models.JobRunAnswer, client.JobRun),
         (job_models.JobMetricsAnswer, client.JobRunMetrics),
         (job_models.MetricAnswer, client.JobMetric),

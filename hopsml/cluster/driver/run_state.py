@@ -157,7 +157,7 @@ class RunState:
         """
         if change.kind != "log" and change.text:
             change = replace(change, text=redact.text(change.text))
-        self._observers.tell(change, lambda: self._record(change))
+        self._observers.send(change, lambda: self._record(change))
 
     def _record(self, change: Change) -> None:
         """Record a change."""

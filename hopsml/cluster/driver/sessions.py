@@ -86,14 +86,14 @@ class Listener(Protocol):
     def joined(self, session: AgentSession) -> None:
         """Process the connection of an agent that has sent its hello."""
 
-    def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
+    def message_received(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
         """Process an agent's message.
 
         Raises:
             msgspec.DecodeError: Agents must not send this message.
         """
 
-    def left(self, session: AgentSession, reason: str) -> None:
+    def session_ended(self, session: AgentSession, reason: str) -> None:
         """Process the end of an agent's connection, for this reason; called once."""
 
     def patience_s(self, session: AgentSession) -> float:
@@ -167,7 +167,7 @@ class Sessions:
     def forget(self, session: AgentSession, reason: str) -> None:
         """Remove a session that has ended, and inform the listener, once."""
         if self.agents.pop(session.agent_id, None) is not None:
-            self.listener.left(session, reason)
+            self.listener.session_ended(session, reason)
 
     def welcome(self, connection: Connection, frame: bytes, admitted: float) -> AgentSession:
         """Create the session of an agent by its hello.
@@ -229,14 +229,14 @@ class _Handler:
             self._door.refuse("silence", f"{connection.address} did not say who it is")
             connection.close(NOT_OURS, "no hello")
 
-    def take(self, connection: Connection, message: bytes) -> None:
+    def message_received(self, connection: Connection, message: bytes) -> None:
         """Process a message of the agent: the first is the hello, and most others are heartbeats."""
         if self._session is None:
             self._session = self._door.welcome(connection, message, self._admitted)
         elif message == _HEARTBEAT:
             return
         else:
-            self._door.listener.said(self._session, protocol.decode_for_coordinator(message))
+            self._door.listener.message_received(self._session, protocol.decode_for_coordinator(message))
         self._session.took(len(message))
 
     def failed(self, connection: Connection, error: Exception) -> None:

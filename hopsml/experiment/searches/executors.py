@@ -85,13 +85,13 @@ class LaneExecutor:
         attempt, lane = self._placed.get(action.number, (-1, -1))
         if attempt == action.attempt:
             message = messages.EndTrial(action.number, action.attempt, how=action.how, deadline_s=action.patience_s)
-            self._lanes.tell(lane, message)
+            self._lanes.send_message(lane, message)
 
     def go_on(self, news: News) -> None:
         """Send the permission to continue to the lane, if the report waits for it."""
         report = news.message
         if isinstance(report, messages.TrialReported) and report.waits:
-            self._lanes.tell(news.lane, messages.GoOn(report.number, report.attempt, report.step))
+            self._lanes.send_message(news.lane, messages.GoOn(report.number, report.attempt, report.step))
 
     def resize(self, action: Resize) -> None:
         """Do nothing: a trial on a lane has one worker."""

@@ -159,7 +159,7 @@ class SearchState:
             return SearchSnapshot(now=self.ended or time.time(), running=tuple(self.running.values()), **facts)
 
     def _tell(self, kind: str, facts: dict[str, Any]) -> None:
-        self._observers.tell((kind, facts))
+        self._observers.send((kind, facts))
 
 
 def _copied(value: Any) -> Any:

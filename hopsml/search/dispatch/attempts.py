@@ -89,7 +89,7 @@ class Attempts:
         actions = self._must_have_begun(trial, now) if by_itself else []
         ran = trial.phase is TrialPhase.RUNNING
         seconds = event.seconds if event.seconds > 0 else max(0.0, now - trial.since) if ran else 0.0
-        self.places.over(trial, seconds if by_itself and ran else None)
+        self.places.free_place(trial, seconds if by_itself and ran else None)
         if event.how == "withdrawn":
             self.unplace(trial)
         elif event.how == "finished":

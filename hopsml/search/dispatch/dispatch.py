@@ -79,7 +79,7 @@ class Dispatch:
     @property
     def is_complete(self) -> bool:
         """True if every trial has ended and no further one will be requested."""
-        return self.ask_tell.left == 0 and self.ledger.over == len(self.ledger)
+        return self.ask_tell.left == 0 and self.ledger.ended_count == len(self.ledger)
 
     # ---------------------------------------------------------------------------------------- public interface
 
@@ -226,7 +226,7 @@ class Dispatch:
             return []
         actions: list[Action] = []
         for trial in list(self.ledger.placed.values()):
-            self.places.over(trial, None)
+            self.places.free_place(trial, None)
             if trial.phase is TrialPhase.RUNNING and self.attempts.cancelled and trial.asked != "stop":
                 self.attempts.break_off(trial, now - trial.since)
             elif trial.phase is TrialPhase.RUNNING:

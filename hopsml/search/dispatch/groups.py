@@ -105,7 +105,7 @@ class Groups:
         if group is not None:
             group.wish = max(group.wish, self._spec.promoted_size(trial.step))
 
-    def over(self, trial: TrialState, seconds: float | None) -> None:
+    def free_place(self, trial: TrialState, seconds: float | None) -> None:
         """Free the group's slots.
 
         Args:

@@ -146,7 +146,7 @@ class LaneTable:
             lane.used = True
             self._sort(lane)
 
-    def over(self, trial: TrialState, seconds: float | None) -> None:
+    def free_place(self, trial: TrialState, seconds: float | None) -> None:
         """Free the trial's place on its lane.
 
         Args:

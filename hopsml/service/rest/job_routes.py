@@ -221,9 +221,9 @@ def why(row: TheJob, jobs: TheJobs) -> models.Reasons:
 @router.get("/jobs/{job}/changes")
 def changes(
     row: TheJob, jobs: TheJobs, after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0
-) -> list[models.ChangeAnswer]:
+) -> list[models.StateChangeAnswer]:
     """Return the state changes of a job, the oldest first; ``after`` selects those newer than this id."""
-    return [models.ChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
+    return [models.StateChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
 
 
 @router.get("/jobs/{job}/log")

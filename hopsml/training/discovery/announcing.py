@@ -62,7 +62,7 @@ class TaskListener:
             follow = functools.partial(self._follow, _place(self.launch), host, numbers)
             threading.Thread(target=follow, name="hopsml-announcing", daemon=True).start()
 
-    def begin(self) -> None:
+    def invalidate_addresses(self) -> None:
         """Invalidate the addresses published by earlier launches of the task."""
         self._write(names.begun(self.launch), b"")
 
