@@ -4,7 +4,7 @@
     while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or posted ones
         lanes.assign(lane, RunTrial(...))       # at most one trial waits behind the one that runs
         lanes.send_message(lane, EndTrial(...))
-        lanes.want(count)                       # more slots, or fewer: lanes without a trial are released first
+        lanes.hold_slots(count)                 # more slots, or fewer: lanes without a trial are released first
     lanes.close(value)                          # the run ends as FINISHED, lanes.run.result().value is the value
 
 A lane is one start of one process; numbers only grow. If its process fails, the lane is lost, and its successor on the
@@ -170,7 +170,7 @@ class Lanes:
         if lane in self.joined:
             self._coordinator.send_to_worker(self.run.run_id, lane, messages.encode(message))
 
-    def want(self, count: int) -> None:
+    def hold_slots(self, count: int) -> None:
         """Hold up to ``count`` slots; release surplus lanes, those without a trial now, others when theirs ends."""
         if self._keeps:
             count = max(count, self._wanted or 0)

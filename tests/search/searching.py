@@ -250,7 +250,7 @@ class Checked(Dispatch):
         free = [trial for trial in waiting if trial.asked != "withdraw" and (only is None or trial.avoid != only)]
         assert calling >= len(idle) or not free, "a trial waits behind a busy lane while another is idle"
         ask_tell = self.ask_tell
-        assert ask_tell.done or ask_tell.later or ask_tell.left == 0 or not ask_tell.stopper.wants(), (
+        assert ask_tell.done or ask_tell.later or ask_tell.trials_left == 0 or not ask_tell.stopper.wants(), (
             "idle, and more to try"
         )
         assert ask_tell.stopper.resume() is None, "idle, and a paused trial may go on"

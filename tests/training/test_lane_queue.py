@@ -262,7 +262,7 @@ def test_a_step_that_is_reported_again_in_a_flood_is_one_report_with_the_newest_
     assert thinner.offer(report(99, loss=2.0, other=1.0), 100.0) == []
     assert thinner.offer(report(99, loss=1.0), 100.0) == []
     assert thinner.next_at() == pytest.approx(100.0 + 1 / PER_SECOND)
-    (late,) = thinner.due(100.0 + 1 / PER_SECOND)
+    (late,) = thinner.take_due(100.0 + 1 / PER_SECOND)
     assert late.metrics == {"loss": 1.0, "other": 1.0} and thinner.next_at() is None
 
 

@@ -54,7 +54,7 @@ class AgentSession:
     handled: int = 0  # bytes of its messages that have not been acknowledged
 
     @property
-    def heard(self) -> float:
+    def last_received_s(self) -> float:
         """Time at which its last byte was received, in monotonic seconds."""
         return self.connection.heard
 
@@ -63,7 +63,7 @@ class AgentSession:
         encoded = [message if isinstance(message, bytes) else protocol.encode(message) for message in messages]
         self.connection.write(*encoded)
 
-    def took(self, size: int) -> None:
+    def acknowledge(self, size: int) -> None:
         """Count ``size`` bytes of the agent's messages as handled, and acknowledge them together with others."""
         self.handled += size
         if self.handled >= TAKEN_BYTES:
@@ -151,7 +151,7 @@ class Sessions:
         now = time.monotonic()
         for session in list(self.agents.values()):
             patience_s = min(self._lease_s, self.listener.patience_s(session))
-            if now - session.heard > patience_s:
+            if now - session.last_received_s > patience_s:
                 self.cut(session, f"no sign of life for {patience_s:g} s")
             elif session.clogged_s(now) > self._lease_s:
                 self.cut(session, f"took no message for {self._lease_s:g} s")
@@ -237,7 +237,7 @@ class _Handler:
             return
         else:
             self._door.listener.message_received(self._session, protocol.decode_for_coordinator(message))
-        self._session.took(len(message))
+        self._session.acknowledge(len(message))
 
     def failed(self, connection: Connection, error: Exception) -> None:
         """Close a connection whose message is invalid or could not be processed."""

@@ -305,7 +305,7 @@ class Gang:
         if member is None:
             return []
         was_stopped = event.agent_id in self.liveness.stopped
-        self.liveness.heard(event.agent_id, event.stopped, event.idle_s, now)
+        self.liveness.record_heartbeat(event.agent_id, event.stopped, event.idle_s, now)
         if self.phase not in self.training or was_stopped or not event.stopped:
             return []
         limit = f"if nobody lets it go on within {self.spec.stopped_s:g} s it counts as lost"

@@ -240,7 +240,7 @@ class ServerGang(Gang):
         if member.failed:
             return []
         was_stopped = event.agent_id in self.liveness.stopped
-        self.liveness.heard(event.agent_id, event.stopped, 0.0, now)
+        self.liveness.record_heartbeat(event.agent_id, event.stopped, 0.0, now)
         if self.phase not in self.training or was_stopped or not event.stopped:
             return []
         then = "it counts as lost" if member.role == CHIEF else "another one takes its place"

@@ -74,7 +74,7 @@ class YarnEngine:
             for tag in application.tags:
                 if tag.startswith(f"{self._tag}-"):
                     by_tag[tag].append(self._seen(application, tag))
-                    if application.over:
+                    if application.is_final:
                         self._tags.pop(application.id, None)
                     else:
                         self._tags[application.id] = tag
@@ -193,7 +193,7 @@ def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
 
 def _seen(application: YarnApplication) -> SeenApplication:
     """Return a YARN application in the form of an engine snapshot."""
-    if not application.over:
+    if not application.is_final:
         state = Lifecycle.RUNNING if application.runs else Lifecycle.STARTING
     elif application.was_killed:
         state = Lifecycle.STOPPED

@@ -212,10 +212,10 @@ class Nodes:
         return self.place(gang, self._capacity - self._others, least=True) is not None
 
     def copy(self) -> Array:
-        """Return a copy of the free resources, by row, for use with ``give`` and ``place``."""
+        """Return a copy of the free resources, by row, for use with ``add_placement`` and ``place``."""
         return self._free.copy()
 
-    def give(self, trial: Array, gang: GangShape, placement: Placement, sign: int = 1) -> None:
+    def add_placement(self, trial: Array, gang: GangShape, placement: Placement, sign: int = 1) -> None:
         """Add the resources of a placement to ``trial``; with ``sign=-1`` subtract them."""
         self._change(trial, gang, placement, sign)
 

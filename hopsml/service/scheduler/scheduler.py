@@ -283,7 +283,7 @@ class Scheduler:
             return None
         return self.nodes.place(self._within_limit(job))
 
-    def hold(self, job: QueuedJob, now: float) -> Hold | None:
+    def planned_hold(self, job: QueuedJob, now: float) -> Hold | None:
         """Return the reservation that would be made for a waiting job."""
         return holding.make(job, self.nodes, self._placed_or_started(), now, self.policy)
 
@@ -565,7 +565,7 @@ class _Kept:
         if self._hold is None and not self._is_hopeless:
             if not scheduler.could_take(other):  # it will not start in any case
                 return False
-            self._hold = scheduler.hold(job, now)
+            self._hold = scheduler.planned_hold(job, now)
             self._is_hopeless = self._hold is None
         return self._hold is not None and not self._hold.lets_pass(other, now, scheduler.policy)
 
@@ -607,7 +607,7 @@ def _larger(job: QueuedJob, gang: GangShape, nodes: Nodes) -> Placement | None:
         more = nodes.place(GangShape((replace(part, count=missing, least=1),)), trial)
         if more is None:
             continue
-        nodes.give(trial, GangShape((part,)), more, -1)
+        nodes.add_placement(trial, GangShape((part,)), more, -1)
         merged = dict(grown[index])
         for node, count in more[0].items():
             merged[node] = merged.get(node, 0) + count

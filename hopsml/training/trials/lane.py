@@ -99,7 +99,7 @@ class Lane:
             if self.inbox.ended:
                 self._poll.unregister(self.inbox.fileno())
                 self._do(self.queue.closed(time.monotonic()))
-        for report in self.thinner.due(time.monotonic()):
+        for report in self.thinner.take_due(time.monotonic()):
             self._say(report)
         self._do(self.queue.tick(time.monotonic()))
         self._look_after_runner(time.monotonic())

@@ -280,14 +280,14 @@ class Thinner:
         if before is not None:
             report = msgspec.structs.replace(report, metrics={**before.metrics, **report.metrics})
         self.waiting[report.step] = report
-        due = self.due(now)
+        due = self.take_due(now)
         if len(self.waiting) > MOST_WAITING:
             steps = list(self.waiting)
             for step in steps[1:-1:2]:
                 del self.waiting[step]
         return due
 
-    def due(self, now: float) -> list[TrialReported]:
+    def take_due(self, now: float) -> list[TrialReported]:
         """Return and remove the waiting reports that the rate limit allows to send now."""
         self.allowance = min(AT_ONCE, self.allowance + (now - self.at) * PER_SECOND)
         self.at = now

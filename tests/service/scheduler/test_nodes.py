@@ -299,10 +299,10 @@ class TestPlace:
         nodes, gang = nodes_of(a=Resources(2, 4, 8)), shape(slots(2, Resources(1, 2, 4)))
         where: Placement = ({"a": 2},)
         trial = nodes.copy()
-        nodes.give(trial, gang, where, -1)
+        nodes.add_placement(trial, gang, where, -1)
         assert np.array_equal(trial, nodes.copy() * 0)
         assert nodes.place(gang, trial) is None and nodes.place(gang) == where and nodes.free() == Resources(2, 4, 8)
-        nodes.give(trial, gang, where)
+        nodes.add_placement(trial, gang, where)
         assert np.array_equal(trial, nodes.copy()) and nodes.place(gang, trial) == where
         both = shape(slots(1), slots(1, Resources(cores=1), name="driver"))
         assert nodes.place(both, trial) == ({"a": 1}, {"a": 1})
