@@ -166,7 +166,7 @@ class _Backend:
     def why_lost(self, task: int, pid: int) -> str:
         return ""
 
-    def gone(self) -> str:
+    def why_unavailable(self) -> str:
         return ""
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ def _measure(pipe: Connection, trials: int, journal: bool) -> None:
     lanes.run()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     ledger = lanes.dispatch.ledger
-    assert ledger.over == trials and not ledger.counts()["failed"], ledger.counts()
+    assert ledger.ended_count == trials and not ledger.counts()["failed"], ledger.counts()
     pipe.send({"trials_per_s": trials / lanes.spent_s, "grown_mb": grown / 1e6})
 
 

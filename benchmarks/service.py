@@ -90,7 +90,7 @@ def _passes(dice: random.Random) -> dict[str, float]:
     for number in range(QUEUED):  # there are no nodes yet: all wait
         scheduler.submit(_request(f"job-{number}", dice), 0.0)
     for number in range(NODES):
-        scheduler.nodes.put(f"node-{number}", Resources(GPUS_A_NODE, 64, MEMORY_MIB))
+        scheduler.nodes.set_node(f"node-{number}", Resources(GPUS_A_NODE, 64, MEMORY_MIB))
     times = {}
     for name, at in (("an empty cluster", 1.0), ("a full one", 2.0), ("one in which many levels fell", 2000.0)):
         began = time.perf_counter()

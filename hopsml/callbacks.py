@@ -51,7 +51,7 @@ class Rule(Protocol[T]):
     def count(self, item: T, skipped: Counter[str]) -> None:
         """Count in ``skipped``, by kind, what is lost with a dropped item."""
 
-    def told(self, skipped: Counter[str]) -> T:
+    def skipped_item(self, skipped: Counter[str]) -> T:
         """Return an item that informs the reader about dropped items."""
 
 
@@ -121,7 +121,7 @@ class Backlog(Generic[T]):
         if not self._skipped:
             return
         late = list(self._newest.values())
-        self._items.append(self._rule.told(self._skipped))
+        self._items.append(self._rule.skipped_item(self._skipped))
         self._items.extend(late)
         self._news += 1
         self._updates += len(late)
@@ -235,7 +235,7 @@ class Observers(Generic[T]):
             self._deliveries.append(Delivery(self._name, observer, self._rule))
             return self._deliveries[-1].put
 
-    def tell(self, item: T, note: Callable[[], object] = lambda: None) -> None:
+    def send(self, item: T, note: Callable[[], object] = lambda: None) -> None:
         """Send an item to all observers without waiting; ``note`` first records it, under the lock."""
         with self.lock:
             note()
@@ -293,7 +293,7 @@ class _Records:
         """Count a dropped record."""
         skipped["records"] += 1
 
-    def told(self, skipped: Counter[str]) -> logging.LogRecord:
+    def skipped_item(self, skipped: Counter[str]) -> logging.LogRecord:
         """Return a warning with the number of dropped records."""
         text = f"{skipped['records']} further messages were not logged: a logging handler is too slow"
         return logging.LogRecord("hopsml", logging.WARNING, __file__, 0, text, None, None)

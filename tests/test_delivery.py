@@ -53,7 +53,7 @@ class Numbers:
     def count(self, item: Item, skipped: Counter[str]) -> None:
         skipped[item[0]] += 1
 
-    def told(self, skipped: Counter[str]) -> Item:
+    def skipped_item(self, skipped: Counter[str]) -> Item:
         return "news", -sum(skipped.values())
 
 
@@ -174,8 +174,10 @@ def test_a_run_goes_on_while_nobody_reads_what_it_says(store: Path, tmp_path: Pa
                 while stranger.recv(4096):
                     pass
             wait_until(lambda: sum(args[0] is not None for args in stuck.came) >= 3, "all are stuck")
-            heard = next(iter(coordinator.door.agents.values())).heard
-            wait_until(lambda: next(iter(coordinator.door.agents.values())).heard > heard, "the next heartbeat")
+            heard = next(iter(coordinator.door.agents.values())).last_received_s
+            wait_until(
+                lambda: next(iter(coordinator.door.agents.values())).last_received_s > heard, "the next heartbeat"
+            )
             (tmp_path / "go-on").touch()
             began = clock.awake()
             assert run.result(WAIT_S).value == 399

@@ -125,7 +125,7 @@ def mark_delivered(job: Job, request: Request) -> None:
 
 def state_of(application: YarnApplication) -> JobStatus:
     """Convert YARN's state of an application."""
-    if not application.over:
+    if not application.is_final:
         state = JobState.RUNNING if application.state == "RUNNING" else JobState.WAITING
         return JobStatus(state, application.diagnostics)
     known = {"SUCCEEDED": JobState.SUCCEEDED, "KILLED": JobState.KILLED}
@@ -183,7 +183,7 @@ def _read(job: Job, offset: int) -> tuple[str, int, bool]:
     try:
         application = _manager(job).application(job.id)
         if not application.am_log_url:  # no container has begun
-            return "", offset, application.over
+            return "", offset, application.is_final
         part = logs.read(application, "stdout", offset, LOG_PIECE_BYTES)
     except (ClusterError, StorageError):
         return "", offset, False

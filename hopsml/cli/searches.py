@@ -36,7 +36,7 @@ def facts(search: SearchReader, state: str) -> dict[str, Any]:
     if state != Lifecycle.RUNNING:
         counts["waiting"] += counts.pop("running")
     return {
-        "trials": {"planned": search.planned, "over": search.over, **counts},
+        "trials": {"planned": search.planned, "over": search.ended_count, **counts},
         "direction": search.direction,
         "metric": search.metric,
         "best": search.best(),

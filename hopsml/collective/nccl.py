@@ -170,7 +170,7 @@ class GpuGroup:
                 if timeout_s and waited > timeout_s:
                     raise CollectiveTimeout(f"NCCL has not done {what} within {timeout_s:g} s")
                 if waited > WATCH_AFTER_S:
-                    watch.look()
+                    watch.enter_barrier()
                 time.sleep(min(waited / 50, 0.001))
             watch.close()
         except BaseException as error:
@@ -202,7 +202,7 @@ class _Watch:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
-    def look(self) -> None:
+    def enter_barrier(self) -> None:
         """Enter the barrier in a background thread, if not done yet; raise the error that it has met."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._meet, name="hopsml-nccl-watch", daemon=True)

@@ -251,7 +251,7 @@ class FrameFeed:
             if any(one.stage == before.url for kept in self._logs.values() for one in kept.placed.values()):
                 self._note(f"the rows that {before.url} has kept are brought again from Spark: {word.ended}")
         for kept in self._logs.values():
-            self._do(kept, kept.gone(word.agent_id, self._wanted, time.monotonic()))
+            self._do(kept, kept.stage_ended(word.agent_id, self._wanted, time.monotonic()))
 
     def _arrived(self, kept: FrameLog, placed: list[StagedPartition]) -> None:
         self._do(kept, kept.arrived(placed, self._wanted, time.monotonic()))
@@ -261,7 +261,7 @@ class FrameFeed:
 
     def _tick(self) -> None:
         for kept in self._logs.values():
-            self._do(kept, kept.settle(self._wanted, time.monotonic()))
+            self._do(kept, kept.due_actions(self._wanted, time.monotonic()))
         self._publish()
         if not any(kept.is_pushing for kept in self._logs.values()):
             self._stuck_at = self._idle_since = None

@@ -3,8 +3,8 @@
     lanes = Lanes.start(plan)                   # Plan(..., standing=OfSearch()), of an independent group
     while (news := lanes.get(timeout)) ...:     # LaneJoined, LaneLost, Began, Reported, Ended, RunOver, or posted ones
         lanes.assign(lane, RunTrial(...))       # at most one trial waits behind the one that runs
-        lanes.tell(lane, EndTrial(...))
-        lanes.want(count)                       # more slots, or fewer: lanes without a trial are released first
+        lanes.send_message(lane, EndTrial(...))
+        lanes.hold_slots(count)                 # more slots, or fewer: lanes without a trial are released first
     lanes.close(value)                          # the run ends as FINISHED, lanes.run.result().value is the value
 
 A lane is one start of one process; numbers only grow. If its process fails, the lane is lost, and its successor on the
@@ -163,14 +163,14 @@ class Lanes:
         if trial.resume_from and trial.resume_step < 0:
             trial = _with_step(trial, self._checkpoints.get(trial.resume_from, -1))
         self._trials[lane][trial.number, trial.attempt] = trial
-        self._coordinator.tell(self.run.run_id, lane, messages.encode(trial))
+        self._coordinator.send_to_worker(self.run.run_id, lane, messages.encode(trial))
 
-    def tell(self, lane: int, message: EndTrial | GoOn) -> None:
+    def send_message(self, lane: int, message: EndTrial | GoOn) -> None:
         """Request a trial to stop, pause or not to start, which ``Ended`` answers, or permit it to continue."""
         if lane in self.joined:
-            self._coordinator.tell(self.run.run_id, lane, messages.encode(message))
+            self._coordinator.send_to_worker(self.run.run_id, lane, messages.encode(message))
 
-    def want(self, count: int) -> None:
+    def hold_slots(self, count: int) -> None:
         """Hold up to ``count`` slots; release surplus lanes, those without a trial now, others when theirs ends."""
         if self._keeps:
             count = max(count, self._wanted or 0)

@@ -146,7 +146,7 @@ def _claimed(
     """Create the launch's directory; return it and the URL of an earlier attempt's directory, "" if there is none."""
     store = settings.project_url()
     record = plan.record_of_several(plans[0], application, len(plans), table)
-    earlier = application.earlier_runs.take(store, record)
+    earlier = application.earlier_runs.take_over(store, record)
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
     whole = claim(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
     job_record.announce(whole, application.id)

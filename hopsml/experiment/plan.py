@@ -142,10 +142,10 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = replace(spec, communication=communication)
     record = _record(plan, spec, captured, application)
     # A continued search reads its state from its event log, so only standalone runs look up an earlier attempt.
-    continues = (application.earlier_runs.take(store, record) if plan.standing.whole else "") or plan.continues
+    continues = (application.earlier_runs.take_over(store, record) if plan.standing.whole else "") or plan.continues
     record |= {"continues": continues, "resumed_from": resume_url}
     directory = plan.standing.directory(spec, store, application.id, record)
-    events = EventsFolder(directory)
+    events = EventsFolderCreator(directory)
     try:
         if continues:
             takeover.end(continues, directory)
@@ -232,7 +232,7 @@ def _launch(
     captured: capture.Captured,
     directory: RunDir,
     application: applications.Application,
-    events: EventsFolder,
+    events: EventsFolderCreator,
     tell: Callable[[RunState, str, str], Observer] | None,
     watchers: Sequence[Observer],
 ) -> tuple[Run, applications.Application]:
@@ -262,7 +262,7 @@ def _launch(
         if spec.group.regroups and spec.evaluation is None
         else None,
         limits=(spec.group.minimum, spec.group.size),
-        tell=(lambda rank, data: coordinator.tell(run_id, rank, data)) if standing.trains else None,
+        tell=(lambda rank, data: coordinator.send_to_worker(run_id, rank, data)) if standing.trains else None,
         metric_key=spec.metric_key,
         heeds_requests=standing.heeds_requests,
         profile=partial(coordinator.profile, run_id),
@@ -279,13 +279,13 @@ def _taken(run: Run, successor: str) -> None:
     run.cancel(f"another driver has taken it up: it goes on in {successor}")
 
 
-def _before_status(recording: Recording | None, events: EventsFolder) -> None:
+def _before_status(recording: Recording | None, events: EventsFolderCreator) -> None:
     events.wait()
     if recording is not None:
         recording.join()
 
 
-class EventsFolder:
+class EventsFolderCreator:
     """Folder for event files on remote storage, created on a thread while agents start.
 
     The start of the run does not wait for the storage. In a local run directory workers create the folder. A refusal by

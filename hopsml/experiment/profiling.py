@@ -17,8 +17,8 @@ from hopsml.storage.run_dir import RunDir
 Ask = Callable[[int, TakeProfile], object]  # requests a profile of the worker of a rank
 
 
-class Profiling:
-    """Handler of one run's profile requests, one at a time; ``look`` is for the run's thread."""
+class ProfileRequestHandler:
+    """Handler of one run's profile requests, one at a time; ``handle_requests`` is for the run's thread."""
 
     def __init__(self, directory: RunDir, run_id: str, ask: Ask) -> None:
         self._directory, self._run_id, self._ask = directory, run_id, ask
@@ -32,7 +32,7 @@ class Profiling:
         if change.kind == "profile":
             self._answers.put((change.data.decode(), change.text))
 
-    def look(self) -> None:
+    def handle_requests(self) -> None:
         """Start a new request, or complete the one under way; a storage error is ignored until the next call."""
         try:
             if self._under_way is not None:

@@ -133,7 +133,7 @@ class RunLines(_Lines):
         elif change.kind == "progress" and change.rank == 0 and change.step is not None:
             if self._progress is None or self._progress.unit != change.text:
                 self._progress = TrainingProgress(change.step, change.total, change.text)
-            self._progress.tell(time.time(), change.step, change.total)
+            self._progress.record(time.time(), change.step, change.total)
         elif change.kind == "report" and change.rank == 0:
             self._report(change)
 

@@ -17,7 +17,7 @@ from hopsml.errors import ArgumentError, CoordinatorLost, RunError, WorkerFailed
 from hopsml.experiment import last_records, training_summary
 from hopsml.experiment.handle import Handle
 from hopsml.experiment.messages import Messages
-from hopsml.experiment.profiling import Ask, Profiling
+from hopsml.experiment.profiling import Ask, ProfileRequestHandler
 from hopsml.experiment.result import Result
 from hopsml.states import Lifecycle
 from hopsml.storage import cancel_request, mailbox, run_logs
@@ -67,7 +67,7 @@ class Run(Handle[Result]):
         self._failure: BaseException | None = None
         self._ended_as: Lifecycle | None = None
         self._requests = mailbox.Polling.of(run_dir.url) if heeds_requests else None
-        self._profiling = Profiling(run_dir, state.run_id, profile) if heeds_requests and profile else None
+        self._profiling = ProfileRequestHandler(run_dir, state.run_id, profile) if heeds_requests and profile else None
         if self._profiling is not None:
             state.observe(self._profiling.on_change)
         self.on_request: Callable[[str], object] = self.cancel  # replaced by a search, which ends all its trials
@@ -243,7 +243,7 @@ class Run(Handle[Result]):
 
     def _look_for_profiles(self) -> None:
         if self._profiling is not None:
-            self._profiling.look()
+            self._profiling.handle_requests()
 
     def _value(self) -> Any:
         try:

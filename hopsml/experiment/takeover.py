@@ -137,7 +137,7 @@ class EarlierRuns:
         self._answered: set[str] = set()
         self._lock = threading.Lock()
 
-    def take(self, store: str, record: Mapping[str, Any]) -> str:
+    def take_over(self, store: str, record: Mapping[str, Any]) -> str:
         """Return the URL of the run that the same call made in an earlier attempt, to continue it; "" if none.
 
         Raises:

@@ -302,6 +302,6 @@ def _call(part: Any, work: Inference, kept: _Kept) -> dict[str, Any]:
     given = columns.tensors(work.bindings, part, contract.missing_of(kept.model))
     began = time.perf_counter()
     found = kept.model.predict(given)
-    kept.tuner.took(part.num_rows, time.perf_counter() - began)
+    kept.tuner.record_call(part.num_rows, time.perf_counter() - began)
     arrays = {work.prefix + name: array for name, array in found.items()}
     return {field.name: columns.column_of(arrays[field.name], field) for field in work.fields}

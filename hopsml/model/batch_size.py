@@ -31,7 +31,7 @@ class BatchTuner:
         self._best, self._rate, self._seen = self.size, 0.0, list[float]()
         self._warm = False
 
-    def took(self, rows: int, seconds: float) -> None:
+    def record_call(self, rows: int, seconds: float) -> None:
         """Record the duration of a call; the first call, and calls with fewer rows than ``size``, are ignored."""
         if self.settled or rows != self.size:
             return

@@ -136,7 +136,7 @@ def _export_files(given: str, asked: _Asked, project: str | None) -> Version | N
             target = folder / "files"
             copy_tree(source, str(target) if is_dir else urls.join(str(target), urls.name(source)))
         _check_checkpoints(target, source)
-        flavor, saved = files.described(target)
+        flavor, saved = files.detect_flavor(target)
         return _register(asked, flavor, target, saved, origin)
 
 

@@ -75,7 +75,7 @@ class Display(ABC):
 
     @abstractmethod
     def view(self) -> View:
-        """Return the view of the present state."""
+        """Return the content to show now: headline, progress, tables and messages, before rendering as HTML or text."""
 
     def show(self) -> Self:
         """Publish the first view from the calling cell, and start the thread that updates it."""

@@ -43,7 +43,7 @@ class TrainingProgress:
     unit: str
     told: deque[tuple[float, int]] = field(default_factory=deque)  # pairs (time, done) within the window
 
-    def tell(self, time: float, done: int, total: int) -> None:
+    def record(self, time: float, done: int, total: int) -> None:
         """Record a report of the worker's progress; one with fewer units than the last restarts the time estimate."""
         if done < self.done:
             self.told.clear()
@@ -162,7 +162,7 @@ class RunTimeline:
         assert change.step is not None
         if self.progress is None or self.progress.unit != change.text:
             self.progress = TrainingProgress(change.step, change.total, change.text)
-        self.progress.tell(now, change.step, change.total)
+        self.progress.record(now, change.step, change.total)
 
     def _report(self, change: Change) -> None:
         """Record reported metrics and their step."""

@@ -103,7 +103,7 @@ class JobService:
         """Run one pass of the manager; return the server's status, or the store's error, for the log."""
         began = time.perf_counter()
         try:
-            self.manager.turn()
+            self.manager.run_pass()
             self.meter.observe("hopsml_turn_seconds", time.perf_counter() - began, TURN_BOUNDS_S)
             self.drop_old(time.time())
         except StoreError as error:
@@ -122,7 +122,7 @@ class JobService:
         """
         if self.manager.leads and now - self._dropped_s >= DROP_S:
             self._dropped_s = now
-            if dropped := AuditLog(self.store).drop(now - self.audit_days * DAY_S):
+            if dropped := AuditLog(self.store).delete_before(now - self.audit_days * DAY_S):
                 log.info("%d entries of the audit log are older than %g days and dropped", dropped, self.audit_days)
 
     def wake(self) -> None:

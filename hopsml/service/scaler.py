@@ -38,7 +38,7 @@ ASKED_AGAIN_S = 300.0  # seconds after which the removal of a node that still ex
 
 
 class Scaler:
-    """Control loop of nodes, with one thread that calls ``turn``; ``start`` and ``close`` control the thread."""
+    """Control loop of nodes, with one thread that calls ``run_pass``; ``start`` and ``close`` control the thread."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class Scaler:
         """Run a pass every ``TURN_S`` seconds until the thread is stopped."""
         while not self._ended.wait(TURN_S):
             try:
-                self.turn()
+                self.run_pass()
             except Exception:  # a failure must not end the thread, as a later pass may succeed
                 log.exception("nodes: a turn failed")
 
     # ------------------------------------------------------------------------------------------ one pass
 
-    def turn(self) -> None:
+    def run_pass(self) -> None:
         """Run one pass: list nodes, let the autoscaler decide, and carry out its actions."""
         try:
             self._turn()

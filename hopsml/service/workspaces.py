@@ -71,7 +71,7 @@ class Workspaces:
             durable.make_folder(root / name)
             (root / name).chmod(0o700)  # regardless of the umask
 
-    def put(self, content: bytes, user: str = "") -> str:
+    def store_zip(self, content: bytes, user: str = "") -> str:
         """Store a zip's files on the disk; return their digest.
 
         Existing files are compared with those of the zip, and replaced if one differs.

@@ -63,7 +63,7 @@ class AgentConnection:
         if self.started is not None and not self.started.done():
             self.started.set_result(ReplicaStarted(error=f"its place on {self.hello.machine} was lost"))
         if self.process is not None:
-            self.process.over(f"was lost with its place on {self.hello.machine}")
+            self.process.mark_ended(f"was lost with its place on {self.hello.machine}")
         self.line.abort()
 
 
@@ -94,11 +94,11 @@ class RemoteReplica:
     def close(self) -> None:
         """Do nothing: the connection belongs to the agent."""
 
-    def say(self, message: FromReplica) -> None:
+    def add_message(self, message: FromReplica) -> None:
         """Add a message that the replica sent."""
         self._heard.put_nowait(message)
 
-    def over(self, how: str) -> None:
+    def mark_ended(self, how: str) -> None:
         """Mark the replica as ended; only the first reason counts."""
         if not self._over.is_set():
             self._how = how
@@ -250,14 +250,14 @@ class AgentServer:
         elif isinstance(message, ReplicaEnded):
             self._gone(place)
             if process is not None:
-                process.over(message.how)
+                process.mark_ended(message.how)
             self._vacate(place)
         elif isinstance(message, ReplicaMessage) and process is not None:
             if isinstance(message.message, RouteTurned):
                 process.follows = True
             if process.follows and self.front is not None and isinstance(message.message, RouteTurned | ReplicaAlive):
-                self.front.there(process.number, process.address)
-            process.say(message.message)
+                self.front.add_replica(process.number, process.address)
+            process.add_message(message.message)
 
     def _vacate(self, place: AgentConnection) -> None:
         """Record that an agent holds no replica and is free, also if nobody waits for the start any more."""
@@ -283,4 +283,4 @@ class AgentServer:
     def _gone(self, place: AgentConnection) -> None:
         """Remove an agent's replica from the front."""
         if place.process is not None and self.front is not None:
-            self.front.gone(place.process.number)
+            self.front.remove_replica(place.process.number)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hopsml import extras
-from hopsml.cluster.shared.http_connections import recognise
+from hopsml.cluster.shared.http_connections import mark_authenticated
 from hopsml.model.flavors import contract
 from hopsml.serving import bodies, metrics, paths, request_log
 from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull
@@ -100,7 +100,7 @@ class RestApplication:
         target = paths.parse(scope["method"], scope["path"])
         if target.what not in _OPEN:
             check_token(self._name, self._token, headers)
-            recognise(scope)
+            mark_authenticated(scope)
         if target.what in ("predict", "infer"):
             self._check_name(target)
             deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
@@ -131,7 +131,7 @@ class RestApplication:
         """Compute a prediction and write it to the request log."""
         began = time.perf_counter()
         version = self._chosen(target)
-        self._holder.began(version)
+        self._holder.begin_request(version)
         try:
             batcher = self._holder.batcher(version)
             asked = await self._asked(target, batcher, body)
@@ -158,7 +158,7 @@ class RestApplication:
             refused.version = version
             raise
         finally:
-            self._holder.ended(version)
+            self._holder.end_request(version)
 
     def _chosen(self, target: paths.Target) -> int:
         """Return the version that answers a request."""

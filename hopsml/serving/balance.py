@@ -24,11 +24,11 @@ class Balancer:
         """Number of available replicas."""
         return len(self._addresses)
 
-    def there(self, replica: int, address: tuple[str, int]) -> None:
+    def add_replica(self, replica: int, address: tuple[str, int]) -> None:
         """Add a replica that answers at this address."""
         self._addresses[replica] = address
 
-    def lost(self, replica: int) -> None:
+    def remove_replica(self, replica: int) -> None:
         """Remove a replica that does not answer any more."""
         self._addresses.pop(replica, None)
 
@@ -49,11 +49,11 @@ class Balancer:
         self._last_turn[chosen] = self._turn
         return chosen, self._addresses[chosen]
 
-    def began(self, replica: int) -> None:
+    def begin_request(self, replica: int) -> None:
         """Count a request that was sent to a replica."""
         self._in_flight[replica] = self._in_flight.get(replica, 0) + 1
 
-    def ended(self, replica: int) -> None:
+    def end_request(self, replica: int) -> None:
         """Count a request that was answered or lost."""
         self._in_flight[replica] -= 1
 

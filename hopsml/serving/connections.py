@@ -51,7 +51,7 @@ class Connections:
         for one in self._all.pop(replica, ()):
             one.writer.transport.abort()
 
-    async def ask(
+    async def send_request(
         self, replica: int, address: tuple[str, int], method: bytes, target: bytes, headers: Headers, body: bytes
     ) -> ReplicaAnswer:
         """Send a request to a replica, and return its answer.

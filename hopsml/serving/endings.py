@@ -68,7 +68,7 @@ def said_by_yarn(application: str) -> str:
         return f"YARN does not know {application} any more"
     except ClusterError:
         return ""
-    return f"{application} is over: {found.final_status} {found.diagnostics}".strip() if found.over else ""
+    return f"{application} is over: {found.final_status} {found.diagnostics}".strip() if found.is_final else ""
 
 
 def _is_known_here(record: ServerRecord) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.shared.acceptor import logged_once
-from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting, recognise
+from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting, mark_authenticated
 from hopsml.serving.balance import Balancer, is_sent_again
 from hopsml.serving.connections import Connections, Headers, NotReached, ReplicaAnswer, ReplicaLost
 from hopsml.serving.limits import ServingLimits
@@ -56,14 +56,14 @@ class Front:
         self._balancer, self._connections = Balancer(), Connections()
         self._changed = asyncio.Event()
 
-    def there(self, replica: int, address: tuple[str, int]) -> None:
+    def add_replica(self, replica: int, address: tuple[str, int]) -> None:
         """Add a replica that answers at this address."""
-        self._balancer.there(replica, address)
+        self._balancer.add_replica(replica, address)
         self._changed.set()
 
-    def gone(self, replica: int) -> None:
+    def remove_replica(self, replica: int) -> None:
         """Remove a replica that has ended; its requests are sent to other replicas."""
-        self._balancer.lost(replica)
+        self._balancer.remove_replica(replica)
         self._connections.end(replica)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -92,7 +92,7 @@ class Front:
             key = path.rpartition("/")[2]
             return ReplicaAnswer(200 if ready else 503, _JSON, msgspec.json.encode({key: ready}))
         check_token(self._name, self._control if path == CONTROL else self._token, headers)
-        recognise(scope)
+        mark_authenticated(scope)
         until = asyncio.get_running_loop().time() + self._limits.deadline_s
         try:
             async with asyncio.timeout_at(until):
@@ -124,20 +124,20 @@ class Front:
         while True:
             replica, address = await self._chosen(tried, until)
             tried.add(replica)
-            self._balancer.began(replica)
+            self._balancer.begin_request(replica)
             try:
-                return await self._connections.ask(replica, address, method, target, headers, body)
+                return await self._connections.send_request(replica, address, method, target, headers, body)
             except NotReached:
-                self._balancer.lost(replica)
+                self._balancer.remove_replica(replica)
             except ReplicaLost as error:
-                self._balancer.lost(replica)
+                self._balancer.remove_replica(replica)
                 losses += 1
                 if not is_sent_again(losses):
                     raise RequestRefused(
                         503, f"the request was lost {losses} times, at last: {error}; try again", {"retry-after": "1"}
                     ) from error
             finally:
-                self._balancer.ended(replica)
+                self._balancer.end_request(replica)
 
     async def _chosen(self, tried: set[int], until: float) -> tuple[int, tuple[str, int]]:
         """Return an available replica; wait until the deadline if there is none."""

@@ -50,7 +50,7 @@ def start(
         ServingError: The serving could not be started.
     """
     project = settings.project_url()
-    with starting.alone(definition.name, project) as (folder, lock):
+    with starting.exclusive_folder(definition.name, project) as (folder, lock):
         launch = secrets.token_hex(8)
         chosen = starting.chosen_settings(definition, project, route, versions)
         submitter.plan(profile, folder, definition.name, launch, definition.replicas)  # check first

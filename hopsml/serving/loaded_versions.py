@@ -74,7 +74,7 @@ class LoadedVersions:
         if self._tasks:
             self._loading.shutdown(wait=False)
             self._loading = ThreadPoolExecutor(1, "load")
-        self._carry_out(self._router.ask(route))
+        self._carry_out(self._router.switch_to(route))
 
     def choose(self, version: int | None, label: str | None) -> int:
         """Return the version that answers a request; see ``Router.choose``."""
@@ -88,13 +88,13 @@ class LoadedVersions:
         """Return the platform of a loaded version, such as ``tensorflow_savedmodel``."""
         return self._platforms[version]
 
-    def began(self, version: int) -> None:
+    def begin_request(self, version: int) -> None:
         """Count a request that this version is to answer."""
-        self._router.began(version)
+        self._router.begin_request(version)
 
-    def ended(self, version: int) -> None:
+    def end_request(self, version: int) -> None:
         """Count a request that this version has answered, and unload versions that are no longer needed."""
-        self._carry_out(self._router.ended(version))
+        self._carry_out(self._router.end_request(version))
 
     def close(self) -> None:
         """Shut down the threads without waiting for running computations."""

@@ -181,7 +181,7 @@ def start(
             "asked from others; leave host out for the driver's address, or name one of that machine's"
         )
     checked = starting.checked_token(token, without_token, definition.host)
-    with starting.alone(name, settings.project_url()):  # check before files are downloaded
+    with starting.exclusive_folder(name, settings.project_url()):  # check before files are downloaded
         pass
     try:
         number, served, labels = _found(definition.model, definition.version, fetch=cluster is None)

@@ -54,7 +54,7 @@ PLATFORMS = {"saved_model": "tensorflow_savedmodel"}  # artifact -> name in the 
 
 
 class Replica:
-    """Runtime of the application: connection to the supervisor, heartbeats and shutdown."""
+    """Body of a replica process: REST application, connection to the supervisor, heartbeats and shutdown."""
 
     def __init__(
         self, folder: ServingFolder, number: int, settings: ServingSettings, line: JsonLinesConnection

@@ -99,7 +99,7 @@ class Router:
         states |= {one: "LOADING" for one in coming if states.get(one) == "UNLOADING"}
         return dict(sorted(states.items()))
 
-    def ask(self, route: Route) -> list[RouteAction]:
+    def switch_to(self, route: Route) -> list[RouteAction]:
         """Begin to switch to a route; an earlier one that has not taken effect is abandoned."""
         given_up = self._next
         self._next = route
@@ -158,11 +158,11 @@ class Router:
         before, after = (int(count * self.route.share + 1e-9) for count in (self._asked - 1, self._asked))
         return self.route.canary if after > before else self.route.default
 
-    def began(self, version: int) -> None:
+    def begin_request(self, version: int) -> None:
         """Count a request that this version is to answer."""
         self._in_flight[version] = self._in_flight.get(version, 0) + 1
 
-    def ended(self, version: int) -> list[RouteAction]:
+    def end_request(self, version: int) -> list[RouteAction]:
         """Count a request that this version has answered, and return versions to unload."""
         self._in_flight[version] -= 1
         if self._in_flight[version]:

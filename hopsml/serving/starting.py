@@ -75,7 +75,7 @@ def checked_token(token: str | None, without_token: bool, host: str) -> str:
 
 
 @contextmanager
-def alone(name: str, project: str) -> Iterator[tuple[ServingFolder, int]]:
+def exclusive_folder(name: str, project: str) -> Iterator[tuple[ServingFolder, int]]:
     """Provide the folder of a serving and its locked lock file; a process that inherits the lock holds it further.
 
     Raises:
@@ -136,7 +136,7 @@ def start(
         ServingError: The serving could not be started.
     """
     project = settings.project_url()
-    with alone(definition.name, project) as (folder, lock):
+    with exclusive_folder(definition.name, project) as (folder, lock):
         folder.write_token(token)
         chosen = chosen_settings(definition, project, route, versions)
         folder.settings.write_bytes(msgspec.json.encode(chosen))

@@ -131,7 +131,7 @@ class Supervision:
         route = self._rolling or self.settled
         return [Follow(number, route)] if route and not self.is_stopping else []
 
-    def heard(self, number: int, is_loading: bool, now: float) -> list[SupervisionAction]:
+    def heartbeat_received(self, number: int, is_loading: bool, now: float) -> list[SupervisionAction]:
         """Handle a heartbeat of a replica."""
         self.replicas[number].heard_s, self.replicas[number].is_loading = now, is_loading
         return []
@@ -147,7 +147,7 @@ class Supervision:
         self.settled, self._rolling = rolling, None
         return [RouteOutcome(rolling.number)]
 
-    def kept(self, number: int, route: int, reason: str, now: float) -> list[SupervisionAction]:
+    def route_refused(self, number: int, route: int, reason: str, now: float) -> list[SupervisionAction]:
         """Handle a replica's report that it cannot follow a route, with the reason."""
         if self._rolling is not None and route == self._rolling.number:
             return self._go_back(f"replica {number}: {reason}", now)

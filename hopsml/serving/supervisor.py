@@ -238,11 +238,11 @@ class Supervisor:
                 self._counts.update(number, message.counts)
                 one.heard.set()
             if isinstance(message, ReplicaAlive):
-                await self._carry_out(self._supervision.heard(number, message.is_loading, now))
+                await self._carry_out(self._supervision.heartbeat_received(number, message.is_loading, now))
             elif isinstance(message, RouteTurned):
                 await self._carry_out(self._supervision.turned(number, message.number, now))
             elif isinstance(message, RouteKept):
-                await self._carry_out(self._supervision.kept(number, message.number, message.reason, now))
+                await self._carry_out(self._supervision.route_refused(number, message.number, message.reason, now))
             elif isinstance(message, TotalRequest):
                 self._background(self._tell_total(one))
         await self._reaped(number, one)
@@ -278,7 +278,7 @@ class Supervisor:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
             for number in list(self._starting):  # waits for an agent
-                await self._carry_out(self._supervision.heard(number, True, now))
+                await self._carry_out(self._supervision.heartbeat_received(number, True, now))
             await self._carry_out(self._supervision.tick(now))
 
 

@@ -115,7 +115,7 @@ def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[Follow
 
 def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[FollowState, Decision]:
     """Print a change of state, and handle the wait in the queue."""
-    if app.over:
+    if app.is_final:
         return dataclasses.replace(state, state=app.state), _over(state, app)
     lines: tuple[str, ...] = ()
     if app.state != state.state:
@@ -162,7 +162,7 @@ def _over(state: FollowState, app: YarnApplication) -> Decision:
 
 def in_queue(app: YarnApplication) -> bool:
     """Return True if the application waits for its first container, and thus for capacity in its queue."""
-    return not app.over and app.state != "RUNNING" and not app.am_log_url
+    return not app.is_final and app.state != "RUNNING" and not app.am_log_url
 
 
 def why_waiting(app: YarnApplication) -> str:
@@ -189,7 +189,7 @@ def script_said_why(app: YarnApplication) -> bool:
 
 
 def _is_over(seen: Observation) -> bool:
-    return isinstance(seen, Observed) and seen.application.over
+    return isinstance(seen, Observed) and seen.application.is_final
 
 
 def _by_hand(state: FollowState) -> str:

@@ -85,7 +85,7 @@ def follow(
             _do(todo, yarn, application_id, notify)
             number = waiter.wait(poll_s)
             continue
-        if application is not None and application.over:
+        if application is not None and application.is_final:
             output.drain(application, waiter, poll_s)
             if todo.status == follow_state.FAILED and not follow_state.script_said_why(application):
                 output.show_errors(application)
@@ -112,7 +112,7 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
     while True:
         try:
             application = yarn.application(application_id)
-            if application.over:
+            if application.is_final:
                 return application
             yarn.kill(application_id)
         except ClusterUnavailable:

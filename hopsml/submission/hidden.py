@@ -18,7 +18,10 @@ _VARIABLES = ("spark.executorEnv.", "spark.yarn.appMasterEnv.", "spark.kubernete
 
 
 def is_hidden(key: str, value: str) -> bool:
-    """Return True if a setting contains a secret, or a variable of the driver or an executor."""
+    """Return True if a setting must not be in a command line.
+
+    Such settings contain a secret, or set any environment variable of the driver or of executors.
+    """
     return key.startswith(_VARIABLES) or redact.is_secret(key) or redact.text(value) != value
 
 

@@ -131,7 +131,7 @@ def _submit(planned: SubmissionPlan, yarn: ResourceManager, waiter: Waiter) -> s
                 raise _cancelled(yarn, planned, number)
         if status:
             found = _find(yarn, planned.tag)
-            if found is None or found.over:
+            if found is None or found.is_final:
                 raise ClusterError(_why_failed(job, status, found))
     return _wait_for(yarn, planned, waiter).id
 
@@ -157,7 +157,7 @@ def _accompany(
             to_stderr("ending it (once more leaves at once)")
             return _end(job, number, waiter)
         found = _find(yarn, tag) if yarn is not None else None
-        if found is not None and not found.over:
+        if found is not None and not found.is_final:
             state, todo = step(state, Observed(found), time.monotonic())
             for line in todo.lines:
                 to_stderr(line)
@@ -224,7 +224,7 @@ def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
     found = _find(yarn, tag)
     if found is None:
         return ""
-    if not found.over:
+    if not found.is_final:
         follower.end(found.id, yarn=yarn)
     return found.id
 

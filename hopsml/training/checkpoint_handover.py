@@ -44,7 +44,7 @@ class Handover:
         self._made = [0] * SLOTS  # bytes of memory allocated to each slot
         self._newest: dict[int, tuple[HeldCheckpoint, str]] = {}  # by slot, with the target path
 
-    def give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
+    def hand_over(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
         """Hand a snapshot to the agent, which writes it as the folder or file ``target``.
 
         The snapshot's arrays are released. When this returns, the checkpoint survives the end of this process. Waits

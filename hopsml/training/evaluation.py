@@ -228,7 +228,7 @@ def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: Wo
     answered_s = time.monotonic()
     while True:
         try:
-            if evaluator.look():
+            if evaluator.evaluate_due():
                 break
             answered_s = time.monotonic()
         except StorageError as error:  # the training continues during an outage of the store, and so does its evaluator
@@ -262,7 +262,7 @@ class Evaluator:
         self.judgements = self._facts.written()
         self._shown = {step for name in _names(self._facts.events) if (step := _step_shown(name)) is not None}
 
-    def look(self) -> bool:
+    def evaluate_due(self) -> bool:
         """Evaluate all checkpoints that are due; return True if no further one can appear."""
         # Read first, so that all checkpoints of an ended run are visible below.
         ended = self._run.read_status() is not None

@@ -59,7 +59,7 @@ class ProgressSender:
         self._tell = context.progress if context is not None and context.is_chief else None
         self._interval_s, self._next = interval_s, 0.0
 
-    def tell(self, done: int, total: int, unit: str = "step", *, at_once: bool = False) -> None:
+    def send_progress(self, done: int, total: int, unit: str = "step", *, at_once: bool = False) -> None:
         """Send ``done`` of ``total`` units to the driver; ignored if the total is unknown.
 
         Args:

@@ -116,7 +116,7 @@ class LogReader:
             if part.offset <= offset:
                 return part
             opened = _of_node(application, name, part.length)
-        elif not application.over or (opened := _of_storage(application, name)) is None:
+        elif not application.is_final or (opened := _of_storage(application, name)) is None:
             return None
         if offset >= opened.length:
             opened.close()

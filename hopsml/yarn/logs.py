@@ -79,7 +79,7 @@ def read(
         StorageError: if the aggregated log cannot be read.
     """
     part = of_node(application, name, offset, limit, timeout_s)
-    if part is not None or not application.over or not (container := container_of(application)):
+    if part is not None or not application.is_final or not (container := container_of(application)):
         return part
     with told_apart(application.id):
         found = aggregated(application.id, application.user, container, name, offset, limit)
@@ -103,7 +103,7 @@ def of_node(
     try:
         return _from_node(page[1], page[2], name, offset, limit, timeout_s)
     except ClusterUnavailable:
-        if not application.over:
+        if not application.is_final:
             raise
         return None  # the node may be gone for good; what it has aggregated is in HDFS
 

@@ -44,7 +44,7 @@ class YarnApplication:
     containers: int = 0  # running now, the driver's among them
 
     @property
-    def over(self) -> bool:
+    def is_final(self) -> bool:
         """True if it has finished, failed or been killed, so that its state is final."""
         return self.state in OVER
 
@@ -56,12 +56,12 @@ class YarnApplication:
     @property
     def was_killed(self) -> bool:
         """True if it has been killed from outside."""
-        return self.over and "KILLED" in (self.state, self.final_status)
+        return self.is_final and "KILLED" in (self.state, self.final_status)
 
     @property
     def succeeded(self) -> bool:
         """True if it has ended with the final status SUCCEEDED."""
-        return self.over and self.final_status == "SUCCEEDED"
+        return self.is_final and self.final_status == "SUCCEEDED"
 
     @classmethod
     def from_json(cls, app: Mapping[str, Any]) -> YarnApplication:

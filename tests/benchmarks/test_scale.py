@@ -24,7 +24,7 @@ def test_frames_of_a_server_are_found_in_pieces():
 
 def test_a_small_group_is_formed(monkeypatch):
     said: list[type] = []
-    told = Inspection.said
+    told = Inspection.message_received
 
     def noted(self, session, message):
         said.append(type(message))
@@ -32,7 +32,7 @@ def test_a_small_group_is_formed(monkeypatch):
 
     monkeypatch.setattr(scale, "AGENTS", 8)
     monkeypatch.setattr(scale, "BEATING_S", 0.3)
-    monkeypatch.setattr(Inspection, "said", noted)
+    monkeypatch.setattr(Inspection, "message_received", noted)
     one = scale.one_round()
     assert one.formed_s == pytest.approx(one.connected_s + one.assigned_s)
     assert one.connected_s > 0 and one.assigned_s > 0  # it begins before anybody is connected

@@ -21,6 +21,6 @@ def test_simulated_lanes_come_to_the_end_of_a_search(monkeypatch, journal):
     lanes = search_scale.SimulatedLanes(SearchSpec(500), RandomSearcher(space, seed=0), MedianStop(10), journal)
     lanes.run()
     ledger = lanes.dispatch.ledger
-    assert lanes.dispatch.conclusion.reason == "complete" and ledger.over == 500
+    assert lanes.dispatch.conclusion.reason == "complete" and ledger.ended_count == 500
     assert ledger.ends[End.COMPLETED] > 50 and ledger.ends[End.STOPPED] > 50 and ledger.ends[End.FAILED] == 0
     assert lanes.spent_s > 0 and ledger.best.value == max(trial.value for trial in ledger.trials)

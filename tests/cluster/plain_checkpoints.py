@@ -30,7 +30,7 @@ def save(handover: Handover, directory: Path, step: int, keep: int = 3, megabyte
     target = str(directory / folder_name(step))
     description = Description(target, f'{{"step": {step}}}'.encode(), step, keep, True, 0o077)
     arrays = {"state": np.full(int(megabytes * 250_000), step, np.float32), "text": np.array(b"\0a\0", object)}
-    held = handover.give(pack(arrays, description, _WRITE), target)
+    held = handover.hand_over(pack(arrays, description, _WRITE), target)
     assert held is not None
     return held
 
@@ -38,7 +38,7 @@ def save(handover: Handover, directory: Path, step: int, keep: int = 3, megabyte
 def save_file(handover: Handover, path: Path, content: int) -> HeldCheckpoint:
     """A file of this one number, and beside it what tells of it."""
     description = FileDescription(str(path), 0o077, f"{path}.txt", str(content))
-    held = handover.give(pack({"state": np.full(99, content)}, description, _WRITE), description.target)
+    held = handover.hand_over(pack({"state": np.full(99, content)}, description, _WRITE), description.target)
     assert held is not None
     return held
 

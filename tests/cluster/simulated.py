@@ -98,7 +98,7 @@ class SimulatedBackend:
     def why_lost(self, task: int, pid: int) -> str:
         return ""
 
-    def gone(self) -> str:
+    def why_unavailable(self) -> str:
         return ""
 
     def close(self) -> None:

@@ -442,7 +442,7 @@ def test_a_signal_handler_that_saves_during_a_save_is_told_to_write_itself(
         def write(*what: Any) -> None:
             description = Description("elsewhere", b"{}", 1, 3, True, 0o077)
             inside.append(
-                agent.handover.give(pack({}, description, "tests.cluster.plain_checkpoints:write"), "elsewhere")
+                agent.handover.hand_over(pack({}, description, "tests.cluster.plain_checkpoints:write"), "elsewhere")
             )
             usual(*what)
 

@@ -226,7 +226,7 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
 
 def test_an_agents_messages_are_acknowledged_as_they_are_handled(besieged: Besieged) -> None:
     """An agent that is acknowledged nothing stops reading its worker: see ``outbox.py``."""
-    word = protocol.encode(protocol.ServerReady(("x" * 1000,)))
+    word = protocol.encode(protocol.ForkServerReady(("x" * 1000,)))
     count = 3 * sessions.TAKEN_BYTES // len(word)
 
     async def speak() -> None:
@@ -385,9 +385,9 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
     lost: list[str] = []
 
     class Told(Coordinator):
-        def left(self, session: AgentSession, reason: str) -> None:
+        def session_ended(self, session: AgentSession, reason: str) -> None:
             lost.append(reason)
-            super().left(session, reason)
+            super().session_ended(session, reason)
 
     coordinator = Told(SimulatedBackend(2), lease_s=1.0)
     coordinator.start()
@@ -459,7 +459,7 @@ def test_an_agent_that_comes_while_it_is_being_closed_is_dismissed() -> None:
 
 def test_an_error_of_ours_ends_the_connection_that_brought_it_and_no_other() -> None:
     class Fragile(Coordinator):
-        def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
+        def message_received(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
             raise RuntimeError("not thought of")
 
     fragile = Fragile(SimulatedBackend(0))

@@ -99,7 +99,7 @@ class World:
     def lose(self, agent_id: str) -> None:
         if agent_id in self.agents:
             del self.agents[agent_id]
-            self.pool.lost(agent_id, False)
+            self.pool.remove_agent(agent_id, False)
             self.tell(events.MemberLost(agent_id, "its executor died"))
             self.serve(self.pool.serve())
 

@@ -12,7 +12,7 @@ import uvicorn
 
 from hopsml.cluster.shared import acceptor
 from hopsml.cluster.shared.acceptor import ConnectionLimits
-from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, HeadWatch, accepting, recognise
+from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, HeadWatch, accepting, mark_authenticated
 from tests.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.fast
@@ -40,10 +40,10 @@ async def _play() -> tuple[bytes, bytes, bytes]:
     while sum(one.cycle is not None for one in server.server_state.connections) < 2:
         await asyncio.sleep(0.001)
     watch = HeadWatch()
-    watch.look(server.server_state.connections, 0.0)
+    watch.close_idle(server.server_state.connections, 0.0)
     used_out.write(b"GET / HTTP/1.1\r\n\r\n")
     await used.readuntil(b"\r\n\r\n")
-    watch.look(server.server_state.connections, KEEP_ALIVE_S)
+    watch.close_idle(server.server_state.connections, KEEP_ALIVE_S)
     ended = await asyncio.wait_for(half.read(), 60)
     for out, rest in ((used_out, b"GET / HTTP/1.1\r\n\r\n"), (long_out, b"2")):
         out.write(rest)
@@ -94,7 +94,7 @@ def test_invalid_requests_fill_no_log(http: str, caplog: pytest.LogCaptureFixtur
 async def _with_token(scope: Any, receive: Any, send: Any) -> None:
     is_known = (b"authorization", b"Bearer right") in scope["headers"]
     if is_known:
-        recognise(scope)
+        mark_authenticated(scope)
     headers = [(b"content-length", b"0")]
     await send({"type": "http.response.start", "status": 200 if is_known else 401, "headers": headers})
     await send({"type": "http.response.body", "body": b""})

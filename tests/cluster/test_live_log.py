@@ -43,7 +43,7 @@ def test_never_more_under_way_than_the_window_and_each_byte_is_sent_or_left_out_
         flow.taken(taken)
         under_way = max(0, under_way - taken)
         size, now, start = size + grown, now + passed, flow.position
-        head, tail, end = flow.look(size, now, last=number == len(looks) - 1)
+        head, tail, end = flow.next_parts(size, now, last=number == len(looks) - 1)
         assert start <= head <= tail <= end <= size
         sent += head - start + end - tail
         under_way += head - start + end - tail
@@ -56,34 +56,34 @@ def test_what_is_no_flood_is_sent_whole() -> None:
     flow, size = Flow(), 0
     for second in range(100):
         size += 50_000
-        assert flow.look(size, float(second)) == (size, size, size)
+        assert flow.next_parts(size, float(second)) == (size, size, size)
         flow.taken(50_000)
 
 
 def test_of_a_flood_the_beginning_then_a_word_and_the_newest_lines_now_and_then() -> None:
     flow = Flow()
-    assert flow.look(100 << 20, 0.0) == (WINDOW - TAIL,) * 3
+    assert flow.next_parts(100 << 20, 0.0) == (WINDOW - TAIL,) * 3
     flow.taken(WINDOW)
-    assert flow.look(200 << 20, 1.0) == (WINDOW - TAIL,) * 3  # nothing: the last word was not long ago
-    assert flow.look(300 << 20, EVERY_S) == (WINDOW - TAIL, (300 << 20) - TAIL, 300 << 20)
+    assert flow.next_parts(200 << 20, 1.0) == (WINDOW - TAIL,) * 3  # nothing: the last word was not long ago
+    assert flow.next_parts(300 << 20, EVERY_S) == (WINDOW - TAIL, (300 << 20) - TAIL, 300 << 20)
     flow.taken(TAIL)
-    assert flow.look((300 << 20) + 100, EVERY_S + 1) == ((300 << 20) + 100,) * 3  # it is over
+    assert flow.next_parts((300 << 20) + 100, EVERY_S + 1) == ((300 << 20) + 100,) * 3  # it is over
 
 
 def test_a_driver_that_acknowledges_nothing_gets_no_more_and_the_end_all_the_same() -> None:
     flow = Flow()
-    flow.look(100 << 20, 0.0)
+    flow.next_parts(100 << 20, 0.0)
     for second in range(1, 100):
         position = flow.position
-        assert flow.look((100 + second) << 20, float(second)) == (position,) * 3
-    assert flow.look(300 << 20, 200.0, last=True) == (position, (300 << 20) - TAIL, 300 << 20)
+        assert flow.next_parts((100 + second) << 20, float(second)) == (position,) * 3
+    assert flow.next_parts(300 << 20, 200.0, last=True) == (position, (300 << 20) - TAIL, 300 << 20)
 
 
 def test_a_log_that_shrinks_goes_on_where_it_is() -> None:
     flow = Flow()
-    flow.look(1000, 0.0)
-    assert flow.look(10, 1.0) == (10, 10, 10)
-    assert flow.look(20, 2.0) == (20, 20, 20)
+    flow.next_parts(1000, 0.0)
+    assert flow.next_parts(10, 1.0) == (10, 10, 10)
+    assert flow.next_parts(20, 2.0) == (20, 20, 20)
 
 
 # ---------------------------------------------------------------------------------------------- a file, an outbox

@@ -87,7 +87,7 @@ def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
     pool = Pool()
     pool.demand("r1", 1)
     pool.connected("a", (1, 0), "e1", 1.0)
-    pool.lost("a", returns=True)
+    pool.remove_agent("a", returns=True)
     assert pool.demand("r2", 1) == []
     assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
 
@@ -99,8 +99,8 @@ def test_an_agent_whose_ask_has_ended_does_not_come_back():
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
     assert pool.withdraw("r1", 2.0) == [] and pool.ask_ended(1, 2.0) == []
-    pool.lost("a", returns=True)
-    pool.lost("b", returns=True)
+    pool.remove_agent("a", returns=True)
+    pool.remove_agent("b", returns=True)
     assert pool.demand("r2", 2) == [Submit(2, 2)]
 
 
@@ -109,10 +109,10 @@ def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
     pool.demand("r", 2)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
-    pool.lost("b", returns=True)
+    pool.remove_agent("b", returns=True)
     pool.demand("r", 1)
     assert pool.retired((1, 1)) == [Submit(2, 1)]
-    pool.lost("b2", returns=True)
+    pool.remove_agent("b2", returns=True)
     assert pool.serve() == []  # the agent that said so, and was never one of the pool
     assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
 
@@ -153,7 +153,7 @@ def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(scrip
             case "lose":
                 agent = next(iter(pool.agents), "nobody")
                 held.pop(agent, None)
-                pool.lost(agent, count % 2 == 0)
+                pool.remove_agent(agent, count % 2 == 0)
                 actions = pool.serve()
             case "return":
                 back = tuple(list(held)[:count])
@@ -182,7 +182,7 @@ def gather(size: int, most: int | None = None) -> None:
     granted = [action for n in range(size) for action in pool.connected(f"a{n}", (1, n), f"e{n}", 1.0)]
     assert sum(len(action.agent_ids) for action in granted if isinstance(action, Grant)) == size
     for n in range(size):
-        pool.lost(f"a{n}", returns=True)
+        pool.remove_agent(f"a{n}", returns=True)
         assert pool.serve() == []
 
 
@@ -229,11 +229,11 @@ def test_what_a_group_would_only_like_to_have_is_asked_for_one_by_one():
     assert pool.demand("r", 2, most=3) == [Submit(1, 2), Submit(2, 1)]
     pool.connected("a", (1, 0), "e1", 1.0)
     assert pool.connected("b", (1, 1), "e2", 1.0) == [Grant("r", ("a", "b"))]
-    pool.lost("b", returns=False)
+    pool.remove_agent("b", returns=False)
     assert pool.serve() == [Submit(3, 1)]
     pool.connected("c", (2, 0), "e3", 2.0)
     pool.connected("d", (3, 0), "e4", 2.0)
-    pool.lost("a", returns=False)
+    pool.remove_agent("a", returns=False)
     assert pool.serve() == [Submit(4, 1)]
 
 
@@ -268,9 +268,9 @@ def test_a_lost_agent_is_asked_for_again_unless_the_cluster_starts_it_itself():
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
-    pool.lost("b", True)
+    pool.remove_agent("b", True)
     assert pool.serve() == []
-    pool.lost("a", False)
+    pool.remove_agent("a", False)
     assert pool.serve() == [Submit(2, 1)]
 
 
@@ -305,7 +305,7 @@ def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first
     assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
     pool.connected("b", (9, 0), "e2", now)
     assert pool.retry_at is None
-    pool.lost("b", returns=False)
+    pool.remove_agent("b", returns=False)
     assert pool.serve() == [Submit(10, 1)]
     pool.ask_ended(10, now, failed=True)
     assert pool.retry_at == now + 2

@@ -51,8 +51,8 @@ def test_a_lost_agent_is_waited_for_as_what_it_was() -> None:
     pool.demand("first", 2, bare=1)
     joined(pool, "g", ask=1)
     joined(pool, "b", ask=2)
-    pool.lost("b", returns=True)
-    pool.lost("g", returns=True)
+    pool.remove_agent("b", returns=True)
+    pool.remove_agent("g", returns=True)
     assert pool.serve() == [] and (pool.expected.of(False), pool.expected.of(True)) == (1, 1)
     pool.withdraw("first", 2.0)
     assert pool.demand("second", 2, bare=1) == [Submit(3, 1), Submit(4, 1, bare=True)]  # both asks were cancelled
@@ -116,8 +116,8 @@ def test_strict_order_holds_of_both_kinds_together() -> None:
 
 def test_what_is_awaited_is_counted_by_kind() -> None:
     awaited = Awaited()
-    awaited.ask(1, 2, bare=False)
-    awaited.ask(2, 1, bare=True)
+    awaited.add_slots(1, 2, bare=False)
+    awaited.add_slots(2, 1, bare=True)
     assert set(awaited) == {(1, 0), (1, 1), (2, 0)} and len(awaited) == 3 and (2, 0) in awaited
     awaited.discard((2, 0))
     assert (awaited.of(False), awaited.of(True)) == (2, 0) and (2, 0) not in awaited
@@ -148,7 +148,7 @@ def test_nobody_is_granted_a_wrong_kind_and_all_that_is_wanted_is_on_its_way(
                 kind[f"a{number}"] = asked[slot[0]]
                 actions = pool.connected(f"a{number}", slot, f"e{count}", float(number))
             case "lose" if pool.agents:
-                pool.lost(next(iter(pool.agents)), bool(bare))
+                pool.remove_agent(next(iter(pool.agents)), bool(bare))
                 actions = pool.serve()
             case "withdraw":
                 actions = pool.withdraw(next(iter(wanted), "nobody"), float(number))

@@ -51,7 +51,7 @@ class Bench:
         return trial
 
     def end(self, lane: int, trial: RunTrial, how: str = "stop", deadline_s: float = 0.0) -> None:
-        self.lanes.tell(lane, EndTrial(trial.number, trial.attempt, how, deadline_s))
+        self.lanes.send_message(lane, EndTrial(trial.number, trial.attempt, how, deadline_s))
 
     def once(self, condition: Callable[[News], Any]) -> News:
         """What comes once, or has come: of two lanes' processes, and of two of a lane's trials, either may be first."""

@@ -104,29 +104,29 @@ def test_each_earlier_run_is_taken_up_once(tmp_path: Path) -> None:
     directory(tmp_path, "other_1", 1)
     (tmp_path / "Experiments" / "app_7").mkdir()
     runs = takeover.EarlierRuns("app", 2)
-    assert runs.take(str(tmp_path), record(TRAIN, 2)) == first.url
-    assert runs.take(str(tmp_path), record(TRAIN, 2)) == ""
-    assert takeover.EarlierRuns("app", 1).take(str(tmp_path), record(TRAIN, 1)) == ""
-    assert takeover.EarlierRuns("app", 2).take(str(tmp_path / "empty"), record(TRAIN, 2)) == ""
+    assert runs.take_over(str(tmp_path), record(TRAIN, 2)) == first.url
+    assert runs.take_over(str(tmp_path), record(TRAIN, 2)) == ""
+    assert takeover.EarlierRuns("app", 1).take_over(str(tmp_path), record(TRAIN, 1)) == ""
+    assert takeover.EarlierRuns("app", 2).take_over(str(tmp_path / "empty"), record(TRAIN, 2)) == ""
 
 
 def test_an_error_of_the_users_own_code_is_reported_and_not_repeated(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
     with pytest.raises(RunError, match="KeyError: 'label'"):
-        takeover.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2))
+        takeover.EarlierRuns("app", 2).take_over(str(tmp_path), record(TRAIN, 2))
 
 
 def test_an_error_of_the_users_own_code_is_forgiven_where_somebody_asks_for_further_tries(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: KeyError: 'label'", "raised": True})
-    assert takeover.EarlierRuns("app", 2, forgives=True).take(str(tmp_path), record(TRAIN, 2)) == first.url
+    assert takeover.EarlierRuns("app", 2, forgives=True).take_over(str(tmp_path), record(TRAIN, 2)) == first.url
 
 
 def test_a_run_that_the_cluster_ended_is_gone_on_with(tmp_path: Path) -> None:
     first = directory(tmp_path, "app_1", 1)
     first.end({"state": "FAILED", "error": "rank 1: its executor is gone", "raised": False})
-    assert takeover.EarlierRuns("app", 2).take(str(tmp_path), record(TRAIN, 2)) == first.url
+    assert takeover.EarlierRuns("app", 2).take_over(str(tmp_path), record(TRAIN, 2)) == first.url
 
 
 def test_where_a_run_stands_is_looked_up_along_what_it_went_on_from(tmp_path: Path) -> None:

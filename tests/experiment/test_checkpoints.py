@@ -40,7 +40,7 @@ def save(directory: str, steps: int, how: str, marks: str) -> list[int]:
     for step in range(1, steps + 1):
         description = Description(str(place / f"step-{step:09d}"), f'{{"step": {step}}}'.encode(), step, 3, True, 0o077)
         snapshot = pack({"state": np.full(2_000_000, step, np.float32)}, description, "numpy:savez")
-        held = handover.give(snapshot, description.target)
+        held = handover.hand_over(snapshot, description.target)
         if step == 1 and how == "agent is killed":
             handover.wait_stored(held, description.target, None)
     if how == "worker is killed":

@@ -122,13 +122,13 @@ def test_more_and_fewer_lanes_and_the_idle_ones_go_first(store: Path, tmp_path: 
         lanes = [found.joined(), found.joined()]
         trial = found.give(lanes[1])
         found.began(trial)
-        found.lanes.want(1)
+        found.lanes.hold_slots(1)
         assert found.lost(lanes[0]) == "not needed any more"
         found.give(lanes[0])  # goes nowhere
-        found.lanes.want(2)
+        found.lanes.hold_slots(2)
         third = found.joined()
         assert third == 2
-        found.lanes.want(0)
+        found.lanes.hold_slots(0)
         found.lost(third)
         (tmp_path / "go").touch()
         assert found.ended(trial).how == "finished"

@@ -11,7 +11,7 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.protocol import TakeProfile
 from hopsml.errors import ArgumentError
 from hopsml.experiment import profiling
-from hopsml.experiment.profiling import Profiling
+from hopsml.experiment.profiling import ProfileRequestHandler
 from hopsml.storage import profile_request
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.profile_request import MOST_KEPT, PATIENCE_S, ProfileRequest
@@ -25,7 +25,9 @@ class Driver:
 
     def __init__(self, folder: Path) -> None:
         self.directory, self.asked = RunDir(str(folder)), list[tuple[int, TakeProfile]]()
-        self.profiling = Profiling(self.directory, "run", lambda rank, wish: self.asked.append((rank, wish)))
+        self.profiling = ProfileRequestHandler(
+            self.directory, "run", lambda rank, wish: self.asked.append((rank, wish))
+        )
 
     def wish(self, rank: int = 1) -> ProfileRequest:
         wish = profile_request.checked(rank, 10, "speedscope")
@@ -44,21 +46,21 @@ class Driver:
 @pytest.fixture
 def driver(tmp_path: Path) -> Driver:
     made = Driver(tmp_path)
-    made.profiling.look()  # as it does when a run begins
+    made.profiling.handle_requests()  # as it does when a run begins
     return made
 
 
 def test_a_wish_goes_to_the_agent_once_and_its_answer_to_who_asked(driver: Driver) -> None:
     wish = driver.wish()
-    driver.profiling.look()
-    driver.profiling.look()
+    driver.profiling.handle_requests()
+    driver.profiling.handle_requests()
     ((rank, asked),) = driver.asked
     assert (rank, asked.wish, asked.seconds) == (1, wish.id, 10) and driver.found().state == "taking"
     driver.agent_says("another's")
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     assert driver.found().state == "taking"
     driver.agent_says(wish.id)
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     assert (driver.found().state, driver.found().answer) == ("done", asked.path)
     assert asked.path.startswith("profiles/rank-1-") and asked.path.endswith(".speedscope.json")
 
@@ -66,10 +68,10 @@ def test_a_wish_goes_to_the_agent_once_and_its_answer_to_who_asked(driver: Drive
 def test_a_wish_from_before_this_attempt_is_not_carried_out(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     driver.wish()
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     assert not driver.asked and "before this attempt" in driver.found().answer
     driver.wish()
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     assert len(driver.asked) == 1
 
 
@@ -87,16 +89,16 @@ def test_one_at_a_time_until_the_other_has_nobody_who_answers(driver: Driver) ->
 
 def test_an_agent_that_is_silent_is_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.wish()
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     until = profiling.time.monotonic() + 10 + PATIENCE_S + 1
     monkeypatch.setattr(profiling.time, "monotonic", lambda: until)
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     assert driver.found().answer == "the agent of rank 1 has not answered: it, or its worker, is frozen or gone"
 
 
 def test_the_end_of_the_run_answers_what_is_under_way(driver: Driver) -> None:
     driver.wish()
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     driver.profiling.give_up()
     assert (driver.found().state, driver.found().answer) == ("failed", "the run has ended meanwhile")
 
@@ -106,9 +108,9 @@ def test_so_many_are_kept(driver: Driver) -> None:
         url = f"{driver.directory.profiles}/rank-0-{number:03d}.txt"
         for_url(url).write_bytes(url, b"")
     wish = driver.wish()
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     driver.agent_says(wish.id, "no such thing")
-    driver.profiling.look()
+    driver.profiling.handle_requests()
     names = [entry.name for entry in profile_request.kept(driver.directory)]
     assert len(names) == MOST_KEPT and f"rank-0-{MOST_KEPT + 2:03d}.txt" in names
 

@@ -77,7 +77,7 @@ def test_files_that_show_how_far_a_search_is_do_not_hammer_a_store_that_is_away(
         with caplog.at_level(logging.WARNING):
             for number in range(2000):
                 for name in ("best.json", "trials.json"):
-                    writing.keep(f"file://{folder}/{name}", lambda name=name: content(name))  # type: ignore[misc]
+                    writing.queue_file(f"file://{folder}/{name}", lambda name=name: content(name))  # type: ignore[misc]
                 if number % 100 == 0:
                     wait_until(lambda: asked, "an attempt")
             tried = len(asked)

@@ -234,7 +234,7 @@ def save_and_wait(marks: str) -> dict[str, Any]:
     def save(step: int) -> tuple[HeldCheckpoint | None, str]:
         target = str(directory / f"step-{step:09d}")
         description = Description(target, b"{}", step, 3, False, 0o077)
-        return handover.give(pack({"state": np.full(9, step)}, description, "numpy:savez"), target), target
+        return handover.hand_over(pack({"state": np.full(9, step)}, description, "numpy:savez"), target), target
 
     handover.wait_stored(*save(1), None)
     Path(marks, "stored").touch()

@@ -54,7 +54,7 @@ def test_replicas_in_containers(project: None, profile: str) -> None:
     status = serving.start("digits", version=1, replicas=2, profile=profile)
     yarn = ResourceManager.of_environment()
     try:
-        assert (status.version, status.ready) == (1, 2) and not yarn.application(status.application).over
+        assert (status.version, status.ready) == (1, 2) and not yarn.application(status.application).is_final
         with Load() as load:
             os.kill(status.pids[0], signal.SIGKILL)
             wait_until(lambda: (now := serving.status("digits")).restarts == 1 and now.ready == 2)
@@ -78,7 +78,7 @@ def test_a_driver_that_dies(project: None, profile: str) -> None:
         os.kill(status.supervisor, signal.SIGKILL)
         wait_until(lambda: serving.status("digits").state == "Stopped")
         wait_until(lambda: all(processes.has_ended(pid) for pid in status.pids))
-        wait_until(lambda: ResourceManager.of_environment().application(status.application).over)
+        wait_until(lambda: ResourceManager.of_environment().application(status.application).is_final)
     finally:
         serving.stop("digits")
 

@@ -240,7 +240,7 @@ def test_client_mode_leaves_nothing_behind(hopsml: Hopsml, tmp_path: Path, numbe
     assert mark is None  # the processes that carry it are the command's
     submit.process.send_signal(number)
     assert submit.ended(40) == (128 + number if number == signal.SIGTERM else -number), submit.err
-    wait_until(lambda: yarn.application(found.id).over, 30)
+    wait_until(lambda: yarn.application(found.id).is_final, 30)
 
 
 @pytest.mark.variant  # of tests/yarn, on YARN

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 
 def settled(tuner: BatchTuner, call_s: float, row_s: float, calls: int = 40) -> int:
     for _ in range(calls):
-        tuner.took(tuner.size, call_s + row_s * tuner.size)
+        tuner.record_call(tuner.size, call_s + row_s * tuner.size)
     assert tuner.settled
     return tuner.size
 
@@ -33,19 +33,19 @@ def test_no_batch_is_larger_than_memory_shall_hold(row_bytes: int, call_s: float
 def test_a_slower_size_is_left_for_the_one_before() -> None:
     tuner = BatchTuner(4)
     for _ in range(20):
-        tuner.took(tuner.size, tuner.size * (1e-6 if tuner.size <= FIRST * FACTOR else 1e-3) + 1e-3)
+        tuner.record_call(tuner.size, tuner.size * (1e-6 if tuner.size <= FIRST * FACTOR else 1e-3) + 1e-3)
     assert (tuner.size, tuner.settled) == (FIRST * FACTOR, True)
 
 
 def test_the_first_call_and_short_batches_say_nothing() -> None:
     tuner = BatchTuner(4)
-    tuner.took(FIRST, 60.0)
+    tuner.record_call(FIRST, 60.0)
     for _ in range(10):
-        tuner.took(FIRST - 1, 1e-9)
+        tuner.record_call(FIRST - 1, 1e-9)
     assert (tuner.size, tuner.settled) == (FIRST, False)
 
 
 def test_a_size_that_is_given_stays() -> None:
     tuner = BatchTuner(4, fixed=7)
-    tuner.took(7, 1.0)
+    tuner.record_call(7, 1.0)
     assert (tuner.size, tuner.settled) == (7, True)

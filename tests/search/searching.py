@@ -227,7 +227,7 @@ class Checked(Dispatch):
         phases = [trial.phase for trial in self.ledger.trials]
         assert len(self.ledger.placed) == phases.count(TrialPhase.PLACED) + phases.count(TrialPhase.RUNNING)
         assert len(self.ledger.paused) == phases.count(TrialPhase.PAUSED)
-        assert self.ledger.over == phases.count(TrialPhase.OVER)
+        assert self.ledger.ended_count == phases.count(TrialPhase.OVER)
         if self.conclusion is not None:
             assert not self.ledger.placed
             assert not self.ledger.paused or self.conclusion.reason == "cancelled", "kept for whoever goes on"
@@ -250,7 +250,7 @@ class Checked(Dispatch):
         free = [trial for trial in waiting if trial.asked != "withdraw" and (only is None or trial.avoid != only)]
         assert calling >= len(idle) or not free, "a trial waits behind a busy lane while another is idle"
         ask_tell = self.ask_tell
-        assert ask_tell.done or ask_tell.later or ask_tell.left == 0 or not ask_tell.stopper.wants(), (
+        assert ask_tell.done or ask_tell.later or ask_tell.trials_left == 0 or not ask_tell.stopper.wants(), (
             "idle, and more to try"
         )
         assert ask_tell.stopper.resume() is None, "idle, and a paused trial may go on"

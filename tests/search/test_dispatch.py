@@ -194,7 +194,7 @@ def test_a_trial_that_waited_on_a_lane_that_is_lost_is_no_loss_of_its_own():
 
 def test_nothing_is_sent_ahead_when_fewer_trials_are_left_than_lanes():
     bench = Bench(lanes=2, num_trials=5, prefetch=True)
-    assert bench.dispatch.places.lanes[1].waiting is None and bench.dispatch.ask_tell.left == 2
+    assert bench.dispatch.places.lanes[1].waiting is None and bench.dispatch.ask_tell.trials_left == 2
 
 
 def test_a_lane_beyond_those_that_it_may_have_comes_to_have_nothing_to_do():
@@ -634,7 +634,7 @@ def test_every_attempt_of_a_trial_that_failed_counts_as_a_failure():
 def test_no_more_trials_run_than_there_are_lanes():
     bench = waiting_behind()
     counts = bench.dispatch.ledger.counts()
-    assert counts["running"] <= bench.dispatch.places.held < len(bench.dispatch.ledger.placed)
+    assert counts["running"] <= bench.dispatch.places.slots_held < len(bench.dispatch.ledger.placed)
     assert counts["running"] + counts["waiting"] == len(bench.dispatch.ledger.placed)
 
 

@@ -97,7 +97,7 @@ def test_nobody_waits_for_what_cannot_change_the_decision():
     assert bracket.promote() is None
     assert bracket.arrive(3, 0.1) is False
     assert bracket.promote() == 2
-    assert not bracket.over
+    assert not bracket.is_complete
 
 
 def test_who_leaves_makes_place_for_the_next():
@@ -106,9 +106,9 @@ def test_who_leaves_makes_place_for_the_next():
         bracket.join(member)
     assert bracket.arrive(0, 0.9) is None
     assert bracket.arrive(1, 0.1) is False
-    bracket.leave(0)  # while it waited
-    bracket.leave(2)  # before it came
-    assert bracket.promote() is None and bracket.over
+    bracket.remove_member(0)  # while it waited
+    bracket.remove_member(2)  # before it came
+    assert bracket.promote() is None and bracket.is_complete
 
 
 @pytest.mark.parametrize(
@@ -169,15 +169,15 @@ def test_a_bracket_of_three_rungs_from_its_beginning_to_its_end(taken_over):
     assert bracket.arrive(5, 0.0) is False
     assert bracket.promote() == 4 and bracket.promote() is None
     assert bracket.arrive(1, 0.2) is True and bracket.level(1) == 2  # of 4 and 0 one at most is better
-    assert bracket.arrive(1, 0.5) is None and not bracket.over
+    assert bracket.arrive(1, 0.5) is None and not bracket.is_complete
     bracket = taken_over(bracket)
-    bracket.leave(4)  # so 0 goes on
+    bracket.remove_member(4)  # so 0 goes on
     assert bracket.promote() == 0 and bracket.level(0) == 2 and bracket.promote() is None
     bracket = taken_over(bracket)
     assert bracket.arrive(0, 0.4) is False
-    assert bracket.promote() == 1 and bracket.level(1) == 3 and not bracket.over
-    bracket.leave(1)
-    assert bracket.over
+    assert bracket.promote() == 1 and bracket.level(1) == 3 and not bracket.is_complete
+    bracket.remove_member(1)
+    assert bracket.is_complete
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ def test_who_waits_behind_those_that_may_still_come_is_promoted_when_they_have_c
     assert bracket.arrive(3, -9.0) is False
     assert bracket.arrive(0, 5.0) is None  # 1 will come to this rung, too
     assert [bracket.promote(), bracket.promote()] == [1, None]
-    bracket.leave(1)
-    assert [bracket.promote(), bracket.promote()] == [0, None] and not bracket.over
-    bracket.leave(0)
-    assert bracket.over
+    bracket.remove_member(1)
+    assert [bracket.promote(), bracket.promote()] == [0, None] and not bracket.is_complete
+    bracket.remove_member(0)
+    assert bracket.is_complete
 
 
 def test_no_more_are_expected_at_a_rung_than_places_are_left_on_it():
@@ -229,5 +229,5 @@ def test_a_displaced_member_is_back_when_a_better_one_leaves():
         bracket.join(member)
     assert [bracket.arrive(member, score) for member, score in ((0, 0.5), (1, 0.6), (2, 0.7))] == [None] * 3
     for member in (2, 3, 4):
-        bracket.leave(member)
+        bracket.remove_member(member)
     assert [bracket.promote() for _ in range(3)] == [1, 0, None]

@@ -66,7 +66,7 @@ class StagedEngine:
     def _file(self, tag: str, kind: str) -> Path:
         return self._stage / f"{tag[len(self._prefix) + 1 :].partition('-')[0]}.{kind}"
 
-    def look(self) -> EngineState:
+    def poll(self) -> EngineState:
         """Hear from the files."""
         for tag, seen in list(self._seen.items()):
             if not seen.state.is_final:
@@ -84,21 +84,21 @@ class StagedEngine:
     def withdraw(self, tag: str) -> None:
         """Nothing is under way."""
 
-    def ask(self, application_id: str) -> None:
+    def request_end(self, application_id: str) -> None:
         """It ends at once."""
         for tag, seen in list(self._seen.items()):
             if seen.id == application_id:
                 self._seen[tag] = SeenApplication(seen.id, Lifecycle.STOPPED, "it was asked to end")
 
-    kill = ask
+    kill = request_end
 
-    def tell(self, application_id: str, slots: int) -> None:
+    def grant_slots(self, application_id: str, slots: int) -> None:
         """It has so many."""
         for tag, seen in list(self._seen.items()):
             if seen.id == application_id:
                 self._seen[tag] = replace(seen, answer=SlotsAnswer(slots, slots))
 
-    def forget_orders(self) -> None:
+    def forget_granted_slots(self) -> None:
         """Nothing is remembered of orders."""
 
     def forget(self, tag: str) -> None:

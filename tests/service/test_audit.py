@@ -35,7 +35,7 @@ def test_every_change_is_in_the_log_once(served: Served) -> None:
     served.ask("POST", "jobs/1/move", Role.OPERATOR, json={"priority": 7})
     for verb in ("pause", "resume", "cancel"):
         served.ask("POST", f"jobs/digits-1/{verb}")
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     served.ask("POST", "jobs/1/cancel")  # it is over: nothing changes
     served.ask("POST", "jobs/1/clone", "bob")
     made = served.ask("POST", "tokens", Role.ADMIN, json={"user": "eve", "label": "of eve"}).json()["token"]
@@ -158,7 +158,7 @@ def test_whoever_leads_drops_what_is_old_once_an_hour(served: Served) -> None:
     add(91)
     served.jobs.drop_old(100 * DAY_S)
     assert len(log.page().entries) == 1, "it does not lead yet"
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     add(89)
     served.jobs.drop_old(100 * DAY_S)
     assert [row.at_s for row in log.page().entries] == [11 * DAY_S]

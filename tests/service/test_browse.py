@@ -206,21 +206,21 @@ def test_what_changes_is_told_once_and_can_be_asked_for_again(project: ProjectOn
     browsed = Project(project.url)
     browsed.runs.refresh()
     told = Changes(browsed, "e")
-    told.look()
+    told.poll()
     begin = told.newest
-    told.look()
+    told.poll()
     assert told.since(begin) == []
     run.report(1, loss=1.0)
-    told.look()
+    told.poll()
     run.write("status.json", {"state": "FINISHED"})
     project.run("app_2")
-    told.look()
+    told.poll()
     found = [(event.kind, event.run) for event in told.since(begin)]
     assert found[:2] == [("run", "app_1"), ("grew", "app_1")]
     assert sorted(found[2:]) == [("grew", "app_1"), ("run", "app_1"), ("run", "app_2")]
     shutil.rmtree(project.folder / "Experiments" / "app_2")
     before = told.newest
-    told.look()
+    told.poll()
     assert [(event.kind, event.run) for event in told.since(before)] == [("gone", "app_2")]
 
 
@@ -235,7 +235,7 @@ def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: 
     told = Changes(Project(project.url), "e")
     for number in range(5):
         project.run(f"app_{number}")
-    told.look()
+    told.poll()
     assert [event.kind for event in told.since("e-0")] == ["reset"]
     assert len(told.since("e-2")) == 3
 

@@ -71,7 +71,7 @@ def test_whoever_cannot_go_on_reads_anew(
 
     async def of() -> None:
         feed = JobFeed(served.jobs.store)
-        at, _ = await feed.begin(last)
+        at, _ = await feed.start_listener(last)
         (told,), at_next = await feed.since(at)
         assert b"event: reset" in told and b"id: 6\n" in told
         assert at_next is not None and await feed.since(at_next) == ([], at_next)
@@ -82,18 +82,18 @@ def test_whoever_cannot_go_on_reads_anew(
 def test_a_row_that_is_stored_later_than_one_of_a_higher_id_is_not_passed_over(served: Served, tmp_path: Path) -> None:
     job, now = PlayedJob(served, tmp_path), [100.0]
     feed = JobFeed(served.jobs.store, lambda: now[0])
-    feed.look()
+    feed.poll()
     job.changes(Lifecycle.CLOSING, id=3)
-    feed.look()
+    feed.poll()
     assert feed.version == 1
     job.changes(Lifecycle.RUNNING, id=2)
-    feed.look()
+    feed.poll()
     assert feed.version == 3
     job.changes(Lifecycle.FINISHED, id=5)
-    feed.look()
+    feed.poll()
     now[0] += job_feed.GAP_S
     assert feed.version == 3
-    feed.look()
+    feed.poll()
     assert feed.version == 5, "a transaction that was broken off holds nobody up for ever"
 
 

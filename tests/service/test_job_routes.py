@@ -36,7 +36,7 @@ def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
     assert answer.status_code == 201, answer.text
     job = msgspec.convert(answer.json(), client.ServiceJob)
     assert (job.id, job.owner, job.state) == ("digits-1", "user", "WAITING")
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     detail = msgspec.convert(served.ask("GET", "jobs/digits-1").json(), client.ServiceJobDetail)
     assert "script: train.py" in detail.spec and "needs 1 slot" in detail.why
     assert served.ask("GET", "jobs/1/why").json() == {"why": detail.why}
@@ -51,7 +51,7 @@ def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
 def test_nodes_and_queues_are_told(served: Served) -> None:
     assert served.ask("GET", "nodes").json() == {"nodes": []}
     served.submit()
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     (node,) = served.ask("GET", "nodes", Role.VIEWER).json()["nodes"]
     nothing = {"gpus": 0, "cores": 0, "memory_mib": 0}
     assert {name: node[name] for name in ("capacity", "free", "others", "jobs")} == {
@@ -67,7 +67,7 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.JobAnswer, client.ServiceJob),
         (job_models.JobDetail, client.ServiceJobDetail),
         (job_models.ApplicationAnswer, client.JobApplication),
-        (job_models.ChangeAnswer, client.JobChange),
+        (job_models.StateChangeAnswer, client.JobChange),
         (job_models.JobRunAnswer, client.JobRun),
         (job_models.JobMetricsAnswer, client.JobRunMetrics),
         (job_models.MetricAnswer, client.JobMetric),
@@ -172,7 +172,7 @@ def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monke
     for _ in range(4):
         served.submit()
     served.ask("POST", "jobs/4/cancel")
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     asked, plain = (served.ask("GET", f"jobs?{query}").json()["jobs"] for query in ("why=true", ""))
     assert [job["why"] != "" for job in asked] == [False, True, True, False], "the newest two of those that wait"
     assert asked[1]["why"] == served.ask("GET", "jobs/3/why").json()["why"]
@@ -187,19 +187,19 @@ def test_the_page_is_told_that_there_are_jobs(served: Served) -> None:
 
 def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
     served.submit()
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     served.ask("POST", "jobs/1/move", json={"priority": 99})
     served.ask("POST", "jobs/1/pause")
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     found = served.ask("GET", "jobs/1").json()
     assert (found["state"], found["priority"], found["cause"]) == ("PAUSED", 99, "paused by user")
     served.ask("POST", "jobs/1/resume")
     clone = served.ask("POST", "jobs/1/clone", "bob").json()
     assert (clone["id"], clone["owner"]) == ("digits-2", "bob")
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     assert served.ask("GET", "jobs/1").json()["state"] == "WAITING"
     served.ask("POST", "jobs/1/cancel")
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     found = served.ask("POST", "jobs/1/cancel").json()
     assert (found["state"], found["cause"]) == ("CANCELLED", "cancelled by user")
 
@@ -207,7 +207,7 @@ def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
 def test_a_job_may_be_moved_before_it_was_looked_at(served: Served) -> None:
     served.submit()
     served.ask("POST", "jobs/1/move", json={"priority": 99})
-    served.jobs.manager.turn()  # takes it and moves it, at the same time
+    served.jobs.manager.run_pass()  # takes it and moves it, at the same time
     assert served.ask("GET", "jobs/1").json()["priority"] == 99
     assert served.jobs.why(served.jobs.store.job(1)).startswith("needs 1 slot")
 
@@ -247,7 +247,7 @@ def test_a_job_that_another_version_took_stops_no_other_one(served: Served) -> N
         served.submit()
     with served.jobs.store.writing() as connection:
         connection.exec_driver_sql("""UPDATE jobs SET spec = '{"name": "x", "newer": 1}' WHERE serial = 1""")
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     assert served.jobs.why(served.jobs.store.job(2)).startswith("needs 1 slot")
     assert served.ask("GET", "jobs/1").json()["state"] == "WAITING"
 

@@ -35,8 +35,8 @@ class SlowEngine(LocalEngine):
         self.killed: list[str] = []
         self.meanwhile: Callable[[], object] = lambda: None  # done by another server while this one looks
 
-    def look(self) -> EngineState:
-        look = super().look()
+    def poll(self) -> EngineState:
+        look = super().poll()
         self.now += self.look_s
         self.meanwhile()
         seen = {"hopsml-job-x-7-1": (SeenApplication("app-7", Lifecycle.RUNNING),)}
@@ -62,10 +62,10 @@ def test_it_kills_no_stray_once_another_one_may_lead(manager: Manager, look_s: f
     engine = manager._engine
     assert isinstance(engine, SlowEngine)
     engine.look_s = look_s
-    manager.turn()
+    manager.run_pass()
     assert engine.killed == killed
     engine.look_s = 0.0
-    manager.turn()
+    manager.run_pass()
     assert engine.killed[-1] == "app-7"  # nobody has taken the lead: it is a stray
 
 
@@ -84,9 +84,9 @@ def test_it_kills_no_stray_where_another_one_has_led_meanwhile_by_its_own_clock(
         engine.meanwhile = lambda: None
 
     engine.meanwhile = lead
-    manager.turn()
+    manager.run_pass()
     assert engine.killed == [] and manager.term() == 0
-    manager.turn()
+    manager.run_pass()
     assert engine.killed == (["app-7"] if has_ended else [])
 
 
@@ -98,7 +98,7 @@ def test_what_a_former_leader_has_placed_it_does_not_submit(manager: Manager, tm
         by_alias=True, exclude_unset=True), "local"), 1000.0)  # fmt: skip
     orders: list[SubmitOrder] = []
     engine.submit = orders.append  # type: ignore[method-assign]
-    manager.turn()
+    manager.run_pass()
     (order,) = orders
     store.lead("other", "there", engine.now + 86_400.0, 30.0)
     with pytest.raises(StaleRecord):

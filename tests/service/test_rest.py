@@ -258,7 +258,7 @@ def test_a_stream_goes_on_after_the_last_event_that_was_seen(project: ProjectOnD
     async def listen(broadcaster: Broadcaster, changes: Changes) -> None:
         for number in range(3):
             project.run(f"app_{number}")
-            changes.look()
+            changes.poll()
         async with opened(broadcaster, "e-1") as stream:
             await anext(stream)
             assert [(await anext(stream)).split(b"\n")[0] for _ in range(2)] == [b"id: e-2", b"id: e-3"]

@@ -57,22 +57,22 @@ def test_folders_of_launches_whose_end_is_stored_are_not_polled_again(engine: Lo
     tags = [f"t-{number}" for number in range(20)]
     for tag in tags:
         application(tmp_path / "applications", tag)
-    assert {*(engine.look().sight.applications or ())} == {*tags}
+    assert {*(engine.poll().sight.applications or ())} == {*tags}
     for tag in tags[1:]:
         engine.forget(tag)
-    assert {*(engine.look().sight.applications or ())} == {"t-0"}
+    assert {*(engine.poll().sight.applications or ())} == {"t-0"}
     assert sorted(os.listdir(tmp_path / "applications")) == [ASIDE, "t-0"]
     assert len(os.listdir(tmp_path / "applications" / ASIDE)) == 19
     found = engine.log("t-7", 0, 100)
     assert found is not None and found.data == b"printed by t-7\n"
     assert engine.log("t-99", 0, 100) is None
     engine.forget("t-0")
-    assert engine.look().sight.applications == {} and engine._over == {} and engine._asked == set()
+    assert engine.poll().sight.applications == {} and engine._over == {} and engine._asked == set()
 
 
 def test_a_launch_that_has_not_ended_is_still_polled(engine: LocalEngine, tmp_path: Path) -> None:
     (tmp_path / "applications" / "t-1").mkdir()
-    engine.look()
+    engine.poll()
     engine.forget("t-1")
     assert (tmp_path / "applications" / "t-1").is_dir()
 
@@ -81,7 +81,7 @@ def test_old_logs_of_removable_launches_are_removed(engine: LocalEngine, tmp_pat
     for number in range(4):
         made = application(tmp_path / "applications", f"t-{number}")
         os.utime(made, (number * 100, number * 100))
-    engine.look()
+    engine.poll()
     for number in range(4):
         engine.forget(f"t-{number}")
     assert engine.remove(250, lambda tag: tag != "t-1") == 2
@@ -132,7 +132,7 @@ def test_files_of_jobs_are_removed_after_the_retention_and_their_rows_are_retain
     served: Served, tmp_path: Path
 ) -> None:
     old, new = ended(served, tmp_path, 91), ended(served, tmp_path, 89)
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     assert left(tmp_path, "applications") == [], "both have ended, and were moved aside"
     assert served.jobs.retention.sweep(NOW) == Removed(jobs=1, logs=1)
     assert left(tmp_path, "jobs") == [new.id]
@@ -163,7 +163,7 @@ def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_p
     from hopsml.service.store.schedules import Schedules
 
     wanted = {"spec": "{}", "profile": "local", "workspace": "of-schedule", "planned_s": NOW, "now": NOW}
-    Schedules(served.jobs.store).put("bob", "nightly", **wanted)  # type: ignore[arg-type]
+    Schedules(served.jobs.store).store_schedule("bob", "nightly", **wanted)  # type: ignore[arg-type]
     uploaded = {name for name in left(tmp_path, "workspaces") if len(name) == 64}
     found = served.jobs.retention.sweep(NOW)
     assert found.workspaces == 2 + len(uploaded)
@@ -175,7 +175,7 @@ def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_p
 def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -> None:
     one, other = ended(served, tmp_path, 1), ended(served, tmp_path, 1)
     waiting = PlayedJob(served, tmp_path)
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     refused = served.ask("POST", f"jobs/{waiting.id}/remove")
     assert refused.status_code == 400 and f"hopsml jobs cancel {waiting.id}" in refused.json()["remedy"]
     assert served.ask("POST", f"jobs/{one.id}/remove", "bob").status_code == 403
@@ -194,7 +194,7 @@ def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -
 def test_files_of_jobs_whose_rows_were_removed_are_removed(served: Served, tmp_path: Path) -> None:
     """Their owner has submitted more jobs than are stored of one user."""
     ended(served, tmp_path, 91)
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     served.jobs.store.limits = JobLimits(unfinished=10, stored=1)
     waiting = served.jobs.store.submit(NewJob("digits", "user", "default", 50, "{}", "local"), NOW)
     assert served.ask("GET", "jobs/1").status_code == 404

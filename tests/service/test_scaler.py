@@ -39,10 +39,10 @@ class GrowingEngine(StagedEngine):
         super().__init__(folder / "stage", "hopsml-job-x")
         self.folder, self.up = folder, set[str]()
 
-    def look(self) -> EngineState:
+    def poll(self) -> EngineState:
         there = [path.stem for path in self.folder.glob("*.json")]
         listed = [NodeSeen(f"{name}:8041", EACH, Resources()) for name in sorted(there) if name in self.up]
-        return replace(super().look(), nodes=(NodeSeen("fixed:8041", Resources(0, 1, 2048), Resources()), *listed))
+        return replace(super().poll(), nodes=(NodeSeen("fixed:8041", Resources(0, 1, 2048), Resources()), *listed))
 
 
 class Service:
@@ -69,8 +69,8 @@ class Service:
         self.scaler = Scaler(self.manager, provider, (self.group,), exclusion)
 
     def turn(self) -> None:
-        self.manager.turn()
-        self.scaler.turn()
+        self.manager.run_pass()
+        self.scaler.run_pass()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Turns, until it holds."""
@@ -158,7 +158,7 @@ def test_a_service_that_comes_back_finds_what_boots_and_what_is_drained(service:
     service.begin()
     service.until(lambda: f"{name}:8041" in service.scaler._view.closed, "the drained one")
     assert service.state(asked) == Lifecycle.RUNNING and len(service.nodes()) == 2
-    service.store.wish(asked.serial, RequestKind.CANCEL, "", "ana", time.time())
+    service.store.add_request(asked.serial, RequestKind.CANCEL, "", "ana", time.time())
     service.until(lambda: not service.nodes(), "their end")
 
 
@@ -191,7 +191,7 @@ def test_a_job_that_comes_just_before_its_node_is_closed_keeps_it(service: Servi
     def after_another(view: ScalingView) -> frozenset[str]:
         if view.closed and not jobs:
             jobs.append(service.submit("two", 2))
-            service.manager.turn()
+            service.manager.run_pass()
         return scaled(view)
 
     service.manager.scaled = after_another  # type: ignore[method-assign]

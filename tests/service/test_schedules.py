@@ -133,7 +133,7 @@ def test_a_turn_of_the_manager_starts_what_is_due(served: Served) -> None:
     put(served)
     schedules = Schedules(served.jobs.store)
     schedules.pause(1, False, time.time() - 1, time.time() - 1)
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     assert jobs(served) == ["digits-1"]
 
 

@@ -70,7 +70,7 @@ def test_a_value_opens_in_its_own_row_under_its_own_key(tmp_path: Path, monkeypa
     store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
     try:
         kept = Secrets(store, key(tmp_path))
-        kept.put("ana", "one", VALUE, 1.0)
+        kept.store_secret("ana", "one", VALUE, 1.0)
         assert Secrets(store, key(tmp_path)).values("ana", ["one"]) == {"one": VALUE}
         monkeypatch.setenv("HOPSML_SECRETS_KEY", base64.b64encode(bytes(32)).decode())
         with pytest.raises(ServiceError, match="kept under another key than this server's"):

@@ -36,7 +36,7 @@ def test_jobs_cluster_and_server_in_numbers(served: Served) -> None:
     served.ask("POST", "jobs/1/cancel")
     with served.jobs.store.writing() as connection:
         connection.exec_driver_sql("UPDATE jobs SET submitted_s = submitted_s - 1000 WHERE serial = 2")
-    served.jobs.manager.turn()
+    served.jobs.manager.run_pass()
     found = told(served)
     for state, count in (("waiting", 2), ("cancelled", 1), ("running", 0)):
         assert found["hopsml_jobs", frozenset({("queue", "default"), ("state", state)})] == count

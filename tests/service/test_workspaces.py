@@ -49,8 +49,8 @@ def test_a_folder_comes_back_as_it_was(kept: Workspaces, tmp_path: Path) -> None
     content = pack(code)
     os.utime(code / "train.py", (1, 1))
     assert pack(code) == content
-    digest = kept.put(content)
-    assert kept.put(content) == digest
+    digest = kept.store_zip(content)
+    assert kept.store_zip(content) == digest
     found = kept.folder(digest)
     assert sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file()) == [
         "package/deep.py",
@@ -65,7 +65,7 @@ def test_a_folder_comes_back_as_it_was(kept: Workspaces, tmp_path: Path) -> None
 def test_a_zip_that_would_write_elsewhere_is_refused(kept: Workspaces, tmp_path: Path, name: str) -> None:
     content = zipped(("good.py", b""), ("x" * len(name), b"evil")).replace(b"x" * len(name), name.encode())
     with pytest.raises(ArgumentError):
-        kept.put(content)
+        kept.store_zip(content)
     assert not list(tmp_path.rglob("*evil*")) and not list((tmp_path / "state" / "workspaces").iterdir())
 
 
@@ -74,16 +74,16 @@ def test_links_and_devices_are_refused(kept: Workspaces) -> None:
         entry = zipfile.ZipInfo("link")
         entry.external_attr = (kind | 0o777) << 16
         with pytest.raises(ArgumentError, match="no plain file"):
-            kept.put(zipped((entry, b"/etc/passwd")))
+            kept.store_zip(zipped((entry, b"/etc/passwd")))
 
 
 def test_what_unpacks_without_end_is_refused(kept: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspaces, "MOST_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(ArgumentError, match="unpacks to more than 1 MiB"):
-        kept.put(zipped(("zeros", bytes(3 << 20))))
+        kept.store_zip(zipped(("zeros", bytes(3 << 20))))
     monkeypatch.setattr(workspaces, "MOST_FILES", 5)
     with pytest.raises(ArgumentError, match="6 files"):
-        kept.put(zipped(*((f"f{number}", b"") for number in range(6))))
+        kept.store_zip(zipped(*((f"f{number}", b"") for number in range(6))))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_unpacks_without_end_is_refused(kept: Workspaces, monkeypatch: pyte
 )
 def test_what_is_no_zip_is_refused(kept: Workspaces, content: bytes) -> None:
     with pytest.raises(ArgumentError, match="no zip"):
-        kept.put(content)
+        kept.store_zip(content)
 
 
 def test_code_that_is_not_here_is_named(kept: Workspaces) -> None:
@@ -116,7 +116,7 @@ def test_what_is_kept_is_for_this_user_alone_whatever_the_umask(tmp_path: Path, 
     try:
         kept = Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {})
         store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
-        digest = kept.put(content)
+        digest = kept.store_zip(content)
         beside = sorted(tmp_path.glob("service.db*"))
         modes = {stat.S_IMODE(path.stat().st_mode) for path in beside}
         store.close()
@@ -165,7 +165,7 @@ def test_a_job_that_was_stored_under_other_rules_is_not_submitted_either(tmp_pat
     spec = specs.loads(TAKEN % "hdfs://other/a.tar.gz")
     store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
     row = store.submit(
-        NewJob("a", "ann", "default", 50, "{}", "yarn-cluster", kept.put(zipped(("train.py", b"")))), 1.0
+        NewJob("a", "ann", "default", 50, "{}", "yarn-cluster", kept.store_zip(zipped(("train.py", b"")))), 1.0
     )
     store.close()
     launch = TaskLaunch("train", 1, "hopsml-job-x-1-1")
@@ -193,7 +193,7 @@ def test_stores_of_archives_are_the_projects_unless_they_are_named(
 
 @pytest.mark.parametrize("nested", ["x = 1" + "+1" * 200_000, "x = " + "-" * 300_000 + "1"])
 def test_code_that_is_nested_without_end_ends_no_call(kept: Workspaces, nested: str) -> None:
-    digest = kept.put(zipped(("train.py", nested.encode())))
+    digest = kept.store_zip(zipped(("train.py", nested.encode())))
     assert kept.missing(specs.loads("name: a\ntasks: {train: {function: train.py:main}}\n"), digest) == []
     with pytest.raises(ArgumentError, match="too deep"):
         script.read(str(kept.folder(digest) / "train.py"))
@@ -202,7 +202,7 @@ def test_code_that_is_nested_without_end_ends_no_call(kept: Workspaces, nested: 
 @pytest.mark.parametrize("damage", ["emptied", "changed", "gone", "a folder"])
 def test_code_that_was_damaged_since_is_whole_again_after_the_same_upload(kept: Workspaces, damage: str) -> None:
     content = zipped(("train.py", b"print(1)"), ("package/deep.py", b"x = 1"))
-    folder = kept.folder(kept.put(content))
+    folder = kept.folder(kept.store_zip(content))
     file, other = folder / "package/deep.py", folder / "train.py"
     if damage in ("gone", "a folder"):
         file.unlink()
@@ -211,12 +211,14 @@ def test_code_that_was_damaged_since_is_whole_again_after_the_same_upload(kept: 
     else:
         file.write_bytes(b"" if damage == "emptied" else b"x = 2")
     (folder / "__pycache__").mkdir()  # what running it has left
-    assert kept.put(content) == folder.name
+    assert kept.store_zip(content) == folder.name
     assert file.read_bytes() == b"x = 1" and other.read_bytes() == b"print(1)"
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     (folder / "__pycache__").mkdir()
     stored = file.stat().st_ino
-    assert kept.put(content) == folder.name and file.stat().st_ino == stored, "nothing was wrong: nothing is written"
+    assert kept.store_zip(content) == folder.name and file.stat().st_ino == stored, (
+        "nothing was wrong: nothing is written"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- what is uploaded
@@ -233,7 +235,7 @@ def tree(folder: Path, *names: str) -> Path:
 
 
 def uploaded(kept: Workspaces, folder: Path) -> dict[str, str]:
-    found = kept.folder(kept.put(pack(folder)))
+    found = kept.folder(kept.store_zip(pack(folder)))
     return {
         f"{path.relative_to(found)}{'/' * path.is_dir()}": path.read_text() if path.is_file() else ""
         for path in found.rglob("*")
@@ -343,18 +345,18 @@ def test_folders_are_bounded_in_number_and_depth(
 ) -> None:
     monkeypatch.setattr(workspaces, "MOST_FOLDERS", 60)
     with pytest.raises(ArgumentError, match=words):
-        kept.put(zipped(*((name, b"") for name in names)))
+        kept.store_zip(zipped(*((name, b"") for name in names)))
     assert not list((tmp_path / "state" / "workspaces").iterdir())
     if len(names[0]) < 200:
         with pytest.raises(ArgumentError, match=words):
             pack(tree(tmp_path / "code", *names))
-    kept.put(zipped(("a/" * 15 + "f", b""), ("b/" * 5, b"")))
+    kept.store_zip(zipped(("a/" * 15 + "f", b""), ("b/" * 5, b"")))
 
 
 def test_a_folder_in_the_zip_stays_below_it(kept: Workspaces, tmp_path: Path) -> None:
     for name in ("../evil/", "/tmp/evil/", "a/../../evil/"):
         with pytest.raises(ArgumentError, match="no plain file below it"):
-            kept.put(zipped((name, b"")))
+            kept.store_zip(zipped((name, b"")))
     assert not list(tmp_path.rglob("*evil*"))
 
 
@@ -363,29 +365,29 @@ def test_what_a_user_uploads_is_bounded_until_it_is_removed(
 ) -> None:
     monkeypatch.setattr(workspaces, "MOST_OF_A_USER_BYTES", 10_000)
     monkeypatch.setattr(workspaces, "MOST_OF_A_USER_ENTRIES", 12)
-    first = kept.put(zipped(("a", bytes(4000))), "anna")
-    kept.put(zipped(("b", bytes(4000))), "anna")
-    assert kept.put(zipped(("a", bytes(4000))), "anna") == first  # it is counted already
+    first = kept.store_zip(zipped(("a", bytes(4000))), "anna")
+    kept.store_zip(zipped(("b", bytes(4000))), "anna")
+    assert kept.store_zip(zipped(("a", bytes(4000))), "anna") == first  # it is counted already
     with pytest.raises(
         ArgumentError, match=r"2 workspaces that anna has uploaded, and of this one, has 3 files .*hopsml jobs rm"
     ):
-        kept.put(zipped(("c", bytes(4000))), "anna")
-    kept.put(zipped(("c", bytes(4000))), "bert")  # who has a bound of his own
+        kept.store_zip(zipped(("c", bytes(4000))), "anna")
+    kept.store_zip(zipped(("c", bytes(4000))), "bert")  # who has a bound of his own
     with pytest.raises(ArgumentError, match="anna"):
-        kept.put(zipped(("c", bytes(4000))), "anna")  # though it is here
+        kept.store_zip(zipped(("c", bytes(4000))), "anna")  # though it is here
     with pytest.raises(ArgumentError, match="has 14 files and folders"):
-        kept.put(zipped(*((f"f{number}/", b"") for number in range(12))), "anna")
+        kept.store_zip(zipped(*((f"f{number}/", b"") for number in range(12))), "anna")
     assert len(list((tmp_path / "state" / "workspaces").iterdir())) == 3
     assert (
         Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {}).remove_unused(lambda: {first}, 1e12)
         == 2
     )
-    kept.put(zipped(("c", bytes(4000))), "anna")
+    kept.store_zip(zipped(("c", bytes(4000))), "anna")
 
 
 def test_code_that_a_submission_finds_while_unused_code_is_removed_stays(kept: Workspaces, tmp_path: Path) -> None:
     """A job is submitted between the look for code that is in use and the removal of the rest."""
-    found, other = kept.put(zipped(("a", b"1"))), kept.put(zipped(("b", b"2")))
+    found, other = kept.store_zip(zipped(("a", b"1"))), kept.store_zip(zipped(("b", b"2")))
     before_s = time.time() - 3600
     for digest in (found, other):
         os.utime(tmp_path / "state" / "workspaces" / digest, (0, 0))
@@ -402,7 +404,7 @@ def test_code_that_a_submission_finds_while_unused_code_is_removed_stays(kept: W
 def test_code_that_is_removed_while_it_is_looked_up_is_not_there(
     kept: Workspaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = kept.put(zipped(("a", b"1")))
+    digest = kept.store_zip(zipped(("a", b"1")))
     change_times = os.utime
 
     def removed(path: Path) -> None:
@@ -419,10 +421,10 @@ def test_a_list_of_a_million_names_is_refused_before_it_is_read(kept: Workspaces
     listed = entry * (workspaces.MOST_LISTED + 1)
     content = listed + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, len(listed), 0, 0)
     with pytest.raises(ArgumentError, match="lists more than 100000 entries"):
-        kept.put(content)
+        kept.store_zip(content)
 
 
 def test_a_name_that_no_file_system_holds_is_a_file_that_is_not_there(kept: Workspaces) -> None:
-    digest = kept.put(zipped(("train.py", b"")))
+    digest = kept.store_zip(zipped(("train.py", b"")))
     job = specs.loads(f"name: a\ntasks: {{t: {{script: {'a' * 5000}.py}}}}\n")
     assert "there is no file" in kept.missing(job, digest)[0]

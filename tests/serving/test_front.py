@@ -24,23 +24,23 @@ A, B = ("10.0.0.1", 1), ("10.0.0.2", 2)
 def test_the_replica_with_the_fewest_requests_is_asked_and_of_equals_each_in_turn() -> None:
     found = Balancer()
     assert found.choose() is None
-    found.there(0, A)
-    found.there(1, B)
+    found.add_replica(0, A)
+    found.add_replica(1, B)
     assert {found.choose(), found.choose()} == {(0, A), (1, B)}
-    found.began(0)
+    found.begin_request(0)
     assert [found.choose() for _ in range(3)] == [(1, B)] * 3
-    found.ended(0)
+    found.end_request(0)
     assert found.choose({1}) == (0, A) and found.choose({0, 1}) is not None
-    found.lost(1)
+    found.remove_replica(1)
     assert (found.choose({0}), found.answering) == ((0, A), 1)
 
 
 def test_a_replica_that_was_tried_is_chosen_only_where_all_were_tried() -> None:
     found = Balancer()
     for replica in range(3):
-        found.there(replica, (f"10.0.0.{replica}", 1))
-    found.began(1)
-    found.began(2)
+        found.add_replica(replica, (f"10.0.0.{replica}", 1))
+    found.begin_request(1)
+    found.begin_request(2)
     for _ in range(6):  # replica 0 is the least loaded, and the request has failed there
         chosen = found.choose({0})
         assert chosen is not None and chosen[0] in (1, 2)
@@ -52,7 +52,7 @@ def test_a_replica_that_was_tried_is_chosen_only_where_all_were_tried() -> None:
 def test_replicas_with_equal_load_are_chosen_equally_often() -> None:
     found = Balancer()
     for replica in (0, 1, 4):
-        found.there(replica, (f"10.0.0.{replica}", 1))
+        found.add_replica(replica, (f"10.0.0.{replica}", 1))
     chosen = [found.choose() for _ in range(30)]
     assert [chosen.count((replica, (f"10.0.0.{replica}", 1))) for replica in (0, 1, 4)] == [10, 10, 10]
 
@@ -61,7 +61,7 @@ def balanced(replicas: int) -> Balancer:
     """Replicas 0, 1 ... that answer, each at an address of its own."""
     found = Balancer()
     for replica in range(replicas):
-        found.there(replica, address(replica))
+        found.add_replica(replica, address(replica))
     return found
 
 
@@ -78,20 +78,20 @@ def test_idle_replicas_take_turns_by_their_numbers() -> None:
     assert choices(balanced(3), 7) == [0, 1, 2, 0, 1, 2, 0]
     assert choices(balanced(1), 3) == [0, 0, 0]
     found = balanced(3)
-    found.lost(1)  # the others share its requests equally
+    found.remove_replica(1)  # the others share its requests equally
     assert choices(found, 6) == [0, 2, 0, 2, 0, 2]
-    found.began(0)
+    found.begin_request(0)
     assert choices(found, 2) == [2, 2]
-    found.ended(0)
+    found.end_request(0)
     assert choices(found, 3) == [0, 2, 0]
 
 
 def test_a_replica_is_chosen_with_the_address_it_was_last_seen_at() -> None:
     found = balanced(2)
     assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, address(0)), (1, address(1))]
-    found.lost(0)
-    found.there(0, A)
-    found.there(1, B)
+    found.remove_replica(0)
+    found.add_replica(0, A)
+    found.add_replica(1, B)
     assert found.answering == 2
     assert sorted(filter(None, [found.choose(), found.choose()])) == [(0, A), (1, B)]
 
@@ -99,33 +99,33 @@ def test_a_replica_is_chosen_with_the_address_it_was_last_seen_at() -> None:
 def test_requests_that_ended_count_no_more_and_those_in_flight_count_each() -> None:
     found = balanced(2)
     for _ in range(3):
-        found.began(0)
-    found.began(1)
+        found.begin_request(0)
+    found.begin_request(1)
     assert choices(found, 3) == [1, 1, 1]  # 3 and 1 are in them
-    found.began(1)
+    found.begin_request(1)
     assert choices(found, 3) == [1, 1, 1]
-    found.began(1)
+    found.begin_request(1)
     assert sorted(map(str, choices(found, 2))) == ["0", "1"]  # as many
-    found.began(1)
+    found.begin_request(1)
     assert choices(found, 3) == [0, 0, 0]
     for _ in range(4):
-        found.ended(1)
+        found.end_request(1)
     for _ in range(3):
-        found.ended(0)
-    found.there(2, address(2))  # which has had none yet
+        found.end_request(0)
+    found.add_replica(2, address(2))  # which has had none yet
     assert choices(found, 6) == [2, 1, 0, 2, 1, 0]
 
 
 def test_a_replica_that_is_lost_with_requests_in_it_has_them_until_they_end() -> None:
     found = balanced(2)
-    found.began(0)
-    found.lost(0)
-    found.lost(0)  # said twice, or of a replica that was never there
-    found.lost(7)
+    found.begin_request(0)
+    found.remove_replica(0)
+    found.remove_replica(0)  # said twice, or of a replica that was never there
+    found.remove_replica(7)
     assert (found.answering, choices(found, 2)) == (1, [1, 1])
-    found.there(0, A)
+    found.add_replica(0, A)
     assert choices(found, 2) == [1, 1]
-    found.ended(0)
+    found.end_request(0)
     assert sorted(map(str, choices(found, 2))) == ["0", "1"]
 
 
@@ -188,13 +188,13 @@ def play(handles: dict[int, Handle], body: Callable[[Front, int], Awaitable[None
         async with AsyncExitStack() as stack:
             for number, handle in handles.items():
                 server = await stack.enter_async_context(await asyncio.start_server(handle, "127.0.0.1", 0))
-                front.there(number, server.sockets[0].getsockname()[:2])
+                front.add_replica(number, server.sockets[0].getsockname()[:2])
             listener = stack.enter_context(bound("127.0.0.1", 0))
             listener.setblocking(False)
             await stack.enter_async_context(listening(front, listener))
             await body(front, listener.getsockname()[1])
             for number in handles:
-                front.gone(number)
+                front.remove_replica(number)
 
     asyncio.run(whole())
 
@@ -221,9 +221,9 @@ def test_without_a_replica_requests_wait_and_are_answered_when_one_is_back() -> 
         while not front._changed._waiters:  # type: ignore[attr-defined]  # the request has come
             await asyncio.sleep(0.01)
         async with await asyncio.start_server(echoes, "127.0.0.1", 0) as server:
-            front.there(0, server.sockets[0].getsockname()[:2])
+            front.add_replica(0, server.sockets[0].getsockname()[:2])
             assert await waiting == (200, b"1")
-            front.gone(0)
+            front.remove_replica(0)
 
     play({}, body)
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 
 def following(route: Route) -> Router:
     router = Router()
-    router.ask(route)
+    router.switch_to(route)
     for version in route.versions:
         router.loaded(version)
     return router
@@ -21,7 +21,7 @@ def following(route: Route) -> Router:
 
 def test_the_first_version_answers_when_it_is_loaded() -> None:
     router = Router()
-    assert router.ask(Route(1, default=3)) == [Load(3)]
+    assert router.switch_to(Route(1, default=3)) == [Load(3)]
     with pytest.raises(NoSuchVersion, match="no version is loaded yet"):
         router.choose()
     assert router.versions == {3: "LOADING"}
@@ -31,39 +31,39 @@ def test_the_first_version_answers_when_it_is_loaded() -> None:
 
 def test_a_roll_turns_over_when_the_new_one_is_there_and_lets_the_old_one_drain() -> None:
     router = following(Route(1, default=3))
-    router.began(router.choose())
-    assert router.ask(Route(2, default=4)) == [Load(4)]
+    router.begin_request(router.choose())
+    assert router.switch_to(Route(2, default=4)) == [Load(4)]
     assert router.choose() == 3
     assert router.loaded(4) == [Turned(2)]
     assert router.choose() == 4
     assert router.versions == {3: "UNLOADING", 4: "AVAILABLE"}
     with pytest.raises(NoSuchVersion, match="version 3 is not served; there are: 4"):
         router.choose(version=3)
-    assert router.ended(3) == [Unload(3)] and router.versions == {4: "AVAILABLE"}
+    assert router.end_request(3) == [Unload(3)] and router.versions == {4: "AVAILABLE"}
 
 
 def test_a_version_that_cannot_be_loaded_changes_nothing() -> None:
     router = following(Route(1, default=3))
-    assert router.ask(Route(2, default=3, canary=4, share=0.5)) == [Load(4)]
+    assert router.switch_to(Route(2, default=3, canary=4, share=0.5)) == [Load(4)]
     assert router.failed(4, "broken") == [RouteRefused(2, "broken")]
     assert router.choose() == 3 and router.versions == {3: "AVAILABLE"}
 
 
 def test_a_route_is_given_up_for_another_and_what_was_loaded_for_it_goes() -> None:
     router = following(Route(1, default=3))
-    router.ask(Route(2, default=4))
-    assert router.ask(Route(3, default=5)) == [RouteRefused(2, "route 3 was asked for meanwhile"), Load(5)]
+    router.switch_to(Route(2, default=4))
+    assert router.switch_to(Route(3, default=5)) == [RouteRefused(2, "route 3 was asked for meanwhile"), Load(5)]
     assert router.loaded(4) == [Unload(4)]
     assert router.loaded(5) == [Turned(3), Unload(3)]
 
 
 def test_back_to_a_version_that_still_drains_loads_nothing() -> None:
     router = following(Route(1, default=3))
-    router.began(3)
-    router.ask(Route(2, default=4))
+    router.begin_request(3)
+    router.switch_to(Route(2, default=4))
     router.loaded(4)
-    assert router.ask(Route(3, default=3)) == [Turned(3), Unload(4)]
-    assert router.ended(3) == []
+    assert router.switch_to(Route(3, default=3)) == [Turned(3), Unload(4)]
+    assert router.end_request(3) == []
 
 
 def test_labels() -> None:
@@ -96,7 +96,7 @@ def test_whatever_happens_what_is_chosen_is_loaded_and_nothing_stays(events: lis
         actions = []
         if event == "ask":
             number += 1
-            actions = router.ask(Route(number, default=version, canary=version % 4 + 1, share=0.5))
+            actions = router.switch_to(Route(number, default=version, canary=version % 4 + 1, share=0.5))
         elif event in ("loaded", "failed") and loading:
             chosen = sorted(loading)[version % len(loading)]
             loading.discard(chosen)
@@ -107,9 +107,9 @@ def test_whatever_happens_what_is_chosen_is_loaded_and_nothing_stays(events: lis
                 actions = router.failed(chosen, "broken")
         elif event == "began" and router.route:
             in_flight.append(router.choose())
-            router.began(in_flight[-1])
+            router.begin_request(in_flight[-1])
         elif event == "ended" and in_flight:
-            actions = router.ended(in_flight.pop(version % len(in_flight)))
+            actions = router.end_request(in_flight.pop(version % len(in_flight)))
         for action in actions:
             if isinstance(action, Load):
                 assert action.version not in held | loading

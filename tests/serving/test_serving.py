@@ -189,7 +189,7 @@ def test_a_start_that_is_interrupted_or_cannot_be_recorded_leaves_nothing_behind
     with pytest.raises(QuotaExceeded):
         serving.start("unwanted", 1, model="digits")
     assert set(starting._started) == before
-    with starting.alone("unwanted", f"file://{project}"):
+    with starting.exclusive_folder("unwanted", f"file://{project}"):
         pass  # its lock is free
 
 

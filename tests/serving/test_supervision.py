@@ -46,7 +46,11 @@ def test_where_one_cannot_all_go_back() -> None:
     found = started()
     found.roll(TWO, 0.0, ROLL_S)
     found.turned(1, 2, 1.0)
-    assert found.kept(0, 2, "no room", 1.0) == [RouteOutcome(2, "replica 0: no room"), Follow(0, ONE), Follow(1, ONE)]
+    assert found.route_refused(0, 2, "no room", 1.0) == [
+        RouteOutcome(2, "replica 0: no room"),
+        Follow(0, ONE),
+        Follow(1, ONE),
+    ]
     assert found.settled == ONE and found.turned(1, 1, 2.0) == []
 
 
@@ -72,7 +76,7 @@ def test_a_roll_gives_way_to_a_later_one() -> None:
     found = started(1)
     found.roll(TWO, 0.0, ROLL_S)
     assert found.roll(THREE, 0.0, ROLL_S) == [RouteOutcome(2, "route 3 was asked for meanwhile"), Follow(0, THREE)]
-    assert found.kept(0, 2, "route 3 was asked for meanwhile", 1.0) == []
+    assert found.route_refused(0, 2, "route 3 was asked for meanwhile", 1.0) == []
     assert found.turned(0, 3, 1.0) == [RouteOutcome(3)]
 
 
@@ -81,7 +85,7 @@ def test_a_roll_that_takes_too_long_goes_back() -> None:
     found.roll(TWO, 0.0, ROLL_S)
     found.turned(1, 2, 1.0)
     for number in (0, 1):
-        found.heard(number, True, ROLL_S)
+        found.heartbeat_received(number, True, ROLL_S)
     assert found.tick(ROLL_S - 1.0) == []
     reason = "replica 0 did not answer with it within 300 s (timeout)"
     assert found.tick(ROLL_S) == [RouteOutcome(2, reason), Follow(0, ONE), Follow(1, ONE)]
@@ -107,7 +111,7 @@ def test_what_dies_again_and_again_waits_longer_until_it_has_been_steady() -> No
 
 def test_a_silent_replica_is_killed_and_one_that_loads_is_waited_for() -> None:
     found = started()
-    found.heard(1, True, 0.0)
+    found.heartbeat_received(1, True, 0.0)
     (killed,) = found.tick(SILENT_S + 1)
     assert isinstance(killed, KillReplica) and killed.replica == 0 and "stopped, or hangs" in killed.reason
     assert found.tick(SILENT_S + 1) == []
@@ -120,7 +124,7 @@ def test_a_serving_that_cannot_be_started_ends() -> None:
     found = Supervision(2)
     found.begin(ONE, 0.0)
     found.connected(0, 0.0)
-    assert found.kept(0, 1, "broken file", 1.0) == [
+    assert found.route_refused(0, 1, "broken file", 1.0) == [
         RouteOutcome(1, "replica 0: broken file"),
         KillReplica(0, "the serving could not be started"),
         KillReplica(1, "the serving could not be started"),
@@ -147,5 +151,5 @@ def test_a_new_replica_that_cannot_follow_the_others_is_started_again() -> None:
     found.exited(0, "was killed", 1.0)
     found.tick(2.0)
     found.connected(0, 2.0)
-    (action,) = found.kept(0, 1, "files are gone", 3.0)
+    (action,) = found.route_refused(0, 1, "files are gone", 3.0)
     assert isinstance(action, KillReplica) and "files are gone" in action.reason

@@ -171,7 +171,7 @@ def test_whatever_is_seen(seen: list[tuple[float, Observation]], timeout_s: floa
     for pause_s, observation in seen:
         now_s += pause_s
         state, result = step(state, observation, now_s)
-        is_over = isinstance(observation, Observed) and observation.application.over
+        is_over = isinstance(observation, Observed) and observation.application.is_final
         assert (result.status == 0) == (is_over and observation.application.final_status == "SUCCEEDED")  # type: ignore[union-attr]
         assert not is_over or result.status is not None
         if result.status is not None:

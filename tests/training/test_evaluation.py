@@ -100,10 +100,10 @@ def test_a_step_whose_checkpoint_was_corrupt_is_evaluated_once_it_is_committed_a
     context = WorkerContext("e", 0, 0, 1, 0, "chief", "evaluating", tmp_path / "cwd", **places, spec=spec)
     evaluator = Evaluator(lambda folder: float((folder / "weights").read_text()), {}, context)
     for _ in range(2):
-        evaluator.look()
+        evaluator.evaluate_due()
         assert [(one.step, bool(one.problem)) for one in evaluator.judgements] == [(10, True)]
     checkpoints.commit(tmp_path / "a", run.checkpoints, 10)
-    evaluator.look()
+    evaluator.evaluate_due()
     assert [(one.metrics, one.problem) for one in evaluator.judgements] == [({"metric": 0.5}, "")]
     stored = json.loads(Path(run.evaluations, "step-000000010.json").read_text())
     assert stored["metrics"] == {"metric": 0.5} and not stored["problem"]

@@ -46,13 +46,13 @@ def test_nothing_begins_before_all_members_stages_are_there() -> None:
     assert log.opened("a1", stage("one"), 2, 0) == []
     (push,) = log.opened("a2", stage("two"), 2, 0)
     assert push == Push((0, 1, 2), (stage("one"), stage("two")))
-    assert log.settle(2, 0) == []  # a job is under way
+    assert log.due_actions(2, 0) == []  # a job is under way
 
 
 def test_a_member_that_is_lost_meanwhile_is_not_waited_for() -> None:
     log = FrameLog("clicks", 1)
     assert log.opened("a1", stage("one"), 2, 0) == []
-    assert log.settle(1, 0) == [Push((0,), (stage("one"),))]
+    assert log.due_actions(1, 0) == [Push((0,), (stage("one"),))]
 
 
 def test_all_stages_are_told_where_all_rows_are_once() -> None:
@@ -63,7 +63,7 @@ def test_all_stages_are_told_where_all_rows_are_once() -> None:
     table = FrameTable("clicks", 1, (placed[1], placed[0]), {stage("one").url: stage("one")}, ((0, 1),), True, False)
     assert first == Publish(table, (stage("one"),))
     assert settled == Publish(msgspec.structs.replace(table, version=2, is_settled=True), (stage("one"),))
-    assert log.settle(1, 99) == []
+    assert log.due_actions(1, 99) == []
     assert described(table) == "data='clicks': 12 rows, 0.0 MB, in 2 partition(s) at 1 agent(s)"
 
 
@@ -83,7 +83,7 @@ def test_workers_are_told_of_the_first_partition_at_once_and_then_ever_less_ofte
     assert len(told) < 25
     (settled,) = log.pushed(1, 50)
     assert isinstance(settled, Publish) and settled.table.is_settled and not told[-1][1].is_settled
-    assert log.settle(1, 60) == []
+    assert log.due_actions(1, 60) == []
 
 
 def test_a_newcomer_is_told_at_once() -> None:
@@ -107,7 +107,7 @@ def test_what_was_lost_with_a_stage_is_brought_again_and_nothing_else() -> None:
     log.opened("a1", stage("one"), 2, 0)
     log.opened("a2", stage("two"), 2, 0)
     push_all(log, [kept(0, "one", 5), kept(1, "two", 6), kept(2, "two", 7)], 2)
-    assert log.gone("a2", 1, 2) == [Push((1, 2), (stage("one"),))]
+    assert log.stage_ended("a2", 1, 2) == [Push((1, 2), (stage("one"),))]
     (told,) = push_all(log, [kept(1, "one", 6, attempt=9), kept(2, "one", 7, attempt=8)], 1, 3)
     assert isinstance(told, Publish) and told.table.version == 3 and told.table.waves == ((0, 1, 2),)
     assert told.table.is_settled
@@ -118,7 +118,7 @@ def test_what_was_brought_to_a_stage_that_is_gone_by_then_is_brought_once_more()
     log = FrameLog("clicks", 2)
     log.opened("a1", stage("one"), 2, 0)
     log.opened("a2", stage("two"), 2, 0)
-    assert log.gone("a2", 1, 1) == []  # as long as the job is under way
+    assert log.stage_ended("a2", 1, 1) == []  # as long as the job is under way
     *_, last = push_all(log, [kept(0, "one", 5), kept(1, "two", 6)], 1)
     assert last == Push((1,), (stage("one"),))
 
@@ -134,7 +134,7 @@ def test_without_any_stage_the_next_one_is_waited_for() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
     push_all(log, [kept(0, "one", 5)], 1)
-    assert log.gone("a1", 0, 2) == []
+    assert log.stage_ended("a1", 0, 2) == []
     *_, last = log.opened("a2", stage("two"), 1, 2)
     assert last == Push((0,), (stage("two"),))
 
@@ -167,7 +167,7 @@ def test_a_dataframe_without_partitions_has_a_table_too() -> None:
     log = FrameLog("clicks", 0)
     (told,) = log.opened("a1", stage("one"), 1, 0)
     assert isinstance(told, Publish) and told.table.partitions == () and told.table.waves == ((),)
-    assert told.table.is_whole and log.settle(1, 9) == []
+    assert told.table.is_whole and log.due_actions(1, 9) == []
 
 
 def test_a_job_that_fails_ends_the_run_with_its_cause() -> None:
@@ -225,7 +225,7 @@ class Feeding(RuleBasedStateMachine):
     def goes(self, data: st.DataObject) -> None:
         agent = data.draw(st.sampled_from(sorted(self.there)))
         del self.there[agent]
-        self.carry_out(self.log.gone(agent, len(self.there), self.now))
+        self.carry_out(self.log.stage_ended(agent, len(self.there), self.now))
 
     @precondition(lambda self: self.left)
     @rule(data=st.data(), some=st.integers(1, 3))
@@ -250,7 +250,7 @@ class Feeding(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 1.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        self.carry_out(self.log.settle(len(self.there), self.now))
+        self.carry_out(self.log.due_actions(len(self.there), self.now))
 
     @invariant()
     def at_rest_all_rows_are_where_the_table_says_and_all_know_it(self) -> None:

@@ -39,51 +39,51 @@ def ended(number: int, how: str = "finished") -> TrialEnded:
 
 def test_trials_follow_each_other_in_one_process():
     queue = LaneQueue()
-    assert queue.told(trial(0), 0.0) == [StartRunner(), AssignTrial(trial(0))]
-    assert queue.told(trial(1), 0.1) == [AssignTrial(trial(1))]  # ahead
-    assert queue.heard(TrialBegan(0, 0, pid=5), 0.1) == [SendReport(TrialBegan(0, 0, pid=5))]
-    assert queue.heard(ended(0), 0.2) == [SendReport(ended(0))]
-    assert queue.heard(ended(1), 0.3) == [SendReport(ended(1))]
-    assert queue.told(trial(2), 0.4) == [AssignTrial(trial(2))]
+    assert queue.handle_driver_message(trial(0), 0.0) == [StartRunner(), AssignTrial(trial(0))]
+    assert queue.handle_driver_message(trial(1), 0.1) == [AssignTrial(trial(1))]  # ahead
+    assert queue.handle_runner_message(TrialBegan(0, 0, pid=5), 0.1) == [SendReport(TrialBegan(0, 0, pid=5))]
+    assert queue.handle_runner_message(ended(0), 0.2) == [SendReport(ended(0))]
+    assert queue.handle_runner_message(ended(1), 0.3) == [SendReport(ended(1))]
+    assert queue.handle_driver_message(trial(2), 0.4) == [AssignTrial(trial(2))]
 
 
 @pytest.mark.parametrize("how", ["failed", "worn", "isolated"])
 def test_a_process_that_must_not_be_used_again_leaves_before_the_next_trial_begins(how: str):
     queue = LaneQueue()
-    queue.told(trial(0, isolated=how == "isolated"), 0.0)
-    queue.told(trial(1), 0.0)
+    queue.handle_driver_message(trial(0, isolated=how == "isolated"), 0.0)
+    queue.handle_driver_message(trial(1), 0.0)
     if how == "worn":
-        assert queue.heard(RunnerRetired("threads"), 0.1) == []
+        assert queue.handle_runner_message(RunnerRetired("threads"), 0.1) == []
     end = ended(0, "failed" if how == "failed" else "finished")
-    assert queue.heard(end, 0.1) == [SendReport(end)]
-    assert queue.gone("exit status 0", -1, 0.2) == [StartRunner(), AssignTrial(trial(1))]
+    assert queue.handle_runner_message(end, 0.1) == [SendReport(end)]
+    assert queue.handle_runner_exit("exit status 0", -1, 0.2) == [StartRunner(), AssignTrial(trial(1))]
 
 
 def test_the_time_to_leave_begins_with_the_trials_end_however_late_that_is_read():
     queue = LaneQueue()
-    queue.told(trial(0), 0.0)
-    queue.heard(RunnerRetired("threads"), 0.1)
+    queue.handle_driver_message(trial(0), 0.0)
+    queue.handle_runner_message(RunnerRetired("threads"), 0.1)
     assert queue.tick(100.0) == []  # lane and runner may have stood still between the two messages
-    assert queue.heard(ended(0), 100.0) == [SendReport(ended(0))]
+    assert queue.handle_runner_message(ended(0), 100.0) == [SendReport(ended(0))]
     assert queue.tick(100.0 + LEAVE_S - 0.01) == []
     assert queue.tick(100.0 + LEAVE_S) == [KillRunner()]
 
 
 def test_a_process_that_does_not_leave_is_killed():
     queue = LaneQueue()
-    queue.told(trial(0, isolated=True), 0.0)
-    queue.heard(ended(0), 0.1)
+    queue.handle_driver_message(trial(0, isolated=True), 0.0)
+    queue.handle_runner_message(ended(0), 0.1)
     assert queue.tick(0.1 + LEAVE_S - 0.01) == []
     assert queue.tick(0.1 + LEAVE_S) == [KillRunner()]
-    assert queue.gone("signal 9", -1, 6.0) == []
+    assert queue.handle_runner_exit("signal 9", -1, 6.0) == []
 
 
 def test_a_trial_with_a_process_of_its_own_gets_a_fresh_one():
     queue = LaneQueue()
-    queue.told(trial(0), 0.0)
-    queue.heard(ended(0), 0.1)
-    assert queue.told(trial(1, isolated=True), 0.2) == [LetRunnerGo()]
-    assert queue.gone("exit status 0", -1, 0.3) == [
+    queue.handle_driver_message(trial(0), 0.0)
+    queue.handle_runner_message(ended(0), 0.1)
+    assert queue.handle_driver_message(trial(1, isolated=True), 0.2) == [LetRunnerGo()]
+    assert queue.handle_runner_exit("exit status 0", -1, 0.3) == [
         StartRunner(),
         AssignTrial(trial(1, isolated=True)),
         PrepareRunner(),
@@ -92,9 +92,9 @@ def test_a_trial_with_a_process_of_its_own_gets_a_fresh_one():
 
 def test_a_process_that_dies_is_the_end_of_its_trial_alone():
     queue = LaneQueue()
-    queue.told(trial(0), 0.0)
-    queue.told(trial(1), 0.0)
-    end, *rest = queue.gone("killed by signal 11", 3, 0.5)
+    queue.handle_driver_message(trial(0), 0.0)
+    queue.handle_driver_message(trial(1), 0.0)
+    end, *rest = queue.handle_runner_exit("killed by signal 11", 3, 0.5)
     assert end == SendReport(TrialEnded(0, 0, "died", error="killed by signal 11", seconds=0.5, checkpoint_step=3))
     assert rest == [StartRunner(), AssignTrial(trial(1))]
 
@@ -102,10 +102,10 @@ def test_a_process_that_dies_is_the_end_of_its_trial_alone():
 @pytest.mark.parametrize(("how", "outcome"), [("stop", "stopped"), ("pause", "paused")])
 def test_a_deadline_is_kept_by_force_and_counts_as_what_was_asked(how: str, outcome: str):
     queue, message = LaneQueue(), EndTrial(0, 0, how=how, deadline_s=2.0)
-    queue.told(trial(0), 0.0)
-    assert queue.told(message, 1.0) == [AssignTrial(message)]
+    queue.handle_driver_message(trial(0), 0.0)
+    assert queue.handle_driver_message(message, 1.0) == [AssignTrial(message)]
     assert queue.tick(2.9) == [] and queue.tick(3.0) == [KillRunner()]
-    (say,) = queue.gone("killed by signal 9", 7, 3.1)
+    (say,) = queue.handle_runner_exit("killed by signal 9", 7, 3.1)
     assert isinstance(say, SendReport) and isinstance(say.message, TrialEnded)
     assert say.message.how == outcome and "did not end within 2 s" in say.message.error
     assert say.message.checkpoint_step == 7
@@ -113,55 +113,59 @@ def test_a_deadline_is_kept_by_force_and_counts_as_what_was_asked(how: str, outc
 
 def test_a_process_that_dies_before_its_deadline_has_died():
     queue = LaneQueue()
-    queue.told(trial(0), 0.0)
-    queue.told(EndTrial(0, 0, how="stop"), 1.0)
-    (say,) = queue.gone("killed by signal 11", -1, 1.1)
+    queue.handle_driver_message(trial(0), 0.0)
+    queue.handle_driver_message(EndTrial(0, 0, how="stop"), 1.0)
+    (say,) = queue.handle_runner_exit("killed by signal 11", -1, 1.1)
     assert isinstance(say, SendReport) and isinstance(say.message, TrialEnded) and say.message.how == "died"
 
 
 def test_what_waits_is_withdrawn_and_what_has_begun_is_not():
     queue = LaneQueue()
     for number in range(3):
-        queue.told(trial(number), 0.0)
-    assert queue.told(EndTrial(2, 0, how="withdraw"), 0.1) == [SendReport(TrialEnded(2, 0, "withdrawn"))]
-    assert queue.told(EndTrial(1, 0, how="stop"), 0.1) == [AssignTrial(EndTrial(1, 0, how="stop"))]  # the runner knows
-    assert queue.told(EndTrial(0, 0, how="withdraw"), 0.1) == []
-    assert queue.told(EndTrial(9, 0, how="stop"), 0.1) == []
-    assert queue.heard(ended(0), 0.2) == [SendReport(ended(0))]
-    assert queue.heard(ended(1, "withdrawn"), 0.2) == [SendReport(ended(1, "withdrawn"))]
+        queue.handle_driver_message(trial(number), 0.0)
+    assert queue.handle_driver_message(EndTrial(2, 0, how="withdraw"), 0.1) == [
+        SendReport(TrialEnded(2, 0, "withdrawn"))
+    ]
+    assert queue.handle_driver_message(EndTrial(1, 0, how="stop"), 0.1) == [
+        AssignTrial(EndTrial(1, 0, how="stop"))
+    ]  # the runner knows
+    assert queue.handle_driver_message(EndTrial(0, 0, how="withdraw"), 0.1) == []
+    assert queue.handle_driver_message(EndTrial(9, 0, how="stop"), 0.1) == []
+    assert queue.handle_runner_message(ended(0), 0.2) == [SendReport(ended(0))]
+    assert queue.handle_runner_message(ended(1, "withdrawn"), 0.2) == [SendReport(ended(1, "withdrawn"))]
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_what_a_process_that_dies_had_been_given_ahead_has_not_begun(told: bool):
     queue = LaneQueue()
-    queue.told(trial(0), 0.0)
-    queue.told(trial(1), 0.0)
+    queue.handle_driver_message(trial(0), 0.0)
+    queue.handle_driver_message(trial(1), 0.0)
     if told:
-        queue.told(EndTrial(1, 0, how="withdraw"), 0.1)
-    died, *rest = queue.gone("killed by signal 11", -1, 0.5)
+        queue.handle_driver_message(EndTrial(1, 0, how="withdraw"), 0.1)
+    died, *rest = queue.handle_runner_exit("killed by signal 11", -1, 0.5)
     assert isinstance(died, SendReport)
     assert rest == ([SendReport(ended(1, "withdrawn"))] if told else [StartRunner(), AssignTrial(trial(1))])
 
 
 def test_a_deadline_for_what_was_given_ahead_counts_from_its_beginning():
     queue = LaneQueue()
-    queue.told(trial(0), 0.0)
-    queue.told(trial(1), 0.0)
-    queue.told(EndTrial(1, 0, how="stop", deadline_s=2.0), 0.1)
+    queue.handle_driver_message(trial(0), 0.0)
+    queue.handle_driver_message(trial(1), 0.0)
+    queue.handle_driver_message(EndTrial(1, 0, how="stop", deadline_s=2.0), 0.1)
     assert queue.tick(5.0) == []
-    queue.heard(ended(0), 6.0)
+    queue.handle_runner_message(ended(0), 6.0)
     assert queue.tick(7.9) == [] and queue.tick(8.0) == [KillRunner()]
 
 
 def test_after_the_last_word_what_runs_is_finished_and_nothing_is_begun():
     queue = LaneQueue()
-    queue.told(trial(0), 0.0)
-    queue.told(trial(1), 0.0)
+    queue.handle_driver_message(trial(0), 0.0)
+    queue.handle_driver_message(trial(1), 0.0)
     withdraw = EndTrial(1, 0, how="withdraw")
     assert queue.closed(0.1) == [AssignTrial(withdraw)]
-    assert queue.heard(ended(0), 0.2) == [SendReport(ended(0))]
-    assert queue.heard(ended(1, "withdrawn"), 0.2) == [SendReport(ended(1, "withdrawn")), LetRunnerGo()]
-    assert queue.gone("exit status 0", -1, 0.3) == [ExitLane()]
+    assert queue.handle_runner_message(ended(0), 0.2) == [SendReport(ended(0))]
+    assert queue.handle_runner_message(ended(1, "withdrawn"), 0.2) == [SendReport(ended(1, "withdrawn")), LetRunnerGo()]
+    assert queue.handle_runner_exit("exit status 0", -1, 0.3) == [ExitLane()]
     assert LaneQueue().closed(0.0) == [ExitLane()]
 
 
@@ -206,32 +210,36 @@ def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: lis
     def die() -> None:
         nonlocal runner
         runner = None
-        carry_out(queue.gone("signal 9", -1, now))
+        carry_out(queue.handle_runner_exit("signal 9", -1, now))
 
     for what, which in events:
         now += 0.5
         if what in ("run", "isolated"):
-            carry_out(queue.told(trial(count, what == "isolated"), now))
+            carry_out(queue.handle_driver_message(trial(count, what == "isolated"), now))
             count += 1
         elif what in ("stop", "pause", "withdraw"):
-            carry_out(queue.told(EndTrial(which, 0, how=what, deadline_s=which % 3), now))
+            carry_out(queue.handle_driver_message(EndTrial(which, 0, how=what, deadline_s=which % 3), now))
         elif what == "tick":
             carry_out(queue.tick(now))
         elif what == "die" and runner is not None:
             die()
         elif what == "worn" and queue.current is not None:
             spent = True
-            carry_out(queue.heard(RunnerRetired("threads"), now))
+            carry_out(queue.handle_runner_message(RunnerRetired("threads"), now))
         elif what in ("end", "fail") and queue.current is not None:
             spent = spent or what == "fail"
-            carry_out(queue.heard(ended(queue.current.number, "failed" if what == "fail" else "finished"), now))
+            carry_out(
+                queue.handle_runner_message(
+                    ended(queue.current.number, "failed" if what == "fail" else "finished"), now
+                )
+            )
     while queue.waiting or queue.current is not None or queue.runner is RunnerState.LEAVING:
         now += 0.5
         if queue.runner is RunnerState.LEAVING and queue.current is None:
             die()
         else:
             assert queue.current is not None, "nobody works on what waits"
-            carry_out(queue.heard(ended(queue.current.number), now))
+            carry_out(queue.handle_runner_message(ended(queue.current.number), now))
     assert sorted(told) == list(range(count))
 
 
@@ -254,7 +262,7 @@ def test_a_step_that_is_reported_again_in_a_flood_is_one_report_with_the_newest_
     assert thinner.offer(report(99, loss=2.0, other=1.0), 100.0) == []
     assert thinner.offer(report(99, loss=1.0), 100.0) == []
     assert thinner.next_at() == pytest.approx(100.0 + 1 / PER_SECOND)
-    (late,) = thinner.due(100.0 + 1 / PER_SECOND)
+    (late,) = thinner.take_due(100.0 + 1 / PER_SECOND)
     assert late.metrics == {"loss": 1.0, "other": 1.0} and thinner.next_at() is None
 
 

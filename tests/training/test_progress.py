@@ -92,7 +92,7 @@ def test_the_other_ranks_and_a_script_on_its_own_tell_nothing(told: Told) -> Non
 def test_a_fast_training_tells_a_few_times_a_second_and_its_last_step(told: Told) -> None:
     teller = report.ProgressSender(interval_s=60.0)
     for step in range(1, 1_001):
-        teller.tell(step, 1_000)
+        teller.send_progress(step, 1_000)
     assert told == [(1, 1_000, "step"), (1_000, 1_000, "step")]
 
 

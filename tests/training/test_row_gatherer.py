@@ -31,7 +31,7 @@ ROWS = (700, 1, 0, 2300, 1500)
 class Numbered:
     """Shards whose rows are numbered through."""
 
-    shards, row_bytes = ROWS, 4008.0
+    shard_sizes, row_bytes = ROWS, 4008.0
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         ids = np.arange(sum(ROWS[:shard]), sum(ROWS[: shard + 1]))

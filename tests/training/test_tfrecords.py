@@ -105,7 +105,7 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(tfrecord_files, "_SHARD_BYTES", 1000)
     file = record_files.write(tmp_path / "a.tfrecord", map(row, range(100)))
     rows = hopsml.data.tfrecords(str(file))
-    assert len(rows.source.shards) >= 5 and sum(rows.source.shards) == 100
+    assert len(rows.source.shard_sizes) >= 5 and sum(rows.source.shard_sizes) == 100
     assert all_of(rows.batch(7)) == list(range(100))
     assert rows.source.row_bytes == file.stat().st_size / 100
 

@@ -117,10 +117,10 @@ def test_a_lane_that_is_gone_keeps_nobody_waiting() -> None:
 
 def test_the_lane_passes_an_answer_on_to_the_trial_that_runs() -> None:
     queue, later = LaneQueue(), RunTrial(8, 0, trial_id="t8", config=b"", isolated=True)
-    queue.told(run_trial(), 0.0)
-    queue.told(later, 0.0)
-    assert queue.told(GoOn(7, 1, 3), 1.0) == [AssignTrial(GoOn(7, 1, 3))]
-    assert queue.told(GoOn(8, 0, 3), 1.0) == queue.told(GoOn(7, 0, 3), 1.0) == []
+    queue.handle_driver_message(run_trial(), 0.0)
+    queue.handle_driver_message(later, 0.0)
+    assert queue.handle_driver_message(GoOn(7, 1, 3), 1.0) == [AssignTrial(GoOn(7, 1, 3))]
+    assert queue.handle_driver_message(GoOn(8, 0, 3), 1.0) == queue.handle_driver_message(GoOn(7, 0, 3), 1.0) == []
 
 
 def test_the_newest_report_is_the_last_of_the_history_however_many_there_were(

@@ -105,7 +105,7 @@ def test_the_batches_of_others_are_passed_over_when_the_next_own_one_is_wanted_a
 class Counted:
     """Shards of ten rows, numbered through, which count how often each is read."""
 
-    shards, row_bytes = (10,) * 6, 8.0
+    shard_sizes, row_bytes = (10,) * 6, 8.0
 
     def __init__(self) -> None:
         self.read_of = [0] * 6
@@ -117,7 +117,7 @@ class Counted:
 
 def test_a_process_reads_the_shards_of_its_own_batches_alone_on_one_thread() -> None:
     def order() -> ShardSampler:
-        return ShardSampler(KnownShards(Counted.shards), 10, 1, epochs=1, window=0, drop_last=False)
+        return ShardSampler(KnownShards(Counted.shard_sizes), 10, 1, epochs=1, window=0, drop_last=False)
 
     source, threads = Counted(), threading.active_count()
     found = [batch["id"].tolist() for batch in batches_of_turn(source, order(), 1, 3)]

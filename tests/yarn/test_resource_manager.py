@@ -114,7 +114,7 @@ def test_an_application_is_what_the_answer_says(serve: Serve) -> None:
     app = ResourceManager((serve(active),)).application(ID)
     assert (app.id, app.state, app.final_status, app.queue) == (ID, "FINISHED", "SUCCEEDED", "root.default")
     assert app.tags == ("one", "hopsml-abc") and app.started_s == 1763690001.5 and app.finished_s == 0
-    assert app.over and app.succeeded and app.diagnostics == ""
+    assert app.is_final and app.succeeded and app.diagnostics == ""
 
 
 @pytest.mark.parametrize("first", ["standby", "closed", "proxy"])

@@ -307,7 +307,7 @@ class Agent:
         self._spawn(self._announce_server(self.server))
         self.check = SelfCheck(self.folder, self.bootstrap.token, self.outbox.put, self.bootstrap.port_range)
         assert self.gpus is not None
-        self._spawn(self.check.tell(self.host, self.gpus.indices))
+        self._spawn(self.check.send_facts(self.host, self.gpus.indices))
         pumps = [
             asyncio.create_task(self._send_all(connection)),
             asyncio.create_task(self._receive_all(connection)),
@@ -368,7 +368,7 @@ class Agent:
             if self.work is not None:
                 if (stepped := self.work.stepped()) is not None:
                     self.outbox.put(stepped)
-                self.work.look_after_it()
+                self.work.check_processes()
             elif problem := self.server.check_health(is_needed=True):
                 log.warning("%s", problem)
         self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
@@ -414,7 +414,7 @@ class Agent:
                 self._preload(message.modules)
             case protocol.ProbePeer():
                 if self.check is not None:
-                    self._spawn(self.check.meet(message))
+                    self._spawn(self.check.probe_peer(message))
             case protocol.Formation():
                 self.formations = {(message.run_id, message.generation): message}
             case protocol.Launch():
@@ -426,7 +426,7 @@ class Agent:
                     self.work.pause(message)
             case protocol.DriverMessage():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
-                    self.work.tell(message.data)
+                    self.work.send_to_worker(message.data)
             case protocol.LogTaken():
                 if self.work is not None and self.work.concerns(message.run_id, message.generation):
                     self.work.log_taken(message.size)
@@ -484,7 +484,7 @@ class Agent:
             await server.ready
         except ConnectionError:
             return  # the launch meets the same error and reports it
-        self.outbox.put(protocol.ServerReady(server.modules))
+        self.outbox.put(protocol.ForkServerReady(server.modules))
 
     def _launch(self, launch: protocol.Launch) -> None:
         """Start the worker of a generation, or refuse it with a reason."""
@@ -543,7 +543,7 @@ class Agent:
         """Reconfigure the worker in place."""
         if self.work is None or self.work.key[0] != message.run_id:
             return  # its worker has ended since, which is reported separately
-        self.work.mend(message)
+        self.work.reconfigure_in_place(message)
         self.formations = {self.work.key: self.work.formation}
 
     def _commits_for(self, formation: protocol.Formation) -> HeldCommits | None:

@@ -61,7 +61,7 @@ class SlotCores:
         self._place = host_locks.LockPlace(NAME, "cores", tuple(bases))
         self._held: host_locks.HeldLocks | None = None
 
-    def take(self, formation: Formation, launch: Launch) -> WorkerCores:
+    def claim_for(self, formation: Formation, launch: Launch) -> WorkerCores:
         """Release the cores that are held, and claim those of a new worker.
 
         It blocks for ``CLAIM_S`` seconds at most and raises nothing.

@@ -35,10 +35,10 @@ class Flow:
     position: int = 0
     in_flight: int = 0
     burst: float = WINDOW
-    looked: float = 0.0  # seconds: time of the last call of ``look``
+    looked: float = 0.0  # seconds: time of the last call of ``next_parts``
     flooded: float | None = None  # seconds: start of the flood, or time of the last note about it
 
-    def look(self, size: int, now: float, last: bool = False) -> tuple[int, int, int]:
+    def next_parts(self, size: int, now: float, last: bool = False) -> tuple[int, int, int]:
         """Return the next parts as (head, tail, end): send up to ``head``, skip to ``tail``, send up to ``end``.
 
         Args:
@@ -109,7 +109,7 @@ class LiveLog:
             last = self._over.is_set()  # read before the size, so that all output until then is included
             size = await asyncio.to_thread(_size, self.path)
             start = self._flow.position
-            head, tail, end = self._flow.look(size, time.monotonic(), last)
+            head, tail, end = self._flow.next_parts(size, time.monotonic(), last)
             await self._send(start, head)
             if tail > head:
                 lines, line_start = await asyncio.to_thread(skip, self.path, head, tail, end)

@@ -76,7 +76,7 @@ class SidecarProcess:
         folder.mkdir(mode=0o700)
         address = str(self.folder / ADDRESS)
         seat = SidecarSeat(self.target, self.run_id, self._host, str(folder), address, self._port_range)
-        process = self._process = self._spare.take(self.target)
+        process = self._process = self._spare.process_for(self.target)
         assert process.stdin is not None and process.stdout is not None
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ class SidecarSpare:
         self._target = ""
         self._process: subprocess.Popen[bytes] | None = None
 
-    def take(self, target: str) -> subprocess.Popen[bytes]:
+    def process_for(self, target: str) -> subprocess.Popen[bytes]:
         """Return a process for this function, the pre-started one or a new one.
 
         Call it, and ``prepare``, from the thread that lives as long as the agent: the process is killed when that

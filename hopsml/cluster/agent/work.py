@@ -174,7 +174,7 @@ class Work:
             await self._take_all_gpus()
         cores = WorkerCores()
         if self._cores is not None:
-            cores = await asyncio.to_thread(self._cores.take, self.formation, self.launch)
+            cores = await asyncio.to_thread(self._cores.claim_for, self.formation, self.launch)
         assignment = await asyncio.to_thread(
             assigning.write,
             self.formation,
@@ -404,7 +404,7 @@ class Work:
             return None
         return protocol.WorkerStatus(*self.key, step=step, stopped=stopped, age_s=age_s, idle_s=idle_s)
 
-    def look_after_it(self) -> None:
+    def check_processes(self) -> None:
         """Wake, or kill, stopped processes that the worker depends on.
 
         Called with each heartbeat. A worker of an independent group that remains stopped is killed as well, since it
@@ -524,11 +524,11 @@ class Work:
         self._stopped.set()
         self._fail(cause)
 
-    def tell(self, data: bytes) -> None:
+    def send_to_worker(self, data: bytes) -> None:
         """Send data from the driver to the worker, without blocking."""
         self._pipe.send(data)
 
-    def mend(self, message: protocol.ReconfigureInPlace) -> None:
+    def reconfigure_in_place(self, message: protocol.ReconfigureInPlace) -> None:
         """Reconfigure the worker in place: let it continue as a member of the group in ``message``.
 
         Nothing happens if the worker has already reported its end, or is stopping.

@@ -307,7 +307,9 @@ def _without_secrets(
         if redact.known() == known:  # else a secret was met before the object that shows that it is one
             break
     variables = redact.of_environment(os.environ)
-    secrets = tuple(ExtractedSecret(name, value, variables.get(str(value), "")) for name, value in keeper.kept.items())
+    secrets = tuple(
+        ExtractedSecret(name, value, variables.get(str(value), "")) for name, value in keeper.extracted.items()
+    )
     left = left_in(payload, known)
     why = (
         f"what {name} captures holds {', '.join(left)} in a form that cannot be left out, such as an array; pass it as text"

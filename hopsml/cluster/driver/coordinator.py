@@ -93,7 +93,7 @@ class Coordinator:
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows, limit=allowed)
         self.runs: dict[str, ActiveRun] = {}
         self.inspection = Inspection(
-            self.door.agents, self.runs, self.pool, self._pool, self._former.grant, self._event
+            self.door.agents, self.runs, self.pool, self._pool, self._former.assign_agents, self._event
         )
         self.addresses: tuple[tuple[str, int], ...] = ()
         self._idle_since: float | None = None
@@ -178,7 +178,7 @@ class Coordinator:
         except TimeoutError:
             raise CoordinatorLost(f"the coordinator has not answered within {ANSWER_S:g} s") from None
 
-    def tell(self, run_id: str, rank: int, data: bytes) -> None:
+    def send_to_worker(self, run_id: str, rank: int, data: bytes) -> None:
         """Send ``data`` to the worker of the rank; it is dropped if there is none."""
         self._call(self._tell, run_id, rank, data)
 
@@ -293,7 +293,7 @@ class Coordinator:
         while True:
             self._agent_lost.clear()
             try:
-                gone = await self._on_thread(self.backend.gone) if self.runs else ""
+                gone = await self._on_thread(self.backend.why_unavailable) if self.runs else ""
             except InterpreterEnds:
                 return
             except Exception:
@@ -368,12 +368,12 @@ class Coordinator:
             return
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
 
-    def left(self, session: AgentSession, reason: str) -> None:
+    def session_ended(self, session: AgentSession, reason: str) -> None:
         """Report a lost agent to its run, its slot's pre-flight check and the pool; see ``sessions.Listener``."""
         self._agent_lost.set()
         # The pool comes first: what the group requests because of this loss must not be met with the lost agent.
-        self.pool.lost(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
-        self.inspection.left(session.agent_id)
+        self.pool.remove_agent(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
+        self.inspection.agent_left(session.agent_id)
         if session.work is not None:
             place = f"the agent on {session.hello.place} (executor {session.hello.executor_id}) is gone: {reason}"
             if run := self.runs.get(session.work[0]):
@@ -409,12 +409,12 @@ class Coordinator:
         silence_s = run.request.spec.group.silence_s if run is not None else None
         return self.lease_s if silence_s is None else silence_s
 
-    def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
+    def message_received(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
         """Process an agent's message; see ``sessions.Listener``."""
         match message:
             case protocol.Heartbeat():
                 return
-            case protocol.ServerReady():
+            case protocol.ForkServerReady():
                 session.modules = frozenset(message.modules)
                 run = self.runs.get(session.work[0]) if session.work is not None else None
                 if run is not None and is_ready(session, run):
@@ -434,7 +434,7 @@ class Coordinator:
                 self._sidecar(session, message.run_id, word)
                 return
             case protocol.PreflightFacts() | protocol.PeerProbed():
-                self.inspection.said(session, message)
+                self.inspection.message_received(session, message)
                 return
             case protocol.Draining():
                 self._drain(session, message.reason, message.time_s)
@@ -613,7 +613,7 @@ class Coordinator:
                 case events.PauseGroup():
                     self._former.pause(run, action)
                 case events.ReconfigureGroup():
-                    self._former.mend(run, action)
+                    self._former.reconfigure_in_place(run, action)
                 case events.StopWorkers():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):

@@ -29,7 +29,7 @@ class GroupStarter:
         """Use these agents; ``tell`` passes an event to a run's group."""
         self._agents, self._tell = agents, tell
 
-    def grant(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
+    def assign_agents(self, run: ActiveRun, agent_ids: tuple[str, ...]) -> None:
         """Assign these agents to the run; if no layout is possible, the run ends with the reason."""
         changes = run.request.spec.group.changes
         sessions = [self._agents[agent_id] for agent_id in agent_ids]
@@ -131,7 +131,7 @@ class GroupStarter:
             if session := self._agents.get(agent_id):
                 session.post(protocol.Pause(run.run_id, action.generation))
 
-    def mend(self, run: ActiveRun, action: events.ReconfigureGroup) -> None:
+    def reconfigure_in_place(self, run: ActiveRun, action: events.ReconfigureGroup) -> None:
         """Send these members' agents the request to continue in place as this generation, with their present ports."""
         staying = tuple(agent_id for agent_id in action.agent_ids if agent_id in run.placements)
         newcomers = tuple(agent_id for agent_id in action.agent_ids if agent_id not in run.placements)

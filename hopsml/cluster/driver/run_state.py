@@ -99,7 +99,7 @@ class _Changes:
         else:
             skipped["notes" if item.kind == "note" else "updates"] += 1
 
-    def told(self, skipped: Counter[str]) -> Change:
+    def skipped_item(self, skipped: Counter[str]) -> Change:
         """Return the change that reports what was skipped."""
         parts = [f"{skipped['lines']} lines of output ({skipped['bytes'] / 1e6:.1f} MB)"] * bool(skipped["bytes"])
         parts += [f"{skipped[name]} {name}" for name in ("updates", "notes") if skipped[name]]
@@ -157,7 +157,7 @@ class RunState:
         """
         if change.kind != "log" and change.text:
             change = replace(change, text=redact.text(change.text))
-        self._observers.tell(change, lambda: self._record(change))
+        self._observers.send(change, lambda: self._record(change))
 
     def _record(self, change: Change) -> None:
         """Record a change."""

@@ -63,7 +63,7 @@ class SecretExtractor:
         self._literals: dict[str, str] = {}  # the same for literals in the source
 
     @property
-    def kept(self) -> dict[str, Value]:
+    def extracted(self) -> dict[str, Value]:
         """Names and values of all extracted secrets."""
         return {name: value for value, name in self._names.items()}
 

@@ -54,7 +54,7 @@ class AgentSession:
     handled: int = 0  # bytes of its messages that have not been acknowledged
 
     @property
-    def heard(self) -> float:
+    def last_received_s(self) -> float:
         """Time at which its last byte was received, in monotonic seconds."""
         return self.connection.heard
 
@@ -63,7 +63,7 @@ class AgentSession:
         encoded = [message if isinstance(message, bytes) else protocol.encode(message) for message in messages]
         self.connection.write(*encoded)
 
-    def took(self, size: int) -> None:
+    def acknowledge(self, size: int) -> None:
         """Count ``size`` bytes of the agent's messages as handled, and acknowledge them together with others."""
         self.handled += size
         if self.handled >= TAKEN_BYTES:
@@ -86,14 +86,14 @@ class Listener(Protocol):
     def joined(self, session: AgentSession) -> None:
         """Process the connection of an agent that has sent its hello."""
 
-    def said(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
+    def message_received(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
         """Process an agent's message.
 
         Raises:
             msgspec.DecodeError: Agents must not send this message.
         """
 
-    def left(self, session: AgentSession, reason: str) -> None:
+    def session_ended(self, session: AgentSession, reason: str) -> None:
         """Process the end of an agent's connection, for this reason; called once."""
 
     def patience_s(self, session: AgentSession) -> float:
@@ -151,7 +151,7 @@ class Sessions:
         now = time.monotonic()
         for session in list(self.agents.values()):
             patience_s = min(self._lease_s, self.listener.patience_s(session))
-            if now - session.heard > patience_s:
+            if now - session.last_received_s > patience_s:
                 self.cut(session, f"no sign of life for {patience_s:g} s")
             elif session.clogged_s(now) > self._lease_s:
                 self.cut(session, f"took no message for {self._lease_s:g} s")
@@ -167,7 +167,7 @@ class Sessions:
     def forget(self, session: AgentSession, reason: str) -> None:
         """Remove a session that has ended, and inform the listener, once."""
         if self.agents.pop(session.agent_id, None) is not None:
-            self.listener.left(session, reason)
+            self.listener.session_ended(session, reason)
 
     def welcome(self, connection: Connection, frame: bytes, admitted: float) -> AgentSession:
         """Create the session of an agent by its hello.
@@ -229,15 +229,15 @@ class _Handler:
             self._door.refuse("silence", f"{connection.address} did not say who it is")
             connection.close(NOT_OURS, "no hello")
 
-    def take(self, connection: Connection, message: bytes) -> None:
+    def message_received(self, connection: Connection, message: bytes) -> None:
         """Process a message of the agent: the first is the hello, and most others are heartbeats."""
         if self._session is None:
             self._session = self._door.welcome(connection, message, self._admitted)
         elif message == _HEARTBEAT:
             return
         else:
-            self._door.listener.said(self._session, protocol.decode_for_coordinator(message))
-        self._session.took(len(message))
+            self._door.listener.message_received(self._session, protocol.decode_for_coordinator(message))
+        self._session.acknowledge(len(message))
 
     def failed(self, connection: Connection, error: Exception) -> None:
         """Close a connection whose message is invalid or could not be processed."""

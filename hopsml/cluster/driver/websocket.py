@@ -37,14 +37,14 @@ class Handler(Protocol):
     def opened(self, connection: Connection) -> None:
         """Process the completed upgrade; messages may follow."""
 
-    def take(self, connection: Connection, message: bytes) -> None:
+    def message_received(self, connection: Connection, message: bytes) -> None:
         """Process one message of the peer.
 
         An error that this raises is passed to ``failed``, and no further message is handled.
         """
 
     def failed(self, connection: Connection, error: Exception) -> None:
-        """Process an error that ``take`` has raised; ``take`` is not called again."""
+        """Process an error that ``message_received`` has raised; that is not called again."""
 
     def ended(self, connection: Connection) -> None:
         """Process the end of the connection, accepted or not; called once."""
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
             try:
                 if event.opcode is not Opcode.BINARY or not event.fin:
                     raise msgspec.DecodeError("a text frame, or a piece of a message")
-                self._handler.take(self, cast(bytes, event.data))
+                self._handler.message_received(self, cast(bytes, event.data))
             except Exception as error:  # noqa: BLE001 the handler evaluates it
                 self._is_deaf = True
                 self._handler.failed(self, error)

@@ -49,7 +49,7 @@ class MemberState:
     lost: bool = False
 
     @property
-    def told(self) -> bool:
+    def is_end_known(self) -> bool:
         """True if the way in which it ended is known."""
         return self.finished or self.failed or self.over or self.lost
 
@@ -195,7 +195,7 @@ class Gang:
         """
         if self.spec.changes or self.spec.relaunches:
             return []
-        waiting = [m for m in self.members.values() if m.forms and not m.told]
+        waiting = [m for m in self.members.values() if m.forms and not m.is_end_known]
         size = max((m.forms for m in waiting), default=0)
         absent = [(m.rank, name) for name, m in self.members.items() if m.finished and not m.forms and m.rank < size]
         if not absent or self.phase not in self.training:
@@ -242,7 +242,7 @@ class Gang:
         # the death of a member, which is reported within moments; a secondary failure always follows from another one,
         # and waits longer. Each further failure can only shorten the wait.
         surest = min(failure.certainty for failure in self.failures)
-        if not surest or all(member.told for member in self.members.values()):
+        if not surest or all(member.is_end_known for member in self.members.values()):
             return self._settled(now)
         waits = self.spec.settle_s if surest == 2 else self.spec.raised_settle_s
         first_told = self.phase is not Phase.SETTLING
@@ -293,7 +293,7 @@ class Gang:
         member = self.members.get(agent_id)
         if member is None:
             return []
-        is_unreported = self.phase in self.training and not member.told
+        is_unreported = self.phase in self.training and not member.is_end_known
         member.over = True
         if is_unreported:
             self.failures.append(Failure(agent_id, member.rank, UNREPORTED))
@@ -309,7 +309,7 @@ class Gang:
         if member is None:
             return []
         was_stopped = event.agent_id in self.liveness.stopped
-        self.liveness.heard(event.agent_id, event.stopped, event.idle_s, now)
+        self.liveness.record_heartbeat(event.agent_id, event.stopped, event.idle_s, now)
         if self.phase not in self.training or was_stopped or not event.stopped:
             return []
         limit = f"if nobody lets it go on within {self.spec.stopped_s:g} s it counts as lost"
@@ -319,7 +319,7 @@ class Gang:
 
     def _look(self, now: float) -> list[Action]:
         """At each tick while workers are active: end the run for stopped processes, absent members or a standstill."""
-        working = {agent_id: member for agent_id, member in self.members.items() if not member.told}
+        working = {agent_id: member for agent_id, member in self.members.items() if not member.is_end_known}
         held = self.liveness.stopped_for(working, self.spec.stopped_s, now)
         for agent_id in held:
             cause = f"its process has been stopped (SIGSTOP) for {self.spec.stopped_s:g} s"

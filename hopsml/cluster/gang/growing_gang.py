@@ -277,7 +277,7 @@ class GrowingGang(MendingGang):
     def _let_in(self, newcomers: tuple[str, ...], now: float) -> list[Action]:
         """End the pause: the members continue, together with the joining workers that are still ready."""
         # one has ended during the pause, which determines what follows
-        if any(member.told for member in self.members.values()):
+        if any(member.is_end_known for member in self.members.values()):
             return []
         for agent_id in newcomers:
             del self.newcomers[agent_id]

@@ -64,7 +64,7 @@ class IndependentGang(Gang):
         return idle, "1 or more"
 
     def is_current(self, agent_id: str, generation: int) -> bool:
-        """Return True if the agent's worker is the lane of this number."""
+        """Return True if the agent's worker is the lane with this number, which lanes have instead of a generation."""
         lane = self.members.get(agent_id)
         return lane is not None and lane.rank == generation
 

@@ -125,7 +125,7 @@ class MendingGang(ElasticGang):
     def _able_without(self, failed: set[str]) -> tuple[str, ...]:
         """Return the members that can continue without ``failed``, in rank order; empty if they cannot."""
         members = sorted(self.members.items(), key=lambda one: one[1].rank)
-        staying = tuple(name for name, member in members if name not in failed and not member.told)
+        staying = tuple(name for name, member in members if name not in failed and not member.is_end_known)
         able = all(name in self.mendable for name in staying) and not any(member.finished for _, member in members)
         led = bool(staying) and not self.members[staying[0]].rank
         return staying if able and led and len(staying) >= self.spec.minimum else ()

@@ -127,7 +127,7 @@ class Liveness:
     stopped: dict[str, float] = field(default_factory=dict)  # since when the worker has been stopped (SIGSTOP)
     idle: dict[str, float] = field(default_factory=dict)  # since when the worker has used no processor time
 
-    def heard(self, agent_id: str, stopped: bool, idle_s: float, now: float) -> None:
+    def record_heartbeat(self, agent_id: str, stopped: bool, idle_s: float, now: float) -> None:
         """Record the heartbeat of a worker.
 
         Args:

@@ -128,7 +128,7 @@ class Pool:
         self.agents.put(agent_id, AgentState(slot, executor_id, idle_since=now, bare=self.expected.is_bare(slot[0])))
         return self.serve()
 
-    def lost(self, agent_id: str, returns: bool) -> None:
+    def remove_agent(self, agent_id: str, returns: bool) -> None:
         """Remove an agent that has disconnected.
 
         The caller calls ``serve`` only after the agent's run has processed the loss: a run that ends because of it must
@@ -343,7 +343,7 @@ class Pool:
         """Register a new agent request, and return its action."""
         self.asks += 1
         self.going[self.asks] = False
-        self.expected.ask(self.asks, count, bare)
+        self.expected.add_slots(self.asks, count, bare)
         return Submit(self.asks, count, bare)
 
     def _cancel_surplus(self) -> list[Action]:

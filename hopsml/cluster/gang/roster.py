@@ -106,7 +106,7 @@ class Awaited(Set[tuple[int, int]]):
         self._slots: dict[bool, set[tuple[int, int]]] = {False: set(), True: set()}  # by whether they are bare
         self._bare_asks: set[int] = set()
 
-    def ask(self, ask: int, count: int, bare: bool) -> None:
+    def add_slots(self, ask: int, count: int, bare: bool) -> None:
         """Add the slots of a new agent request for ``count`` agents of one kind."""
         if bare:
             self._bare_asks.add(ask)

@@ -113,7 +113,7 @@ class ServerGang(Gang):
 
     def _stop_servers(self, now: float) -> list[Action]:
         """Stop the servers; the evaluator may finish, as the last checkpoint is only just written."""
-        evaluates = any(m.role == EVALUATOR and not m.told for m in self.members.values())
+        evaluates = any(m.role == EVALUATOR and not m.is_end_known for m in self.members.values())
         self.evaluator_until = now + self.spec.evaluator_s if evaluates else None
         self.deadline = (self.evaluator_until or now) + self.spec.grace_s + self.spec.flush_s + 10
         return self._stop((WORKER, PS), self.spec.flush_s)
@@ -243,7 +243,7 @@ class ServerGang(Gang):
         if member.failed:
             return []
         was_stopped = event.agent_id in self.liveness.stopped
-        self.liveness.heard(event.agent_id, event.stopped, 0.0, now)
+        self.liveness.record_heartbeat(event.agent_id, event.stopped, 0.0, now)
         if self.phase not in self.training or was_stopped or not event.stopped:
             return []
         then = "it counts as lost" if member.role == CHIEF else "another one takes its place"
@@ -282,7 +282,7 @@ class ServerGang(Gang):
         """Enforce the evaluator's deadline, then those of ``Gang``."""
         if self.evaluator_until is not None and now >= self.evaluator_until:
             self.evaluator_until = None
-            late = [m for m in self.members.values() if m.role == EVALUATOR and not m.told]
+            late = [m for m in self.members.values() if m.role == EVALUATOR and not m.is_end_known]
             note = f"the evaluator is ended, {self.spec.evaluator_s:g} s after the chief's end"
             return [events.Note(note)] * bool(late) + self._stop((EVALUATOR,), self.spec.flush_s)
         return super()._tick(now)

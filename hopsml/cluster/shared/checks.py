@@ -133,7 +133,7 @@ def or_none(check: Callable[[str, Any], _Value]) -> Callable[[str, Any], _Value 
 
 
 def described(name: str, value: Any) -> str:
-    """Return a description for people; "" for None."""
+    """Check the value of the argument ``name``, a free text such as a run's description; return it, "" for None."""
     return "" if value is None else text(name, value)
 
 
@@ -145,7 +145,7 @@ def text(name: str, value: Any) -> str:
 
 
 def evaluation_name(name: str, value: Any) -> str:
-    """Return a valid name of an evaluation, which is also the name of a folder."""
+    """Return the name of an evaluation if it is valid, also as a folder's name; else raise ArgumentError."""
     plain = text(name, value).replace("-", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum()) or len(value) > LONGEST_EVALUATION or value.startswith("step-"):
         raise ArgumentError(

@@ -1,11 +1,11 @@
 """Limits on the connections of uvicorn's servers: unauthenticated connections cannot displace authenticated ones.
 
 uvicorn itself accepts every connection, and waits indefinitely for the end of a request's head. Here a connection is
-pending, in the acceptor's sense, until a request on it has carried a valid token (``recognise``). A pending connection
-without a complete head after ten seconds is closed; one whose requests are answered without a token, such as health
-checks, remains open, and is the first to be closed where there are too many. Connections that send single bytes but
-never another request are closed after ``KEEP_ALIVE_S``. Where tokens belong to users, one user may have a quarter of
-the connections that the process may open.
+pending, in the acceptor's sense, until a request on it has carried a valid token (``mark_authenticated``). A pending
+connection without a complete head after ten seconds is closed; one whose requests are answered without a token, such
+as health checks, remains open, and is the first to be closed where there are too many. Connections that send single
+bytes but never another request are closed after ``KEEP_ALIVE_S``. Where tokens belong to users, one user may have a
+quarter of the connections that the process may open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _uvicorn_log = logging.getLogger("uvicorn.error")
 MOST_WARNINGS = 100  # different ones of uvicorn that are logged
 
 
-def recognise(scope: MutableMapping[str, Any], user: str = "") -> bool:
+def mark_authenticated(scope: MutableMapping[str, Any], user: str = "") -> bool:
     """Mark a request's token as valid: its connection is not pending any more.
 
     Args:
@@ -99,7 +99,7 @@ class HeadWatch:
             Any, tuple[Any, float]
         ] = {}  # connection -> its last request, and the time it was first seen
 
-    def look(self, connections: Iterable[Any], now: float) -> None:
+    def close_idle(self, connections: Iterable[Any], now: float) -> None:
         """Close the idle ones of these connections; a request in progress is bounded by its own deadline.
 
         Args:
@@ -187,7 +187,7 @@ async def _watch_heads(server: Any) -> None:
     heads = HeadWatch()
     while True:
         await asyncio.sleep(LOOK_S)
-        heads.look(server.server_state.connections, time.monotonic())
+        heads.close_idle(server.server_state.connections, time.monotonic())
 
 
 def _watched(base: Any) -> Any:

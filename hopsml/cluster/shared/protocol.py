@@ -257,7 +257,7 @@ class PortsHeld(Message, frozen=True, tag="ports-held"):
     collective_port: int
 
 
-class ServerReady(Message, frozen=True, tag="server-ready"):
+class ForkServerReady(Message, frozen=True, tag="server-ready"):
     """Notice that the fork server has imported its modules."""
 
     modules: tuple[str, ...]
@@ -563,7 +563,7 @@ ToAgent = (
 ToCoordinator = (
     Hello
     | PortsHeld
-    | ServerReady
+    | ForkServerReady
     | PreflightFacts
     | PeerProbed
     | Heartbeat

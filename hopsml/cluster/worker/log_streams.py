@@ -27,7 +27,7 @@ class LossNote:
         self._tell, self._process = tell, os.getpid()
         self._thread: threading.Thread | None = None
 
-    def lost(self, error: OSError) -> None:
+    def report_loss(self, error: OSError) -> None:
         """Send the note that a write has failed with ``error``; does not wait, and raises nothing."""
         if self._thread is not None or os.getpid() != self._process:
             return
@@ -61,7 +61,7 @@ class _Log(io.FileIO):
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            self._note.lost(error)
+            self._note.report_loss(error)
             return memoryview(data).nbytes
 
 

@@ -36,7 +36,7 @@ class ActionExecutor(Protocol):
     def resize(self, action: Resize) -> None:
         """Set a trial's number of workers to a larger one, if its group can grow."""
 
-    def want(self, count: int) -> None:
+    def request_slots(self, count: int) -> None:
         """Request this number of slots from the cluster, as many as the search can use."""
 
     def close(self, value: Any) -> None:
@@ -56,7 +56,7 @@ class LaneExecutor:
             judged: True if there is a stopper, so that reports wait for its decision.
         """
         self.run = lanes.run
-        self.get, self.post, self.want, self.close = lanes.get, lanes.post, lanes.want, lanes.close
+        self.get, self.post, self.request_slots, self.close = lanes.get, lanes.post, lanes.hold_slots, lanes.close
         self._lanes, self._folder_of, self._metric, self._judged = lanes, folder_of, metric, judged
         self._placed: dict[int, tuple[int, int]] = {}  # trial -> its newest attempt, and the lane of that
 
@@ -85,13 +85,13 @@ class LaneExecutor:
         attempt, lane = self._placed.get(action.number, (-1, -1))
         if attempt == action.attempt:
             message = messages.EndTrial(action.number, action.attempt, how=action.how, deadline_s=action.patience_s)
-            self._lanes.tell(lane, message)
+            self._lanes.send_message(lane, message)
 
     def go_on(self, news: News) -> None:
         """Send the permission to continue to the lane, if the report waits for it."""
         report = news.message
         if isinstance(report, messages.TrialReported) and report.waits:
-            self._lanes.tell(news.lane, messages.GoOn(report.number, report.attempt, report.step))
+            self._lanes.send_message(news.lane, messages.GoOn(report.number, report.attempt, report.step))
 
     def resize(self, action: Resize) -> None:
         """Do nothing: a trial on a lane has one worker."""

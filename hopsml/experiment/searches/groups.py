@@ -86,7 +86,7 @@ class GroupExecutor:
         self._told_slots = -1
         self._allowed: int | None = None  # number of slots granted to the search, however many it requests
         run.observe(self._on_change)
-        self.want(slots if slots is not None else 1)
+        self.request_slots(slots if slots is not None else 1)
 
     @immediate
     def _on_change(self, change: Change) -> None:
@@ -131,7 +131,7 @@ class GroupExecutor:
                 group.kill_at = float("inf")
                 group.run.cancel(f"it did not end in time after it was told to {group.told}")
 
-    def want(self, count: int) -> None:
+    def request_slots(self, count: int) -> None:
         """Report a higher number of slots to the dispatch; the trials' groups request the slots themselves."""
         slots = count if self._slots is None else self._slots
         if self._allowed is None and slots > self._told_slots:

@@ -71,9 +71,9 @@ class SearchReader:
         return self._dispatch.ledger.counts()
 
     @property
-    def over(self) -> int:
+    def ended_count(self) -> int:
         """Number of trials that have ended, in any way."""
-        return self._dispatch.ledger.over
+        return self._dispatch.ledger.ended_count
 
     def best(self) -> dict[str, Any] | None:
         """Return number, id, value and configuration of the best trial that has ended; None if there is none."""

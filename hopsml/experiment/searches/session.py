@@ -128,7 +128,7 @@ class SearchSession:
             self._carry_out(action)
         if settled:
             for url, content in self.files.items():
-                self.writer.keep(url, content)
+                self.writer.queue_file(url, content)
         now = time.monotonic()
         if now - self._counted_at > COUNT_EVERY_S or self.conclusion is not None:
             self._counted_at = now
@@ -147,7 +147,7 @@ class SearchSession:
             case events.Resize():
                 self.executor.resize(action)
             case events.WantLanes():
-                self.executor.want(action.count)
+                self.executor.request_slots(action.count)
             case events.Settled():
                 self._settle(action)
             case events.ConcludeSearch():
@@ -177,7 +177,7 @@ class SearchSession:
     def _count(self) -> None:
         places, ledger = self.dispatch.places, self.dispatch.ledger
         busy = places.used if isinstance(places, Groups) else len(ledger.placed)
-        self.state.counted(ledger.counts(), self.dispatch.ask_tell.limit, places.held, busy)
+        self.state.counted(ledger.counts(), self.dispatch.ask_tell.limit, places.slots_held, busy)
 
     # ------------------------------------------------------------------------------------------ from other threads
 

@@ -39,7 +39,7 @@ class _Changes:
     def count(self, item: _Change, skipped: Counter[str]) -> None:
         skipped[item[0]] += 1
 
-    def told(self, skipped: Counter[str]) -> _Change:
+    def skipped_item(self, skipped: Counter[str]) -> _Change:
         parts = ", ".join(f"{count} {name}" for name, count in skipped.items())
         return "skipped", {"text": f"{parts}: skipped here, because they were not read in time"}
 
@@ -159,7 +159,7 @@ class SearchState:
             return SearchSnapshot(now=self.ended or time.time(), running=tuple(self.running.values()), **facts)
 
     def _tell(self, kind: str, facts: dict[str, Any]) -> None:
-        self._observers.tell((kind, facts))
+        self._observers.send((kind, facts))
 
 
 def _copied(value: Any) -> Any:

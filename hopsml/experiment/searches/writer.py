@@ -61,7 +61,7 @@ class SearchWriter:
                     self._note("the search goes on: its journal is written again")
                 return
 
-    def keep(self, url: str, content: Callable[[], bytes]) -> None:
+    def queue_file(self, url: str, content: Callable[[], bytes]) -> None:
         """Queue a progress file; a newer version replaces one that is not written yet."""
         with self._news:
             self._files[url] = content

@@ -10,7 +10,7 @@ from hopsml.model.flavors.contract import SavedModel
 _BY_SUFFIX = {".keras": ("keras", "keras"), ".onnx": ("onnx", "onnx"), ".pt2": ("torch", "torch_export")}
 
 
-def described(folder: Path) -> tuple[str, SavedModel]:
+def detect_flavor(folder: Path) -> tuple[str, SavedModel]:
     """Return the flavor of a folder's files, ``files`` if it is unknown, and what can be loaded from it."""
     for place in (folder, folder / "saved_model"):
         if (place / "saved_model.pb").is_file():

@@ -80,7 +80,7 @@ class Bracket:
             self._waiting[member] = level
         return fate
 
-    def leave(self, member: int) -> None:
+    def remove_member(self, member: int) -> None:
         """Remove a member that is over; if it waited at a rung, its place there is open to the next best."""
         if member in self._waiting:
             self._rungs[self._waiting.pop(member)].remove(member)
@@ -108,7 +108,7 @@ class Bracket:
         return None
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         """True if the bracket is complete.
 
         No member runs, none will join, and no waiting one will be promoted.

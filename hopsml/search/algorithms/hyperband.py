@@ -160,7 +160,7 @@ class Hyperband(Stopper):
                 break
             self._verdicts[number] = self._judge(number, bracket, score, last=len(steps) - 1)
             if step >= steps[-1] and self._verdicts[number] is Verdict.PAUSE:  # complete without the last rung
-                bracket.leave(number)
+                bracket.remove_member(number)
                 self._verdicts[number] = Verdict.STOP
             self._forget_if_over(place)
         return self._verdicts[number]
@@ -183,11 +183,11 @@ class Hyperband(Stopper):
         place = self._bracket_of.pop(number)
         del self._verdicts[number]
         if place in self._brackets:
-            self._brackets[place].leave(number)
+            self._brackets[place].remove_member(number)
             self._forget_if_over(place)
 
     def _forget_if_over(self, place: int) -> None:
-        if self._brackets[place].over:  # trials that are paused in it are never resumed
+        if self._brackets[place].is_complete:  # trials that are paused in it are never resumed
             del self._brackets[place]
 
     def resume(self) -> int | None:

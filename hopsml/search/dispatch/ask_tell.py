@@ -111,7 +111,7 @@ class AskTell:
         return None if self._planned is None else self._planned + self.extra
 
     @property
-    def left(self) -> int | None:
+    def trials_left(self) -> int | None:
         """Number of new trials that may still be requested from the searcher; None: unbounded."""
         if self.done:
             return 0
@@ -126,13 +126,13 @@ class AskTell:
 
     # ---------------------------------------------------------------------------------------- new trials
 
-    def ask(self) -> TrialState | None:
+    def next_trial(self) -> TrialState | None:
         """Return the next new trial; None if there is none now.
 
         Either the searcher has no more (``done``), needs the result of a running one (``later``), the number of trials
         is reached, or the stopper wants none.
         """
-        if self.done or self.later or self.left == 0 or not self.stopper.wants():
+        if self.done or self.later or self.trials_left == 0 or not self.stopper.wants():
             return None
         number = len(self.ledger)
         answer = self.searcher.ask(number)
@@ -194,7 +194,7 @@ class AskTell:
         self._facts.append(("rest", trial.number, seconds))
         self._part_over(trial, TrialPhase.PAUSED)
 
-    def again(self, trial: TrialState, kind: str, error: str, seconds: float) -> None:
+    def record_attempt_end(self, trial: TrialState, kind: str, error: str, seconds: float) -> None:
         """Record that an attempt ended, but not the trial.
 
         Args:
@@ -272,7 +272,7 @@ class AskTell:
         """
         trial.seconds += seconds
         if end is End.FAILED and trial.number in self.ledger.placed:
-            trial.tries += 1  # the last attempt; those before it were counted by ``again``
+            trial.tries += 1  # the last attempt; those before it were counted by ``record_attempt_end``
         trial.value, trial.outputs, trial.error = value, outputs, error
         trial.asked, trial.exploit, trial.wanted = "", None, False
         self.ledger.close(trial, end)
@@ -357,7 +357,7 @@ class AskTell:
         elif kind == "rest":
             self.rest(trial, *rest)
         elif kind == "again":
-            self.again(trial, *rest)
+            self.record_attempt_end(trial, *rest)
         elif kind == "resume":
             if rest[0]:
                 self.stopper.settle()

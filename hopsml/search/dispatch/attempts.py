@@ -89,7 +89,7 @@ class Attempts:
         actions = self._must_have_begun(trial, now) if by_itself else []
         ran = trial.phase is TrialPhase.RUNNING
         seconds = event.seconds if event.seconds > 0 else max(0.0, now - trial.since) if ran else 0.0
-        self.places.over(trial, seconds if by_itself and ran else None)
+        self.places.free_place(trial, seconds if by_itself and ran else None)
         if event.how == "withdrawn":
             self.unplace(trial)
         elif event.how == "finished":
@@ -97,7 +97,7 @@ class Attempts:
         elif event.how in ("failed", "died"):
             actions += self._failed(trial, event, seconds)
         elif event.how == "lost":
-            actions += self.lost(trial, event.error or "a slot of its group is gone", seconds)
+            actions += self.requeue(trial, event.error or "a slot of its group is gone", seconds)
         elif trial.asked == "pause":
             self.ask_tell.rest(trial, seconds)
             self._line_up(trial)
@@ -133,7 +133,7 @@ class Attempts:
         if trial.tries >= self.spec.retries:
             return [self.ask_tell.end(trial, End.FAILED, None, error=error, seconds=seconds, fault=True)]
         trial.avoid = trial.lane
-        self.ask_tell.again(trial, "failed", error, seconds)
+        self.ask_tell.record_attempt_end(trial, "failed", error, seconds)
         self._line_up(trial)
         return []
 
@@ -143,7 +143,7 @@ class Attempts:
         self.ledger.move(trial, TrialPhase.READY)
         self.supply.ready.put(trial, first=True)
 
-    def lost(self, trial: TrialState, reason: str, seconds: float) -> list[Action]:
+    def requeue(self, trial: TrialState, reason: str, seconds: float) -> list[Action]:
         """Queue a trial again whose slot failed.
 
         It fails only after more than ``LOST_AT_MOST`` such losses.
@@ -154,7 +154,7 @@ class Attempts:
             self.break_off(trial, seconds)
             return []
         trial.avoid = None
-        self.ask_tell.again(trial, "lost", reason, seconds)
+        self.ask_tell.record_attempt_end(trial, "lost", reason, seconds)
         if trial.lost > LOST_AT_MOST:
             text = f"lost its slot {trial.lost} times, the last time: {reason}"
             return [self.ask_tell.end(trial, End.FAILED, None, error=text, fault=True)]
@@ -164,7 +164,7 @@ class Attempts:
 
     def break_off(self, trial: TrialState, seconds: float) -> None:
         """Record that the search was cancelled during a running trial, which runs again if the search continues."""
-        self.ask_tell.again(trial, "lost", "the search was cancelled", seconds)
+        self.ask_tell.record_attempt_end(trial, "lost", "the search was cancelled", seconds)
 
     def ask_to_end(self, trial: TrialState, now: float) -> list[Action]:
         """Request that a trial ends because the search does.

@@ -79,7 +79,7 @@ class Dispatch:
     @property
     def is_complete(self) -> bool:
         """True if every trial has ended and no further one will be requested."""
-        return self.ask_tell.left == 0 and self.ledger.over == len(self.ledger)
+        return self.ask_tell.trials_left == 0 and self.ledger.ended_count == len(self.ledger)
 
     # ---------------------------------------------------------------------------------------- public interface
 
@@ -92,7 +92,7 @@ class Dispatch:
         self.bounds.begin(now)
         actions: list[Action] = []
         for trial in list(self.ledger.placed.values()):
-            actions.extend(self.attempts.lost(trial, "the driver of the search was gone", 0.0))
+            actions.extend(self.attempts.requeue(trial, "the driver of the search was gone", 0.0))
         self.supply.ready.drain()
         waiting = [trial for trial in self.ledger.trials if trial.phase is TrialPhase.READY]
         for trial in sorted(waiting, key=lambda trial: trial.begun == 0):  # trials that have run before come first
@@ -107,7 +107,7 @@ class Dispatch:
         if self.conclusion is not None:
             return []
         actions = [] if self._open else self.begin(now)
-        self.bounds.holds(self.places.held, now)
+        self.bounds.holds(self.places.slots_held, now)
         match event:
             case events.Reported():
                 actions += self.attempts.reported(event, now)
@@ -204,8 +204,8 @@ class Dispatch:
                 self.attempts.unplace(waiting)
             if current is not None:
                 ran_s = max(0.0, now - current.since) if current.phase is TrialPhase.RUNNING else 0.0
-                actions = self.attempts.lost(current, event.reason, ran_s)
-        self.bounds.holds(self.places.held, now)
+                actions = self.attempts.requeue(current, event.reason, ran_s)
+        self.bounds.holds(self.places.slots_held, now)
         return actions
 
     # ---------------------------------------------------------------------------------------- the end of the search
@@ -226,7 +226,7 @@ class Dispatch:
             return []
         actions: list[Action] = []
         for trial in list(self.ledger.placed.values()):
-            self.places.over(trial, None)
+            self.places.free_place(trial, None)
             if trial.phase is TrialPhase.RUNNING and self.attempts.cancelled and trial.asked != "stop":
                 self.attempts.break_off(trial, now - trial.since)
             elif trial.phase is TrialPhase.RUNNING:
@@ -264,7 +264,7 @@ class Dispatch:
         if self.closing is not None and not self.ledger.placed:
             actions += self._wind_up()
         if (fresh or actions) and self.conclusion is None and self.closing is None:
-            wanted = self.places.wanted()
+            wanted = self.places.slots_wanted()
             if wanted != self._wanted:
                 self._wanted = wanted
                 actions.append(events.WantLanes(wanted))
@@ -287,7 +287,7 @@ class Dispatch:
         event that cannot come.
         """
         actions: list[Action] = []
-        while not self.ledger.placed and not self._waiting() and (self.places.dry or self.ask_tell.left == 0):
+        while not self.ledger.placed and not self._waiting() and (self.places.dry or self.ask_tell.trials_left == 0):
             trial = self.ask_tell.resume(settle=True)
             if trial is not None and trial.phase is TrialPhase.READY:
                 self.supply.ready.put(trial)

@@ -63,7 +63,7 @@ class Groups:
         self._wake_at = float("inf")
 
     @property
-    def held(self) -> int:
+    def slots_held(self) -> int:
         """Number of slots that the search has, free ones included."""
         return self.count
 
@@ -77,9 +77,9 @@ class Groups:
         """Number of slots that no group holds; below 0 if slots failed that groups still count."""
         return self.count - self.used
 
-    def wanted(self) -> int:
+    def slots_wanted(self) -> int:
         """Return the number of slots that the search could use now, including those that it has."""
-        left, most = self._ask_tell.left, self._spec.max_lanes
+        left, most = self._ask_tell.trials_left, self._spec.max_lanes
         size = max(1, self._size_seen)
         further = len(self._supply.ready) + len(self._ask_tell.ledger.paused) + (left or 0)
         useful = self.used + sum(size for _, size, _ in self._line) + further * size
@@ -105,7 +105,7 @@ class Groups:
         if group is not None:
             group.wish = max(group.wish, self._spec.promoted_size(trial.step))
 
-    def over(self, trial: TrialState, seconds: float | None) -> None:
+    def free_place(self, trial: TrialState, seconds: float | None) -> None:
         """Free the group's slots.
 
         Args:
@@ -151,7 +151,7 @@ class Groups:
         actions: list[Action] = []
         self._wake_at = float("inf")
         if not self._size_seen:
-            self._append(self._supply.next(), actions)  # ``wanted`` needs one trial's size
+            self._append(self._supply.next(), actions)  # ``slots_wanted`` needs one trial's size
         while self.free > 0 and not self._ask_tell.alike.hopeless(self.width):
             self._gather(actions)
             reservation = self._reservation(now)
@@ -308,4 +308,4 @@ class Groups:
         """
         if self._line and (reservation is None or len(self._line) >= AHEAD):
             return False
-        return self._append(self._ask_tell.ask(), actions)
+        return self._append(self._ask_tell.next_trial(), actions)

@@ -47,7 +47,7 @@ class Prefetch:
         self._gaps.append(seconds)
         self.gap_s = median(self._gaps)
 
-    def took(self, seconds: float) -> None:
+    def record_attempt(self, seconds: float) -> None:
         """Record the ``seconds`` that an attempt of a trial ran, until its end or pause."""
         self.mean_s = seconds if self.mean_s is None else self.mean_s + _WEIGHT * (seconds - self.mean_s)
 
@@ -91,7 +91,7 @@ class LaneTable:
         self._tables = (self._idle, self._room, self._behind, self._calling)
 
     @property
-    def held(self) -> int:
+    def slots_held(self) -> int:
         """Number of slots that the search has."""
         return len(self.lanes)
 
@@ -100,9 +100,9 @@ class LaneTable:
         """Number of trials that run at the same time."""
         return len(self.lanes)
 
-    def wanted(self) -> int:
+    def slots_wanted(self) -> int:
         """Return the number of lanes that the search could use now, including those that it has."""
-        left = self._supply.ask_tell.left
+        left = self._supply.ask_tell.trials_left
         most = self._spec.max_lanes
         if left is None:
             return most if most is not None else len(self.lanes) + 1
@@ -146,7 +146,7 @@ class LaneTable:
             lane.used = True
             self._sort(lane)
 
-    def over(self, trial: TrialState, seconds: float | None) -> None:
+    def free_place(self, trial: TrialState, seconds: float | None) -> None:
         """Free the trial's place on its lane.
 
         Args:
@@ -154,7 +154,7 @@ class LaneTable:
             seconds: its duration, for later estimates; None: not representative.
         """
         if seconds is not None:
-            self._prefetch.took(seconds)
+            self._prefetch.record_attempt(seconds)
         lane = self._lane_of(trial)
         if lane is None:
             return
@@ -205,10 +205,10 @@ class LaneTable:
             actions.extend(self._spread())
         elif self._room and self._prefetch.pays:
             # As many trials as lanes remain unsent: sent ahead, the last ones might wait while another lane is idle.
-            left = self._supply.ask_tell.left
+            left = self._supply.ask_tell.trials_left
             while self._room and (left is None or left > len(self.lanes)) and (found := self._match(self._room)):
                 actions.append(self._assign(*found, now))
-                left = self._supply.ask_tell.left
+                left = self._supply.ask_tell.trials_left
         return actions
 
     @property

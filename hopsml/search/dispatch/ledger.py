@@ -133,7 +133,7 @@ class Ledger:
         return self._best
 
     @property
-    def over(self) -> int:
+    def ended_count(self) -> int:
         """Number of trials that have ended."""
         return sum(self.ends.values())
 
@@ -144,7 +144,7 @@ class Ledger:
         """
         ended = {end.value: count for end, count in self.ends.items()}
         running = sum(trial.phase is TrialPhase.RUNNING for trial in self.placed.values())
-        waiting = len(self.trials) - self.over - running - len(self.paused)
+        waiting = len(self.trials) - self.ended_count - running - len(self.paused)
         return {"waiting": waiting, "running": running, "paused": len(self.paused), **ended}
 
     def rows(self) -> list[dict[str, Any]]:

@@ -90,4 +90,4 @@ class Supply:
         Args:
             lane: number of the lane that will run it; None: any lane.
         """
-        return self.returning(lane) or self.ask_tell.ask()
+        return self.returning(lane) or self.ask_tell.next_trial()

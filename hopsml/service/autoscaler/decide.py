@@ -90,7 +90,7 @@ def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
     for kind in sorted(addable, key=lambda kind: kind.price):
         names = [f"+{kind.group}/{number}" for number in range(kind.count)]
         for name in names:
-            packing.put(name, kind.capacity, kind.label, hidden=True)
+            packing.add_node(name, kind.capacity, kind.label, hidden=True)
         offers.append(NodeOffer(names, kind.price))
     placement = cheapest(packing, gang, offers)
     used = {name for placed in placement or () for name in placed}
@@ -138,12 +138,12 @@ class _Plan:
         if node.phase == NodePhase.BOOTING and not node.is_warned and node.id not in self._memory.came:
             name = f"booting {node.id}"
             self._names[name] = (node.group, node)
-            self._packing.put(name, *self._memory.group(node.group).shape(group))
+            self._packing.add_node(name, *self._memory.group(node.group).shape(group))
         elif node.name and (node.is_warned or node.phase != NodePhase.UP):
             self._packing.close(node.name)
             if node.phase == NodePhase.DRAINING and not node.is_warned:
                 self._leaving[node.name] = node
-                self._packing.put(node.name, node.capacity, node.label, hidden=True)
+                self._packing.add_node(node.name, node.capacity, node.label, hidden=True)
 
     def _rests(self, group: str) -> bool:
         """Return True if a group is paused after failed launches."""
@@ -157,7 +157,7 @@ class _Plan:
                 new = f"+{name}/{number}"
                 self._names[new] = (name, None)
                 self._new[name].append(new)
-                self._packing.put(new, *shape, hidden=True)
+                self._packing.add_node(new, *shape, hidden=True)
 
     def _foresee(self) -> None:
         """Release the room of gangs that will end before a new node could have booted."""
@@ -180,7 +180,7 @@ class _Plan:
             self._refused[gang] = None
             self._waits[job] = self._told_of_rest(gang)
             return
-        self._packing.take(gang, placement)
+        self._packing.occupy(gang, placement)
         used = {name: None for nodes in placement for name in nodes}
         for name in used:
             if name in self._leaving:
@@ -276,7 +276,7 @@ class _Plan:
             shape = self._memory.group(name).shape(group)
             up = sum(node.group == name and node.phase == NodePhase.UP for node in self.nodes)
             for number in range(group.most - up):
-                empty.put(f"+{name}/{number}", *shape)
+                empty.add_node(f"+{name}/{number}", *shape)
         return [gang for gang in self._refused if empty.place(gang) is not None]
 
     def drains(self, memory: FleetMemory) -> list[DrainNode]:

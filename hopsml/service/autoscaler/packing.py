@@ -22,9 +22,9 @@ class Packing:
         self._hidden: set[str] = set()
         self.taken: set[str] = set()
 
-    def put(self, name: str, capacity: Resources, label: str, *, hidden: bool = False) -> None:
+    def add_node(self, name: str, capacity: Resources, label: str, *, hidden: bool = False) -> None:
         """Add a node, or open a closed one; a hidden node is used only where a method names it."""
-        self._nodes.put(name, capacity, label)
+        self._nodes.set_node(name, capacity, label)
         if hidden:
             self._hidden.add(name)
 
@@ -45,7 +45,7 @@ class Packing:
         """
         return self._nodes.place(gang, self._free(set(shown)), least=True)
 
-    def take(self, gang: GangShape, placement: Placement) -> None:
+    def occupy(self, gang: GangShape, placement: Placement) -> None:
         """Place a gang tentatively; the hidden nodes that it uses become visible."""
         self._nodes.promise(gang, placement)
         names = {name for nodes in placement for name in nodes}

@@ -48,7 +48,7 @@ class Changes:
         """Return the id of the newest event."""
         return f"{self._epoch}-{self._number}"
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Detect the changes since the last poll. Raises StorageError."""
         with self._lock:
             self._project.runs.refresh()

@@ -93,7 +93,7 @@ def _listener(job: JobSpec, name: str, task: Task) -> TaskListener:
     listener = TaskListener(name, task.ports, folder, launch, settings.port_range(), changes=task.min is not None)
     if folder and task.ports:
         remove_earlier(folder)
-        listener.begin()
+        listener.invalidate_addresses()
     return listener
 
 

@@ -85,7 +85,7 @@ class SubmitOrder:
 class Engine(Protocol):
     """Interface of an engine.
 
-    Only ``look`` may block, for less than half a minute. The other methods start operations whose results appear in
+    Only ``poll`` may block, for less than half a minute. The other methods start operations whose results appear in
     later polls.
 
     Attributes:
@@ -94,7 +94,7 @@ class Engine(Protocol):
 
     resizes: bool
 
-    def look(self) -> EngineState:
+    def poll(self) -> EngineState:
         """Poll all applications of this service, and the nodes."""
 
     def submit(self, order: SubmitOrder) -> None:
@@ -103,13 +103,13 @@ class Engine(Protocol):
     def withdraw(self, tag: str) -> None:
         """Abort the submission of a tag; if an application was started nevertheless, a later poll returns it."""
 
-    def ask(self, application_id: str) -> None:
+    def request_end(self, application_id: str) -> None:
         """Request an application to end in order, with a checkpoint.
 
         Nothing happens if the engine has no means to send the request.
         """
 
-    def tell(self, application_id: str, slots: int) -> None:
+    def grant_slots(self, application_id: str, slots: int) -> None:
         """Grant an application this number of slots; later polls return its driver's answer.
 
         Repeated calls are harmless.
@@ -118,7 +118,7 @@ class Engine(Protocol):
     def kill(self, application_id: str) -> None:
         """Kill an application without a grace period."""
 
-    def forget_orders(self) -> None:
+    def forget_granted_slots(self) -> None:
         """Drop the cached slot numbers that were sent to drivers: another server may have sent different ones."""
 
     def forget(self, tag: str) -> None:

@@ -65,7 +65,7 @@ class LocalEngine:
         for each in (folder, folder / ASIDE):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def look(self) -> EngineState:
+    def poll(self) -> EngineState:
         """Read the folders of all applications whose end is not stored yet."""
         self._watchers = [watcher for watcher in self._watchers if watcher.poll() is None]
         submitting, refused = self._submissions.state()
@@ -77,7 +77,7 @@ class LocalEngine:
                         self._talk.forget(name)
                         self._over[name] = (seen,)
                     else:
-                        seen = replace(seen, answer=self._talk.heard(name))
+                        seen = replace(seen, answer=self._talk.newest_answer(name))
                     found[name] = (seen,)
         return EngineState(EngineSnapshot(found, submitting, refused), (NodeSeen(NODE, self._capacity, Resources()),))
 
@@ -110,22 +110,22 @@ class LocalEngine:
         """Abort a submission that has not started its driver yet."""
         self._submissions.withdraw(tag)
 
-    def ask(self, application_id: str) -> None:
+    def request_end(self, application_id: str) -> None:
         """Request an application to end in order, by one SIGINT: its runs are cancelled, and store their results."""
         if application_id not in self._asked:
             self._asked.add(application_id)
             self._signal(application_id, signal.SIGINT)
 
-    def tell(self, application_id: str, slots: int) -> None:
+    def grant_slots(self, application_id: str, slots: int) -> None:
         """Grant an application this number of slots, by a file that its driver polls."""
         if self.resizes:
-            self._talk.tell(application_id, slots)
+            self._talk.write_slots(application_id, slots)
 
     def kill(self, application_id: str) -> None:
         """Kill an application by SIGKILL to its driver's process group; agents and workers end with it."""
         self._signal(application_id, signal.SIGKILL)
 
-    def forget_orders(self) -> None:
+    def forget_granted_slots(self) -> None:
         """Drop the cached slot numbers; the next ones are written even if they are unchanged."""
         self._talk.forget_all()
 

@@ -17,7 +17,7 @@ AT_ONCE = 4
 class SlotChannel:
     """Channel through which drivers of one project receive their slots and answer.
 
-    ``tell`` and ``heard`` return at once, and must be called by a single thread.
+    ``write_slots`` and ``newest_answer`` return at once, and must be called by a single thread.
     """
 
     def __init__(self, project_url: str) -> None:
@@ -28,7 +28,7 @@ class SlotChannel:
         self._heard: dict[str, SlotsAnswer] = {}
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hopsml-slots")
 
-    def tell(self, tag: str, slots: int) -> None:
+    def write_slots(self, tag: str, slots: int) -> None:
         """Start to write the number of slots unless it is written; a failed write is repeated at the next call."""
         if tag in self._writes:
             written, done = self._writes[tag]
@@ -40,7 +40,7 @@ class SlotChannel:
         if self._told.get(tag) != slots:
             self._writes[tag] = slots, self._threads.submit(self._write, tag, slots)
 
-    def heard(self, tag: str) -> SlotsAnswer | None:
+    def newest_answer(self, tag: str) -> SlotsAnswer | None:
         """Return the newest answer of a driver that received slots, and start to read the next one."""
         if tag not in self._told and tag not in self._writes:
             return None
@@ -59,7 +59,7 @@ class SlotChannel:
             known.pop(tag, None)
 
     def forget_all(self) -> None:
-        """Drop all cached numbers, so that ``tell`` writes the next ones: another server may have written others."""
+        """Drop all cached numbers, so that ``write_slots`` writes the next ones: another server may have written others."""
         self._told.clear()
         self._writes.clear()
 

@@ -60,7 +60,7 @@ class YarnEngine:
         self._logs = LogReader(self._manager.application)
         self._threads = ThreadPoolExecutor(KILLS_AT_ONCE, thread_name_prefix="hopsml-yarn")
 
-    def look(self) -> EngineState:
+    def poll(self) -> EngineState:
         """Request applications and nodes from the ResourceManager."""
         submitting, refused = (
             self._submissions.state()
@@ -74,7 +74,7 @@ class YarnEngine:
             for tag in application.tags:
                 if tag.startswith(f"{self._tag}-"):
                     by_tag[tag].append(self._seen(application, tag))
-                    if application.over:
+                    if application.is_final:
                         self._tags.pop(application.id, None)
                     else:
                         self._tags[application.id] = tag
@@ -89,7 +89,7 @@ class YarnEngine:
         """End the spark-submit of a launch."""
         self._submissions.withdraw(tag)
 
-    def ask(self, application_id: str) -> None:
+    def request_end(self, application_id: str) -> None:
         """Request an application to end in order, by a file that its driver polls; YARN itself can only kill."""
         if (tag := self._tags.get(application_id)) and tag not in self._asked:
             self._asked.add(tag)
@@ -111,15 +111,15 @@ class YarnEngine:
         if seen.state.is_final:
             self._talk.forget(tag)
             return seen
-        answer = self._talk.heard(tag)
+        answer = self._talk.newest_answer(tag)
         if answer is not None:
             answer = replace(answer, held=max(answer.held, (seen.containers or 1) - 1))
         return replace(seen, answer=answer)
 
-    def tell(self, application_id: str, slots: int) -> None:
+    def grant_slots(self, application_id: str, slots: int) -> None:
         """Grant an application this number of slots, by a file that its driver polls."""
         if self.resizes and (tag := self._tags.get(application_id)):
-            self._talk.tell(tag, slots)
+            self._talk.write_slots(tag, slots)
 
     def kill(self, application_id: str) -> None:
         """Request YARN to kill an application, on a thread; the next step repeats it if the application still runs."""
@@ -130,7 +130,7 @@ class YarnEngine:
         with contextlib.suppress(ClusterError):  # the next poll shows the application, and the kill is repeated
             self._manager.kill(application_id)
 
-    def forget_orders(self) -> None:
+    def forget_granted_slots(self) -> None:
         """Drop the cached slot numbers; the next ones are written even if they are unchanged."""
         self._talk.forget_all()
 
@@ -193,7 +193,7 @@ def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
 
 def _seen(application: YarnApplication) -> SeenApplication:
     """Return a YARN application in the form of an engine snapshot."""
-    if not application.over:
+    if not application.is_final:
         state = Lifecycle.RUNNING if application.runs else Lifecycle.STARTING
     elif application.was_killed:
         state = Lifecycle.STOPPED

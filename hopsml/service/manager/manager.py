@@ -51,7 +51,7 @@ LEASE_S = 30.0  # of the leader's lease; a poll may last as long as the timeout 
 class Manager:
     """Manager of all jobs of one database on one engine.
 
-    ``turn`` must be called by a single thread; the query methods may be called by any thread.
+    ``run_pass`` must be called by a single thread; the query methods may be called by any thread.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Manager:
 
     # ------------------------------------------------------------------------------------------ a turn
 
-    def turn(self) -> None:
+    def run_pass(self) -> None:
         """Run one pass of the reconciliation loop.
 
         After an error the cached state is dropped, and the next pass starts from what is stored.
@@ -153,7 +153,7 @@ class Manager:
         self._renew()
         if not self.leads:
             return
-        look = self._engine.look()
+        look = self._engine.poll()
         if not self._store.still_leads(self._lead()):  # else a newer leader's applications look stray
             raise StaleRecord("the lead")
         with self._lock:
@@ -175,7 +175,7 @@ class Manager:
         self._leads_until = asked + self._lease_s
         if not self.leads or self.leader.term != term:
             self._forget()
-            self._engine.forget_orders()
+            self._engine.forget_granted_slots()
 
     def _forget(self) -> None:
         """Drop the cached jobs and the scheduler's state; the known nodes are retained."""
@@ -269,12 +269,12 @@ class Manager:
         """Update the scheduler's nodes; usage not caused by this service's jobs counts as other tenants' usage."""
         nodes, seen = self._scheduler.nodes, {node.name: node for node in look.nodes or ()}
         for gone in nodes.rows.keys() - seen.keys():
-            nodes.gone(gone)
+            nodes.remove_capacity(gone)
         ours = self._used_by_node()
         self._there = {node.name: node.capacity for node in seen.values()}
         for node in seen.values():
             is_open = node.is_open and node.name not in self._scaling.closed
-            nodes.put(node.name, node.capacity, node.label, is_open=is_open)
+            nodes.set_node(node.name, node.capacity, node.label, is_open=is_open)
             others = node.used.minus(ours.get(node.name, Resources()))
             nodes.others(node.name, Resources(max(0, others.gpus), max(0, others.cores), max(0, others.memory_mib)))
 
@@ -318,9 +318,9 @@ class Manager:
         for tag in step.withdraw:
             self._engine.withdraw(tag)
         for application, slots in step.tell:
-            self._engine.tell(application, slots)
+            self._engine.grant_slots(application, slots)
         for application in step.ask:
-            self._engine.ask(application)
+            self._engine.request_end(application)
         for application in step.kill:
             self._engine.kill(application)
         self._carry_out(self._told(job, before, now), now)

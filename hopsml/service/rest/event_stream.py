@@ -35,16 +35,16 @@ At = TypeVar("At")
 
 
 class EventFeed(Protocol[At]):
-    """Interface of an event source; a thread calls ``look``, the event loop calls all other methods."""
+    """Interface of an event source; a thread calls ``poll``, the event loop calls all other methods."""
 
     @property
     def version(self) -> Any:
         """Return a value that changes as soon as there are new events."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll the source for new events. Raises StorageError, StoreError."""
 
-    async def begin(self, last: str) -> tuple[At, bytes]:
+    async def start_listener(self, last: str) -> tuple[At, bytes]:
         """Return a listener's start position, and the event that greets it.
 
         Args:
@@ -77,7 +77,7 @@ class Broadcaster:
         """
         self.listeners += 1
         try:
-            at, hello = await self._feed.begin(last)
+            at, hello = await self._feed.start_listener(last)
             yield b"retry: %d\n%s" % (RETRY_MS, hello)
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look())
@@ -120,7 +120,7 @@ class Broadcaster:
         """Poll the feed until the streams end, and wake the listeners when it has changed."""
         while not self._ended:
             try:
-                await FOLLOWING.run(self._feed.look)
+                await FOLLOWING.run(self._feed.poll)
             except HopsmlError as error:  # the next poll may succeed
                 log.warning("what is followed cannot be looked at: %s", error)
             if (version := self._feed.version) != self._told:

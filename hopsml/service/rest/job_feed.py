@@ -41,7 +41,7 @@ class JobFeed:
         """Return the id of the newest row; None before the first poll."""
         return self._newest
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the rows that were stored since the last poll, at first the newest rows. Raises StoreError."""
         with self._lock:
             found = self._store.newest_changes(self._newest, KEPT)
@@ -74,14 +74,14 @@ class JobFeed:
         while len(self._rows) > KEPT:
             self._forgotten = self._rows.popleft()[0]
 
-    async def begin(self, last: str) -> tuple[int, bytes]:
+    async def start_listener(self, last: str) -> tuple[int, bytes]:
         """Return a listener's start position and its greeting: the newest row, or the listener's last one.
 
         Args:
             last: Id of the last event that the listener has received; "" for none.
         """
         if self._newest is None:
-            await FOLLOWING.run(self.look)
+            await FOLLOWING.run(self.poll)
         newest = self._newest or 0
         at = newest if not last else int(last) if last.isdecimal() else -1
         return at, encoded(str(max(at, 0)), "hello", {})

@@ -117,7 +117,7 @@ class ApplicationAnswer(BaseModel):
     cause: str
 
 
-class ChangeAnswer(BaseModel):
+class StateChangeAnswer(BaseModel):
     """A change of state of a job or task."""
 
     id: int
@@ -128,7 +128,7 @@ class ChangeAnswer(BaseModel):
     at_s: float
 
     @classmethod
-    def of(cls, row: ChangeRow) -> ChangeAnswer:
+    def of(cls, row: ChangeRow) -> StateChangeAnswer:
         """Convert the row of a state change."""
         return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
 

@@ -94,7 +94,7 @@ async def upload(request: Request, jobs: TheJobs, caller: TheCaller, entry: TheE
                 f"the zip is larger than {MOST_BYTES >> 20} MiB; keep data on the store, and upload code"
             )
         pieces.append(piece)
-    entry.target = await run_in_threadpool(jobs.workspaces.put, b"".join(pieces), caller.user)
+    entry.target = await run_in_threadpool(jobs.workspaces.store_zip, b"".join(pieces), caller.user)
     return models.Uploaded(workspace=entry.target)
 
 
@@ -221,9 +221,9 @@ def why(row: TheJob, jobs: TheJobs) -> models.Reasons:
 @router.get("/jobs/{job}/changes")
 def changes(
     row: TheJob, jobs: TheJobs, after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0
-) -> list[models.ChangeAnswer]:
+) -> list[models.StateChangeAnswer]:
     """Return the state changes of a job, the oldest first; ``after`` selects those newer than this id."""
-    return [models.ChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
+    return [models.StateChangeAnswer.of(change) for change in jobs.store.changes(row.serial, after)]
 
 
 @router.get("/jobs/{job}/log")
@@ -268,7 +268,7 @@ def _wished(
     _may_change(caller, row)
     if not row.state.is_final:
         with entry.stored(202) as also:
-            jobs.store.wish(row.serial, kind, value, caller.user, time.time(), also)
+            jobs.store.add_request(row.serial, kind, value, caller.user, time.time(), also)
         jobs.wake()
     return models.JobAnswer.of(row)
 

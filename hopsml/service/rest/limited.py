@@ -107,7 +107,7 @@ class UserTurns:
         self._counts = Counter[str]()  # requests that hold a semaphore or wait for it, by user
 
     @asynccontextmanager
-    async def turn(self, user: str) -> AsyncIterator[Callable[[], None]]:
+    async def wait_for_turn(self, user: str) -> AsyncIterator[Callable[[], None]]:
         """Wait until fewer than ``at_once`` requests of a user are in progress.
 
         Args:
@@ -160,7 +160,7 @@ class Limited:
 
     async def _in_turn(self, user: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request when the user's number of concurrent requests allows it."""
-        async with self._turns.turn(user) as end_turn:
+        async with self._turns.wait_for_turn(user) as end_turn:
 
             async def sending(message: Message) -> None:
                 end_turn()  # a response in progress, such as a stream or a file, may take as long as the client likes

@@ -64,7 +64,7 @@ class LogFeed:
         """Return a value that changes with the length of the log and the state of the job."""
         return self._count, self._end, self._over, self._again
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the new text of the log. Raises StoreError."""
         with self._reading:
             row = self._jobs.store.job(self._serial)
@@ -134,7 +134,7 @@ class LogFeed:
             self._kept_bytes -= len(self._pieces.popitem(last=False)[1][0])
         self._end = max(self._end or 0, end)
 
-    async def begin(self, last: str) -> tuple[Place, bytes]:
+    async def start_listener(self, last: str) -> tuple[Place, bytes]:
         """Return a listener's start position, and the event that greets it.
 
         Args:
@@ -144,7 +144,7 @@ class LogFeed:
         offset = int(text)
         async with self._wanting:
             if not self._is_known or (self._end is not None and offset > self._end):
-                await FOLLOWING.run(self.look)
+                await FOLLOWING.run(self.poll)
         count, end = self._count, self._end
         if end is not None and offset < 0:
             offset = max(0, end + offset)

@@ -76,7 +76,7 @@ def note(run: RunId, asked: NoteRequest, request: Request, jobs: TheJobs, caller
     needs(caller, Role.USER)
     project: Project = request.app.state.project
     project.directory(run)
-    return NoteAnswer.of(Notes(jobs.store).put(run, asked.note, asked.tags, caller.user, time.time()))
+    return NoteAnswer.of(Notes(jobs.store).store_note(run, asked.note, asked.tags, caller.user, time.time()))
 
 
 @router.get("/views")

@@ -17,11 +17,11 @@ class ProjectFeed:
         """Return the id of the newest event."""
         return self._changes.newest
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll the project for changes. Raises StorageError."""
-        self._changes.look()
+        self._changes.poll()
 
-    async def begin(self, last: str) -> tuple[str, bytes]:
+    async def start_listener(self, last: str) -> tuple[str, bytes]:
         """Return a listener's start position and its greeting: the newest event, or the listener's last one.
 
         Args:

@@ -69,7 +69,7 @@ def put(asked: models.Submission, jobs: TheJobs, caller: TheCaller, entry: TheEn
         raise ArgumentError(f"job {job.name} has no schedule: submit it to /api/v1/jobs, or give it one")
     jobs.check(job, asked.workspace, caller.user)
     text = job.model_dump_json(by_alias=True, exclude_unset=True)
-    row = Schedules(jobs.store).put(
+    row = Schedules(jobs.store).store_schedule(
         caller.user, job.name, spec=text, workspace=asked.workspace, profile=jobs.profile,
         planned_s=next_after(job, now), now=now,
     )  # fmt: skip

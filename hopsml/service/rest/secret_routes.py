@@ -20,7 +20,7 @@ SecretName = Annotated[str, Path(pattern=NAME_PATTERN, description="As a job fil
 def put(name: SecretName, asked: models.SecretRequest, jobs: TheJobs, caller: TheCaller) -> None:
     """Store a secret for the caller's jobs; an earlier value is replaced."""
     needs(caller, Role.USER)
-    jobs.secrets.put(caller.user, name, asked.value.get_secret_value(), time.time())
+    jobs.secrets.store_secret(caller.user, name, asked.value.get_secret_value(), time.time())
 
 
 @router.get("/secrets")

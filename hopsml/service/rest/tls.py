@@ -45,7 +45,7 @@ class Certificate:
         """Load the present content of the files into a context, for new connections."""
         context.load_cert_chain(self.chain, self.key, password=_no_password)
 
-    def seen(self) -> tuple[tuple[int, int], ...]:
+    def file_versions(self) -> tuple[tuple[int, int], ...]:
         """Return modification times and inodes, which change when a file does."""
         return tuple((found.st_mtime_ns, found.st_ino) for found in (os.stat(self.chain), os.stat(self.key)))
 
@@ -75,11 +75,11 @@ async def renewing(certificate: Certificate, context: ssl.SSLContext, look_s: fl
         context: The server's TLS context.
         look_s: Seconds between two checks.
     """
-    told = certificate.seen()
+    told = certificate.file_versions()
     while True:
         await asyncio.sleep(look_s)
         try:
-            now = certificate.seen()
+            now = certificate.file_versions()
         except OSError:
             continue  # while an old file is replaced by a new one
         if now == told:

@@ -46,7 +46,7 @@ def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[Nod
     empty = nodes.emptied()
     for kind_number, kind in enumerate(addable):
         for number in range(kind.count):
-            empty.put(f"+{kind_number}-{number}", kind.capacity, kind.label)
+            empty.set_node(f"+{kind_number}-{number}", kind.capacity, kind.label)
     if queue.limit is not None and not gang.least.within(queue.limit):
         most = f"queue {queue.name!r} has at most {amount(queue.limit)}"
         return f"needs {amount(gang.least)}, {most}; ask for less, or another queue"

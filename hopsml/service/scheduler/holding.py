@@ -53,14 +53,14 @@ class Hold:
             return None
         found = nodes.place(other.request.gang, np.minimum(self.spare, nodes.copy()), least=True)
         if found is not None:
-            nodes.give(self.spare, other.request.gang, found, -1)
+            nodes.add_placement(self.spare, other.request.gang, found, -1)
         else:
             self.refused.add(other.request.gang)
         return found
 
 
 def makes_way(other: QueuedJob, job: QueuedJob, policy: Policy, lenders: Collection[str] = ()) -> bool:
-    """Return True if another job may be preempted for ``job`` after its protected time.
+    """Return True if the rules permit preempting ``other`` for ``job``, once its protected time after its start is over.
 
     Args:
         other: The job to be preempted.
@@ -115,7 +115,7 @@ def make(
     gang, trial, gained = job.request.gang, nodes.copy(), nodes.free()
     found, starts_s = nodes.place(gang, trial, least=True), now
     for ends_s, other in _by_end(job, running, now, policy, lenders) if found is None else ():
-        nodes.give(trial, other.request.gang, other.placement)
+        nodes.add_placement(trial, other.request.gang, other.placement)
         gained = gained.plus(other.holds)
         starts_s = ends_s
         found = nodes.place(gang, trial, least=True) if gang.least.within(gained) else None
@@ -123,7 +123,7 @@ def make(
             break
     if found is None:
         return None
-    nodes.give(trial, gang, found, -1)
+    nodes.add_placement(trial, gang, found, -1)
     spare = np.minimum(trial, nodes.copy())
     if starts_s == math.inf:  # other jobs may end earlier than the ones considered: the nodes are reserved as a whole
         spare[[nodes.rows[name] for part in found for name in part]] = 0

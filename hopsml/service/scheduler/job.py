@@ -80,7 +80,7 @@ class QueuedJob:
             self.waited_s += passed
         self.since_s = now
 
-    def fall(self, now: float, policy: Policy) -> None:
+    def update_level(self, now: float, policy: Policy) -> None:
         """Update the account of a job at the time at which its level changes.
 
         A difference due to rounding counts as attained; otherwise an interval below the resolution of the clock would

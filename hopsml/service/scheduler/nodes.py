@@ -55,7 +55,7 @@ class Nodes:
 
     # ------------------------------------------------------------------------------ nodes
 
-    def put(self, name: str, capacity: Resources, label: str = "", *, is_open: bool = True) -> None:
+    def set_node(self, name: str, capacity: Resources, label: str = "", *, is_open: bool = True) -> None:
         """Add or change a node. Nothing more is placed on a node that is not open; its jobs stay."""
         row = self.rows.get(name)
         is_same = row is not None and label == self.labels[row] and is_open != (name in self._closed)
@@ -105,17 +105,17 @@ class Nodes:
             self._idle[row] -= change
             self._free_in_all = None
 
-    def gone(self, name: str) -> None:
+    def remove_capacity(self, name: str) -> None:
         """Set the capacity of a node that has left the cluster to zero.
 
         The ends or changes of its jobs are separate events.
         """
         if name in self.rows:
-            self.put(name, Resources(), self.labels[self.rows[name]], is_open=False)
+            self.set_node(name, Resources(), self.labels[self.rows[name]], is_open=False)
             self.others(name, Resources())
 
     def of(self, name: str) -> NodeAccount:
-        """Return the account of one node."""
+        """Return label, capacity and free resources of one node, and whether gangs may be placed on it."""
         row = self.rows[name]
         return NodeAccount(
             self.labels[row],
@@ -160,7 +160,7 @@ class Nodes:
         other = Nodes()
         for name, row in self.rows.items():
             if name not in self._closed:
-                other.put(name, _resources(self._capacity[row]), self.labels[row])
+                other.set_node(name, _resources(self._capacity[row]), self.labels[row])
         return other
 
     def clone(self) -> Nodes:
@@ -212,10 +212,10 @@ class Nodes:
         return self.place(gang, self._capacity - self._others, least=True) is not None
 
     def copy(self) -> Array:
-        """Return a copy of the free resources, by row, for use with ``give`` and ``place``."""
+        """Return a copy of the free resources, by row, for use with ``add_placement`` and ``place``."""
         return self._free.copy()
 
-    def give(self, trial: Array, gang: GangShape, placement: Placement, sign: int = 1) -> None:
+    def add_placement(self, trial: Array, gang: GangShape, placement: Placement, sign: int = 1) -> None:
         """Add the resources of a placement to ``trial``; with ``sign=-1`` subtract them."""
         self._change(trial, gang, placement, sign)
 
@@ -229,12 +229,12 @@ class Nodes:
         self._change(self._free, gang, placement, 1)
         self._free_in_all = None
 
-    def use(self, gang: GangShape, placement: Placement) -> None:
+    def occupy(self, gang: GangShape, placement: Placement) -> None:
         """Mark a placement as in use."""
         self._change(self._idle, gang, placement, -1)
 
-    def leave(self, gang: GangShape, placement: Placement) -> None:
-        """Undo ``use`` for this placement."""
+    def vacate(self, gang: GangShape, placement: Placement) -> None:
+        """Undo ``occupy`` for this placement."""
         self._change(self._idle, gang, placement, 1)
 
     def is_idle(self, gang: GangShape, placement: Placement) -> bool:

@@ -224,5 +224,5 @@ def replay(
     """
     scheduler = Scheduler(policy, queues)
     for name, gpus in nodes.items():
-        scheduler.nodes.put(name, Resources(gpus=gpus))
+        scheduler.nodes.set_node(name, Resources(gpus=gpus))
     return Replay(scheduler, jobs, release_s, restart_s).run()

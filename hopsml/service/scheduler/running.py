@@ -28,7 +28,7 @@ class Running:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, job: QueuedJob) -> None:
+    def add_job(self, job: QueuedJob) -> None:
         """Add a job that starts to run, or update one whose rank or size changed."""
         self.remove(job)
         entry = (job.rank, job.holds)

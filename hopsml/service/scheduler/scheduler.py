@@ -126,11 +126,11 @@ class Scheduler:
             return
         job.phase, job.placement = JobPhase.RUNNING, job.placement or job.used
         for node in {node for nodes in job.used for node in nodes} - set(self.nodes.rows):
-            self.nodes.put(node, Resources())  # the node left the cluster, but its jobs may still run
+            self.nodes.set_node(node, Resources())  # the node left the cluster, but its jobs may still run
             self.nodes.close(node)
         self._promise(job)
-        self.nodes.use(job.request.gang, job.used)
-        self.running[job.request.queue].put(job)
+        self.nodes.occupy(job.request.gang, job.used)
+        self.running[job.request.queue].add_job(job)
         self.started[job.request.job_id] = job
         self._watch(job)
         heapq.heappush(self._protected, job.started_s + self.policy.least_run_s)
@@ -157,7 +157,7 @@ class Scheduler:
         if job.phase == JobPhase.RUNNING:
             self._stop(job, now)
         self._leaving.discard(job_id)
-        self.nodes.leave(job.request.gang, job.used)
+        self.nodes.vacate(job.request.gang, job.used)
         return self.tick(now)
 
     def released(self, job_id: str, now: float) -> list[Action]:
@@ -168,7 +168,7 @@ class Scheduler:
         if job.phase == JobPhase.RUNNING:
             self._stop(job, now)
         self._leaving.discard(job_id)
-        self.nodes.leave(job.request.gang, job.used)
+        self.nodes.vacate(job.request.gang, job.used)
         job.used, job.since_s = (), now
         self._enqueue(job, now)
         return self.tick(now)
@@ -192,9 +192,9 @@ class Scheduler:
         """
         job = self.jobs[job_id]
         gang = job.request.gang
-        self.nodes.leave(gang, job.used)
+        self.nodes.vacate(gang, job.used)
         job.used = placement
-        self.nodes.use(gang, placement)
+        self.nodes.occupy(gang, placement)
         if job.phase == JobPhase.RUNNING:
             self._reshape(job, _common(job.placement, placement), now)
             if job.used == job.placement:
@@ -283,7 +283,7 @@ class Scheduler:
             return None
         return self.nodes.place(self._within_limit(job))
 
-    def hold(self, job: QueuedJob, now: float) -> Hold | None:
+    def planned_hold(self, job: QueuedJob, now: float) -> Hold | None:
         """Return the reservation that would be made for a waiting job."""
         return holding.make(job, self.nodes, self._placed_or_started(), now, self.policy)
 
@@ -360,7 +360,7 @@ class Scheduler:
         """Add a job to the waiting jobs of its queue."""
         job.phase, job.since_s = JobPhase.WAITING, now
         self._mark_overdue(job, now)
-        self.waiting[job.request.queue].put(job)
+        self.waiting[job.request.queue].add_job(job)
         self._await_overdue(job)
 
     def _put(self, job: QueuedJob, placement: Placement, now: float) -> list[Action]:
@@ -394,8 +394,8 @@ class Scheduler:
         del self._placed[job.request.job_id]
         job.count(now, self.policy)
         job.phase, job.used, job.started_s = JobPhase.RUNNING, job.placement, now
-        self.nodes.use(job.request.gang, job.used)
-        self.running[job.request.queue].put(job)
+        self.nodes.occupy(job.request.gang, job.used)
+        self.running[job.request.queue].add_job(job)
         self.started[job.request.job_id] = job
         self._watch(job)
         heapq.heappush(self._protected, now + self.policy.least_run_s)
@@ -429,7 +429,7 @@ class Scheduler:
         self._forget(job)
         job.placement = placement
         self._promise(job)
-        self.running[job.request.queue].put(job)
+        self.running[job.request.queue].add_job(job)
         self._watch(job)
 
     def _promise(self, job: QueuedJob) -> None:
@@ -493,10 +493,10 @@ class Scheduler:
         """Add a job to a trial, whose promises and usage are already counted."""
         self.jobs[job.request.job_id] = job
         if job.phase == JobPhase.WAITING:
-            self.waiting[job.request.queue].put(job)
+            self.waiting[job.request.queue].add_job(job)
             self._await_overdue(job)
         elif job.phase == JobPhase.RUNNING:
-            self.running[job.request.queue].put(job)
+            self.running[job.request.queue].add_job(job)
             self._watch(job)
 
     # ------------------------------------------------------------------------------------- time
@@ -519,8 +519,8 @@ class Scheduler:
         while self._falls and self._falls[0][0] <= now:
             *_, job = heapq.heappop(self._falls)
             if job.phase == JobPhase.RUNNING and job.falls_at_s(self.policy) <= now:
-                job.fall(now, self.policy)
-                self.running[job.request.queue].put(job)
+                job.update_level(now, self.policy)
+                self.running[job.request.queue].add_job(job)
                 self._watch(job)
         while self._overdue and self._overdue[0][0] <= now:
             *_, job = heapq.heappop(self._overdue)
@@ -528,7 +528,7 @@ class Scheduler:
                 waiting = self.waiting[job.request.queue]
                 waiting.remove(job)
                 self._mark_overdue(job, now)
-                waiting.put(job)
+                waiting.add_job(job)
 
     def _drop_ended(self) -> None:
         """Remove ended jobs from the heaps, which otherwise hold them until their planned time."""
@@ -565,7 +565,7 @@ class _Kept:
         if self._hold is None and not self._is_hopeless:
             if not scheduler.could_take(other):  # it will not start in any case
                 return False
-            self._hold = scheduler.hold(job, now)
+            self._hold = scheduler.planned_hold(job, now)
             self._is_hopeless = self._hold is None
         return self._hold is not None and not self._hold.lets_pass(other, now, scheduler.policy)
 
@@ -607,7 +607,7 @@ def _larger(job: QueuedJob, gang: GangShape, nodes: Nodes) -> Placement | None:
         more = nodes.place(GangShape((replace(part, count=missing, least=1),)), trial)
         if more is None:
             continue
-        nodes.give(trial, GangShape((part,)), more, -1)
+        nodes.add_placement(trial, GangShape((part,)), more, -1)
         merged = dict(grown[index])
         for node, count in more[0].items():
             merged[node] = merged.get(node, 0) + count

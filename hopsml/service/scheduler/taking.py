@@ -55,7 +55,7 @@ def find(job: QueuedJob, nodes: Nodes, elastic: list[QueuedJob], ended: Iterator
     gained, steps = nodes.free(), []
     found: Placement | None = None
     for step in _steps(elastic, ended):
-        nodes.give(trial, step.job.request.gang, step.freed)
+        nodes.add_placement(trial, step.job.request.gang, step.freed)
         gained = gained.plus(step.job.request.gang.of(step.freed))
         steps.append(step)
         if gang.least.within(gained):
@@ -66,12 +66,12 @@ def find(job: QueuedJob, nodes: Nodes, elastic: list[QueuedJob], ended: Iterator
         return None
     needed = steps[-1:]
     for step in reversed(steps[:-1]):
-        nodes.give(trial, step.job.request.gang, step.freed, -1)
+        nodes.add_placement(trial, step.job.request.gang, step.freed, -1)
         without = nodes.place(gang, trial, least=True)
         if without is not None:
             found = without
         else:
-            nodes.give(trial, step.job.request.gang, step.freed)
+            nodes.add_placement(trial, step.job.request.gang, step.freed)
             needed.append(step)
     return _outcome(found, needed)
 

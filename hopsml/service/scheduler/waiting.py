@@ -17,7 +17,7 @@ _sequence = attrgetter("sequence")
 
 
 class WaitingLines:
-    """Waiting jobs of one queue, grouped by rank and gang."""
+    """Waiting jobs of one queue, grouped by their rank (place in the queue's order) and by the shape of their gang."""
 
     def __init__(self) -> None:
         self._lines: dict[Key, Line] = {}
@@ -31,7 +31,7 @@ class WaitingLines:
         jobs = [job for line in self._lines.values() for job in line]
         return iter(sorted(jobs, key=lambda job: (job.rank, job.sequence)))
 
-    def put(self, job: QueuedJob) -> None:
+    def add_job(self, job: QueuedJob) -> None:
         """Add a job at the position of its submission among jobs of its rank."""
         key = (job.rank, job.request.gang)
         self._keys[job.request.job_id] = key

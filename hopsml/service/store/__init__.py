@@ -2,7 +2,7 @@
 
 store = JobStore.open("sqlite:///service.db")     # created or migrated; raises StoreError on failure
 job = store.submit(NewJob(...), now)              # the existing row if the same submission was stored before
-store.wish(job.serial, WishKind.CANCEL, "", "alice", now)
+store.add_request(job.serial, RequestKind.CANCEL, "", "alice", now)
 store.save(before, after, lead, now)              # one transaction; raises StaleRecord after a change in between
 """
 

@@ -88,7 +88,7 @@ class AuditLog:
         found = tuple(AuditRow(**row._mapping) for row in rows[:limit])
         return AuditPage(found, found[-1].id if len(rows) > limit else None)
 
-    def drop(self, before_s: float) -> int:
+    def delete_before(self, before_s: float) -> int:
         """Delete the entries before a time, in seconds since 1970; return their number."""
         with self._store.writing() as connection:
             return connection.execute(delete(audit).where(audit.c.at_s < before_s)).rowcount

@@ -69,7 +69,7 @@ class Notes:
             row = connection.execute(select(run_notes).where(run_notes.c.run == run)).one_or_none()
         return None if row is None else _note(row)
 
-    def put(self, run: str, note: str, tags: list[str], who: str, now: float) -> RunNote:
+    def store_note(self, run: str, note: str, tags: list[str], who: str, now: float) -> RunNote:
         """Store a note that replaces the run's previous one. Raises ArgumentError if it is too long."""
         if len(note) > LONGEST_NOTE:
             raise ArgumentError(
@@ -82,7 +82,7 @@ class Notes:
                 if not connection.execute(update(run_notes).where(run_notes.c.run == run).values(values)).rowcount:
                     connection.execute(insert(run_notes).values(run=run, **values))
         except IntegrityError:  # two first notes at the same moment: the other one is stored now
-            return self.put(run, note, tags, who, now)
+            return self.store_note(run, note, tags, who, now)
         return kept
 
     def views(self, user: str) -> list[SavedView]:

@@ -52,7 +52,7 @@ class Schedules:
     def __init__(self, store: JobStore) -> None:
         self._store, self._tokens = store, Tokens(store)
 
-    def put(
+    def store_schedule(
         self, owner: str, name: str, *, spec: str, workspace: str, profile: str, planned_s: float, now: float
     ) -> ScheduleRow:
         """Store a schedule, or replace the owner's schedule of the same name.

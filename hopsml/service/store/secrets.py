@@ -37,7 +37,7 @@ class Secrets:
 
         self._store, self._cipher = store, AESGCM(key)
 
-    def put(self, owner: str, name: str, value: str, now: float) -> None:
+    def store_secret(self, owner: str, name: str, value: str, now: float) -> None:
         """Store a secret, and replace its previous value. Raises ArgumentError if name or value is not accepted."""
         try:
             secret_rules.check_name(name)

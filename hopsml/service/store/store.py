@@ -355,7 +355,7 @@ class JobStore:
 
     # ------------------------------------------------------------------------------- requests
 
-    def wish(
+    def add_request(
         self, serial: int, kind: RequestKind, value: str, who: str, now: float, also: Also | None = None
     ) -> RequestRow:
         """Store a user's request for a job.

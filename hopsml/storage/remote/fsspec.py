@@ -79,9 +79,9 @@ class FsspecStore(RemoteStore):
         return len(data), iter([data])
 
     def write(self, url: str, pieces: Iterator[bytes], overwrite: bool) -> None:
-        """Write a file in one request, so that it appears complete; under a temporary name in pieces.
+        """Write a file: in one request under its final name, piece by piece under a temporary one.
 
-        Not every class of fsspec hides a file until its upload ends.
+        One request makes the file appear complete: not every class of fsspec hides a file until its upload ends.
         """
         self._fs.makedirs(urls.parent(url), exist_ok=True)
         if not urls.has_temporary_part(url):

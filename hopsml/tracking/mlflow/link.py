@@ -74,9 +74,9 @@ class Link:
         """
         begin = {"do": "begin", "run": directory.url, "order": asdict(order), "record": dict(record)}
         with self._lock:
-            if self._sender is None or not self._sender.take(directory.url, note, begin):
+            if self._sender is None or not self._sender.accept_run(directory.url, note, begin):
                 self._sender = SenderProcess()
-                self._sender.take(directory.url, note, begin)
+                self._sender.accept_run(directory.url, note, begin)
             return TrackedRun(self._sender, directory)
 
     def close(self, within_s: float = EXIT_S) -> None:
@@ -101,7 +101,7 @@ class SenderProcess:
         self._writer = threading.Thread(target=self._write, name="hopsml-mlflow", daemon=True)
         self._writer.start()
 
-    def take(self, url: str, note: Note, begin: dict[str, Any]) -> bool:
+    def accept_run(self, url: str, note: Note, begin: dict[str, Any]) -> bool:
         """Accept a run, whose messages go to ``note``; False if this process accepts no more runs."""
         with self._changed:
             if self._closed:

@@ -138,7 +138,7 @@ class BatchReader:
         if self._ahead is None:
             self._ahead = _Ahead(self._source, self._copy(), _together(self._source, self._sampler))
         try:
-            return self._ahead.take()
+            return self._ahead.next_chunk()
         except BaseException:
             self.close()  # the thread has ended, so the next call must start a new one instead of waiting for it
             raise
@@ -231,7 +231,7 @@ class _Ahead:
         self.close = weakref.finalize(self, ended.set)
         self._thread.start()
 
-    def take(self) -> Chunk:
+    def next_chunk(self) -> Chunk:
         """Return the next chunk; waits. Raises what reading it has raised."""
         read = self._read.get()
         if isinstance(read, BaseException):

@@ -53,7 +53,7 @@ class _RecordLayout:
         """Return True if the record at offset ``at`` has this layout."""
         return all(content[at + begin : at + end] == same for begin, end, same in self.rest)
 
-    def take(self, content: bytes, at: int, number: int) -> None:
+    def append_record(self, content: bytes, at: int, number: int) -> None:
         """Append the values of the record at offset ``at`` to the columns; ``number`` is its index."""
         for column, pieces, size in self.values:
             if len(column.sizes) < number:
@@ -107,7 +107,7 @@ def table(
                     f"record {first + number} (counted from 0) of {place} is no tf.train.Example: {error}; "
                     "hopsml.data.tfrecords reads these alone, tf.data.TFRecordDataset others"
                 ) from error
-        layout.take(content, begin, number)
+        layout.append_record(content, begin, number)
     for column in columns.values():
         column.fill_up(len(begins))
     arrays = {column.name: _array(column, place) for column in columns.values()}

@@ -147,30 +147,30 @@ class FrameLog:
         """Handle a stage that has been opened at ``agent``."""
         self.stages.pop(agent, None)
         self.stages[agent] = stage
-        news = self.settle(wanted, now)
+        news = self.due_actions(wanted, now)
         if self.told is None or any(isinstance(one, Publish) for one in news):
             return news
         return [self._publish((stage,)), *news]
 
-    def gone(self, agent: str, wanted: int, now: float) -> list[Action]:
+    def stage_ended(self, agent: str, wanted: int, now: float) -> list[Action]:
         """Handle a stage that has ended, with the partitions that it stored."""
         self.stages.pop(agent, None)
-        return self.settle(wanted, now)
+        return self.due_actions(wanted, now)
 
     def arrived(self, placed: Iterable[StagedPartition], wanted: int, now: float) -> list[Action]:
         """Handle partitions that a Spark job has stored; the job is still running."""
-        return self._place(placed) or self.settle(wanted, now)
+        return self._place(placed) or self.due_actions(wanted, now)
 
     def pushed(self, wanted: int, now: float) -> list[Action]:
         """Handle the end of a Spark job; partitions that it has not stored are missing."""
         self.is_pushing = False
-        return self.settle(wanted, now)
+        return self.due_actions(wanted, now)
 
     def failed(self, cause: str) -> list[Action]:
         """Handle the permanent failure of a Spark job."""
         return [Fail(not_brought(self.name, cause))]
 
-    def settle(self, wanted: int, now: float) -> list[Action]:
+    def due_actions(self, wanted: int, now: float) -> list[Action]:
         """Return the actions that are due: a Spark job for missing partitions, and a new table.
 
         The first job starts once the stages are open; a lost partition is requested again once no job is running.

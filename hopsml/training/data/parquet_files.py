@@ -148,14 +148,14 @@ class ParquetFiles:
         return sorted(compared)
 
     @property
-    def shards(self) -> tuple[int, ...]:
+    def shard_sizes(self) -> tuple[int, ...]:
         """Number of rows of each shard."""
         return tuple(group.rows for group in self._groups)
 
     @property
     def row_bytes(self) -> float:
         """Average memory that a row takes, in bytes, according to the files' metadata."""
-        return sum(group.size for group in self._groups) / max(1, sum(self.shards))
+        return sum(group.size for group in self._groups) / max(1, sum(self.shard_sizes))
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         """Return one shard's columns, which are read-only.

@@ -63,7 +63,7 @@ def evaluate(
             predictions = called(given)
             _check_rows(predictions, len(labels))
             for scorer in scorers.values():
-                scorer.see(labels, predictions)
+                scorer.add_batch(labels, predictions)
     return {name: scorer.score() for name, scorer in scorers.items()}
 
 
@@ -117,7 +117,7 @@ class _OfAllRows:
         self._labels: list[NDArray[Any]] = []
         self._predictions: list[NDArray[Any]] = []
 
-    def see(self, labels: Any, predictions: Any) -> None:
+    def add_batch(self, labels: Any, predictions: Any) -> None:
         """Add the labels and predictions of a batch."""
         import numpy as np
 

@@ -14,7 +14,7 @@ class Source(Protocol):
     """Interface of a source of shards, the units in which rows are read."""
 
     @property
-    def shards(self) -> tuple[int, ...]:
+    def shard_sizes(self) -> tuple[int, ...]:
         """Number of rows of each shard."""
 
     @property
@@ -28,4 +28,4 @@ class Source(Protocol):
 def shards_of(source: Source) -> Shards:
     """Return the shards of a source, from its ``arriving`` attribute if not all of them are known yet."""
     arriving: Shards | None = getattr(source, "arriving", None)
-    return KnownShards(source.shards) if arriving is None else arriving
+    return KnownShards(source.shard_sizes) if arriving is None else arriving

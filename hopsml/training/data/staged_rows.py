@@ -88,7 +88,7 @@ class StagedRows:
         return _rows(table, range(len(table.partitions)))
 
     @property
-    def shards(self) -> tuple[int, ...]:
+    def shard_sizes(self) -> tuple[int, ...]:
         """Number of rows of each shard; waits until Spark has computed all. Raises RunError outside of the run."""
         return tuple(self.whole().values())
 

@@ -103,14 +103,14 @@ class TFRecordFiles:
         return found
 
     @property
-    def shards(self) -> tuple[int, ...]:
+    def shard_sizes(self) -> tuple[int, ...]:
         """Number of rows of each shard."""
         return tuple(group.span.rows for group in self._groups)
 
     @property
     def row_bytes(self) -> float:
         """Approximate memory that a row takes: the average size of a record, in bytes."""
-        return sum(group.span.end - group.span.begin for group in self._groups) / max(1, sum(self.shards))
+        return sum(group.span.end - group.span.begin for group in self._groups) / max(1, sum(self.shard_sizes))
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         """Return one shard's columns, which are read-only.

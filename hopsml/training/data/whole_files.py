@@ -31,14 +31,14 @@ class WholeFiles:
         self._groups = [found[begin:end] for begin, end in grouped([file.length for file in found])]
 
     @property
-    def shards(self) -> tuple[int, ...]:
+    def shard_sizes(self) -> tuple[int, ...]:
         """Number of rows of each shard."""
         return tuple(map(len, self._groups))
 
     @property
     def row_bytes(self) -> float:
         """Average memory that a row takes, in bytes."""
-        return sum(file.length for group in self._groups for file in group) / max(1, sum(self.shards)) + _OF_A_ROW
+        return sum(file.length for group in self._groups for file in group) / max(1, sum(self.shard_sizes)) + _OF_A_ROW
 
     def read(self, shard: int) -> dict[str, NDArray[Any]]:
         """Return one shard's columns, which are read-only. Raises StorageError for a file that cannot be read."""

@@ -28,7 +28,7 @@ _over = threading.Event()
 
 @dataclass(frozen=True)
 class TaskListener:
-    """Names of a task's ports, and the folder to which its workers write their addresses ("" for none).
+    """Reservation of a task's ports in its workers, which publish their addresses as files in ``folder`` ("": nowhere).
 
     ``changes`` is True if the group can change while a worker lives.
     """
@@ -62,7 +62,7 @@ class TaskListener:
             follow = functools.partial(self._follow, _place(self.launch), host, numbers)
             threading.Thread(target=follow, name="hopsml-announcing", daemon=True).start()
 
-    def begin(self) -> None:
+    def invalidate_addresses(self) -> None:
         """Invalidate the addresses published by earlier launches of the task."""
         self._write(names.begun(self.launch), b"")
 

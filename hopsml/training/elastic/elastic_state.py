@@ -258,7 +258,7 @@ class State:
         if self._sampler is not None and self._progress is not None:
             left = self._sampler.batches_left
             if left is not None:
-                self._progress.tell(self._batches, self._batches + left)
+                self._progress.send_progress(self._batches, self._batches + left)
 
     def _finish(self) -> None:
         """Commit the end of the loop, so that it is not repeated if another worker fails later."""

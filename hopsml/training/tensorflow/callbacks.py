@@ -142,7 +142,7 @@ class CheckpointCallback(FitHooks):
         self._epoch = epoch
         self._give_history_back()
         if self._directory is None:
-            fits.trains()
+            fits.record_training()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Save if ``every`` steps have been made since the last checkpoint.
@@ -230,7 +230,7 @@ class ReportCallback(FitHooks):
         """Record the epoch, and report it as progress if the number of batches is unknown."""
         self._epoch = epoch
         if not self._steps():
-            self._progress.tell(epoch, (self.params or {}).get("epochs") or 0, "epoch")
+            self._progress.send_progress(epoch, (self.params or {}).get("epochs") or 0, "epoch")
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Send the running values if the interval is over."""
@@ -253,7 +253,7 @@ class ReportCallback(FitHooks):
         """Report the progress if the number of batches is known."""
         steps, epochs = self._steps(), (self.params or {}).get("epochs") or 0
         if batch <= steps:
-            self._progress.tell(self._epoch * steps + batch, epochs * steps, at_once=at_once)
+            self._progress.send_progress(self._epoch * steps + batch, epochs * steps, at_once=at_once)
 
     def _send(self, logs: Logs) -> None:
         """Send values with the present step, on the chief."""

@@ -131,7 +131,7 @@ class Checkpointer:
         write: Callable[[str], object] = functools.partial(self._checkpoint.write, options=self._options())
         arrays = self._read()
         if self._handover is not None and arrays is not None:
-            if held := self._handover.give(pack(arrays, description, _WRITE), description.target):
+            if held := self._handover.hand_over(pack(arrays, description, _WRITE), description.target):
                 return held
             write = functools.partial(bundle.write, arrays=arrays)
         self._wait_written()

@@ -176,7 +176,7 @@ class ElasticCallback(FitHooks):
         """Commit after the validation and callbacks of the previous epoch, so that it counts as done."""
         if self._feed is None or self._state is None:
             return
-        fits.trains()
+        fits.record_training()
         self._workers = self._feed.position.world_size
         self._restore_history()
         self._feed.begin(epoch)

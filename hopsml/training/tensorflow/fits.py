@@ -31,7 +31,7 @@ def next_number() -> int:
     return _begun
 
 
-def trains() -> None:
+def record_training() -> None:
     """Record that a ``fit`` has trained: an earlier run's checkpoints of later ones are outdated from now on."""
     global _one_has_trained
     _look_at_function()

@@ -104,7 +104,10 @@ class GradientExchange:
         return optimizer in self._of_optimizer
 
     def finish(self, optimizer: Any, apply: ApplyTo) -> None:
-        """Reduce and apply an optimizer's withheld gradients; called outside of functions, by all workers."""
+        """Reduce and apply the gradients that accumulation or double buffering has withheld so far for an optimizer.
+
+        Called eagerly, outside of ``tf.function``, by all workers.
+        """
         for one in list(self._of_optimizer.get(optimizer, {}).values()):
             apply_to = partial(apply, of=one.variables())
             if self.settings.accumulate > 1 and one.has_accumulated():

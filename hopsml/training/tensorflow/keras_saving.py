@@ -153,7 +153,7 @@ def _save_by_agent(callback_class: Any, is_ours: Any) -> None:
                     setattr(self, _METADATA, asked)
         for path, content in found:
             file = FileDescription(os.path.realpath(path), umask(), asked and os.path.abspath(asked), text)
-            if not handover.give(pack(content, file, _WRITE), file.target):  # there is not enough memory
+            if not handover.hand_over(pack(content, file, _WRITE), file.target):  # there is not enough memory
                 handover.wait_written()
                 write_file(file, functools.partial(write_model, arrays=content))
 

@@ -17,7 +17,7 @@ _installed = False
 
 
 def install() -> None:
-    """Patch both Keras versions as soon as they are imported."""
+    """Make both Keras versions divide losses by the group's size at each step, as soon as they are imported."""
     global _installed
     if _installed:
         return

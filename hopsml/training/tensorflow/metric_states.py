@@ -44,7 +44,7 @@ class Scorer:
                     f"{variable.aggregation!r}); give evaluate() a function (labels, predictions) -> number instead"
                 )
 
-    def see(self, labels: Any, predictions: Any) -> None:
+    def add_batch(self, labels: Any, predictions: Any) -> None:
         """Update the metric with further rows."""
         self._metric.update_state(labels, predictions)
 

@@ -128,7 +128,7 @@ class ServerLoop:
         while done < steps:
             goal = min(steps, (done // self._every + 1) * self._every)
             done = self._guarded(functools.partial(self._reach, goal, steps, progress))
-        progress.tell(steps, steps)
+        progress.send_progress(steps, steps)
         seconds = time.monotonic() - began
         logs = self._newest_logs or self._guarded(self._logs)
         return {**logs, "steps_per_second": (logs["steps"] - before) / seconds}
@@ -204,7 +204,7 @@ class ServerLoop:
         speak = time.monotonic() + REPORT_S
         # The coordinator's own join() waits for the same queue, but takes no timeout.
         while not self._coordinator._cluster.closure_queue.wait(timeout=_PROGRESS_S):
-            progress.tell(self._count(), total)
+            progress.send_progress(self._count(), total)
             if time.monotonic() >= speak:
                 speak = time.monotonic() + REPORT_S
                 self._tell(total, progress)
@@ -212,7 +212,7 @@ class ServerLoop:
     def _tell(self, total: int, progress: ProgressSender) -> dict[str, float]:
         """Report progress and metrics to the driver; return the metrics."""
         logs = self._logs()
-        progress.tell(int(logs["steps"]), total)
+        progress.send_progress(int(logs["steps"]), total)
         report(step=int(logs["steps"]), **{name: value for name, value in logs.items() if name != "steps"})
         return logs
 

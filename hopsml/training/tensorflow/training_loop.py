@@ -125,7 +125,7 @@ class TrainingLoop:
             self._steps += 1
             if self._averaging is not None and self._averaging.is_due(self._steps) and number < steps:
                 self._assign(self._averaging.adopt(_values(self._trained), self._mean()))
-            progress.tell(number, steps)
+            progress.send_progress(number, steps)
         if self._averaging is not None:
             self._pause(self._averaging)
         logs = scalars(self.model.get_metrics_result())

@@ -27,7 +27,7 @@ class Transfer:
 
 
 def make(transfers: Sequence[Transfer]) -> list[list[Any]]:
-    """Perform transfers now and return their results."""
+    """Execute the transfers (sums or gathers over the group) and return the tensors that each one received."""
     return [
         collective_ops.all_reduce(one.tensors, "sum", one.wire, LABEL)
         if one.kind == "sum"

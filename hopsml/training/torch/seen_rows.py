@@ -30,7 +30,7 @@ class LoaderProcess(msgspec.Struct, frozen=True):
     count: int  # number of processes of the loader
 
 
-class OpenPass(msgspec.Struct, frozen=True):
+class PartlyBegunPass(msgspec.Struct, frozen=True):
     """Pass that some of its processes have begun and others have not yet."""
 
     seed: int
@@ -53,7 +53,7 @@ class Passes(msgspec.Struct, frozen=True):
     """Number of passes that have begun, and the open ones, newest first."""
 
     begun: int = 0
-    open: tuple[OpenPass, ...] = ()
+    open: tuple[PartlyBegunPass, ...] = ()
 
 
 def begin(passes: Passes, process: LoaderProcess | None) -> tuple[Passes, int]:
@@ -68,7 +68,7 @@ def begin(passes: Passes, process: LoaderProcess | None) -> tuple[Passes, int]:
         return Passes(number + 1, passes.open), number
     mine = next((one for one in others if one.lacks(process)), None)
     if mine is None:
-        mine = OpenPass(process.seed, process.lap, process.count, number, ())
+        mine = PartlyBegunPass(process.seed, process.lap, process.count, number, ())
     else:
         others.remove(mine)
     came = (*mine.came, process.number)

@@ -95,11 +95,11 @@ class Lane:
             self._reap_runner()
         if self.inbox.fileno() in ready:
             for data in self.inbox.take():
-                self._do(self.queue.told(messages.decode_for_lane.decode(data), time.monotonic()))
+                self._do(self.queue.handle_driver_message(messages.decode_for_lane.decode(data), time.monotonic()))
             if self.inbox.ended:
                 self._poll.unregister(self.inbox.fileno())
                 self._do(self.queue.closed(time.monotonic()))
-        for report in self.thinner.due(time.monotonic()):
+        for report in self.thinner.take_due(time.monotonic()):
             self._say(report)
         self._do(self.queue.tick(time.monotonic()))
         self._look_after_runner(time.monotonic())
@@ -239,7 +239,7 @@ class Lane:
             connection.close()
             self._connection = None
         for data in self._frames.feed(piece):
-            self._do(self.queue.heard(_decode.decode(data), time.monotonic()))
+            self._do(self.queue.handle_runner_message(_decode.decode(data), time.monotonic()))
 
     def _end_messages(self) -> None:
         """Close the sending side of the connection to the runner after the unsent bytes."""
@@ -266,7 +266,7 @@ class Lane:
         how, self._killed_for = self._killed_for or processes.describe_exit(status, self._oom.explain()), ""
         if os.WIFSIGNALED(status):
             how += f" (its memory had peaked at {usage.ru_maxrss // 1024} MB)"
-        self._do(self.queue.gone(how, self._record_death(how), time.monotonic()))
+        self._do(self.queue.handle_runner_exit(how, self._record_death(how), time.monotonic()))
 
     def _record_death(self, how: str) -> int:
         """Write the files of a trial whose process has died; return the step of its newest checkpoint, or -1."""

@@ -106,7 +106,7 @@ class LaneQueue:
     killed: str = ""  # the reason
     closing: bool = False
 
-    def told(self, message: ToLane, now: float) -> list[Action]:
+    def handle_driver_message(self, message: ToLane, now: float) -> list[Action]:
         """Handle a message of the driver: a new trial, a request to end one, or a decision to continue one."""
         if isinstance(message, RunTrial):
             self.waiting.append(message)
@@ -149,7 +149,7 @@ class LaneQueue:
         )
         return actions + self._go_on(now)
 
-    def heard(self, message: FromRunner, now: float) -> list[Action]:
+    def handle_runner_message(self, message: FromRunner, now: float) -> list[Action]:
         """Handle a message of the runner."""
         current = self.current
         if isinstance(message, RunnerRetired):
@@ -191,7 +191,7 @@ class LaneQueue:
         self.runner = RunnerState.LEAVING
         self.kill_at, self.killed = now + LEAVE_S, f"its process did not leave within {LEAVE_S:g} s"
 
-    def gone(self, how: str, checkpoint_step: int, now: float) -> list[Action]:
+    def handle_runner_exit(self, how: str, checkpoint_step: int, now: float) -> list[Action]:
         """Handle the exit of the runner.
 
         Args:
@@ -225,7 +225,7 @@ class LaneQueue:
     def _go_on(self, now: float) -> list[Action]:
         """Start the next trial if the runner is free for it."""
         if self.runner is RunnerState.LEAVING:
-            return []  # until ``gone``: trials of one slot never run in parallel
+            return []  # until ``handle_runner_exit``: trials of one slot never run in parallel
         if self.current is not None:
             return self._give_ahead()
         if self.closing:
@@ -280,14 +280,14 @@ class Thinner:
         if before is not None:
             report = msgspec.structs.replace(report, metrics={**before.metrics, **report.metrics})
         self.waiting[report.step] = report
-        due = self.due(now)
+        due = self.take_due(now)
         if len(self.waiting) > MOST_WAITING:
             steps = list(self.waiting)
             for step in steps[1:-1:2]:
                 del self.waiting[step]
         return due
 
-    def due(self, now: float) -> list[TrialReported]:
+    def take_due(self, now: float) -> list[TrialReported]:
         """Return and remove the waiting reports that the rate limit allows to send now."""
         self.allowance = min(AT_ONCE, self.allowance + (now - self.at) * PER_SECOND)
         self.at = now

@@ -38,7 +38,7 @@ def gate(mode: PreflightMode, size: int = 2, whole: bool = True) -> Gate:
 
 def tell(found: Gate, agent_id: str, **changed: Any) -> list[Any]:
     facts = with_(host=f"10.0.0.{agent_id[1:]}", **changed)
-    return found.told(agent_id, f"the slot of {agent_id}", facts, facts.clock, facts.clock, NOW)
+    return found.facts_received(agent_id, f"the slot of {agent_id}", facts, facts.clock, facts.clock, NOW)
 
 
 def answer(found: Gate, actions: list[Any], problem: str = "") -> list[Any]:
@@ -94,7 +94,7 @@ def join(mode: PreflightMode, size: int) -> None:
     actions += answer(found, actions) + found.tick(NOW + 0.5)
     assert [action for action in actions if not isinstance(action, Probe)] == [Pass("run", members)]
     for one in members:
-        found.left(one, NOW + 1)
+        found.agent_left(one, NOW + 1)
     assert not (found.facts or found.probes or any(found.peers.values()))
 
 
@@ -121,7 +121,7 @@ def test_one_that_leaves_while_its_group_meets_is_waited_for_no_more() -> None:
         action for action in asked if isinstance(action, Probe) and "a3" not in (action.agent_id, action.peer)
     ]
     assert not others and found.probed(first.agent_id, PeerProbed(first.peer, 99.0), NOW) == []
-    assert found.left("a3", NOW) == [Pass("run", ("a1", "a2"))]
+    assert found.agent_left("a3", NOW) == [Pass("run", ("a1", "a2"))]
 
 
 def test_a_run_that_enforces_waits_for_figures_and_for_the_exchange() -> None:
@@ -193,7 +193,7 @@ def test_who_leaves_while_others_wait_makes_a_whole_group_ask_again() -> None:
     found = gate("enforce", size=3)
     found.granted("run", ("a1", "a2", "a3"), NOW)
     tell(found, "a1")
-    assert found.left("a3", NOW) == [RepeatProbe("run", ("a1", "a2"), 3)]
+    assert found.agent_left("a3", NOW) == [RepeatProbe("run", ("a1", "a2"), 3)]
     assert found.ended("run") == ()
 
 
@@ -234,7 +234,7 @@ def test_whatever_comes_in_whatever_order_no_agent_is_lost(seed: int, mode: Pref
         elif kind == "left":
             gone.add(agent_id)
             held.pop(agent_id, None)
-            obey(found.left(agent_id, now))
+            obey(found.agent_left(agent_id, now))
         elif kind == "tick":
             obey(found.tick(now))
         if queue and choose.random() < 0.7:
@@ -257,7 +257,7 @@ def test_a_host_that_others_use_is_said_once_and_sets_nobody_aside() -> None:
     (warning,) = [action for action in actions if isinstance(action, Warn)]
     assert "10.0.0.1 is shared with bob, eve, mallory and 1 more: TensorFlow's server there obeys" in warning.text
     assert actions[-1] == Pass("run", ("a1", "a2"))
-    assert [action for action in found.left("a2", NOW) if isinstance(action, Warn)] == []
+    assert [action for action in found.agent_left("a2", NOW) if isinstance(action, Warn)] == []
 
 
 def test_a_host_that_others_use_is_not_told_of_where_servers_are_guarded() -> None:

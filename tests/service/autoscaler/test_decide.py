@@ -232,7 +232,7 @@ def test_a_node_that_is_lost_is_replaced_at_once_and_given_up_later() -> None:
     world.until_quiet(15)
     world.end("one")
     world.boots_s = None
-    world.nodes.gone("cpu-1")
+    world.nodes.remove_capacity("cpu-1")
     world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], phase=NodePhase.BOOTING, name="")
     world.waiting["two"] = gang(4)
     assert world.turn() == ["+1 cpu"]
@@ -245,7 +245,7 @@ def test_what_admission_says_of_nodes_that_could_come() -> None:
     nodes = Nodes()
     assert admission.refusal(asked, nodes, Queue()) and not admission.refusal(asked, nodes, Queue(), view.addable)
     assert growth(asked.gang, nodes, view.addable) == "waits for 3 more nodes of group 'cpu', about 3 min"
-    nodes.put("a", cores(9))
+    nodes.set_node("a", cores(9))
     assert growth(asked.gang, nodes, view.addable) == ""
     assert "room for 21 such slots" in admission.refusal(GangRequest("x", gang(30)), nodes, Queue(), view.addable)
 
@@ -365,7 +365,7 @@ def test_the_nodes_that_a_job_would_wait_for_are_the_cheapest_ones_of_every_grou
     groups = group("large", each=8, price=3.0), group("small", each=2, price=1.0), gpu
     addable = World(*groups).decided().view.addable
     nodes = Nodes()
-    nodes.put("a", cores(1))
+    nodes.set_node("a", cores(1))
     assert growth(gang(1), nodes, addable) == ""
     assert growth(gang(2), nodes, addable).startswith("waits for 1 more node of group 'small'")
     workers = SlotGroup("workers", 2, Resources(gpus=1, cores=1), label="gpu")
@@ -477,13 +477,13 @@ def test_nodes_of_groups_that_are_not_ours_are_left_alone() -> None:
 def test_a_node_that_is_being_ended_is_closed_and_counts_in_its_group_until_it_is_gone() -> None:
     world = World(group(most=1))
     world.fleet["cpu-9"] = FleetNode("cpu-9", "cpu", NodePhase.ENDING, world.now, "cpu-9", cores(4))
-    world.nodes.put("cpu-9", cores(4))
+    world.nodes.set_node("cpu-9", cores(4))
     world.waiting["one"] = gang(8)
     assert world.decided().actions == () and world.decided().view.closed == {"cpu-9"}
     world.waiting = {"one": gang(4)}
     assert world.decided().actions == ()  # nothing may be added, and nothing is placed on it
     del world.fleet["cpu-9"]
-    world.nodes.gone("cpu-9")
+    world.nodes.remove_capacity("cpu-9")
     assert world.decided().actions == (LaunchNodes("cpu", 1, ("one",)),)
 
 
@@ -534,7 +534,7 @@ def test_an_idle_node_is_kept_for_gangs_that_could_use_it_some_day(waits: GangSh
 def test_growth_counts_no_node_that_is_there_already() -> None:
     addable = World(group(most=2)).decided().view.addable
     nodes = Nodes()
-    nodes.put("a", cores(9))
+    nodes.set_node("a", cores(9))
     assert growth(gang(1), nodes, addable) == ""  # a new one would be the tighter one
     assert growth(gang(10), nodes, addable) == "waits for 1 more node of group 'cpu', about 10 min"
     nodes.promise(gang(9), ({"a": 9},))

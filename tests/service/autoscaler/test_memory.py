@@ -35,16 +35,16 @@ class TestGroupMemory:
         memory = GroupMemory()
         assert memory.usual_boot_s(CPU) == 100.0  # none has come: its limit
         for boot_s in (10.0, 30.0, 20.0):
-            memory = memory.came(boot_s)
+            memory = memory.node_arrived(boot_s)
         assert memory.boots_s == (10.0, 30.0, 20.0) and memory.usual_boot_s(CPU) == 20.0
         for boot_s in range(20):
-            memory = memory.came(float(boot_s))
+            memory = memory.node_arrived(float(boot_s))
         assert memory.boots_s == tuple(float(boot_s) for boot_s in range(5, 20))
 
     def test_a_node_that_comes_ends_the_rest_and_keeps_what_was_seen(self):
         seen = (cores(3), "gpu")
         memory = GroupMemory((1.0,), failures=3, rests_until_s=99.0, seen=seen)
-        assert memory.came(2.0) == GroupMemory((1.0, 2.0), 0, 0.0, seen)
+        assert memory.node_arrived(2.0) == GroupMemory((1.0, 2.0), 0, 0.0, seen)
 
     def test_what_came_counts_more_than_what_was_configured(self):
         assert GroupMemory().shape(GPU) == (cores(4), "gpu")

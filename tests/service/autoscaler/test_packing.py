@@ -17,23 +17,23 @@ pytestmark = pytest.mark.fast
 def packing_of(*, hidden: tuple[str, ...] = (), **sizes: int) -> Packing:
     packing = Packing(Nodes())
     for name, size in sizes.items():
-        packing.put(name, cores(size), "", hidden=name in hidden)
+        packing.add_node(name, cores(size), "", hidden=name in hidden)
     return packing
 
 
 class TestPacking:
     def test_the_nodes_it_is_made_from_stay_as_they_are(self):
         nodes = Nodes()
-        nodes.put("a", cores(4))
+        nodes.set_node("a", cores(4))
         packing = Packing(nodes)
-        packing.take(gang(3), ({"a": 3},))
-        packing.put("b", cores(9), "")
+        packing.occupy(gang(3), ({"a": 3},))
+        packing.add_node("b", cores(9), "")
         packing.close("a")
         assert nodes.free() == cores(4) and list(nodes.rows) == ["a"] and nodes.is_open("a")
 
     def test_what_was_taken_is_not_free_until_it_is_given_back(self):
         packing = packing_of(a=4)
-        packing.take(gang(3), ({"a": 3},))
+        packing.occupy(gang(3), ({"a": 3},))
         assert packing.place(gang(2)) is None and packing.place(gang(1)) == ({"a": 1},) and packing.taken == {"a"}
         packing.give_back(gang(3), ({"a": 3},))
         assert packing.place(gang(4)) == ({"a": 4},)
@@ -45,7 +45,7 @@ class TestPacking:
 
     def test_a_label_is_that_of_the_node(self):
         packing = Packing(Nodes())
-        packing.put("a", cores(4), "gpu")
+        packing.add_node("a", cores(4), "gpu")
         assert packing.place(gang(1)) is None and packing.place(gang(1, label="gpu")) == ({"a": 1},)
 
     def test_a_hidden_node_is_there_where_it_is_named_and_once_it_is_taken(self):
@@ -55,10 +55,10 @@ class TestPacking:
             {"b": 4, "c": 4, "a": 1},
         )
         assert packing.place(gang(2)) is None
-        packing.take(gang(2), ({"c": 2},))
+        packing.occupy(gang(2), ({"c": 2},))
         assert packing.place(gang(2)) == ({"c": 2},) and packing.place(gang(3)) == ({"c": 2, "a": 1},)
         assert packing.place(gang(4)) is None and packing.taken == {"c"}
-        packing.take(gang(1), ({"a": 1},))
+        packing.occupy(gang(1), ({"a": 1},))
         assert packing.taken == {"a", "c"}
 
     def test_a_gang_is_placed_with_what_it_cannot_do_without(self):
@@ -79,7 +79,7 @@ class TestCheapest:
         for group, (count, size, price) in offers.items():
             names = [f"{group}{number}" for number in range(count)]
             for name in names:
-                packing.put(name, cores(size), "", hidden=True)
+                packing.add_node(name, cores(size), "", hidden=True)
             found.append(NodeOffer(names, price))
         return cheapest(packing, gang(wanted, each), found)
 

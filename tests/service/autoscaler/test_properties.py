@@ -67,7 +67,7 @@ def happens(world: World, kind: str, which: str, detail: int) -> None:
     elif kind == "warn":
         world.fleet[which] = replace(world.fleet[which], is_warned=True)
     elif not world.nodes.in_use(world.fleet[which].name):
-        world.nodes.gone(which)
+        world.nodes.remove_capacity(which)
         del world.fleet[which]
 
 
@@ -103,7 +103,7 @@ def test_all_that_can_run_runs(story: list[Any]) -> None:
     possible = Packing(World(static={"a": 3}).nodes)
     for each in GROUPS:
         for number in range(each.most):
-            possible.put(f"{each.name}{number}", each.capacity, each.label)
+            possible.add_node(f"{each.name}{number}", each.capacity, each.label)
     finish(world)
     assert not [job for job, wanted in world.waiting.items() if possible.place(wanted) is not None]
 
@@ -126,10 +126,10 @@ def test_what_is_launched_suffices_for_whom_it_is_launched(story: list[Any]) -> 
     here = {each.name: each for each in GROUPS}
     for node in world.fleet.values():
         if (node.phase == NodePhase.BOOTING and not node.is_warned) or node.id in recalled:
-            packing.put(node.name or node.id, here[node.group].capacity, here[node.group].label)
+            packing.add_node(node.name or node.id, here[node.group].capacity, here[node.group].label)
     for launch in launches:
         for number in range(launch.count):
-            packing.put(f"+{launch.group}{number}", here[launch.group].capacity, here[launch.group].label)
+            packing.add_node(f"+{launch.group}{number}", here[launch.group].capacity, here[launch.group].label)
     for job in served:
         placement = packing.place(world.waiting[job])
         assert placement is not None

@@ -49,7 +49,7 @@ class World:
         self.memory = FleetMemory()
         self.number = 0
         for name, each in (static or {}).items():
-            self.nodes.put(name, cores(each))
+            self.nodes.set_node(name, cores(each))
 
     def demand(self) -> Demand:
         ends = tuple(GangEnd(self.ends_s[job], *self.running[job]) for job in self.running if job in self.ends_s)
@@ -71,7 +71,7 @@ class World:
                 self.fleet[node.id] = replace(
                     node, phase=NodePhase.UP, name=node.id, capacity=of.capacity, label=of.label
                 )
-                self.nodes.put(node.id, of.capacity, of.label)
+                self.nodes.set_node(node.id, of.capacity, of.label)
         self.start()
         return self.carry_out(self.decided())
 
@@ -80,14 +80,14 @@ class World:
         for job, wanted in list(self.waiting.items()):
             if (placement := self.nodes.place(wanted, least=True)) is not None:
                 self.nodes.promise(wanted, placement)
-                self.nodes.use(wanted, placement)
+                self.nodes.occupy(wanted, placement)
                 self.running[job] = (wanted, placement)
                 del self.waiting[job]
 
     def end(self, job: str) -> None:
         wanted, placement = self.running.pop(job)
         self.nodes.forget(wanted, placement)
-        self.nodes.leave(wanted, placement)
+        self.nodes.vacate(wanted, placement)
 
     def decided(self) -> ScalingDecision:
         return decide(self.memory, self.groups, self.demand(), self.seen(), self.now)
@@ -108,11 +108,11 @@ class World:
                 case RecallNode(node):
                     said.append(f"recall {node.id}")
                     self.fleet[node.id] = replace(self.fleet[node.id], phase=NodePhase.UP)
-                    self.nodes.put(node.name, node.capacity, self.groups[node.group].label)
+                    self.nodes.set_node(node.name, node.capacity, self.groups[node.group].label)
                 case TerminateNode(node):
                     said.append(f"end {node.id}")
                     assert not self.nodes.in_use(node.name)
-                    self.nodes.gone(node.name)
+                    self.nodes.remove_capacity(node.name)
                     del self.fleet[node.id]
         for name, of in self.groups.items():
             assert sum(node.group == name for node in self.fleet.values()) <= of.most

@@ -67,20 +67,20 @@ def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer
     (tmp_path / "Jobs").write_text("a file, where there should be a folder")
     talk = SlotChannel(project)
     try:
-        assert talk.heard("t-1") is None
-        talk.tell("t-1", 2)
-        talk.tell("t-1", 2)
+        assert talk.newest_answer("t-1") is None
+        talk.write_slots("t-1", 2)
+        talk.write_slots("t-1", 2)
         (tmp_path / "Jobs").unlink()
 
         def told() -> bool:
-            talk.tell("t-1", 2)
+            talk.write_slots("t-1", 2)
             return driver_requests.granted_slots(project, "t-1") == 2
 
         wait_until(told, "the second try")
         driver_requests.answer_slots(project, "t-1", 2, 2)
-        wait_until(lambda: talk.heard("t-1") == SlotsAnswer(2, 2), "the answer")
+        wait_until(lambda: talk.newest_answer("t-1") == SlotsAnswer(2, 2), "the answer")
         talk.forget("t-1")
-        assert talk.heard("t-1") is None
+        assert talk.newest_answer("t-1") is None
     finally:
         talk.close()
 
@@ -88,10 +88,10 @@ def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer
 @pytest.mark.parametrize("text", NONSENSE)
 def test_what_the_code_of_a_job_writes_there_ends_no_look_at_the_other_jobs(tmp_path: Path, text: str) -> None:
     talk = SlotChannel(f"file://{tmp_path}")
-    talk.tell("t-1", 2)
+    talk.write_slots("t-1", 2)
     (tmp_path / "Jobs").mkdir(exist_ok=True)
     (tmp_path / "Jobs" / "t-1.held").write_text(text)
-    talk.heard("t-1")
+    talk.newest_answer("t-1")
     wait_until(talk._reads["t-1"].done, "the answer was read")
-    assert talk.heard("t-1") is None
+    assert talk.newest_answer("t-1") is None
     talk.close()

@@ -30,7 +30,7 @@ class Cluster:
         self.scheduler = Scheduler(policy, queues)
         self.capacity = dict(nodes)
         for name, gpus in nodes.items():
-            self.scheduler.nodes.put(name, Resources(gpus=gpus, cores=gpus))
+            self.scheduler.nodes.set_node(name, Resources(gpus=gpus, cores=gpus))
         self.now = 0.0
         self.runs: dict[str, Counter[str]] = {}
         self.leaving: list[str] = []

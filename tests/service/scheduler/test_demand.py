@@ -104,7 +104,7 @@ def test_what_a_queue_has_already_counts_in_its_share_and_its_limit() -> None:
 
 def test_not_who_lacks_memory_for_its_driver() -> None:
     scheduler = Scheduler(BY_PRIORITY, (Queue("q", driver_limit_mib=10),))
-    scheduler.nodes.put("a", Resources(cores=1, memory_mib=99))
+    scheduler.nodes.set_node("a", Resources(cores=1, memory_mib=99))
     for name in ("runs", "waits"):
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=6), is_driver=True),))
         scheduler.submit(GangRequest(name, driver, "q"), 0.0)

@@ -40,7 +40,7 @@ def runs(job_id: str, where: dict[str, int], started_s: float = 900.0, **more: A
 def cluster(running: list[QueuedJob], **gpus: int) -> Nodes:
     nodes = Nodes()
     for name, count in gpus.items():
-        nodes.put(name, Resources(gpus=count))
+        nodes.set_node(name, Resources(gpus=count))
     for job in running:
         nodes.promise(job.request.gang, job.placement)
     return nodes

@@ -18,7 +18,7 @@ GPU, LARGE = Resources(gpus=1), Resources(gpus=4, cores=8, memory_mib=4096)
 def nodes_of(**capacities: Resources) -> Nodes:
     nodes = Nodes()
     for name, capacity in capacities.items():
-        nodes.put(name, capacity)
+        nodes.set_node(name, capacity)
     return nodes
 
 
@@ -34,7 +34,7 @@ class TestAccounts:
     def test_a_new_node_is_open_and_all_of_it_is_free(self):
         nodes = Nodes()
         assert (nodes.capacity(), nodes.free(), nodes.has_labels()) == (NOTHING, NOTHING, False)
-        nodes.put("a", LARGE, "v100")
+        nodes.set_node("a", LARGE, "v100")
         assert nodes.of("a") == NodeAccount("v100", LARGE, LARGE, NOTHING, True)
         assert nodes.is_open("a") and not nodes.is_open("b") and nodes.has_labels()
         assert not nodes.in_use("a") and not nodes.in_use("b")
@@ -50,10 +50,10 @@ class TestAccounts:
 
     def test_what_is_in_use_is_counted_apart_from_what_is_promised(self):
         nodes, gang = nodes_of(a=LARGE), shape(slots(3))
-        nodes.use(gang, ({"a": 3},))
+        nodes.occupy(gang, ({"a": 3},))
         assert nodes.free() == LARGE and nodes.in_use("a")
         assert nodes.is_idle(shape(slots(1)), ({"a": 1},)) and not nodes.is_idle(shape(slots(2)), ({"a": 2},))
-        nodes.leave(gang, ({"a": 3},))
+        nodes.vacate(gang, ({"a": 3},))
         assert nodes.is_idle(shape(slots(4)), ({"a": 4},)) and not nodes.in_use("a")
 
     def test_a_gang_is_idle_where_all_its_parts_together_find_what_they_need(self):
@@ -66,13 +66,13 @@ class TestAccounts:
     def test_a_node_that_changes_keeps_what_is_promised_and_used_on_it(self):
         nodes, gang = nodes_of(a=LARGE), shape(slots(3))
         nodes.promise(gang, ({"a": 3},))
-        nodes.use(gang, ({"a": 3},))
-        nodes.put("a", Resources(gpus=6, cores=8, memory_mib=4096))
+        nodes.occupy(gang, ({"a": 3},))
+        nodes.set_node("a", Resources(gpus=6, cores=8, memory_mib=4096))
         assert nodes.free().gpus == 3 and nodes.capacity().gpus == 6
         assert nodes.is_idle(gang, ({"a": 3},)) and not nodes.is_idle(shape(slots(4)), ({"a": 4},))
-        nodes.put("a", Resources(gpus=2, cores=8, memory_mib=4096))
+        nodes.set_node("a", Resources(gpus=2, cores=8, memory_mib=4096))
         assert nodes.of("a").free.gpus == nodes.free().gpus == 0  # one too many is promised: not below 0
-        nodes.put("b", Resources(gpus=5))
+        nodes.set_node("b", Resources(gpus=5))
         assert nodes.free().gpus == 5  # and it is not taken from another node
 
     def test_what_others_use_is_replaced_by_the_newest_figure(self):
@@ -94,34 +94,34 @@ class TestAccounts:
         assert not nodes.is_open("a") and not nodes.is_open("nobody") and not nodes.of("a").is_open
         assert nodes.of("a").capacity == LARGE
         assert nodes.place(shape(slots(2))) is None and nodes.slots_by_node(slots(1)) == {"b": 1}
-        nodes.put("a", LARGE)
+        nodes.set_node("a", LARGE)
         assert nodes.is_open("a") and nodes.place(shape(slots(2))) == ({"a": 2},) and nodes.free().gpus == 5
-        nodes.put("a", LARGE, is_open=False)
+        nodes.set_node("a", LARGE, is_open=False)
         assert not nodes.is_open("a") and nodes.free().gpus == 1
-        nodes.put("c", LARGE, is_open=False)
+        nodes.set_node("c", LARGE, is_open=False)
         assert nodes.place(shape(slots(2))) is None and nodes.of("c").capacity == LARGE
 
     def test_a_node_that_is_gone_has_nothing_and_keeps_its_label_and_its_jobs(self):
         nodes = Nodes()
-        nodes.put("a", LARGE, "v100")
+        nodes.set_node("a", LARGE, "v100")
         nodes.others("a", Resources(gpus=1))
-        nodes.gone("a"), nodes.gone("nobody")
+        nodes.remove_capacity("a"), nodes.remove_capacity("nobody")
         assert nodes.of("a") == NodeAccount("v100", NOTHING, NOTHING, NOTHING, False) and list(nodes.rows) == ["a"]
-        nodes.put("a", LARGE, "v100")
+        nodes.set_node("a", LARGE, "v100")
         assert nodes.of("a") == NodeAccount("v100", LARGE, LARGE, NOTHING, True) and not nodes.in_use("a")
 
     def test_a_node_may_get_another_label(self):
         nodes = nodes_of(a=LARGE)
         gang = shape(slots(1, label="v100"))
         assert nodes.place(gang) is None
-        nodes.put("a", LARGE, "v100")
+        nodes.set_node("a", LARGE, "v100")
         assert nodes.place(gang) == ({"a": 1},) and nodes.place(shape(slots(1))) is None
         assert nodes.of("a").label == "v100"
 
     def test_capacity_of_all_nodes_and_of_those_of_one_label(self):
         nodes = nodes_of(a=LARGE)
-        nodes.put("b", Resources(gpus=1), "v100")
-        nodes.put("c", Resources(gpus=2, memory_mib=7), "v100")
+        nodes.set_node("b", Resources(gpus=1), "v100")
+        nodes.set_node("c", Resources(gpus=2, memory_mib=7), "v100")
         assert nodes.capacity("v100") == Resources(gpus=3, memory_mib=7)
         assert nodes.capacity("") == LARGE and nodes.capacity("t4") == NOTHING
         assert nodes.capacity() == LARGE.plus(Resources(gpus=3, memory_mib=7))
@@ -130,7 +130,7 @@ class TestAccounts:
     def test_there_may_be_more_nodes_than_there_are_rows_at_first(self, count: int):
         nodes = Nodes()
         for number in range(count):
-            nodes.put(f"n{number}", Resources(gpus=number + 1))
+            nodes.set_node(f"n{number}", Resources(gpus=number + 1))
             nodes.others(f"n{number}", Resources(gpus=1))
         assert nodes.capacity().gpus == count * (count + 1) // 2 and nodes.free().gpus == count * (count - 1) // 2
         assert nodes.of("n0").capacity.gpus == 1 and nodes.of(f"n{count - 1}").others.gpus == 1
@@ -156,7 +156,7 @@ class TestAccounts:
 
     def test_emptied_has_the_open_nodes_with_nothing_on_them(self):
         nodes = nodes_of(a=LARGE, b=LARGE)
-        nodes.put("c", Resources(gpus=1), "v100")
+        nodes.set_node("c", Resources(gpus=1), "v100")
         nodes.promise(shape(slots(4)), ({"a": 4},))
         nodes.others("a", Resources(cores=1))
         nodes.close("b")
@@ -168,20 +168,20 @@ class TestAccounts:
 
     def test_a_clone_has_the_same_and_what_is_done_to_it_stays_there(self):
         nodes, gang = nodes_of(a=LARGE, b=LARGE), shape(slots(2))
-        nodes.put("c", Resources(gpus=1), "v100")
-        nodes.promise(gang, ({"a": 2},)), nodes.use(gang, ({"a": 2},))
+        nodes.set_node("c", Resources(gpus=1), "v100")
+        nodes.promise(gang, ({"a": 2},)), nodes.occupy(gang, ({"a": 2},))
         nodes.others("a", Resources(gpus=1)), nodes.close("b")
         same = nodes.clone()
         accounts = {name: nodes.of(name) for name in nodes.rows}
         assert {name: same.of(name) for name in same.rows} == accounts and list(same.rows) == ["a", "b", "c"]
         assert same.in_use("a") and same.free() == nodes.free() and same.capacity() == nodes.capacity()
         assert not same.is_idle(gang, ({"a": 2},)) and same.place(shape(slots(1))) == ({"a": 1},)
-        same.promise(shape(slots(1)), ({"a": 1},)), same.use(shape(slots(1)), ({"a": 1},))
+        same.promise(shape(slots(1)), ({"a": 1},)), same.occupy(shape(slots(1)), ({"a": 1},))
         (
-            same.put("d", LARGE),
-            same.put("b", Resources(gpus=7), "t4"),
+            same.set_node("d", LARGE),
+            same.set_node("b", Resources(gpus=7), "t4"),
             same.others("c", Resources(gpus=1)),
-            same.gone("a"),
+            same.remove_capacity("a"),
         )
         assert {name: nodes.of(name) for name in nodes.rows} == accounts and list(nodes.rows) == ["a", "b", "c"]
         assert nodes.is_idle(shape(slots(1)), ({"a": 1},)) and not nodes.is_idle(gang, ({"a": 2},))
@@ -226,7 +226,7 @@ class TestPlace:
         assert nodes.place(shape(second, first)) == ({"a": 3}, {"a": 1})
         assert nodes.place(shape(slots(3, least=1), slots(2, name="other"))) == ({"a": 2}, {"a": 2})
         assert nodes.place(shape(slots(3, least=1), slots(4, name="other"))) is None
-        nodes.put("b", Resources(gpus=2))
+        nodes.set_node("b", Resources(gpus=2))
         assert nodes.place(shape(slots(4, least=1), slots(2, least=1, name="other"))) == (
             {"b": 1, "a": 3},
             {"b": 1, "a": 1},
@@ -251,7 +251,7 @@ class TestPlace:
 
     def test_parts_of_several_labels_each_go_to_their_own_nodes(self):
         nodes = nodes_of(a=Resources(cores=4))
-        nodes.put("b", Resources(gpus=4, cores=4), "v100")
+        nodes.set_node("b", Resources(gpus=4, cores=4), "v100")
         driver, workers = slots(1, Resources(cores=1), name="driver"), slots(3, label="v100")
         assert nodes.place(shape(driver, workers)) == ({"a": 1}, {"b": 3})
         assert nodes.place(shape(driver, slots(3, label="t4"))) is None
@@ -280,7 +280,7 @@ class TestPlace:
         for count in (1, 2):
             nodes = nodes_of(less=missing.times(count))
             assert nodes.place(shape(slots(count, each))) is None
-            nodes.put("enough", each.times(count))
+            nodes.set_node("enough", each.times(count))
             assert nodes.place(shape(slots(count, each))) == ({"enough": count},)
 
     def test_a_slot_without_gpus_goes_to_a_node_without_gpus(self):
@@ -299,10 +299,10 @@ class TestPlace:
         nodes, gang = nodes_of(a=Resources(2, 4, 8)), shape(slots(2, Resources(1, 2, 4)))
         where: Placement = ({"a": 2},)
         trial = nodes.copy()
-        nodes.give(trial, gang, where, -1)
+        nodes.add_placement(trial, gang, where, -1)
         assert np.array_equal(trial, nodes.copy() * 0)
         assert nodes.place(gang, trial) is None and nodes.place(gang) == where and nodes.free() == Resources(2, 4, 8)
-        nodes.give(trial, gang, where)
+        nodes.add_placement(trial, gang, where)
         assert np.array_equal(trial, nodes.copy()) and nodes.place(gang, trial) == where
         both = shape(slots(1), slots(1, Resources(cores=1), name="driver"))
         assert nodes.place(both, trial) == ({"a": 1}, {"a": 1})

@@ -63,7 +63,7 @@ def play(story: list[Any], policy: Policy) -> tuple[Cluster, list[str]]:
         elif kind == "close":
             cluster.scheduler.nodes.close(detail)
         elif kind == "open":
-            cluster.scheduler.nodes.put(detail, Resources(gpus=NODES[detail], cores=NODES[detail]))
+            cluster.scheduler.nodes.set_node(detail, Resources(gpus=NODES[detail], cores=NODES[detail]))
         else:
             said += happens(cluster, kind, detail)
     return cluster, said
@@ -101,7 +101,7 @@ def happens(cluster: Cluster, kind: str, which: int) -> list[str]:
 def finish(cluster: Cluster) -> None:
     """No more jobs come, nodes are back, what runs ends: then all that waits runs, too."""
     for node, gpus in NODES.items():
-        cluster.scheduler.nodes.put(node, Resources(gpus=gpus, cores=gpus))
+        cluster.scheduler.nodes.set_node(node, Resources(gpus=gpus, cores=gpus))
     for _ in range(1000):
         if not cluster.scheduler.jobs:
             return
@@ -138,7 +138,7 @@ def test_a_job_comes_to_its_next_level_when_that_was_due(since_s: float, attaine
     while job.level == 0:
         due.append(job.falls_at_s(policy))
         assert due == sorted(set(due)), "it would be due again at once, for ever"
-        job.fall(due[-1], policy)
+        job.update_level(due[-1], policy)
     assert len(due) <= 3
 
 

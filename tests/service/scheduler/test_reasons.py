@@ -90,7 +90,7 @@ class TestWhy:
 
     def test_limit_of_drivers(self):
         scheduler = Scheduler(NO_PREEMPTION, (Queue(driver_limit_mib=1024),))
-        scheduler.nodes.put("a", Resources(cores=8, memory_mib=8192))
+        scheduler.nodes.set_node("a", Resources(cores=8, memory_mib=8192))
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
         scheduler.submit(GangRequest("one", driver), 0.0)
         scheduler.submit(GangRequest("two", driver), 0.0)
@@ -112,8 +112,8 @@ class TestRefusal:
     def cluster(self) -> Scheduler:
         scheduler = Scheduler()
         for name in "ab":
-            scheduler.nodes.put(name, Resources(gpus=8, cores=16, memory_mib=65536))
-        scheduler.nodes.put("labelled", Resources(gpus=1, cores=4, memory_mib=8192), "v100")
+            scheduler.nodes.set_node(name, Resources(gpus=8, cores=16, memory_mib=65536))
+        scheduler.nodes.set_node("labelled", Resources(gpus=1, cores=4, memory_mib=8192), "v100")
         return scheduler
 
     def said(self, what: GangShape, queue: Queue | None = None, addable: tuple[NodeKind, ...] = ()) -> str:
@@ -340,7 +340,7 @@ class TestReasons:
     def test_holders_are_those_who_have_what_is_scarce_the_first_to_end_first(self):
         cluster = Cluster({"a": 8}, NO_PREEMPTION)
         cluster.capacity["v"] = 2
-        cluster.scheduler.nodes.put("v", Resources(gpus=2, cores=2), "v100")
+        cluster.scheduler.nodes.set_node("v", Resources(gpus=2, cores=2), "v100")
         cluster.submit("labelled", gang(2, label="v100"))
         core = GangShape((SlotGroup("w", 1, Resources(cores=1)),))
         cluster.scheduler.submit(GangRequest("cores only", core), 0.0)
@@ -366,9 +366,9 @@ class TestReasons:
         cluster.scheduler.submit(
             GangRequest("j", GangShape((driver, SlotGroup("w", 1, Resources(gpus=1)), driver))), 0.0
         )
-        cluster.scheduler.nodes.put("b", Resources(gpus=1))
+        cluster.scheduler.nodes.set_node("b", Resources(gpus=1))
         cluster.scheduler.tick(0.0)
-        cluster.scheduler.nodes.put("a", Resources(gpus=1, cores=4))
+        cluster.scheduler.nodes.set_node("a", Resources(gpus=1, cores=4))
         cluster.scheduler.tick(0.0)
         cluster.scheduler.submit(GangRequest("wants", GangShape((SlotGroup("w", 1, core),))), 0.0)
         (holder,) = why(cluster.scheduler, "wants", 0.0).holders
@@ -399,7 +399,7 @@ class TestReasons:
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         cluster.submit("first", gang(2))
         cluster.submit("next", gang(2))
-        cluster.scheduler.nodes.put("b", Resources(gpus=2, cores=2))
+        cluster.scheduler.nodes.set_node("b", Resources(gpus=2, cores=2))
         assert why(cluster.scheduler, "next", 0.0) == Reason(Cause.DUE, "next", "default")
         cluster.scheduler.kept_for = "next"
         assert why(cluster.scheduler, "next", 0.0).cause == Cause.DUE
@@ -480,7 +480,7 @@ class TestTrials:
         for number in range(others):
             job = replace(scheduler.jobs["waits"], request=GangRequest(f"j{number}", gang(1), queue="q"))
             scheduler.jobs[f"j{number}"] = job
-            scheduler.waiting["q"].put(job)
+            scheduler.waiting["q"].add_job(job)
         assert starts_in(scheduler, "waits", "r", 0.0) is is_tried
         assert starts(scheduler, "waits", GangRequest("waits", gang(1), queue="r"), 0.0) is is_tried
 
@@ -510,7 +510,7 @@ class TestRefusals:
     def nodes(self) -> Nodes:
         nodes = Nodes()
         for name, capacity in self.NODES:
-            nodes.put(name, capacity)
+            nodes.set_node(name, capacity)
         return nodes
 
     def refused(self, *parts: SlotGroup, queue: Queue | None = None, addable: tuple[NodeKind, ...] = ()) -> str:

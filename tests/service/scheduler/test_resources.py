@@ -250,15 +250,15 @@ class TestAccountOfAJob:
 
     def test_a_job_falls_through_all_levels_that_it_has_passed(self):
         job = self.job()
-        job.fall(1050.0, self.POLICY)
+        job.update_level(1050.0, self.POLICY)
         assert (job.attained_s, job.level) == (3000.0, 2)
         job = self.job(attained_s=40.0)
-        job.fall(69.0, self.POLICY)
+        job.update_level(69.0, self.POLICY)
         assert (job.attained_s, job.level) == (97.0, 0)
 
     def test_what_it_lacks_by_a_rounding_error_counts_as_attained(self):
         job = self.job(attained_s=84.7)
         job.since_s = 1344508076.9
         due_s = job.falls_at_s(self.POLICY)
-        job.fall(due_s, self.POLICY)  # the clock tells no time at which it would have attained a little more
+        job.update_level(due_s, self.POLICY)  # the clock tells no time at which it would have attained a little more
         assert (job.attained_s, job.level) == (100.0, 1) and job.falls_at_s(self.POLICY) == due_s + 300.0

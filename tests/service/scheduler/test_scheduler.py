@@ -27,7 +27,7 @@ class TestOrder:
         for job, count, priority in (("low4", 4, 40), ("low1", 1, 40), ("urgent1", 1, 60), ("urgent4", 4, 60)):
             assert cluster.submit(job, gang(count), priority=priority) == []
         for node in "ab":
-            cluster.scheduler.nodes.put(node, Resources(gpus=4, cores=4))
+            cluster.scheduler.nodes.set_node(node, Resources(gpus=4, cores=4))
         assert cluster.later(1) == ["+urgent1", "+urgent4", "+low1"]
         assert cluster.ended("urgent4") == ["+low4"]
 
@@ -48,7 +48,7 @@ class TestOrder:
     def test_a_part_goes_only_to_nodes_of_its_label(self):
         cluster = Cluster({"plain": 4})
         cluster.capacity["v100"] = 2
-        cluster.scheduler.nodes.put("v100", Resources(gpus=2, cores=2), "v100")
+        cluster.scheduler.nodes.set_node("v100", Resources(gpus=2, cores=2), "v100")
         assert cluster.submit("labelled", gang(2, label="v100")) == ["+labelled"]
         assert cluster.submit("second", gang(1, label="v100")) == []
         assert cluster.submit("plain", gang(4)) == ["+plain"]
@@ -63,17 +63,17 @@ class TestOrder:
 
     def test_the_driver_is_a_part_of_its_gang(self):
         scheduler = Scheduler(BY_PRIORITY)
-        scheduler.nodes.put("a", Resources(gpus=1, cores=2, memory_mib=4096))
+        scheduler.nodes.set_node("a", Resources(gpus=1, cores=2, memory_mib=4096))
         driver = SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True)
         worker = SlotGroup("workers", 1, Resources(gpus=1, cores=1, memory_mib=2048))
         assert scheduler.submit(GangRequest("first", GangShape((driver, worker))), 0.0) == [
             StartJob("first", ({"a": 1}, {"a": 1}))
         ]
-        scheduler.nodes.put("b", Resources(gpus=1, cores=1, memory_mib=4096))
+        scheduler.nodes.set_node("b", Resources(gpus=1, cores=1, memory_mib=4096))
         assert (
             scheduler.submit(GangRequest("second", GangShape((driver, worker))), 0.0) == []
         )  # a worker would fit: no driver
-        scheduler.nodes.put("c", Resources(cores=1, memory_mib=1024))
+        scheduler.nodes.set_node("c", Resources(cores=1, memory_mib=1024))
         assert scheduler.tick(1.0) == [StartJob("second", ({"c": 1}, {"b": 1}))]
 
 
@@ -250,14 +250,14 @@ class TestQueues:
 
     def test_drivers_have_a_limit_of_their_own(self):
         scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=2048),))
-        scheduler.nodes.put("a", Resources(gpus=9, cores=9, memory_mib=9999))
+        scheduler.nodes.set_node("a", Resources(gpus=9, cores=9, memory_mib=9999))
         drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
         started = [bool(scheduler.submit(GangRequest(f"j{number}", drivers), 0.0)) for number in range(3)]
         assert started == [True, True, False]
 
     def test_the_memory_of_drivers_may_be_used_to_the_last_mebibyte(self):
         scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=2048),))
-        scheduler.nodes.put("a", Resources(gpus=9, cores=9, memory_mib=9999))
+        scheduler.nodes.set_node("a", Resources(gpus=9, cores=9, memory_mib=9999))
         for name, mib, starts in (("one", 1025, True), ("two", 1024, False), ("three", 1023, True), ("four", 1, False)):
             drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=mib), is_driver=True),))
             assert bool(scheduler.submit(GangRequest(name, drivers), 0.0)) is starts
@@ -312,9 +312,9 @@ class TestTrouble:
     def test_nothing_new_on_a_node_that_is_closed_or_gone(self):
         cluster = Cluster({"a": 2, "b": 2})
         cluster.scheduler.nodes.close("a")
-        cluster.scheduler.nodes.gone("b")
+        cluster.scheduler.nodes.remove_capacity("b")
         assert cluster.submit("one", gang(1)) == []
-        cluster.scheduler.nodes.put("a", Resources(gpus=2, cores=2))
+        cluster.scheduler.nodes.set_node("a", Resources(gpus=2, cores=2))
         assert cluster.later(1) == ["+one"]
 
     def test_whose_place_is_on_a_node_that_closes_waits_for_another_one(self):
@@ -325,7 +325,7 @@ class TestTrouble:
         assert cluster.leaves("low") == []
         assert {job.phase for job in cluster.scheduler.jobs.values()} == {JobPhase.WAITING}
         cluster.capacity["b"] = 2
-        cluster.scheduler.nodes.put("b", Resources(gpus=2, cores=2))
+        cluster.scheduler.nodes.set_node("b", Resources(gpus=2, cores=2))
         assert cluster.later(1) == ["+urgent"]
 
     def test_a_node_is_in_use_while_anybody_has_something_on_it(self):
@@ -425,7 +425,7 @@ class TestAdopt:
 
     def test_the_memory_of_its_driver_counts(self):
         scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=10),))
-        scheduler.nodes.put("a", Resources(cores=4, memory_mib=99))
+        scheduler.nodes.set_node("a", Resources(cores=4, memory_mib=99))
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=6), is_driver=True),))
         scheduler.adopt(QueuedJob(GangRequest("runs", driver), 1, 0.0, used=({"a": 1},)), 0.0)
         assert scheduler.submit(GangRequest("waits", driver), 0.0) == []
@@ -498,12 +498,12 @@ def test_those_that_may_not_grow_do_not_keep_others_from_it():
 
 def test_each_part_of_an_elastic_job_grows_where_another_one_has_all_it_wants():
     scheduler = Scheduler(BY_PRIORITY)
-    scheduler.nodes.put("a", Resources(gpus=2, cores=8))
+    scheduler.nodes.set_node("a", Resources(gpus=2, cores=8))
     parts = (SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("workers", 4, Resources(gpus=1), 1))
     (start,) = scheduler.submit(GangRequest("elastic", GangShape(parts)), 0.0)
     assert start == StartJob("elastic", ({"a": 1}, {"a": 2}))
-    scheduler.nodes.put("a", Resources(gpus=3, cores=8))
-    scheduler.nodes.put("b", Resources(gpus=9, cores=8))
+    scheduler.nodes.set_node("a", Resources(gpus=3, cores=8))
+    scheduler.nodes.set_node("b", Resources(gpus=9, cores=8))
     assert scheduler.tick(1.0) == [ResizeJob("elastic", ({"a": 1}, {"a": 2, "b": 2}))]
 
 
@@ -539,7 +539,7 @@ class TestWaitingLines:
             )
         ]
         for job in (jobs[4], jobs[2], jobs[0], jobs[3], jobs[1]):
-            lines.put(job)
+            lines.add_job(job)
         assert [job.request.job_id for job in lines] == ["urgent", "a", "b", "c", "d"]
         walk, seen = lines.walk(), []
         while (job := walk.job) is not None:
@@ -552,7 +552,7 @@ class TestWaitingLines:
     def test_who_wants_what_was_passed_over_is_left_out_of_the_rest_of_the_pass(self):
         lines = WaitingLines()
         for number, (name, size) in enumerate([("a", 1), ("b", 2), ("c", 1), ("d", 2)]):
-            lines.put(QueuedJob(GangRequest(name, gang(size)), number, 0.0))
+            lines.add_job(QueuedJob(GangRequest(name, gang(size)), number, 0.0))
         walk = lines.walk()
         walk.pass_over()
         assert walk.job is not None and walk.job.request.job_id == "b"

@@ -46,7 +46,7 @@ def test_a_node_that_is_gone_is_shown_while_a_job_counts_as_there():
     cluster.submit("stays", gang(3))
     (node,) = (name for name, jobs in uses(cluster).items() if jobs)
     for name in ("node1", "node2"):
-        cluster.scheduler.nodes.gone(name)
+        cluster.scheduler.nodes.remove_capacity(name)
     (gone,) = cluster_status.nodes(cluster.scheduler)
     assert (gone.name, gone.capacity.gpus, gone.free.gpus) == (node, 0, 0)
     cluster.ended("stays")
@@ -65,7 +65,7 @@ def test_queues_say_what_they_have_and_how_many_wait():
 
 def test_all_that_is_shown_of_a_node():
     cluster = Cluster({})
-    cluster.scheduler.nodes.put("v", Resources(gpus=4, cores=8, memory_mib=99), "v100")
+    cluster.scheduler.nodes.set_node("v", Resources(gpus=4, cores=8, memory_mib=99), "v100")
     cluster.scheduler.nodes.others("v", Resources(cores=1))
     parts = (
         SlotGroup("driver", 1, Resources(cores=2, memory_mib=9), label="v100"),

@@ -32,7 +32,7 @@ def job(job_id: str, what: GangShape, *where: dict[str, int], sequence: int = 1,
 def cluster(running: Sequence[QueuedJob], **gpus: int) -> Nodes:
     nodes = Nodes()
     for name, count in gpus.items():
-        nodes.put(name, Resources(gpus=count))
+        nodes.set_node(name, Resources(gpus=count))
     for one in running:
         nodes.promise(one.request.gang, one.placement)
     return nodes
@@ -52,7 +52,7 @@ class TestRunning:
             )
         ]
         for one in (jobs[2], jobs[0], jobs[3], jobs[4], jobs[1]):
-            running.put(one)
+            running.add_job(one)
         assert names(running.behind((-1, 0, 0))) == ["d", "b", "c", "a", "e"]
         assert names(running.behind((1, -60, 0))) == ["d", "b", "c", "a"]
         assert names(running.behind((1, -50, 0))) == ["d", "b"] and names(running.behind((1, -40, 0))) == []
@@ -68,14 +68,14 @@ class TestRunning:
             and running.held_behind((1, -50, 0)) == NOTHING
             and names(running.behind((1, -50, 0))) == []
         )
-        running.put(jobs[1])
+        running.add_job(jobs[1])
         assert names(running.behind((1, -50, 0))) == ["b"]
 
     def test_a_job_that_is_put_again_has_its_new_rank_and_size(self):
         running, one = Running(), job("a", gang(4, 1), {"a": 4})
-        running.put(one)
+        running.add_job(one)
         one.level, one.placement = 1, ({"a": 2},)
-        running.put(one)
+        running.add_job(one)
         assert len(running) == 1 and names(running) == ["a"]
         assert running.held_behind((1, -50, 0)).gpus == 2 and running.held_behind((1, -50, 1)).gpus == 0
 
@@ -87,7 +87,7 @@ class TestRunning:
             job("keeps its size", gang(4, 1), {"a": 4}, resizable=False),
         ]
         for one in jobs:
-            running.put(one)
+            running.add_job(one)
         assert list(running.elastic) == ["elastic"]
         running.remove(jobs[0])
         assert running.elastic == {} and len(running) == 2
@@ -198,7 +198,7 @@ class TestWaitingLines:
         lines, jobs = WaitingLines(), {}
         for number, (name, count, priority) in enumerate(rows):
             jobs[name] = job(name, gang(count), sequence=number, priority=priority)
-            lines.put(jobs[name])
+            lines.add_job(jobs[name])
         return lines, jobs
 
     def test_the_next_of_a_line_follows_one_that_was_taken(self):
@@ -236,5 +236,5 @@ class TestWaitingLines:
         lines, jobs = self.lines(("a", 1, 50), ("b", 1, 50))
         jobs["b"].is_overdue = True
         lines.remove(jobs["b"])
-        lines.put(jobs["b"])
+        lines.add_job(jobs["b"])
         assert names(lines) == ["b", "a"] and len(lines) == 2

@@ -84,7 +84,7 @@ class StoreContract:
         for number in range(5):
             store.submit(new(key=f"{number}"), 1.0)
         store.submit(new(owner="bob"), 1.0)
-        store.wish(2, RequestKind.PAUSE, "", "alice", 1.0)
+        store.add_request(2, RequestKind.PAUSE, "", "alice", 1.0)
         for serial in (2, 3, 6):
             store.save(record(store, serial), place(record(store, serial), "t", 2.0).record, ME, 2.0)
             self._ended(store, serial)
@@ -107,13 +107,13 @@ class StoreContract:
         monkeypatch.setattr(stores, "MOST_REQUESTS", 3)
         store.submit(new(), 1.0)
         for kind in (RequestKind.PAUSE, RequestKind.RESUME, RequestKind.PAUSE):
-            store.wish(1, kind, "", "alice", 2.0)
+            store.add_request(1, kind, "", "alice", 2.0)
         with pytest.raises(ArgumentError, match=r"job digits-1 has had 3 requests.*hopsml jobs cancel digits-1"):
-            store.wish(1, RequestKind.MOVE, "default 50", "alice", 2.0)
+            store.add_request(1, RequestKind.MOVE, "default 50", "alice", 2.0)
         for _ in range(3):
-            store.wish(1, RequestKind.CANCEL, "", "alice", 2.0)
+            store.add_request(1, RequestKind.CANCEL, "", "alice", 2.0)
         with pytest.raises(ArgumentError):
-            store.wish(1, RequestKind.CANCEL, "", "alice", 2.0)
+            store.add_request(1, RequestKind.CANCEL, "", "alice", 2.0)
 
     @staticmethod
     def _ended(store: JobStore, serial: int) -> None:
@@ -161,7 +161,7 @@ class StoreContract:
     def test_an_earlier_term_of_the_same_server_changes_nothing(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         before = record(store, 1)
-        wish = store.wish(1, RequestKind.PAUSE, "", "alice", 10.0)
+        wish = store.add_request(1, RequestKind.PAUSE, "", "alice", 10.0)
         assert store.lead("me", "here", 11.0, 30.0, term=ME.term).term == ME.term, "renewed"
         other = store.lead("you", "there", 50.0, 30.0)
         store.resign(ME), store.resign(other)
@@ -247,12 +247,12 @@ class StoreContract:
 
     def test_a_wish_is_a_row_until_it_is_answered(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
-        wish = store.wish(1, RequestKind.CANCEL, "", "bob", 11.0)
+        wish = store.add_request(1, RequestKind.CANCEL, "", "bob", 11.0)
         assert store.open_wishes() == [wish]
         store.answer(wish.id, "", ME, 12.0)
         assert store.open_wishes() == []
         with pytest.raises(JobNotFound):
-            store.wish(9, RequestKind.PAUSE, "", "bob", 11.0)
+            store.add_request(9, RequestKind.PAUSE, "", "bob", 11.0)
 
     def test_tokens_are_digests_with_an_end(self, store: JobStore) -> None:
         tokens = Tokens(store)
@@ -269,10 +269,10 @@ class StoreContract:
     def test_notes_of_runs_are_replaced_in_whole(self, store: JobStore) -> None:
         notes = Notes(store)
         assert notes.get("a_1") is None and notes.all() == {}
-        notes.put("a_1", "<b>first</b>\0", ["good", " good ", "", "ä"], "ana", 1.0)
-        kept = notes.put("a_1", "second", ["bad"], "ben", 2.0)
+        notes.store_note("a_1", "<b>first</b>\0", ["good", " good ", "", "ä"], "ana", 1.0)
+        kept = notes.store_note("a_1", "second", ["bad"], "ben", 2.0)
         assert notes.get("a_1") == notes.all()["a_1"] == kept == RunNote("a_1", "second", ("bad",), "ben", 2.0)
-        notes.put("a_1", "x" * 4000, [f"t{n}" for n in range(20)], "ana", 3.0)
+        notes.store_note("a_1", "x" * 4000, [f"t{n}" for n in range(20)], "ana", 3.0)
         for note, tags, said in (
             ("x" * 100_000, [], "4000"),
             ("", ["two words"], "join its words"),
@@ -281,13 +281,13 @@ class StoreContract:
             ("", [f"t{n}" for n in range(21)], "at most 20"),
         ):
             with pytest.raises(ArgumentError, match=said):
-                notes.put("a_1", note, tags, "ana", 4.0)
+                notes.store_note("a_1", note, tags, "ana", 4.0)
         assert notes.all()["a_1"].at_s == 3.0
 
     def test_many_note_the_same_run_at_once(self, store: JobStore) -> None:
         def put(who: str) -> None:
             for number in range(5):
-                Notes(store).put(f"a_{number}", "noted", [], who, 1.0)
+                Notes(store).store_note(f"a_{number}", "noted", [], who, 1.0)
                 Notes(store).save("ana", f"view {number}", who, False, 1.0)
 
         threads = [threading.Thread(target=put, args=(who,)) for who in ("ana", "ben", "carla", "dora")]
@@ -332,13 +332,13 @@ class StoreContract:
         assert [row.at_s for row in log.page(user="alice", action="cancel").entries] == [3.0, 1.0]
         assert not log.page(action="submit").entries
         assert len(first.entries[0].user) == 200 and first.entries[0].user.startswith("bob\ufffd\ufffdb")
-        assert log.drop(3.0) == 3 and [row.at_s for row in log.page().entries] == [4.0, 3.0]
+        assert log.delete_before(3.0) == 3 and [row.at_s for row in log.page().entries] == [4.0, 3.0]
 
     def test_an_entry_is_stored_with_its_change_or_neither_is(self, store: JobStore) -> None:
         entry = AuditEntry(1.0, "alice", "user", "submit", "", 201, "127.0.0.1")
         store.submit(new(key="k"), 1.0, with_change(entry))
         store.submit(new(key="k"), 1.0, with_change(entry))  # the same job: nothing is changed
-        store.wish(1, RequestKind.CANCEL, "", "alice", 2.0, with_change(entry))
+        store.add_request(1, RequestKind.CANCEL, "", "alice", 2.0, with_change(entry))
         tokens = Tokens(store)
         tokens.create("bob", Role.USER, 3.0, also=with_change(entry))
         made = tokens.all()[-1]

@@ -40,7 +40,7 @@ def variables(folder: Path) -> dict[str, str]:
 def test_addresses_are_there_once_all_workers_are(tmp_path: Path) -> None:
     given_ = variables(tmp_path)
     one = listener(tmp_path)
-    one.begin()
+    one.invalidate_addresses()
     one.announce(ListeningPlace(1, 0, 1, 2), "::1", {"rpc": 5, "metrics": 6})
     with pytest.raises(
         StartTimeout, match=r"task 'server': 1 of 2 workers have said where they listen within 0 s; .*logs"
@@ -58,7 +58,7 @@ def test_a_launch_that_has_begun_voids_what_was_said_before(tmp_path: Path) -> N
     listener(tmp_path).announce(ListeningPlace(1, 4, 0, 1), "old", {"rpc": 1})
     assert job.addresses("server", variables=given_) == ["old:1"]
     again = listener(tmp_path, launch=2)
-    again.begin()
+    again.invalidate_addresses()
     with pytest.raises(StartTimeout, match="0 of 2"):
         job.addresses("server", timeout_s=0, variables=given_)
     again.announce(ListeningPlace(2, 0, 0, 1), "new", {"rpc": 2})

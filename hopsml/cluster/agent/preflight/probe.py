@@ -139,7 +139,7 @@ class SelfCheck:
         self._folder, self._token, self._send, self._port_range = folder, token, send, port_range
         self._door = ProbeServer(token)
 
-    async def tell(self, host: str, gpu_indices: tuple[int, ...]) -> None:
+    async def send_facts(self, host: str, gpu_indices: tuple[int, ...]) -> None:
         """Open the probe server on ``host``, measure this slot, and send the figures."""
         try:
             await self._door.open(host, self._port_range)
@@ -147,7 +147,7 @@ class SelfCheck:
             pass  # its neighbours will detect and report it
         self._send(await asyncio.to_thread(measure, self._folder, host, self._door.port, gpu_indices))
 
-    async def meet(self, message: ProbePeer) -> None:
+    async def probe_peer(self, message: ProbePeer) -> None:
         """Exchange bytes with the agent named in the message, and send the result."""
         self._send(await probe(message.agent_id, message.address, self._token))
 

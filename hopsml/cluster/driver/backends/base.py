@@ -12,7 +12,7 @@ from typing import Protocol
 from hopsml.cluster.agent.agent import Bootstrap
 
 FAILED_AT_LAUNCH = (
-    # beginning of the text that ``gone`` then returns
+    # beginning of the text that ``why_unavailable`` then returns
     "Spark has given up, as its executors fail when they are launched"
 )
 
@@ -112,7 +112,7 @@ class Backend(Protocol):
         May wait some seconds, until the cluster manager reports it.
         """
 
-    def gone(self) -> str:
+    def why_unavailable(self) -> str:
         """Return why the backend can provide no agent any more; "" while it may."""
 
     def close(self) -> None:

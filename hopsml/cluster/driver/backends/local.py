@@ -194,7 +194,7 @@ class LocalBackend:
         code = process.returncode if process is not None else dict(self._ended).get(pid)
         return f"its process {pid} was {describe_exit(-code)}" if code is not None and code < 0 else ""
 
-    def gone(self) -> str:
+    def why_unavailable(self) -> str:
         """Return "": this machine is available as long as its driver."""
         return ""
 

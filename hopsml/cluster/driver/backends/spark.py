@@ -391,7 +391,7 @@ class SparkBackend:
                         return str(message.get()) if message.isDefined() else ""
         return ""
 
-    def gone(self) -> str:
+    def why_unavailable(self) -> str:
         """Return why no agent can be started any more; "" while agents can be.
 
         The reason is that Python or Spark has stopped the SparkContext, or that the JVM has ended.

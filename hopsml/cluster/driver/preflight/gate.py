@@ -138,7 +138,7 @@ class Gate:
         group.deadline = now + FIGURES_S
         return self._advance(run_id, now)
 
-    def told(
+    def facts_received(
         self, agent_id: str, place: str, facts: PreflightFacts, admitted: float, received: float, now: float
     ) -> list[Action]:
         """Process an agent's figures.
@@ -170,7 +170,7 @@ class Gate:
             group.meeting.discard(pair)
         return self._news(pair, now, waited_for=not rules.exchange_failed(result, self.limits))
 
-    def left(self, agent_id: str, now: float) -> list[Action]:
+    def agent_left(self, agent_id: str, now: float) -> list[Action]:
         """Remove an agent that has disconnected; a group that needs all agents at once waits again for all of them."""
         for table in (self.facts, self.own, self.places):
             table.pop(agent_id, None)

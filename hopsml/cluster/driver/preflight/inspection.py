@@ -52,18 +52,18 @@ class Inspection:
         """Check agents that the pool has granted to the run, which gets those that pass."""
         self._do(self._gate.granted(run_id, agent_ids, time.monotonic()))
 
-    def said(self, session: AgentSession, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
+    def message_received(self, session: AgentSession, message: protocol.PreflightFacts | protocol.PeerProbed) -> None:
         """Process an agent's figures, or the result of an exchange with a neighbour."""
         if isinstance(message, protocol.PreflightFacts):
             place = f"the slot of agent {session.agent_id} on {session.hello.machine} ({session.hello.executor_id})"
             received, now = time.time(), time.monotonic()
-            self._do(self._gate.told(session.agent_id, place, message, session.admitted, received, now))
+            self._do(self._gate.facts_received(session.agent_id, place, message, session.admitted, received, now))
         else:
             self._do(self._gate.probed(session.agent_id, message, time.monotonic()))
 
-    def left(self, agent_id: str) -> None:
+    def agent_left(self, agent_id: str) -> None:
         """Remove an agent that has disconnected."""
-        self._do(self._gate.left(agent_id, time.monotonic()))
+        self._do(self._gate.agent_left(agent_id, time.monotonic()))
 
     def returned(self, agent_ids: tuple[str, ...]) -> None:
         """Remove agents from their run, which has released them."""
