@@ -51,7 +51,7 @@ def rerun(
 
 def text(outcome: Rerun) -> str:
     """Return the comparison of rerun and original, for the terminal."""
-    from hopsml.cli.runs import difference_row
+    from hopsml.cli.rows import difference_row
     from hopsml.tracking.listing import table
 
     verdict = outcome.verdict

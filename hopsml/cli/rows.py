@@ -1,11 +1,15 @@
-"""Tables of the job service: fitted to a terminal's width; for programs one complete line per entry."""
+"""Rows and tables of commands: fitted to a terminal's width; for programs one complete line per entry."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-from hopsml.tracking.listing import plain, table
+from hopsml.tracking.listing import plain, short, table
+
+if TYPE_CHECKING:
+    from hopsml.tracking.compare import Difference
 
 
 def print_rows(rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wraps: str = "") -> None:
@@ -30,3 +34,8 @@ def print_rows(rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wra
     for row in rows[1:]:
         shown.add_row(*map(Text, row))
     Console().print(shown)
+
+
+def difference_row(found: Difference) -> tuple[str, str, str]:
+    """Return a row for a difference: name, and the shortened value on each side."""
+    return f"{found.section}: {found.name}", short(found.left), short(found.right)

@@ -26,7 +26,6 @@ from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row
 
 if TYPE_CHECKING:
     from hopsml.tracking.catalog import StoredRun
-    from hopsml.tracking.compare import Difference
 
 CALL_TIMEOUT_S = 30.0  # a person waits, and can interrupt
 app = typer.Typer(
@@ -96,6 +95,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: source, arguments, packages, settings, inputs and result."""
+    from hopsml.cli.rows import difference_row
     from hopsml.tracking import compare as comparison
 
     one, other = _read(left), _read(right)
@@ -184,11 +184,6 @@ def sync(
         print(f"no run of {url} has to be sent to MLflow")
     if any(row["state"] in (order.PENDING, order.REFUSED) for row in rows):
         raise typer.Exit(1)
-
-
-def difference_row(found: Difference) -> tuple[str, str, str]:
-    """Return a row for a difference: name, and the shortened value on each side."""
-    return f"{found.section}: {found.name}", short(found.left), short(found.right)
 
 
 def _read(run: str, brief: bool = False) -> StoredRun:
