@@ -197,7 +197,7 @@ def test_a_launch_is_a_parent_with_children_and_its_models_are_registered_once(
     def all_have_ended() -> bool:  # the sender's process ends them, and outlives the session if it has to
         return [run.info.status for run in runs_of(server, name_of(request))] == ["FINISHED"] * 4
 
-    wait_until(all_have_ended, "the end of the launch and its trials in MLflow")
+    wait_until(all_have_ended, "the end of the launch and its trials in MLflow", 300)
     parent, *children = sorted(runs_of(server, name_of(request)), key=lambda run: "mlflow.parentRunId" in run.data.tags)
     assert parent.data.tags["mlflow.runName"] == "rates" and parent.info.status == "FINISHED"
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}

@@ -265,6 +265,8 @@ class SparkBackend:
     def _failed_launches(self) -> str:
         """Return why Spark has given up, if all executors have failed and none has ever registered; "" otherwise."""
         try:
+            if not self.context._jsc.sc().isStopped():
+                self._look_after_executors()
             launches = self._launches()
             if self._had_executor or not launches.ended:
                 return ""
