@@ -192,10 +192,10 @@ def test_a_job_can_be_ended_in_order_however_early(tmp_path: Path, moment: str) 
     code = f"""
 import os, signal, subprocess, time
 from pathlib import Path
-from hopsml.airflow import keeper
+from hopsml.airflow import supervisor
 folder = Path({str(tmp_path)!r})
 {moment}
-keeper.main(folder)
+supervisor.main(folder)
 """
     order = {"command": [sys.executable, "-c", DRIVER, str(tmp_path)], "environment": dict(os.environ)}
     subprocess.run([sys.executable, "-c", code], input=json.dumps(order), text=True, check=True, timeout=60)

@@ -40,7 +40,7 @@ from hopsml.cluster.agent.core_lock import SlotCores
 directory, cores, workers, place = sys.argv[1:]
 os.sched_getaffinity = lambda pid: set(range(int(cores)))
 slot = SlotCores(0, [Path(directory)])
-print(*slot.take(FORMATION, launch(int(workers), int(place))).numbers, flush=True)
+print(*slot.claim_for(FORMATION, launch(int(workers), int(place))).numbers, flush=True)
 sys.stdin.read()
 """
 
