@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from hopsml.cluster.worker.context import current
+from hopsml.errors import CollectiveError
 from hopsml.training.tensorflow.file_exchange import broadcast_bytes
 from hopsml.training.tensorflow.groups import in_group
 
@@ -34,7 +35,14 @@ def install() -> None:
 def name_differing(model: Any, strategy: Any) -> list[str]:
     """Print a warning about variables that differ from the chief's, and return their paths; all workers call it."""
     digests = {one.path: _digest(one) for one in model.non_trainable_variables if _is_own(one)}
-    of_chief: dict[str, str] = json.loads(broadcast_bytes(strategy, json.dumps(digests).encode()))
+    if not digests:  # the same on all workers: no collective operation is needed
+        return []
+    import tensorflow as tf
+
+    try:
+        of_chief: dict[str, str] = json.loads(broadcast_bytes(strategy, json.dumps(digests).encode()))
+    except (CollectiveError, tf.errors.UnavailableError):
+        return []  # the chief's ``fit`` has failed, as on a full disk, and its function has ended
     differing = [path for path, digest in digests.items() if of_chief.get(path, digest) != digest]
     if differing:
         print(
