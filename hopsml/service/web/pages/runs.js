@@ -63,7 +63,7 @@ function Nothing({ page, filter }) {
       <button onClick=${() => go(link(["runs"]))}>Show all ${count(page.total)} runs</button></${Empty}>`;
   return html`<${Empty} title="There are no runs yet">
     <p>A run appears here as soon as it is started with this project, from a notebook, a script or Airflow:</p>
-    <pre>import hopsml${"\n"}result = hopsml.experiment.collective_all_reduce(train, args={"lr": 0.01}, num_workers=2)</pre>
+    <pre tabindex="0">import hopsml${"\n"}result = hopsml.experiment.collective_all_reduce(train, args={"lr": 0.01}, num_workers=2)</pre>
     <p>If there should be some, <code>HOPSML_PROJECT_URL</code> may name another project: <code>hopsml ui PROJECT_URL</code> shows that one.</p></${Empty}>`;
 }
 
