@@ -127,7 +127,7 @@ def test_the_digits_are_learnt_as_well(tmp_path: Any) -> None:
         result["digits"] for result in run_group("gradients:everything", tmp_path, parts=["digits"], loops=[])
     )
     assert first == second
-    assert first["plain"]["accuracy"] > 0.88
+    assert first["plain"]["accuracy"] > 0.89
     for name in ("topk", "powersgd", "adasum", "double"):
         assert first[name]["accuracy"] >= first["plain"]["accuracy"] - 0.02, name
 
