@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hopsml.cluster.agent.usage import UsageSampler
-from hopsml.settings import DEFAULT_SYSTEM_METRICS_S
+from hopsml.core.settings import DEFAULT_SYSTEM_METRICS_S
 
 TIMES = 50
 LOOKS = 200

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hopsml import proxies
+from hopsml.core import proxies
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.service import log_stream
-from hopsml.states import Lifecycle
 from hopsml.storage import backoff
 
 CA = "HOPSML_SERVER_CA"

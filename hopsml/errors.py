@@ -53,7 +53,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hopsml import redact, tracebacks
+from hopsml.core import redact, tracebacks
 
 
 class HopsmlError(Exception):

@@ -7,8 +7,8 @@ import os
 import re
 from typing import Any
 
-from hopsml import settings
 from hopsml.cluster.worker.context import WorkerContext, current
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hopsml import settings
 from hopsml.cluster.worker import context
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,.*\]")

@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hopsml
-from hopsml import callbacks, experiment
-from hopsml.callbacks import Backlog, Delivery, Worth
+from hopsml import experiment
 from hopsml.cluster.driver.run_state import Change, RunState
+from hopsml.core import callbacks
+from hopsml.core.callbacks import Backlog, Delivery, Worth
 from hopsml.experiment import applications, messages
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.progress import RunLines

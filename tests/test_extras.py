@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import extras
+from hopsml.core import extras
 
 pytestmark = pytest.mark.fast
 

@@ -180,7 +180,7 @@ def test_a_script_trains(call: Call, tmp_path: Path, installation: Path) -> None
 
 @pytest.mark.local
 def test_what_is_missing_is_installed_from_the_wheel_that_this_came_from(call: Call) -> None:
-    code = "from hopsml import extras; print(extras.install('airflow'))"
+    code = "from hopsml.core import extras; print(extras.install('airflow'))"
     done = call("python", "-c", code)
     assert done.returncode == 0, done.stderr
     wheel = done.stdout.strip().removeprefix("pip install '").removesuffix("[airflow]'")

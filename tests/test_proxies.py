@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from hopsml import proxies
+from hopsml.core import proxies
 from hopsml.errors import ServiceError
 from hopsml.yarn import web
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import errors, redact
-from hopsml.redact import REDACTED
+from hopsml import errors
+from hopsml.core import redact
+from hopsml.core.redact import REDACTED
 from hopsml.storage.run_dir import to_json
 
 pytestmark = pytest.mark.fast
@@ -253,7 +254,7 @@ def test_the_log_loses_secrets_before_any_handler_writes_them(
 
 def test_without_any_handler_a_warning_still_reaches_stderr_once() -> None:
     program = (
-        "import logging, hopsml.redact\n"
+        "import logging, hopsml.core.redact\n"
         "logging.getLogger('hopsml.x').warning('said %s', 'tok-3141592')\n"
         "logging.getLogger('hopsml.x').info('not said')\n"
     )

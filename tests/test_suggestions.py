@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.experiment.options import RunOptions
 
 pytestmark = pytest.mark.fast

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopsml import settings, tensorboard
+from hopsml import tensorboard
 from hopsml.cluster.worker import context
 from hopsml.cluster.worker.context import WorkerContext
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast

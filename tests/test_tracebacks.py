@@ -8,7 +8,7 @@ from types import TracebackType
 
 import pytest
 
-from hopsml import tracebacks
+from hopsml.core import tracebacks
 from hopsml.errors import ArgumentError
 from hopsml.search.space.space import Searchspace
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hopsml import tracing
+from hopsml.core import tracing
 from hopsml.experiment.launch_trace import LaunchPart, stages
 from tests import leaks
 from tests.otlp import receiver
@@ -100,12 +100,12 @@ def test_a_span_arrives_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.local
 def test_nothing_is_imported_where_it_is_off_and_a_missing_package_is_said_once() -> None:
-    off = "import sys; from hopsml import tracing; import hopsml.experiment.launch_trace as one; "
+    off = "import sys; from hopsml.core import tracing; import hopsml.experiment.launch_trace as one; "
     off += (
         "assert one.begun('app_1', 2) is None; assert not any(name.startswith('opentelemetry') for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", off], check=True)
-    missing = "import sys; sys.modules['opentelemetry.exporter'] = None; from hopsml import tracing\n"
+    missing = "import sys; sys.modules['opentelemetry.exporter'] = None; from hopsml.core import tracing\n"
     missing += f"for _ in range(2): tracing.record('x', '{CONTEXT}', '', 1.0, 2.0)"
     told = subprocess.run(
         [sys.executable, "-c", missing],

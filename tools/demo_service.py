@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from hopsml.client import Client, ServiceJob
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 from tools.hadoop.cluster import Cluster
 from tools.hadoop.jars import ensure_jars
 from tools.hadoop.settings import Shape

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hopsml import profiles, submission
+from hopsml import submission
+from hopsml.core import profiles
 from hopsml.storage import filesystem, urls
 from tools.hadoop.cluster import Cluster
 from tools.hadoop.jars import ensure_jars

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 import hopsml
-from hopsml import redact, settings
 from hopsml.cluster.driver.gang_log import VERSION, described
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic_gang import ElasticGang
@@ -27,6 +26,7 @@ from hopsml.cluster.gang.growing_gang import GrowingGang
 from hopsml.cluster.gang.independent_gang import IndependentGang
 from hopsml.cluster.gang.mending_gang import MendingGang
 from hopsml.cluster.gang.server_gang import ServerGang
+from hopsml.core import redact, settings
 from hopsml.errors import HopsmlError
 from hopsml.storage.run_dir import find
 

@@ -9,7 +9,8 @@ import json
 import sys
 
 from benchmarks.scripts.jvm_options import make_archives
-from hopsml import profiles, submission
+from hopsml import submission
+from hopsml.core import profiles
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from hopsml import class_data, profiles, spark_home
+from hopsml import class_data
+from hopsml.core import profiles, spark_home
 
 
 def make_archives(settings: Mapping[str, str]) -> None:

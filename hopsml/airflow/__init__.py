@@ -12,7 +12,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hopsml import Refusals, extras
+from hopsml import Refusals
+from hopsml.core import extras
 
 __all__ = [
     "HopsMLJobTrigger",

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException
 
-from hopsml import settings
 from hopsml.airflow import jobs, local_jobs
 from hopsml.airflow.jobs import Job, Jobs, JobState, Request, without_effect
 from hopsml.airflow.operators import HopsMLOperator
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, ClusterUnavailable, PathNotFound
 from hopsml.storage import filesystem, job_record, trust, urls
 

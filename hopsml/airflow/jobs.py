@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, cast
 
 from hopsml import submission
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
-from hopsml.profiles import Profile
 
 TAG_PREFIX = "hopsml-task-"
 LOG_PIECE_BYTES = 256 * 1024

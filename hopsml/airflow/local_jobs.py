@@ -25,9 +25,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hopsml import profiles
 from hopsml.airflow import outcomes
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobState, JobStatus, Known, Request
+from hopsml.core import profiles
 from hopsml.errors import ArgumentError, ClusterError
 from hopsml.storage import job_record
 from hopsml.submission import hidden

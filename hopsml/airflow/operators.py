@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, TaskDeferralTimeout
 
-from hopsml import profiles, settings
 from hopsml.airflow import jobs, local_jobs
 from hopsml.airflow.jobs import Job, Jobs, JobState, JobStatus, Known, Patience, Request, TaskStep
 from hopsml.airflow.triggers import HopsMLJobTrigger
+from hopsml.core import profiles, settings
 from hopsml.errors import ClusterError, HopsmlError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from hopsml.core.states import ENDS
 from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.states import ENDS
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException
 
-from hopsml import settings
 from hopsml.airflow import outcomes
 from hopsml.airflow.triggers import HopsMLRunTrigger
-from hopsml.states import Lifecycle
+from hopsml.core import settings
+from hopsml.core.states import Lifecycle
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hopsml import redact
 from hopsml.cluster.shared import processes
+from hopsml.core import redact
 from hopsml.tracking import machine
 
 INTERRUPT_S = 15.0  # for the driver to cancel its run and write its files

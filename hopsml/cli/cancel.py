@@ -21,9 +21,9 @@ def cancel(
 
     The request is stored in the run directory, which the driver reads every few seconds, on any machine.
     """
-    from hopsml import settings
+    from hopsml.core import settings
+    from hopsml.core.states import Lifecycle
     from hopsml.errors import ArgumentError
-    from hopsml.states import Lifecycle
     from hopsml.storage import cancel_request
     from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog

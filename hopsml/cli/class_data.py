@@ -17,7 +17,7 @@ def class_data(
     They are made for the JVM options of a profile, once for each version of Java and Spark. It takes about 15 seconds.
     """
     from hopsml import class_data as archives
-    from hopsml import profiles, spark_home
+    from hopsml.core import profiles, spark_home
     from hopsml.errors import ArgumentError
 
     known = profiles.load(profile)

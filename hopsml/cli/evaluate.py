@@ -45,7 +45,8 @@ def evaluate(
     The function is called with the folder of a local copy of each checkpoint, and returns a number or a dict of numbers.
     A run that has not ended is followed to its end.
     """
-    from hopsml import experiment, settings
+    from hopsml import experiment
+    from hopsml.core import settings
     from hopsml.errors import ArgumentError
     from hopsml.storage.run_dir import find
     from hopsml.training.evaluation import EvaluationStore

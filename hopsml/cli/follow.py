@@ -42,11 +42,11 @@ def follow(
 
 def _follow_run(run: str, end: bool, rank: int) -> None:
     """Follow a run to its end, and raise typer.Exit with the exit status."""
-    from hopsml import settings
     from hopsml.cli import searches
     from hopsml.cli.cancel import cancel
+    from hopsml.core import settings
+    from hopsml.core.states import Lifecycle
     from hopsml.errors import ArgumentError
-    from hopsml.states import Lifecycle
     from hopsml.storage.run_dir import find
     from hopsml.submission import to_stderr
     from hopsml.tracking import catalog, live

@@ -30,7 +30,7 @@ def check_installed() -> None:
     """Raise ArgumentError if the extra ``service`` is not installed."""
     from importlib.util import find_spec
 
-    from hopsml import extras
+    from hopsml.core import extras
     from hopsml.errors import ArgumentError
 
     for name in ("pydantic", "croniter"):

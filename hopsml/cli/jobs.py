@@ -51,7 +51,7 @@ def render(
     """Print the spark-submit command or the Kubernetes manifest of each task, without secrets; start nothing."""
     from pathlib import Path
 
-    from hopsml import profiles, redact
+    from hopsml.core import profiles, redact
 
     loaded, path = loaded_job(job), Path(job).absolute()
     if to is RenderTarget.KUBERNETES:

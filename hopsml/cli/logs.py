@@ -21,8 +21,8 @@ def logs(
 
     With --generation, the output of a search is that of the trial slot with this rank.
     """
-    from hopsml import settings
     from hopsml.cli import searches
+    from hopsml.core import settings
     from hopsml.storage import run_logs
     from hopsml.storage.run_dir import find
 

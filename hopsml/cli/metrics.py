@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopsml import states
 from hopsml.cli.options import RunArgument
+from hopsml.core import states
 from hopsml.tracking import catalog, strict_json
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def metrics(
 
     Of a search, print the values of its metric that the trials have reported.
     """
-    from hopsml import settings
     from hopsml.cli import searches
+    from hopsml.core import settings
     from hopsml.storage.run_dir import find
     from hopsml.tracking import live
 

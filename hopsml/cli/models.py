@@ -36,7 +36,8 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the models of a project with their newest versions, or all versions of one model."""
-    from hopsml import model, settings
+    from hopsml import model
+    from hopsml.core import settings
 
     of = project or None
     found = model.versions(name, of) if name else [model.find(one, project=of) for one in model.models(of)]

@@ -35,7 +35,7 @@ def profile(
 
     The request is stored in the run's directory, which the driver reads every few seconds.
     """
-    from hopsml import settings
+    from hopsml.core import settings
     from hopsml.errors import ArgumentError
     from hopsml.storage import profile_request, urls
     from hopsml.storage.run_dir import find
@@ -56,8 +56,8 @@ def profile(
 
 
 def _check_running(directory: RunDir) -> None:
+    from hopsml.core.states import Lifecycle
     from hopsml.errors import ArgumentError
-    from hopsml.states import Lifecycle
     from hopsml.tracking import catalog
 
     stored = catalog.read(directory, brief=True)

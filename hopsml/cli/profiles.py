@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def profiles() -> None:
     """List the profiles of conf/ with their masters and descriptions."""
-    from hopsml import profiles as known
+    from hopsml.core import profiles as known
 
     for name in known.names():
         profile = known.load(name)

@@ -32,7 +32,8 @@ def rerun(
     of the record; profile, packages and cluster are the present ones. The exit status is 0 if the results are equal to
     the bit, 3 if they differ (the differences of the two runs are printed), and 1 if the run could not start or failed.
     """
-    from hopsml import experiment, settings
+    from hopsml import experiment
+    from hopsml.core import settings
     from hopsml.storage.run_dir import find
 
     if profile:

@@ -20,7 +20,7 @@ from hopsml.cli.status import status
 from hopsml.cli.tensorboard import tensorboard
 from hopsml.cli.terminal_text import print_plain
 from hopsml.cli.tune_communication import tune_communication
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 from hopsml.tracking import strict_json
 from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
 
@@ -39,7 +39,7 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the runs of a project."""
-    from hopsml import settings
+    from hopsml.core import settings
     from hopsml.tracking import catalog
 
     url = project or settings.project_url()
@@ -151,7 +151,7 @@ def sync(
     as_json: AsJson = False,
 ) -> None:
     """Send runs to MLflow that its server has not received. The exit status is 1 if some could not be sent."""
-    from hopsml import settings
+    from hopsml.core import settings
     from hopsml.errors import HopsmlError
     from hopsml.storage.run_dir import RunDir, find
     from hopsml.tracking.mlflow import order, sender, store
@@ -187,7 +187,7 @@ def sync(
 
 
 def _read(run: str, brief: bool = False) -> StoredRun:
-    from hopsml import settings
+    from hopsml.core import settings
     from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog
 

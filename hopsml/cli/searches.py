@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 
 if TYPE_CHECKING:
     from hopsml.experiment.searches.reader import SearchReader

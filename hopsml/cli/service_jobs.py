@@ -103,7 +103,7 @@ def _check_script(path: Path, given: str, function: str | None) -> None:
         given: the path as it was given.
         function: text behind the colon; None without a colon.
     """
-    from hopsml import suggestions
+    from hopsml.core import suggestions
     from hopsml.errors import ArgumentError
 
     if path.is_dir():
@@ -129,7 +129,7 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
         print_plain(job.why, to_stderr=True)
     if not wait:
         return
-    from hopsml.states import Lifecycle
+    from hopsml.core.states import Lifecycle
 
     client = _client()
     try:
@@ -152,7 +152,7 @@ def ls(
     json: AsJson = False,
 ) -> None:
     """List jobs that have not ended, newest first."""
-    from hopsml.states import Lifecycle
+    from hopsml.core.states import Lifecycle
 
     states = () if all_ else tuple(state for state in Lifecycle if not state.is_final)
     found = _client().jobs(states=states, owner=owner, queue=queue, text=text, limit=limit)

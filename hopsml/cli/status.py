@@ -11,8 +11,8 @@ from hopsml.tracking import strict_json
 
 def status(run: RunArgument, as_json: AsJson = False) -> None:
     """Print the state of a run or a search: duration, workers, last metrics, driver, error."""
-    from hopsml import settings
     from hopsml.cli import searches
+    from hopsml.core import settings
     from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog, live
 

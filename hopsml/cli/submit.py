@@ -17,7 +17,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; raise ArgumentError for a misspelt option before ``--``."""
-        from hopsml import suggestions
+        from hopsml.core import suggestions
         from hopsml.errors import ArgumentError
 
         ours = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
@@ -87,7 +87,8 @@ def submit(
     import contextlib
     import tempfile
 
-    from hopsml import profiles, redact, submission
+    from hopsml import submission
+    from hopsml.core import profiles, redact
     from hopsml.errors import ArgumentError, RunCancelled
     from hopsml.submission.hidden import from_environment
 

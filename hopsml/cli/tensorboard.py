@@ -18,7 +18,7 @@ def tensorboard(
 
     Events on remote storage are copied to a temporary folder, and updated every few seconds.
     """
-    from hopsml import settings
+    from hopsml.core import settings
     from hopsml.notebook import tensorboard_server
     from hopsml.storage.run_dir import find
 

@@ -20,7 +20,7 @@ def ui(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, and open no browser.")] = False,
 ) -> None:
     """Show the runs of a project in the browser until Ctrl-C, live and read-only."""
-    from hopsml import settings
+    from hopsml.core import settings
     from hopsml.service.rest import server
 
     server.check_installed()

@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from hopsml import extras, settings
 from hopsml.cluster.shared.gpus import HostGpu
+from hopsml.core import extras, settings
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
 from hopsml.doctor.finding import Finding, Needs, Status, fail, ok, warn
 from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, parse_version, verdict

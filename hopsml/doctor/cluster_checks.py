@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from hopsml.core.profiles import Profile
 from hopsml.doctor.finding import Finding, Needs, fail, ok, warn
 from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
-from hopsml.profiles import Profile
 from hopsml.storage import urls
 
 GIB = 1 << 30

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml import profiles, settings
 from hopsml.cluster.agent.preflight.measure import other_people
 from hopsml.cluster.worker import server_guard
+from hopsml.core import profiles, settings
 from hopsml.doctor import checks, cluster_checks, facts, services
 from hopsml.doctor.finding import Finding, Needs, Status
 from hopsml.errors import ArgumentError

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.profiles import Profile
+from hopsml.core.profiles import Profile
 
 
 class Status(str, enum.Enum):

@@ -11,7 +11,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml import proxies, settings
+from hopsml.core import proxies, settings
 from hopsml.errors import HopsmlError, PathNotFound
 from hopsml.storage import filesystem, urls
 from hopsml.yarn import rm_addresses

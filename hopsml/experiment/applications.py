@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-from hopsml import profiles, redact, settings
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.forking.zygote_process import ZygoteProcess
 from hopsml.cluster.shared import open_files, processes
+from hopsml.core import profiles, redact, settings
 from hopsml.errors import CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem

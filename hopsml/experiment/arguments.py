@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hopsml import suggestions
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import Roles
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.storage import privacy
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import NoReturn
 
-from hopsml import settings
 from hopsml.cluster.shared.spec import (
     AS_MANY_AS_THERE_ARE,
     AnyGroup,
@@ -18,6 +17,7 @@ from hopsml.cluster.shared.spec import (
     names,
     specified,
 )
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 from hopsml.experiment import arguments, frame_feed, plan
 from hopsml.experiment.options import FrameworkOptions, RunOptions

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from hopsml import settings
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import FIRST_EVALUATION, ElasticGroup, Evaluation, RunSpec, specified
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import applications, arguments, plan, repeat
 from hopsml.experiment.options import EvaluationOptions

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.formation import RunRequest, SidecarWord
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.experiment.applications import Application
 from hopsml.training.data import frame_schema, jvm_push

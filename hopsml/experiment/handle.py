@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from hopsml import tracebacks
+from hopsml.core import tracebacks
 from hopsml.errors import RunCancelled
 from hopsml.experiment import applications
 from hopsml.storage.run_dir import RunDir

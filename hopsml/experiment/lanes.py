@@ -24,11 +24,11 @@ from typing import Any
 import cloudpickle
 import msgspec
 
-from hopsml import redact
-from hopsml.callbacks import immediate
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.plain import as_json
+from hopsml.core import redact
+from hopsml.core.callbacks import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run

@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from hopsml import settings, states
 from hopsml.cluster.shared.plain import argument, as_json
+from hopsml.core import settings, states
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
 from hopsml.experiment import applications, collective, last_records, plan, takeover
 from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
@@ -26,7 +27,6 @@ from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
-from hopsml.states import Lifecycle
 from hopsml.storage import cancel_request, filesystem, job_record, mailbox, privacy, urls
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.tracking.mlflow.order import RunGroup

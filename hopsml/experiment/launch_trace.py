@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from hopsml import tracing
-from hopsml.callbacks import immediate
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.spec import RunSpec
+from hopsml.core import tracing
+from hopsml.core.callbacks import immediate
 from hopsml.training import trace_worker
 
 EXECUTORS, RENDEZVOUS, FIRST_STEP = "executors", "rendezvous", "first step"

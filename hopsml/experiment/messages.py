@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hopsml.callbacks import immediate, nonblocking_logger
 from hopsml.cluster.driver.run_state import Change
+from hopsml.core.callbacks import immediate, nonblocking_logger
 from hopsml.training.messages import ResizeRequest
 
 log = nonblocking_logger("hopsml.messages")

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hopsml import settings
-from hopsml.callbacks import immediate, nonblocking_logger
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.spec import FIRST_EVALUATION
+from hopsml.core import settings
+from hopsml.core.callbacks import immediate, nonblocking_logger
+from hopsml.core.states import Lifecycle
 from hopsml.experiment.run import Run
 from hopsml.search.metric import name_of
-from hopsml.states import Lifecycle
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries

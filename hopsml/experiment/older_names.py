@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, RunError
 from hopsml.experiment import plan
 from hopsml.experiment.collective import ORDERS, build

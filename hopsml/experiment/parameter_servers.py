@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hopsml import settings
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE, Roles, RunSpec, ServerGroup, specified
+from hopsml.core import settings
 from hopsml.experiment import arguments, plan
 from hopsml.experiment.collective import ORDERS
 from hopsml.experiment.options import ParameterServerOptions

@@ -15,8 +15,6 @@ from typing import Any, cast
 
 from msgspec.structs import asdict, replace
 
-from hopsml import redact, settings, tracebacks
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.driver import capture
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
@@ -35,6 +33,8 @@ from hopsml.cluster.shared.spec import (
     recorded,
 )
 from hopsml.cluster.worker import context as worker_context
+from hopsml.core import redact, settings, tracebacks
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import (
     ArgumentError,
     CoordinatorLost,

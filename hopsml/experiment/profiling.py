@@ -6,9 +6,9 @@ import queue
 import time
 from collections.abc import Callable
 
-from hopsml.callbacks import immediate
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.protocol import TakeProfile
+from hopsml.core.callbacks import immediate
 from hopsml.errors import CoordinatorLost, StorageError
 from hopsml.storage import profile_request
 from hopsml.storage.profile_request import ProfileRequest

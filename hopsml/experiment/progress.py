@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
-from hopsml.callbacks import wait_for
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.gang.events import Phase
+from hopsml.core.callbacks import wait_for
+from hopsml.core.states import Lifecycle
 from hopsml.experiment.searches import state as searches
 from hopsml.experiment.searches.state import SearchState
 from hopsml.experiment.shown_output import ShownOutput
@@ -19,7 +20,6 @@ from hopsml.notebook.run_timeline import TrainingProgress
 from hopsml.notebook.style import about
 from hopsml.search.dispatch.snapshot import SearchSnapshot
 from hopsml.search.metric import name_of
-from hopsml.states import Lifecycle
 from hopsml.storage.run_dir import RunDir
 
 log = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml import redact, settings, states
 from hopsml.cluster.shared.plain import argument, as_json
+from hopsml.core import redact, settings, states
+from hopsml.core.states import Lifecycle
 from hopsml.experiment import applications, last_records
-from hopsml.states import Lifecycle
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim
 from hopsml.tracking import record, strict_json

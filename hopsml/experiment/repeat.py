@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from hopsml import settings
 from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import RunSpec
+from hopsml.core import settings
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.experiment import applications, plan, sign_of_life, takeover
 from hopsml.experiment.result import Result
-from hopsml.states import Lifecycle
 from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import catalog, compare, record
 from hopsml.tracking.compare import Comparison

@@ -9,17 +9,17 @@ from typing import Any
 
 import cloudpickle
 
-from hopsml import states
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.plain import as_json, outputs
+from hopsml.core import states
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, CoordinatorLost, RunError, WorkerFailed
 from hopsml.experiment import last_records, training_summary
 from hopsml.experiment.handle import Handle
 from hopsml.experiment.messages import Messages
 from hopsml.experiment.profiling import Ask, ProfileRequestHandler
 from hopsml.experiment.result import Result
-from hopsml.states import Lifecycle
 from hopsml.storage import cancel_request, mailbox, run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled

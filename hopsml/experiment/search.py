@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hopsml import settings
 from hopsml.cluster.shared import checks
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import applications
 from hopsml.experiment.options import SearchOptions, StartOptions

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, HopsmlError, PathExists, PathNotFound, RunError
 from hopsml.experiment import last_records
-from hopsml.states import Lifecycle
 from hopsml.storage import checkpoints, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir

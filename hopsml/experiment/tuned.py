@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from hopsml import settings
 from hopsml.cluster.shared.spec import Communication, Section
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url, read_record

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentTypeError
 from hopsml.experiment import applications
 from hopsml.search.space.space import parameters_of

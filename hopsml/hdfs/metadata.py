@@ -6,7 +6,7 @@ import os
 import stat as modes
 from dataclasses import dataclass
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 from hopsml.hdfs.paths import AnyPath, status_or_none, to_url
 from hopsml.storage import filesystem, urls

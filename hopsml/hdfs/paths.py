@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus, for_url

@@ -11,7 +11,7 @@ import json
 import time
 from typing import Protocol
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url, read_record

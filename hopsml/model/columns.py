@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.description import Signature, TensorSpec
 from hopsml.model.flavors.contract import MissingValues

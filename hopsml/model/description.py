@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError, StorageError
 
 MODEL_JSON = "model.json"

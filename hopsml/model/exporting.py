@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hopsml import settings
 from hopsml.cluster.worker.context import current
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.model import description, lineage, registry, version_lock
 from hopsml.model.description import Lineage, ModelDescription, ModelFile

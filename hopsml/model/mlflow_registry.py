@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import StorageError
 from hopsml.model.alias_store import Aliases, FolderAliases
 from hopsml.model.version import Version

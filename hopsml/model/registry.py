@@ -14,7 +14,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hopsml import settings, suggestions
+from hopsml.core import settings, suggestions
 from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound
 from hopsml.model import description, mlflow_registry, version_lock
 from hopsml.model.alias_store import Aliases, FolderAliases

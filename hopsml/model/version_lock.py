@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ModelExists, PathExists, PathNotFound, QuotaExceeded, StorageError
 from hopsml.model.description import FILES, MODEL_JSON, ModelDescription, decode, encode
 from hopsml.model.version import Version

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Self
 from uuid import uuid4
 
-from hopsml import tracebacks
 from hopsml.cluster.driver.run_state import Change, RunState
+from hopsml.core import tracebacks
 from hopsml.errors import HopsmlError
 from hopsml.notebook import frontend, html, run_view, search_view, text
 from hopsml.notebook.run_timeline import RunTimeline
@@ -51,7 +51,7 @@ class Display(ABC):
     and ends with the run; an error there ends the display, never the training.
     """
 
-    immediate = True  # see ``hopsml.callbacks``
+    immediate = True  # see ``hopsml.core.callbacks``
 
     def __init__(self, run_id: str, publish: Publish | None) -> None:
         """Create a display; ``show`` publishes it.

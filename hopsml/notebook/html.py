@@ -10,10 +10,10 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from hopsml.core.states import Lifecycle
 from hopsml.notebook import style
 from hopsml.notebook.history import Point, thinned
 from hopsml.notebook.view import NUMBERS, Cell, CurveView, StageView, Table, View
-from hopsml.states import Lifecycle
 
 CURVE_PX = (240, 44)
 SMALL_CURVE_PX = (96, 18)  # in a table cell

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.notebook import project_page, style, tensorboard
 from hopsml.notebook.style import Column, HtmlCell

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hopsml import states
 from hopsml.cluster.driver.run_state import MemberView
 from hopsml.cluster.gang.events import Phase
+from hopsml.core import states
+from hopsml.core.states import Lifecycle
 from hopsml.errors import WorkerFailed
 from hopsml.notebook.run_timeline import RunTimeline, Usage, worth_showing
 from hopsml.notebook.style import about
@@ -25,7 +26,6 @@ from hopsml.notebook.view import (
     short,
     title_of,
 )
-from hopsml.states import Lifecycle
 
 ROWS = 24  # most workers in the table; the others are counted
 # Columns while the run is active, and afterwards.

@@ -10,7 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 
 TITLE, BODY, SMALL = (
     "font-size:15px;line-height:20px",

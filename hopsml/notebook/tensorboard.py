@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsml import extras
+from hopsml.core import extras
 from hopsml.errors import HopsmlError
 from hopsml.notebook.tensorboard_server import events_of
 from hopsml.storage.run_dir import RunDir

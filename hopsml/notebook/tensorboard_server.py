@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hopsml import extras
+from hopsml.core import extras
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.storage.backoff import Outage
 from hopsml.storage.run_dir import RunDir

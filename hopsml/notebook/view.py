@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import WorkerFailed
 from hopsml.notebook.history import MetricHistory, Point
-from hopsml.states import Lifecycle
 
 # Right-aligned columns.
 NUMBERS = ("rank", "step", "trial", "value", "CPU", "memory", "GPU use", "CPU, mean", "memory, peak")

@@ -20,5 +20,5 @@
     metric.py       selection of the metric among a trial's values, used by all components
     messages.py     messages between the driver and the processes that run trials
 
-Imports nothing of hopsml but ``hopsml.errors``, ``hopsml.extras`` and ``hopsml.states``.
+Imports nothing of hopsml but ``hopsml.errors``, ``hopsml.core.extras`` and ``hopsml.core.states``.
 """

@@ -6,7 +6,7 @@ import importlib
 import inspect
 from typing import Any
 
-from hopsml import extras
+from hopsml.core import extras
 from hopsml.errors import ArgumentError, UnknownName
 from hopsml.search.contract import Searcher, Stopper
 from hopsml.search.space.space import Searchspace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hopsml import tracing
+from hopsml.core import tracing
 from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.store import JobRow
 

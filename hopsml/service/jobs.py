@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, StoreError
 from hopsml.service import spec as specs
 from hopsml.service.engine import Engine, LogPiece

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hopsml import extras
+from hopsml.core import extras
 from hopsml.errors import ArgumentError
 from hopsml.service import rules_file
 from hopsml.service.autoscaler import NodeGroup

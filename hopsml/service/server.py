@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hopsml import profiles, settings
 from hopsml.cluster.shared.processes import write_no_core_dumps
+from hopsml.core import profiles, settings
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError
-from hopsml.profiles import Profile
 from hopsml.service import leader_id, nodes_file, queues
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine

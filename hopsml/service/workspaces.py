@@ -23,8 +23,8 @@ import zipfile
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError
-from hopsml.profiles import Profile
 from hopsml.service import job_trace, upload_selection
 from hopsml.service import spec as specs
 from hopsml.service.driver import driver_requests, sealed_secrets

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml import redact
 from hopsml.cluster.shared import processes
+from hopsml.core import redact
 from hopsml.errors import HopsmlError
 from hopsml.model.registry import MODELS
 from hopsml.model.version import Version

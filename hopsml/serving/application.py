@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hopsml import extras
 from hopsml.cluster.shared.http_connections import mark_authenticated
+from hopsml.core import extras
 from hopsml.model.flavors import contract
 from hopsml.serving import bodies, metrics, paths, request_log
 from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
 from hopsml.serving import access, definitions, server_records
 from hopsml.serving.front import CONTROL

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from hopsml import settings, suggestions
+from hopsml.core import settings, suggestions
 from hopsml.errors import PathNotFound, ServingNotFound, StorageError
 from hopsml.serving import places
 from hopsml.serving.limits import ServingLimits

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from hopsml import redact
-from hopsml import settings as hopsml_settings
+from hopsml.core import redact
+from hopsml.core import settings as hopsml_settings
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import access, server_records
 from hopsml.serving.access import LaunchOutcome, ServingAccess

@@ -8,8 +8,9 @@ import signal
 import socket
 import time
 
-from hopsml import settings, submission
+from hopsml import submission
 from hopsml.cluster.shared import processes
+from hopsml.core import settings
 from hopsml.errors import ApplicationNotFound, ClusterError
 from hopsml.serving.server_records import ServerRecord
 from hopsml.tracking import machine

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 
-from hopsml import settings, submission
+from hopsml import submission
+from hopsml.core import settings
+from hopsml.core.profiles import Profile
 from hopsml.errors import ClusterError, ServingError
-from hopsml.profiles import Profile
 from hopsml.serving import access, endings, starting, submitter
 from hopsml.serving.access import ServingAccess
 from hopsml.serving.definitions import ServingDefinition

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.serving.batching import Batcher
 from hopsml.serving.routes import Load, Route, RouteAction, Router, RouteRefused, Turned, Unload
 from hopsml.serving.trying import try_out

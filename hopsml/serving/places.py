@@ -32,7 +32,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import privacy, urls
 

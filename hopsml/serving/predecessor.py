@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.serving import client, definitions, manager, places
 from hopsml.serving.definitions import ServingDefinition

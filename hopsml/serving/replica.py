@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml import redact
 from hopsml.cluster.shared.acceptor import Acceptor, logged_once
 from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting
 from hopsml.cluster.shared.processes import die_with_parent, write_no_core_dumps
+from hopsml.core import redact
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
 from hopsml.serving.loaded_versions import LoadedVersions

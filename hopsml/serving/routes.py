@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from hopsml import settings as hopsml_settings
+from hopsml.core import settings as hopsml_settings
 from hopsml.errors import AlreadyServed, PathExists, PathNotFound, StorageError
 from hopsml.serving import places
 from hopsml.serving.messages import ServingSettings

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from hopsml import extras, settings
+from hopsml.core import extras, settings
 from hopsml.errors import ArgumentError, ServingError
 from hopsml.serving import endings, places, server_records
 from hopsml.serving.definitions import ServingDefinition

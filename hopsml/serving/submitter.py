@@ -12,9 +12,10 @@ import logging
 import sys
 from pathlib import Path
 
-from hopsml import profiles, submission
+from hopsml import submission
+from hopsml.core import profiles
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled
-from hopsml.profiles import Profile
 from hopsml.serving.places import ServingFolder
 from hopsml.submission import SubmissionPlan
 from hopsml.submission.command import spark_settings

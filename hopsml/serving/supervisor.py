@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml import redact
 from hopsml.cluster.shared import processes
+from hopsml.core import redact
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
 from hopsml.serving.messages import (

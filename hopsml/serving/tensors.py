@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.serving.refusals import bad_request
 
 if TYPE_CHECKING:

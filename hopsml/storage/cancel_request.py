@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import PathNotFound
 from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import re
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import (
     PathExists,
     PathNotFound,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.urls import base, check_slashes, is_local, split

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 from hopsml.storage import python_child, urls
 from hopsml.storage.mirror_plan import Behind

@@ -13,7 +13,7 @@ import time
 
 import msgspec
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import mailbox, urls
 from hopsml.storage.filesystem import FileStatus, for_url

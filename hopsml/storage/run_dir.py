@@ -37,8 +37,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from hopsml import redact
-from hopsml.callbacks import nonblocking_logger
+from hopsml.core import redact
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, PermissionRefused, StorageError
 from hopsml.storage import causes, durable, privacy, urls
 from hopsml.storage.filesystem import FileSystem, exists, for_url, read_record

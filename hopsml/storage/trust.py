@@ -11,7 +11,7 @@ import pwd
 from collections.abc import Collection
 from dataclasses import replace
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import MOST_RECORD_BYTES, FileStatus, check_length, for_url

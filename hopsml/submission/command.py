@@ -7,9 +7,9 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from hopsml import spark_home
+from hopsml.core import spark_home
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
-from hopsml.profiles import Profile
 from hopsml.submission.script import look_for
 from hopsml.submission.shipping import Shipment, check_imports
 

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import ArgumentError
 
 VARIABLE = "HOPSML_SUBMIT_CONF"  # JSON: settings for ``hopsml submit``

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopsml import settings
+from hopsml.core import settings
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
-from hopsml.profiles import Profile
 from hopsml.storage import filesystem, trust, urls
 from hopsml.submission import archive
 from hopsml.submission import script as scripts

@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ClusterError, RunCancelled
-from hopsml.profiles import Profile
 from hopsml.submission import follower, shipping
 from hopsml.submission.command import command, environment
 from hopsml.submission.follow_state import TIMED_OUT, FollowState, Observed, step

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound, PermissionRefused, StorageError
 from hopsml.search.metric import name_of
-from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hopsml import redact
+from hopsml.core import redact
 
 LIMIT_BYTES = 1 << 20  # greatest size of a code file, and of a diff
 GIT_TIMEOUT_S = 5.0  # for all git commands of one call together

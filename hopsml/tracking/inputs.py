@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import HopsmlError
 
 if TYPE_CHECKING:

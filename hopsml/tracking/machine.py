@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml import redact
+from hopsml.core import redact
 
 if TYPE_CHECKING:
     from hopsml.tracking.inputs import WorkerFacts

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml import redact
+from hopsml.core import redact
+from hopsml.core.redact import REDACTED
 from hopsml.errors import ArgumentError
-from hopsml.redact import REDACTED
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import code, machine

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from hopsml import redact
-from hopsml.callbacks import nonblocking_logger
+from hopsml.core import redact
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import PathNotFound, SafeMode, StorageTimeout, StorageUnavailable
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json

@@ -16,9 +16,9 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-from hopsml import settings
 from hopsml.cluster.worker import collective_stats, server_guard
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext, current
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveTimeout
 from hopsml.training.elastic import reconfiguration
 from hopsml.training.elastic.pause_point import PausePoint

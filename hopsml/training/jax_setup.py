@@ -13,9 +13,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hopsml import proxies
 from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext
+from hopsml.core import proxies
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
 

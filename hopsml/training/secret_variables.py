@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hopsml import redact
+from hopsml.core import redact
 
 
 def masked(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:

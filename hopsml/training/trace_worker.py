@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import time
 
-from hopsml import tracing
 from hopsml.cluster.worker.context import WorkerContext, set_current
+from hopsml.core import tracing
 
 HOOK = "hopsml.training.trace_worker:attach"  # hook of runs whose driver traces them
 

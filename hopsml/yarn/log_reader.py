@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ClusterError, ClusterUnavailable, StorageError
 from hopsml.storage.filesystem import for_url
 from hopsml.yarn import logs

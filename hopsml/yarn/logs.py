@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
 from hopsml.yarn import tfile, web

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, ClusterUnavailable
 from hopsml.yarn import web
 

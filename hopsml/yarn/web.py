@@ -9,7 +9,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml import proxies
+from hopsml.core import proxies
 
 _CHUNK_BYTES = 1 << 16
 _MAX_BYTES = 64 << 20  # of one answer: a ResourceManager with ten thousand applications sends some ten megabytes

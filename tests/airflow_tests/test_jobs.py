@@ -10,8 +10,8 @@ import pytest
 
 from hopsml.airflow import jobs, outcomes
 from hopsml.airflow.jobs import Job, JobState, Known, TaskStep, decide
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
-from hopsml.profiles import Profile
 from hopsml.storage import job_record
 
 pytestmark = pytest.mark.fast

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import class_data, profiles, spark_home, submission
+from hopsml import class_data, submission
 from hopsml.class_data import OPTIONS, archive_of, with_archives
+from hopsml.core import profiles, spark_home
 from hopsml.errors import ArgumentError
 
 SETTINGS = {OPTIONS["driver"]: "-XX:+UseSerialGC", OPTIONS["executor"]: "-XX:+UseSerialGC", "spark.app.name": "x"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core.settings import user_name
 from hopsml.experiment import whole_script
-from hopsml.settings import user_name
 from hopsml.submission.packages import Environment
 from tests.cli.conftest import Cli
 

@@ -13,7 +13,6 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from hopsml.callbacks import RECORDS
 from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver import coordinator, sessions, websocket
 from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
@@ -23,6 +22,7 @@ from hopsml.cluster.driver.run_texts import waiting_text
 from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.spec import FixedGroup, RunSpec
+from hopsml.core.callbacks import RECORDS
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
 from hopsml.experiment.run import Run

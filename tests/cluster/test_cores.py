@@ -17,8 +17,8 @@ from hopsml.cluster.agent.core_lock import NAME, SlotCores, WorkerCores
 from hopsml.cluster.agent.host_cores import HostCore, Share, chosen, share
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.shared.spec import IndependentGroup, RunSpec, ServerGroup
+from hopsml.core.settings import cores_of
 from hopsml.errors import ArgumentError
-from hopsml.settings import cores_of
 from tests.cluster.test_gpus import as_stranger, locks, open_locks
 
 pytestmark = pytest.mark.local

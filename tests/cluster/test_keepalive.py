@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hopsml import settings
 from hopsml.cluster.worker import keepalive
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast

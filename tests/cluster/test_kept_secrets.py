@@ -12,9 +12,9 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from hopsml import redact
 from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured, capture
+from hopsml.core import redact
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast

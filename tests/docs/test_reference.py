@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from hopsml import cli, errors, profiles, settings
+from hopsml import cli, errors
 from hopsml.cli import renamed, rerun
+from hopsml.core import profiles, settings
 from hopsml.storage import run_dir
 from hopsml.submission import follow_state
 from tests.docs import pages

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import profiles
+from hopsml.core import profiles
+from hopsml.core.profiles import Profile
 from hopsml.doctor import cluster_checks, services
 from hopsml.doctor.finding import Finding, Needs, Status
 from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
-from hopsml.profiles import Profile
 
 pytestmark = pytest.mark.fast
 

@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from hopsml import experiment, settings
+from hopsml import experiment
 from hopsml.cluster.shared import processes
+from hopsml.core import settings
 from hopsml.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import experiment, settings
+from hopsml import experiment
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 from hopsml.experiment import applications
 from hopsml.storage.run_dir import RunDir

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import experiment, profiles
+from hopsml import experiment
 from hopsml.cli import runs
+from hopsml.core import profiles
 from hopsml.errors import ArgumentError
 from hopsml.storage import job_record
 from hopsml.tracking import machine

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.callbacks import RECORDS
+from hopsml.core.callbacks import RECORDS
 from hopsml.errors import StorageError
 from hopsml.experiment.searches import writer
 from hopsml.experiment.searches.writer import SearchWriter

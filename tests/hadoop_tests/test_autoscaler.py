@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.hadoop_tests import nodes_hook
 from tests.hadoop_tests.test_job_service import WAIT_S, YarnService, own_cluster, reaches, served

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hopsml import profiles
+from hopsml.core import profiles
 from tools.hadoop import jars
 from tools.hadoop.__main__ import parser, shape_of
 from tools.hadoop.errors import HadoopError

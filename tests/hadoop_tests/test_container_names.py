@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import find
 from tests.cluster.workloads import wait_until

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from hopsml.client import Client, ServiceJobDetail
+from hopsml.core.states import Lifecycle
 from hopsml.service.spec import load
-from hopsml.states import Lifecycle
 from hopsml.storage import filesystem
 from hopsml.yarn import ResourceManager
 from tests import leaks

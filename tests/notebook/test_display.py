@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hopsml import tracebacks
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
+from hopsml.core import tracebacks
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import progress
 from hopsml.notebook import display, frontend

@@ -9,11 +9,11 @@ import pytest
 
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
+from hopsml.core.states import Lifecycle
 from hopsml.errors import RunCancelled, WorkerFailed
 from hopsml.notebook import html, style, text
 from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.view import Cell, ProgressView, Table
-from hopsml.states import Lifecycle
 from tests.notebook.stories import BEGAN, closed, forming, look, members, running, stopping, waiting
 
 pytestmark = pytest.mark.fast

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hopsml import extras
+from hopsml.core import extras
 from hopsml.errors import ArgumentError, UnknownName
 from hopsml.search import registry
 from hopsml.search.algorithms.differential_evolution import DifferentialEvolution

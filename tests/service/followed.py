@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import insert, update
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.engine.local_application import OUTPUT
 from hopsml.service.rest.log_feed import LogFeed
 from hopsml.service.store.schema import changes, jobs, launches
-from hopsml.states import Lifecycle
 from tests.service.served import Served
 
 WAIT_S = 20.0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hopsml.client import Client, ServiceJob
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.project import ProjectOnDisk
 

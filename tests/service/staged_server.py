@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from hopsml.core.states import Lifecycle
 from hopsml.service import server
 from hopsml.service.engine import Engine, EngineState, SubmitOrder
 from hopsml.service.engine.base import LogPiece, NodeSeen
@@ -28,7 +29,6 @@ from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplica
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
 from hopsml.service.store.tokens import Role, Tokens
-from hopsml.states import Lifecycle
 
 EACH = Resources(8, 32, 128 << 10)
 NODES = tuple(NodeSeen(name, EACH, Resources()) for name in ("node1", "node2"))

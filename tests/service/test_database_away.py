@@ -17,11 +17,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from hopsml.client import Client
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ServiceError, StoreError
 from hopsml.service import log_stream
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.errors import HANDLERS
-from hopsml.states import Lifecycle
 from tests import leaks
 from tests.cluster.workloads import wait_until
 from tests.service import postgresql

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopsml.client import Client, JobSize
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ServiceError
-from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.test_job_service import WAIT_S, JobService, reaches, service, told_twice
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.engine import LogPiece
 from hopsml.service.rest import job_feed, log_feed
 from hopsml.service.rest.job_feed import JobFeed, unbroken
 from hopsml.service.rest.log_feed import whole_characters
-from hopsml.states import Lifecycle
 from tests.service.followed import PlayedJob, events, until, until_end, within_time
 from tests.service.served import Served
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 from tests import leaks
 from tests.cluster.workloads import wait_until
 from tests.service.conftest import Opens

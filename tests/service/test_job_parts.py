@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hopsml.client import Client
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
-from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.test_job_service import WAIT_S, JobService, service
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from hopsml.client import Client, ServiceJobDetail
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.service.store import JobStore
 from hopsml.service.store.secrets import Secrets, key
 from hopsml.service.workspaces import Workspaces
-from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.power_loss import ForgetfulDisk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.otlp import receiver
 from tests.service.test_job_service import WAIT_S, JobService, service

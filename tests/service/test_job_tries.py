@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from hopsml.client import Client
+from hopsml.core.states import Lifecycle
 from hopsml.service import server
 from hopsml.service.driver import SCRIPT
 from hopsml.service.rest import server as listeners
-from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.test_job_parts import hopsml
 from tests.service.test_job_service import WAIT_S, JobService, service

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core.states import Lifecycle
 from hopsml.service import leader_id
 from hopsml.service import spec as specs
 from hopsml.service.engine import EngineState, SubmitOrder
@@ -20,7 +21,6 @@ from hopsml.service.manager.manager import LEASE_S
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore, NewJob, StaleRecord
 from hopsml.service.workspaces import Workspaces
-from hopsml.states import Lifecycle
 
 pytestmark = pytest.mark.fast
 

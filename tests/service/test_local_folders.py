@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.engine import local
 from hopsml.service.engine.local_application import ENDED, OUTPUT, ROOM, RUNNING
-from hopsml.states import Lifecycle
 
 pytestmark = pytest.mark.fast
 

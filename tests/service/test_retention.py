@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.service import server
 from hopsml.service.engine.local import ASIDE, LocalEngine
@@ -22,7 +23,6 @@ from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store.rows import JobLimits, NewJob
 from hopsml.service.store.schema import jobs as jobs_table
 from hopsml.service.store.tokens import Role
-from hopsml.states import Lifecycle
 from tests.service.followed import PlayedJob
 from tests.service.served import Served
 

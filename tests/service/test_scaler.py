@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core.states import Lifecycle
 from hopsml.service import spec as specs
 from hopsml.service.autoscaler import NodeGroup, ScalingView
 from hopsml.service.engine import EngineState
@@ -23,7 +24,6 @@ from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobRow, JobStore, NewJob, RequestKind
 from hopsml.service.workspaces import Workspaces
-from hopsml.states import Lifecycle
 from tests.cluster.workloads import wait_until
 from tests.service.providers import hook
 from tests.service.staged_server import StagedEngine

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.manager.scheduled import start_due
 from hopsml.service.store import JobStore, StaleRecord
 from hopsml.service.store.rows import JobLimits, Leader
 from hopsml.service.store.schedules import Schedules
 from hopsml.service.store.tokens import SIGNED_IN, Role, Tokens
-from hopsml.states import Lifecycle
 from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import ArgumentError, JobFileError, ServiceError
 from hopsml.service import spec
 from hopsml.service.driver import sealed_secrets

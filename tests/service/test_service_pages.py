@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from hopsml.client import Client
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ServiceError
-from hopsml.states import Lifecycle
 from tests import leaks
 from tests.service.conftest import Opens
 from tests.service.prefix_proxy import prefixed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import profiles, settings
+from hopsml.core import profiles, settings
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service import server, workspaces
 from hopsml.service import spec as specs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 from hopsml.storage import filesystem, urls
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import profiles, settings
+from hopsml.core import profiles, settings
 from hopsml.errors import ArgumentError
 from hopsml.submission import archive, packages, shipping
 from hopsml.submission.packages import Environment

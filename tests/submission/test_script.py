@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import profiles, submission
+from hopsml import submission
+from hopsml.core import profiles
 from hopsml.errors import ArgumentError
 from hopsml.submission import script
 

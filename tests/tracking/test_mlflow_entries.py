@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from hopsml import experiment, extras, settings, tracking
+from hopsml import experiment, tracking
 from hopsml.cluster.shared.checks import model_name
+from hopsml.core import extras, settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from hopsml import callbacks, experiment, tracking
+from hopsml import experiment, tracking
+from hopsml.core import callbacks
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import run_role
 from hopsml.storage.run_dir import RunDir

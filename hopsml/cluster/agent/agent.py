@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.shared import open_files, processes, protocol
 from hopsml.cluster.shared.framing import read_frame
 from hopsml.cluster.shared.preload_order import in_order
 from hopsml.cluster.worker import server_guard
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import RunError
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml import proxies
 from hopsml.cluster.agent.core_lock import WorkerCores
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
@@ -16,6 +15,7 @@ from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, group_variables
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.worker.sidecar import ADDRESS
 from hopsml.cluster.worker.worker import Assignment
+from hopsml.core import proxies
 
 _USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG", *GROUP_NAMES)
 

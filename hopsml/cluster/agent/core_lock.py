@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopsml import settings
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent import host_cores, host_locks
 from hopsml.cluster.agent.host_cores import HostCore
 from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.protocol import Formation, Launch
+from hopsml.core import settings
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import RunError
 
 log = nonblocking_logger("hopsml.agent")

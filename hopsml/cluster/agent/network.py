@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, RunError
 
 # Interfaces of containers and virtual machines: their addresses repeat on many hosts.

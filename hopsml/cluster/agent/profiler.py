@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hopsml import extras
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import TakeProfile
+from hopsml.core import extras
 from hopsml.errors import StorageError
 from hopsml.storage import python_child
 from hopsml.storage.filesystem import for_url

@@ -18,8 +18,6 @@ from typing import Any
 
 import msgspec
 
-from hopsml import settings
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent import assigning
 from hopsml.cluster.agent.cgroup import OomWatch
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
@@ -39,6 +37,8 @@ from hopsml.cluster.shared.gpus import environment_for
 from hopsml.cluster.shared.layout import CHIEF
 from hopsml.cluster.worker import worker_folder
 from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
+from hopsml.core import settings
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import StorageError
 from hopsml.storage.causes import is_transient
 from hopsml.storage.run_dir import SYSTEM_METRICS

@@ -26,7 +26,6 @@ from typing import Any, cast
 
 import cloudpickle
 
-from hopsml import redact
 from hopsml.cluster.driver.captured_objects import (
     INSTALLED,
     MAX_DEPTH,
@@ -40,6 +39,7 @@ from hopsml.cluster.driver.captured_objects import (
 )
 from hopsml.cluster.driver.secret_extraction import ExtractedSecret, SecretExtractor, left_in, seal
 from hopsml.cluster.shared import keras_names
+from hopsml.core import redact
 from hopsml.errors import ArgumentTypeError, CaptureError
 
 logger = logging.getLogger(__name__)

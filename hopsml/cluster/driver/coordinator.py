@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver import worker_messages
 from hopsml.cluster.driver.active_run import ActiveRun
@@ -38,6 +37,7 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.shares import claim, shares
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.spec import IndependentGroup
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import CoordinatorLost
 
 log = nonblocking_logger("hopsml.coordinator")

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from hopsml import redact
 from hopsml.cluster.gang.events import Action, Event
 from hopsml.cluster.gang.gang import Gang
+from hopsml.core import redact
 
 VERSION = 1
 PART = 2048  # events; the newest PART to twice as many are retained

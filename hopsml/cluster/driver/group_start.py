@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import formation_of, launch_of, member_of
 from hopsml.cluster.driver.run_state import Change, MemberView
@@ -16,8 +15,9 @@ from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.gang import events
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import Layout, Placement, arrange, form, insert
+from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
-from hopsml.states import Lifecycle
 
 log = nonblocking_logger("hopsml.coordinator")
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hopsml import callbacks, redact
-from hopsml.callbacks import Observers
 from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.layout import Layout
-from hopsml.states import Lifecycle
+from hopsml.core import callbacks, redact
+from hopsml.core.callbacks import Observers
+from hopsml.core.states import Lifecycle
 
 LOG_KEPT = 4 << 20  # characters of a rank's output that are retained, the newest
 

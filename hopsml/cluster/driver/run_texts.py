@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hopsml import tracebacks
 from hopsml.cluster.driver import remedies
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, Backend
@@ -12,6 +11,7 @@ from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.protocol import FailureReport
+from hopsml.core import tracebacks
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, RunCancelled, RunError, StartTimeout, WorkerFailed
 
 TAIL_LINES = 30

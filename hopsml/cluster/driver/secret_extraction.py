@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import ArgumentError
 
 VARIABLE = "HOPSML_SECRET_"  # + name: environment variable from which a rerun reads a value

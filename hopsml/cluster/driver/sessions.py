@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, reporting
 from hopsml.cluster.shared.tls import make_identity
+from hopsml.core.callbacks import nonblocking_logger
 
 if TYPE_CHECKING:
     from websockets.http11 import Request

@@ -20,7 +20,7 @@ from websockets.protocol import Event
 from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
 
-from hopsml.callbacks import nonblocking_logger
+from hopsml.core.callbacks import nonblocking_logger
 
 log = nonblocking_logger("hopsml.coordinator")
 

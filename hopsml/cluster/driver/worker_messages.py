@@ -6,7 +6,7 @@ from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang import events
 from hopsml.cluster.shared import protocol
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 
 OfWorker = (
     protocol.WorkerStarted

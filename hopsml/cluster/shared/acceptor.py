@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml import settings
 from hopsml.cluster.shared import open_files
+from hopsml.core import settings
 
 SHOW_S = 10.0  # seconds to send the token, from the moment of acceptance, including TLS
 MOST_PENDING = 2048  # enough for a thousand agents of one host that join at once and may be slow

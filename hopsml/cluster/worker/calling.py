@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
-from hopsml import redact
 from hopsml.cluster.shared.plain import utf8
+from hopsml.core import redact
 
 MOST_CAUSE = 4_000  # characters
 MOST_TEXT = 1_000_000  # characters of a traceback; an error may contain a whole file

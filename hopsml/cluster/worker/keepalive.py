@@ -14,7 +14,7 @@ import socket
 import threading
 from typing import Any
 
-from hopsml import settings
+from hopsml.core import settings
 
 INTERVAL_S = 2.0  # between two scans for new sockets: shorter than the idle time-out of any firewall
 PROBES = 6  # without an answer, after which the connection is broken

@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 
-from hopsml import redact, tracebacks
 from hopsml.cluster.shared.commit_slots import DESCRIPTORS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
@@ -41,6 +40,7 @@ from hopsml.cluster.worker.context import (
 )
 from hopsml.cluster.worker.inbox import Inbox
 from hopsml.cluster.worker.returned import pickle_result, plain
+from hopsml.core import redact, tracebacks
 from hopsml.errors import PeerLost
 from hopsml.storage import privacy
 

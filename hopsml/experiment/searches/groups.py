@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from hopsml import redact, settings
-from hopsml.callbacks import immediate, nonblocking_logger
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup
+from hopsml.core import redact, settings
+from hopsml.core.callbacks import immediate, nonblocking_logger
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
 from hopsml.experiment import plan as plans
 from hopsml.experiment.lanes import News, RunOver

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hopsml import states
 from hopsml.cluster.shared import checks
+from hopsml.core import states
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, RunError
 from hopsml.experiment import last_records
 from hopsml.experiment.handle import Handle
@@ -17,7 +18,6 @@ from hopsml.experiment.searches.session import SearchSession
 from hopsml.experiment.searches.state import Observer, SearchState
 from hopsml.search.dispatch.events import ConcludeSearch, Extend
 from hopsml.search.space.space import Searchspace
-from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 

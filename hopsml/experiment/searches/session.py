@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hopsml.callbacks import nonblocking_logger
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import RunCancelled, RunError
 from hopsml.experiment.lanes import RunOver
 from hopsml.experiment.searches.executors import ActionExecutor

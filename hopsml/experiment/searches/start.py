@@ -12,13 +12,13 @@ from typing import Any, cast
 import cloudpickle
 import msgspec
 
-from hopsml import redact
-from hopsml.callbacks import immediate
 from hopsml.cluster.driver import capture, secret_extraction
 from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE
+from hopsml.core import redact
+from hopsml.core.callbacks import immediate
 from hopsml.errors import ArgumentError
 from hopsml.experiment import frame_feed, mlflow, progress
 from hopsml.experiment import plan as plans

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hopsml import extras
+from hopsml.core import extras
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms import libraries
 from hopsml.search.metric import name_of

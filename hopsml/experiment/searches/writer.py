@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from hopsml.callbacks import nonblocking_logger
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import StorageError
 from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import for_url

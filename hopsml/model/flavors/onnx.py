@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml import extras
 from hopsml.cluster.worker.context import current
+from hopsml.core import extras
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
 from hopsml.model.flavors import torch as torch_flavor

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml import extras
 from hopsml.cluster.shared.natural_order import natural_key
+from hopsml.core import extras
 from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
 from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, version_of

@@ -6,7 +6,7 @@ import importlib.util
 import warnings
 from typing import Any
 
-from hopsml import extras
+from hopsml.core import extras
 from hopsml.errors import ArgumentError
 
 

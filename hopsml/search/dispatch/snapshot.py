@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 
 SIMULATED = 1_000  # waiting trials that are simulated; further ones are spread evenly over the places
 

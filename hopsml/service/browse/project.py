@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol, TypeVar
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.browse import places, run_detail, search_detail
 from hopsml.service.browse.files import Entry, entries

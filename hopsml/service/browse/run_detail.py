@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound
 from hopsml.service.browse.run_row import RunRow, row_of
-from hopsml.states import Lifecycle
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog, live

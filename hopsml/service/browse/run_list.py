@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from hopsml.core.states import ENDS, Lifecycle
 from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused, StorageError
 from hopsml.service.browse.run_filter import parsed
 from hopsml.service.browse.run_row import RunRow, row_of
-from hopsml.states import ENDS, Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog, live

@@ -17,7 +17,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import CoordinatorLost
 from hopsml.storage import mailbox, urls
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import driver_requests, own_folder, sealed_secrets
 from hopsml.service.spec import load

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import ArgumentError, PathNotFound, ServiceError
 from hopsml.service.driver.driver_requests import TAG
 from hopsml.service.spec import secret_rules

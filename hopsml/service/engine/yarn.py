@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from hopsml import settings, submission
+from hopsml import submission
+from hopsml.core import settings
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import driver_requests
 from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
@@ -18,7 +20,6 @@ from hopsml.service.engine.submissions import Submissions
 from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import sizes
-from hopsml.states import Lifecycle
 from hopsml.yarn import ResourceManager, YarnApplication, YarnNode, logs
 from hopsml.yarn.log_reader import LogReader
 

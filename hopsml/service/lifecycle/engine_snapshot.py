@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 
 
 @dataclass(frozen=True, slots=True)

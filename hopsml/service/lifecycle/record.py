@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.lifecycle.engine_snapshot import SlotsAnswer
-from hopsml.states import Lifecycle
 
 
 class Ending(StrEnum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch
-from hopsml.states import Lifecycle
 
 SETTLE_S = 10.0  # after a submission, until the engine reliably lists its application
 GONE_S = 60.0  # tolerated absence of a listed application: a restarted ResourceManager recovers it after a while

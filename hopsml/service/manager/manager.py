@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from hopsml import profiles
+from hopsml.core import profiles
+from hopsml.core.profiles import Profile
+from hopsml.core.states import Lifecycle
 from hopsml.errors import StoreError
-from hopsml.profiles import Profile
 from hopsml.service import autoscaler, lifecycle
 from hopsml.service.autoscaler import ScalingView
 from hopsml.service.engine import Engine, EngineState, SubmitOrder
@@ -39,7 +40,6 @@ from hopsml.service.store import JobRow, JobStore, RequestKind, RequestRow, Stal
 from hopsml.service.store.rows import Account, Leader
 from hopsml.service.store.schedules import Schedules
 from hopsml.service.workspaces import Workspaces
-from hopsml.states import Lifecycle
 from hopsml.submission import SubmissionPlan
 
 log = logging.getLogger("hopsml.service")

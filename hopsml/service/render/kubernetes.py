@@ -9,8 +9,8 @@ import importlib.metadata
 from pathlib import Path
 from typing import Any
 
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
-from hopsml.profiles import Profile
 from hopsml.service.driver import SCRIPT
 from hopsml.service.render import memory, workspace
 from hopsml.service.spec.job import JobSpec

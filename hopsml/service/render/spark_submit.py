@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
-from hopsml.profiles import Profile
 from hopsml.service.driver import SCRIPT
 from hopsml.service.render import memory, workspace
 from hopsml.service.spec.job import JobSpec

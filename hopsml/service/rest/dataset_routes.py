@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.rest.job_routes import TheJobs
 from hopsml.service.store import datasets
-from hopsml.states import Lifecycle
 
 router = APIRouter(prefix="/api/v1")
 

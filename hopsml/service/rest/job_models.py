@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import ChangeRow, JobRow
 from hopsml.service.store.tokens import TokenRow
-from hopsml.states import Lifecycle
 
 RoleName = Literal["viewer", "user", "operator", "admin"]
 

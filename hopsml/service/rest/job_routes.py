@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import job_trace
 from hopsml.service import spec as specs
@@ -19,7 +20,6 @@ from hopsml.service.rest.log_feed import whole_characters
 from hopsml.service.store import JobRow, NewJob, RequestKind
 from hopsml.service.store.rows import JobFilter
 from hopsml.service.store.tokens import Caller, Role
-from hopsml.states import Lifecycle
 
 router = APIRouter(prefix="/api/v1")
 _JOB = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")

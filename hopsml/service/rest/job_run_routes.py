@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
+from hopsml.core.states import ENDS
 from hopsml.errors import ArgumentError
 from hopsml.service.browse.logs import MOST_LINES, LogQuery
 from hopsml.service.browse.metrics import CHIEF, Metrics
@@ -17,7 +18,6 @@ from hopsml.service.rest import job_models as models
 from hopsml.service.rest.job_routes import TheJob, TheJobs
 from hopsml.service.rest.run_routes import STALE_S
 from hopsml.service.store import JobRow
-from hopsml.states import ENDS
 
 router = APIRouter(prefix="/api/v1")
 

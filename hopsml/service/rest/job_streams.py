@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError
 from hopsml.service import spec as specs
 from hopsml.service.rest.event_stream import EventAnswer, Streams, last_seen

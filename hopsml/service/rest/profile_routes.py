@@ -9,11 +9,11 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.job_routes import TheCaller, needs
 from hopsml.service.store.tokens import Role
-from hopsml.states import Lifecycle
 from hopsml.storage import profile_request
 from hopsml.tracking import catalog
 

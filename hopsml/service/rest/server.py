@@ -13,9 +13,9 @@ import ssl
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from hopsml import extras
 from hopsml.cluster.shared import http_connections
 from hopsml.cluster.shared.acceptor import logged_once
+from hopsml.core import extras
 from hopsml.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.scheduler.policy import CORES_LIKE_A_GPU, GangRequest, Policy
 from hopsml.service.scheduler.resources import Placement, Resources
-from hopsml.states import Lifecycle
 
 # Order within a queue, smaller first: (0 if the job has waited too long, else 1; minus the priority; level).
 Rank = tuple[int, int, int]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.service.spec import limits
 from hopsml.service.spec.document import Document, Path, Problem
 from hopsml.service.spec.model import SpecPart

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import ArgumentError
 
 _READ_BY_PROGRAMS = {

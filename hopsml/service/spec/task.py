@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.service.spec import limits
 from hopsml.service.spec.environment import TaskEnvironment
 from hopsml.service.spec.model import SpecPart

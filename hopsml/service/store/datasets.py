@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 from sqlalchemy import select
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.store.schema import jobs
 from hopsml.service.store.store import JobStore
-from hopsml.states import Lifecycle
 
 LOOKED_AT = 5000  # newest jobs with a data set that are examined
 SHOWN = 5  # newest jobs that are returned for one data set

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hopsml.states import Lifecycle
+from hopsml.core.states import Lifecycle
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, or_, select, update
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle.timetable import Due
 from hopsml.service.store.rows import Leader, NewJob, RequestKind
 from hopsml.service.store.schema import jobs, schedules, wishes
 from hopsml.service.store.store import JobStore, StaleRecord, check_lead
 from hopsml.service.store.tokens import Tokens
-from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Row

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Insert, and_, case, delete, func, insert, or_, select, union, update
 from sqlalchemy.exc import IntegrityError
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle import Ending, JobRecord, TaskLaunch
 from hopsml.service.lifecycle.step import differences
@@ -29,7 +30,6 @@ from hopsml.service.store.rows import (
     RowPage,
 )
 from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, schedules, wishes
-from hopsml.states import Lifecycle
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, Row

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hopsml import proxies, settings
+from hopsml.core import proxies, settings
 from hopsml.storage import privacy, urls
 from hopsml.storage.filesystem import StoreCapacity
 from hopsml.storage.remote.store import RemoteStore

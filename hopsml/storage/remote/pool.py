@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.storage import python_child
 from hopsml.storage.remote.channel import FrameChannel
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel

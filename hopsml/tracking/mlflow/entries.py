@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from hopsml import redact
-from hopsml.states import Lifecycle
+from hopsml.core import redact
+from hopsml.core.states import Lifecycle
 
 # MLflow's own limits (mlflow/utils/validation.py): a longer entry is rejected together with its whole batch.
 LONGEST_PARAM = 6000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import find

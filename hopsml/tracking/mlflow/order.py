@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
-from hopsml import redact
+from hopsml.core import redact
+from hopsml.core.redact import REDACTED
 from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.redact import REDACTED
 from hopsml.storage import filesystem, trust, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir, to_json
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hopsml import redact
+from hopsml.core import redact
+from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound
-from hopsml.states import Lifecycle
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
 from hopsml.tracking import catalog

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from hopsml import extras, redact
+from hopsml.core import extras, redact
 from hopsml.errors import HopsmlError
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.entries import KEY_TAG, Row

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, Literal, get_args
 
+from hopsml.core.suggestions import instead
 from hopsml.errors import ArgumentError
-from hopsml.suggestions import instead
 from hopsml.training.algorithms.averaging import Averaging, BlockMomentum, ElasticAveraging, LocalSGD
 
 Algorithm = Literal["sync_sgd", "local_sgd", "block_momentum", "elastic_averaging", "async_sgd"]

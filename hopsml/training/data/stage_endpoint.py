@@ -18,8 +18,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import BinaryIO
 
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.shared.acceptor import Acceptor, ConnectionLimits, Pending, logged_once
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.training.data.stage_folder import StageFolder
 
 log = nonblocking_logger("hopsml.data")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, PathNotFound, StartTimeout
 from hopsml.storage import urls
 from hopsml.storage.backoff import pause_s

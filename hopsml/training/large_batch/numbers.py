@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 

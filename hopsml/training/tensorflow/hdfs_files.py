@@ -9,7 +9,7 @@ import os
 import threading
 from pathlib import Path
 
-from hopsml import settings
+from hopsml.core import settings
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.storage.remote import hadoop
 

@@ -23,13 +23,13 @@ from typing import Any, cast
 
 import msgspec
 
-from hopsml import redact
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.plain import argument, outputs
 from hopsml.cluster.worker import calling, worker_folder
 from hopsml.cluster.worker.context import WorkerContext, set_current, untold
 from hopsml.cluster.worker.returned import pickle_result
 from hopsml.cluster.worker.worker import leave
+from hopsml.core import redact
 from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls

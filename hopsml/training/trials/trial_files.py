@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopsml import redact
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.worker.context import WorkerContext
+from hopsml.core import redact
 from hopsml.search.messages import RunTrial
 from hopsml.search.metric import name_of
 from hopsml.storage import urls

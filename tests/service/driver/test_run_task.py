@@ -9,7 +9,7 @@ from typing import IO
 
 import pytest
 
-from hopsml import profiles
+from hopsml.core import profiles
 from hopsml.errors import ArgumentError
 from hopsml.service import spec
 from hopsml.service.driver import run_task

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.lifecycle import (
     Ending,
     EngineSnapshot,
@@ -20,7 +21,6 @@ from hopsml.service.lifecycle import (
     step,
 )
 from hopsml.service.lifecycle.engine_snapshot import strays
-from hopsml.states import Lifecycle
 
 pytestmark = pytest.mark.fast
 

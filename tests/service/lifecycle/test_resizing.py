@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.lifecycle import (
     Ending,
     EngineSnapshot,
@@ -18,7 +19,6 @@ from hopsml.service.lifecycle import (
     step,
 )
 from hopsml.service.lifecycle.step import SHRINK_S, NextStep, differences
-from hopsml.states import Lifecycle
 
 pytestmark = pytest.mark.fast
 

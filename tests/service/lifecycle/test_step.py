@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hopsml.core.states import Lifecycle
 from hopsml.service.lifecycle import (
     Ending,
     EngineSnapshot,
@@ -28,7 +29,6 @@ from hopsml.service.lifecycle.step import (
     USUAL_GRACE_S,
     differences,
 )
-from hopsml.states import Lifecycle
 
 pytestmark = pytest.mark.fast
 

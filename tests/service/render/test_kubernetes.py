@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from hopsml import profiles
+from hopsml.core import profiles
 from hopsml.errors import ArgumentError
 from hopsml.service import spec
 from hopsml.service.render import kubernetes

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import profiles
+from hopsml.core import profiles
+from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
-from hopsml.profiles import Profile
 from hopsml.service import spec
 from hopsml.service.driver import SCRIPT
 from hopsml.service.render import spark_submit

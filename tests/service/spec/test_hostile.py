@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hopsml import suggestions
+from hopsml.core import suggestions
 from hopsml.service import spec
 from hopsml.service.spec import limits
 from tests.service.spec.examples import SMALL

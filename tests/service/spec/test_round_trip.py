@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml import redact
+from hopsml.core import redact
 from hopsml.errors import JobFileError
 from hopsml.service import spec
 from hopsml.service.spec import units

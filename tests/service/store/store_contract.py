@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service.lifecycle import (
     Ending,
@@ -27,7 +28,6 @@ from hopsml.service.store.notes import Notes, RunNote
 from hopsml.service.store.rows import Account, JobFilter, JobLimits, Leader
 from hopsml.service.store.store import check_lead, record_of
 from hopsml.service.store.tokens import Caller, Role, Tokens
-from hopsml.states import Lifecycle
 
 ME = Leader("me", "here", 1e9, 1)  # the lease that the fixture takes
 RULED = JobRecord(0, (TaskRule("train"),))

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hopsml import settings
 from hopsml.cluster.agent.preflight.measure import measure
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, with_streams
 from hopsml.cluster.shared.framing import framed, receive_frame
 from hopsml.cluster.shared.protocol import Message, PeerProbed, ProbePeer
+from hopsml.core import settings
 
 EXCHANGED = 1 << 20  # bytes each way
 MOST = 8 << 20

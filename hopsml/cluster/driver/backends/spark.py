@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hopsml.callbacks import nonblocking_logger
 from hopsml.cluster.agent.agent import NEVER_JOINED, Bootstrap
 from hopsml.cluster.driver.backends import spark_executors
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.driver.backends.spark_profiles import Profiles
+from hopsml.core.callbacks import nonblocking_logger
 
 log = nonblocking_logger("hopsml.spark")
 

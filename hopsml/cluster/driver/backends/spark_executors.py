@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hopsml import proxies
-from hopsml.callbacks import nonblocking_logger
-from hopsml.spark_home import spark_submit
+from hopsml.core import proxies
+from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.spark_home import spark_submit
 
 log = nonblocking_logger("hopsml.spark")
 

@@ -7,7 +7,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from hopsml import extras
+from hopsml.core import extras
 from hopsml.errors import ArgumentError
 
 

@@ -276,7 +276,7 @@ def _profiles_store() -> str:
     """
     if not os.environ.get("HOPSML_PROFILE") or "PYSPARK_GATEWAY_PORT" in os.environ:
         return ""
-    from hopsml import profiles
+    from hopsml.core import profiles
 
     return profiles.load().store
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hopsml import class_data, suggestions
+from hopsml import class_data
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError
 
 _KEYS = (
@@ -85,7 +86,7 @@ def folders() -> list[Path]:
         raise ArgumentError(
             "the working directory has been deleted: change to one that is there (cd, os.chdir)"
         ) from None
-    return [here / "conf", own_folder(Path(__file__).resolve().parent)]
+    return [here / "conf", own_folder(Path(__file__).resolve().parents[1])]
 
 
 def own_folder(package: Path) -> Path:

@@ -15,7 +15,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-from hopsml import extras
+from hopsml.core import extras
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-_OWN = str(Path(__file__).parent) + "/"
+_OWN = str(Path(__file__).parents[1]) + "/"
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
 _LIBRARY = (sysconfig.get_path("stdlib") + "/", *(sysconfig.get_path(name) + "/" for name in ("purelib", "platlib")))
 E = TypeVar("E", bound=BaseException)

@@ -1,0 +1,1 @@
+"""What all other packages use: settings, profiles, states, redaction, tracing, and texts of errors."""
