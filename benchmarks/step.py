@@ -27,7 +27,7 @@ from benchmarks.peers import bare
 from benchmarks.peers.base import SCRIPTS
 from benchmarks.peers.hopsml import PEER
 from benchmarks.turn_server import TurnServer, take_turns
-from hopsml.cluster.forking import fork_environment
+from hopsml.cluster.forking import fork_server
 from hopsml.experiment import applications
 
 SIZES = (2, 4)
@@ -111,7 +111,7 @@ def commands(python: Path, folder: Path, socket: Path, workers: int, ways: Seque
 
 def worker_variables() -> dict[str, str]:
     """Return the environment variables of a hopsml worker that libraries may read, without those of the user."""
-    own = fork_environment.environment_of({}, fork_environment.new_mark())
-    for name in ("PYTHONPATH", fork_environment.MARK):
+    own = fork_server.environment_of({}, fork_server.new_mark())
+    for name in ("PYTHONPATH", fork_server.MARK):
         del own[name]
     return {**own, **(applications.agents_variables("none", {}) or {})}

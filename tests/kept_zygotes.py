@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from hopsml.cluster.forking import zygote
-from hopsml.cluster.forking.zygote_process import ZygoteProcess
+from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.shared import processes
 from tests import leaks
 

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
-from hopsml.cluster.forking.zygote_process import ZygoteProcess
-from hopsml.cluster.shared import open_files, processes
+from hopsml.cluster.forking.zygote import ZygoteProcess
+from hopsml.cluster.shared import acceptor, processes
 from hopsml.core import profiles, redact, settings
 from hopsml.errors import CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
@@ -149,7 +149,7 @@ def held(slots: int) -> int:
 
 def check_open_files(agents: int = 0) -> None:
     """Raise CoordinatorLost if this process may open too few files for a run with this number of agents."""
-    if problem := open_files.problem(agents):
+    if problem := acceptor.open_files_problem(agents):
         raise CoordinatorLost(problem)
 
 

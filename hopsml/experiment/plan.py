@@ -18,10 +18,10 @@ from msgspec.structs import asdict, replace
 from hopsml.cluster.driver import capture
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
+from hopsml.cluster.forking.fork_server import preload_order
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.layout import check_environment
 from hopsml.cluster.shared.plain import argument
-from hopsml.cluster.shared.preload_order import in_order
 from hopsml.cluster.shared.protocol import Resume
 from hopsml.cluster.shared.spec import (
     AS_MANY_AS_THERE_ARE,
@@ -217,7 +217,7 @@ def modules_of(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
     """Return the modules to import before workers are forked, unless the call specifies them."""
     # Parameter servers import TensorFlow, whatever the function does.
     of_servers = ("tensorflow",) if spec.group.relaunches and spec.framework == "tensorflow" else ()
-    return in_order((*of_function, *FRAMEWORK_MODULES.get(spec.framework, ()), *of_servers))
+    return preload_order((*of_function, *FRAMEWORK_MODULES.get(spec.framework, ()), *of_servers))
 
 
 def _note(run: Run, *texts: str) -> None:

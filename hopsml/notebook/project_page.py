@@ -45,7 +45,7 @@ def close_all() -> None:
 
 def _start(project_url: str) -> Page:
     """Start the page's server and wait until it prints its address."""
-    from hopsml.cluster.forking.fork_environment import own_sys_path
+    from hopsml.cluster.forking.fork_server import own_sys_path
 
     title = f"Runs of {urls.name(project_url) or project_url}"
     with tempfile.TemporaryFile("w+") as problems:

@@ -79,7 +79,7 @@ def close_all() -> None:
 
 def _start(directory: RunDir) -> Page:
     """Start the TensorBoard process and wait until it prints its port."""
-    from hopsml.cluster.forking.fork_environment import own_sys_path
+    from hopsml.cluster.forking.fork_server import own_sys_path
 
     process = subprocess.Popen(
         [sys.executable, "-m", "hopsml.notebook.tensorboard_server", events_of(directory)],

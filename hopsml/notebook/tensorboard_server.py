@@ -61,7 +61,7 @@ class Server:
     """TensorBoard process and its folder, with its info files, its log and the copy of remote events."""
 
     def __init__(self, events: str, host: str, port: int, folder: Path, quiet: bool) -> None:
-        from hopsml.cluster.forking.fork_environment import own_sys_path
+        from hopsml.cluster.forking.fork_server import own_sys_path
         from hopsml.storage import urls
 
         scheme, _, path = urls.split(events)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.cluster.agent import agent
-from hopsml.cluster.shared import open_files
+from hopsml.cluster.shared import acceptor
 from hopsml.cluster.shared.acceptor import ConnectionLimits
 
 pytestmark = pytest.mark.fast
@@ -22,20 +22,22 @@ def limited(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 def test_what_is_needed_is_just_enough_for_the_connections_of_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     for agents in (0, 1, 16, 17, 100, 1000, 5000):
-        least = open_files.needed(agents)
+        least = acceptor.open_files_needed(agents)
         limited(monkeypatch, least)
-        assert ConnectionLimits.of_this_process().descriptors >= agents + 20 and open_files.problem(agents) == ""
+        assert (
+            ConnectionLimits.of_this_process().descriptors >= agents + 20 and acceptor.open_files_problem(agents) == ""
+        )
         limited(monkeypatch, least - 1)
-        assert f"open {least - 1} files (ulimit -n), and " in open_files.problem(agents)
-        assert f"needs {least}: raise it (ulimit -n, LimitNOFILE)" in open_files.problem(agents)
+        assert f"open {least - 1} files (ulimit -n), and " in acceptor.open_files_problem(agents)
+        assert f"needs {least}: raise it (ulimit -n, LimitNOFILE)" in acceptor.open_files_problem(agents)
     limited(monkeypatch, resource.RLIM_INFINITY)
-    assert open_files.problem(100_000) == ""
+    assert acceptor.open_files_problem(100_000) == ""
 
 
 def test_an_agent_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, 32)
     word = agent.run_agent(None, 0)  # type: ignore[arg-type]
-    assert word == f"{agent.NEVER_JOINED}{open_files.problem()}" and "32 files" in word
+    assert word == f"{agent.NEVER_JOINED}{acceptor.open_files_problem()}" and "32 files" in word
 
 
 DRIVER = """

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from hopsml.cluster.shared import parallel_copy
+from hopsml.cluster.shared import commit_slots
 
 
 @pytest.mark.fast
@@ -20,7 +20,7 @@ def test_each_byte_arrives(size: int, cores: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     target = np.zeros(size + 2, np.uint8)
-    parallel_copy.copy(target[1:-1], source)
+    commit_slots.copy_in_parallel(target[1:-1], source)
     assert np.array_equal(target[1:-1], source)
     assert target[0] == target[-1] == 0
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("hopsml-copy")]
@@ -44,7 +44,7 @@ def test_as_many_threads_as_there_are_cores_up_to_four(
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     monkeypatch.setattr(np, "copyto", watched)
-    parallel_copy.copy(np.empty(size, np.uint8), np.zeros(size, np.uint8))
+    commit_slots.copy_in_parallel(np.empty(size, np.uint8), np.zeros(size, np.uint8))
     assert len(seen) == threads
 
 
@@ -59,7 +59,7 @@ def test_what_fails_in_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(np, "copyto", failing)
     with pytest.raises(MemoryError, match="no memory"):
-        parallel_copy.copy(np.empty(8_000_000, np.uint8), np.empty(8_000_000, np.uint8))
+        commit_slots.copy_in_parallel(np.empty(8_000_000, np.uint8), np.empty(8_000_000, np.uint8))
 
 
 @pytest.mark.fast
@@ -70,7 +70,7 @@ def test_where_no_thread_can_be_started_one_copies_all(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
     monkeypatch.setattr(threading.Thread, "start", refused)
     source, target = np.arange(9_000_000).astype(np.uint8), np.zeros(9_000_000, np.uint8)
-    parallel_copy.copy(target, source)
+    commit_slots.copy_in_parallel(target, source)
     assert np.array_equal(target, source)
 
 
@@ -84,7 +84,7 @@ os.sched_getaffinity = lambda pid: {0, 1}
 def last() -> None:
     threading.main_thread().join()
     target = np.zeros(8_000_000, np.uint8)
-    parallel_copy.copy(target, np.ones(8_000_000, np.uint8))
+    parallel_copy.copy_in_parallel(target, np.ones(8_000_000, np.uint8))
     print("copied", target.all())
 
 threading.Thread(target=last).start()

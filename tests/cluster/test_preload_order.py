@@ -6,19 +6,19 @@ import itertools
 
 import pytest
 
-from hopsml.cluster.shared.preload_order import in_order
+from hopsml.cluster.forking.fork_server import preload_order
 
 
 @pytest.mark.fast
 def test_torch_comes_before_tensorflow_in_whatever_order_they_were_asked_for() -> None:
     for given in itertools.permutations(("numpy", "tensorflow", "keras", "torch", "torch.distributed.tensor")):
-        found = in_order(given)
+        found = preload_order(given)
         assert max(found.index(name) for name in found if "torch" in name) < found.index("tensorflow")
         assert set(found) == {*given, "torch._dynamo"} and len(set(found)) == len(found)
 
 
 @pytest.mark.fast
 def test_all_else_stays_in_its_order() -> None:
-    assert in_order(("numpy", "keras", "numpy", "jax")) == ("numpy", "keras", "jax")
-    assert in_order(("numpy", "torch", "pandas")) == ("torch", "numpy", "pandas")
-    assert in_order(()) == ()
+    assert preload_order(("numpy", "keras", "numpy", "jax")) == ("numpy", "keras", "jax")
+    assert preload_order(("numpy", "torch", "pandas")) == ("torch", "numpy", "pandas")
+    assert preload_order(()) == ()

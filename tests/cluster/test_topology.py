@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.shared.topology import (
+from hopsml.cluster.shared.gpus import (
     EXACT_LIMIT,
     Topology,
     best_ring,

@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from hopsml.cluster.forking import fork_client, zygote
-from hopsml.cluster.forking.fork_environment import MARK, environment_of, new_mark
-from hopsml.cluster.forking.fork_server import Imported
-from hopsml.cluster.forking.zygote_process import ZygoteProcess
+from hopsml.cluster.forking.fork_server import MARK, Imported, environment_of, new_mark
+from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.shared import processes
 from tests import clock
 from tests.cluster.test_fork_server import Ended, _play
@@ -275,7 +274,7 @@ def test_servers_outlive_a_zygote_that_is_closed_and_end_with_their_agent(own: Z
 def test_the_zygote_ends_with_its_driver():
     code = f"""
         import os, time
-        from hopsml.cluster.forking.zygote_process import ZygoteProcess
+        from hopsml.cluster.forking.zygote import ZygoteProcess
         process = ZygoteProcess({MODULES!r})
         print(process.pid, flush=True)
         time.sleep(600)

@@ -25,9 +25,9 @@ import msgspec
 
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
-from hopsml.cluster.shared import open_files, processes, protocol
+from hopsml.cluster.forking.fork_server import preload_order
+from hopsml.cluster.shared import acceptor, processes, protocol
 from hopsml.cluster.shared.framing import read_frame
-from hopsml.cluster.shared.preload_order import in_order
 from hopsml.cluster.worker import server_guard
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import RunError
@@ -118,7 +118,7 @@ def run_agent(
         is_again: True if an earlier agent in this slot was cut off. The cause may persist for a while, so this agent
             retries the connection for two leases.
     """
-    if problem := open_files.problem():
+    if problem := acceptor.open_files_problem():
         return f"{NEVER_JOINED}{problem}"
     processes.die_with_parent(os.getppid())
     # protects child processes that Spark started in this process earlier
@@ -470,7 +470,7 @@ class Agent:
         if self.work is not None or (set(modules) <= set(self.server.modules) and not self.server.broken):
             return
         kept = () if self.server.broken else self.server.modules
-        wanted = in_order((*kept, *modules))
+        wanted = preload_order((*kept, *modules))
         old, self.server = self.server, self._new_server(wanted)
         self._spawn(old.close())
         self._spawn(self._announce_server(self.server))

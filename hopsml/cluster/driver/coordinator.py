@@ -31,7 +31,7 @@ from hopsml.cluster.driver.preflight.inspection import Inspection
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.driver.run_texts import error_of, waiting_text, why_missing
 from hopsml.cluster.driver.sessions import AgentSession, Sessions
-from hopsml.cluster.forking.zygote_process import ZygoteProcess
+from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.gang import events, pool
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.gang.shares import claim, shares

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from hopsml.cluster.forking import fork_server, zygote_process
-from hopsml.cluster.forking.fork_environment import MARK, environment_of, new_mark
+from hopsml.cluster.forking import fork_server, zygote
 from hopsml.cluster.forking.fork_server import (
+    MARK,
     Exited,
     Imported,
     Launched,
@@ -24,6 +24,8 @@ from hopsml.cluster.forking.fork_server import (
     Ping,
     Pong,
     SignalWorker,
+    environment_of,
+    new_mark,
 )
 from hopsml.cluster.shared import processes
 
@@ -46,7 +48,7 @@ def start_process(modules: tuple[str, ...], zygote: str = "") -> Started:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = environment_of(os.environ, new_mark())
     with theirs:
-        adopted = zygote_process.adopt(zygote, modules, environment, theirs) if zygote else None
+        adopted = zygote.adopt(zygote, modules, environment, theirs) if zygote else None
         return adopted or _execute(modules, environment, theirs), ours
 
 
@@ -82,15 +84,13 @@ class _Popen(subprocess.Popen[bytes]):
     mark = ""
 
 
-Started = tuple[_Popen | zygote_process.Adopted, socket.socket]
+Started = tuple[_Popen | zygote.Adopted, socket.socket]
 
 
 class ForkClient:
     """Client of one warm server process, which is replaced when it dies or when other modules are needed."""
 
-    def __init__(
-        self, modules: tuple[str, ...], process: _Popen | zygote_process.Adopted, connection: socket.socket
-    ) -> None:
+    def __init__(self, modules: tuple[str, ...], process: _Popen | zygote.Adopted, connection: socket.socket) -> None:
         self.modules = modules
         self.ready: asyncio.Future[Imported] = asyncio.get_running_loop().create_future()
         self._process = process
@@ -114,7 +114,7 @@ class ForkClient:
             return
         except OSError:
             data = b""
-        if not data and isinstance(self._process, zygote_process.Adopted) and not self.ready.done():
+        if not data and isinstance(self._process, zygote.Adopted) and not self.ready.done():
             self._help_oneself()
             return
         if not data:
@@ -284,14 +284,14 @@ class ForkClient:
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
             self.broken = True
         self._connection.close()
-        if isinstance(self._process, zygote_process.Adopted) and not self.ready.done():
+        if isinstance(self._process, zygote.Adopted) and not self.ready.done():
             self._process.withdraw()
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._process.poll() is None and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         if self._process.poll() is None:
             self._end_marked()
-            if isinstance(self._process, zygote_process.Adopted):
+            if isinstance(self._process, zygote.Adopted):
                 self._process.withdraw()
             self._process.wait()
         self._end_rest()

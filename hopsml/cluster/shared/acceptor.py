@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import random
+import resource
 import socket
 import ssl
 import threading
@@ -22,8 +23,49 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml.cluster.shared import open_files
 from hopsml.core import settings
+
+LEAST = 64  # for an agent, or a driver with few agents: connections, pipes, logs, reserved sockets
+_OF_DRIVER = 24  # for a driver without agents
+_KEPT = 24, 256  # bounds of the part, an eighth of the limit, that is reserved for files
+
+
+def open_file_limit() -> int:
+    """Return the number of files that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def reserved_for_files(open_files: int) -> int:
+    """Return the number of descriptors that are reserved for files, out of a limit of ``open_files``."""
+    least, most = _KEPT
+    return max(least, min(most, open_files // 8))
+
+
+def open_files_needed(agents: int) -> int:
+    """Return the smallest limit with which a driver can have a connection to each of its agents."""
+    least = max(LEAST, _OF_DRIVER + agents)
+    return next(
+        number
+        for number in range(least, 2 * least + sum(_KEPT))
+        if number - reserved_for_files(number) >= _OF_DRIVER + agents
+    )
+
+
+def open_files_problem(agents: int = 0) -> str:
+    """Return the error text, with a remedy, if this process's limit is too low, else "".
+
+    Args:
+        agents: number of agents if this process is a driver, else 0.
+    """
+    found, least = open_file_limit(), open_files_needed(agents)
+    if found >= least:
+        return ""
+    whose = f"a driver of {agents} workers" if agents else "hopsml"
+    return (
+        f"this process may open {found} files (ulimit -n), and {whose} needs {least}: raise it (ulimit -n, LimitNOFILE)"
+    )
+
 
 SHOW_S = 10.0  # seconds to send the token, from the moment of acceptance, including TLS
 MOST_PENDING = 2048  # enough for a thousand agents of one host that join at once and may be slow
@@ -49,9 +91,9 @@ class ConnectionLimits:
 
         A quarter is for pending connections, an eighth for files.
         """
-        limit = open_files.limit()
+        limit = open_file_limit()
         pending = max(8, min(MOST_PENDING, limit // 4))
-        return cls(pending, pending * 3 // 4, limit - open_files.kept(limit))
+        return cls(pending, pending * 3 // 4, limit - reserved_for_files(limit))
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.shared.natural_order import natural_key
+from hopsml.cluster.shared.layout import natural_key
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec

@@ -20,7 +20,7 @@ import msgspec
 
 from hopsml.cluster.agent.agent import LAST_WORD_BYTES, NEVER_JOINED, Bootstrap, folder_prefix
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
-from hopsml.cluster.forking.fork_environment import own_sys_path
+from hopsml.cluster.forking.fork_server import own_sys_path
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.processes import describe_exit

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from hopsml.cluster.driver.preflight import rules
 from hopsml.cluster.driver.preflight.rules import Fault, SlotLimits
-from hopsml.cluster.shared.natural_order import host_key
+from hopsml.cluster.shared.layout import host_key
 from hopsml.cluster.shared.protocol import PeerProbed, PreflightFacts
 from hopsml.cluster.shared.spec import PreflightMode
 
