@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hopsml.cluster.agent import host_cores
-from hopsml.cluster.agent.core_lock import NAME, SlotCores, WorkerCores
-from hopsml.cluster.agent.host_cores import HostCore, Share, chosen, share
+from hopsml.cluster.agent import core_lock
+from hopsml.cluster.agent.core_lock import NAME, HostCore, Share, SlotCores, WorkerCores, choose_cores, share_of_cores
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.shared.spec import IndependentGroup, RunSpec, ServerGroup
 from hopsml.core.settings import cores_of
@@ -78,7 +77,7 @@ class Agent:
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(host_cores, "quota", lambda: float("inf"))
+    monkeypatch.setattr(core_lock, "quota", lambda: float("inf"))
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ def slots(locks: Path) -> Iterator[list[SlotCores]]:
     ],
 )
 def test_a_workers_share(available: int, workers: int, said: dict[str, int], expected: Share | None) -> None:
-    assert share(available, workers, **said) == expected
+    assert share_of_cores(available, workers, **said) == expected
 
 
 @pytest.mark.parametrize(("text", "found"), [("", None), ("auto", None), ("0", 0), ("2", 2)])
@@ -128,27 +127,27 @@ def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
 
 
 def test_each_worker_of_a_host_has_neighbours_of_its_own() -> None:
-    found = [chosen(EIGHT, range(8), 2, place) for place in range(4)]
+    found = [choose_cores(EIGHT, range(8), 2, place) for place in range(4)]
     assert found == [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
 def test_no_worker_is_put_across_two_nodes_where_that_can_be_avoided() -> None:
-    assert [chosen(EIGHT, range(8), 3, place) for place in range(2)] == [(0, 1, 2), (4, 5, 6)]
-    assert chosen(EIGHT, {3, 7}, 2, 0) == (3, 7)
+    assert [choose_cores(EIGHT, range(8), 3, place) for place in range(2)] == [(0, 1, 2), (4, 5, 6)]
+    assert choose_cores(EIGHT, {3, 7}, 2, 0) == (3, 7)
 
 
 def test_threads_of_one_core_go_to_one_worker() -> None:
-    assert [chosen(THREADS, range(8), 2, place) for place in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert [choose_cores(THREADS, range(8), 2, place) for place in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
 def test_workers_with_a_single_one_each_are_on_different_cores_first() -> None:
-    assert [chosen(THREADS, range(8), 1, place) for place in range(5)] == [(0,), (1,), (2,), (3,), (4,)]
+    assert [choose_cores(THREADS, range(8), 1, place) for place in range(5)] == [(0,), (1,), (2,), (3,), (4,)]
 
 
 def test_what_others_hold_is_left_to_them() -> None:
-    assert chosen(EIGHT, {2, 3, 4, 5}, 2, 0) == (2, 3)
-    assert chosen(EIGHT, {1, 3}, 2, 0) == (1, 3)
-    assert chosen(EIGHT, {1}, 2, 0) == ()
+    assert choose_cores(EIGHT, {2, 3, 4, 5}, 2, 0) == (2, 3)
+    assert choose_cores(EIGHT, {1, 3}, 2, 0) == (1, 3)
+    assert choose_cores(EIGHT, {1}, 2, 0) == ()
 
 
 def test_the_system_tells_which_are_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +158,7 @@ def test_the_system_tells_which_are_neighbours(tmp_path: Path, monkeypatch: pyte
         (topology.parent / f"node{node}").mkdir()
         (topology / "physical_package_id").write_text(f"{node}\n")
         (topology / "core_id").write_text(f"{core}\n")
-    assert [core.number for core in host_cores.host_cores(tmp_path)] == [1, 5, 0, 2]
+    assert [core.number for core in core_lock.host_cores(tmp_path)] == [1, 5, 0, 2]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ def test_the_time_that_a_control_group_may_use(tmp_path: Path, line: str, files:
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(f"{content}\n")
     (tmp_path / "own").write_text(f"{line}\n")
-    assert host_cores.quota(tmp_path / "groups", tmp_path / "own") == cores
+    assert core_lock.cpu_quota(tmp_path / "groups", tmp_path / "own") == cores
 
 
 # -- taking them

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hopsml.cluster.worker import keepalive
+from hopsml.cluster.worker import server_guard
 from hopsml.core import settings
 from hopsml.errors import ArgumentError
 
@@ -34,28 +34,28 @@ def options(one: socket.socket) -> tuple[int, ...]:
 
 
 def test_every_tcp_socket_of_the_process_gets_probes(pair: tuple[socket.socket, ...]) -> None:
-    known = keepalive.scan(6.0, set())
-    assert [options(one) for one in pair] == [(1, 6, 2, keepalive.PROBES)] * 3
+    known = server_guard.scan_sockets(6.0, set())
+    assert [options(one) for one in pair] == [(1, 6, 2, server_guard.PROBES)] * 3
     listening = pair[0]
     with socket.create_connection(listening.getsockname()) as ours, listening.accept()[0] as theirs:
-        assert options(theirs) == (1, 6, 2, keepalive.PROBES)  # as the socket that listens
+        assert options(theirs) == (1, 6, 2, server_guard.PROBES)  # as the socket that listens
         assert options(ours)[0] == 0
-        assert keepalive.scan(6.0, known) > known
-        assert options(ours) == (1, 6, 2, keepalive.PROBES)
+        assert server_guard.scan_sockets(6.0, known) > known
+        assert options(ours) == (1, 6, 2, server_guard.PROBES)
 
 
 def test_a_socket_whose_owner_has_set_keepalive_stays_as_it_is(pair: tuple[socket.socket, ...]) -> None:
     one = pair[1]
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    keepalive.scan(6.0, set())
+    server_guard.scan_sockets(6.0, set())
     assert options(one)[:2] == (1, 77)
 
 
 def test_other_sockets_and_files_are_left_alone() -> None:
     near, far = socket.socketpair()
     with near, far, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
-        keepalive.scan(6.0, set())
+        server_guard.scan_sockets(6.0, set())
         assert not any(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for one in (near, far, datagrams))
 
 

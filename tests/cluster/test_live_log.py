@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster.agent import live_log
-from hopsml.cluster.agent.live_log import EVERY_S, TAIL, WINDOW, Flow, LiveLog
+from hopsml.cluster.agent import local_tree
+from hopsml.cluster.agent.local_tree import EVERY_S, TAIL, WINDOW, Flow, LiveLog
 from hopsml.cluster.agent.outbox import ROOM, Outbox
 from hopsml.cluster.shared import protocol
 from hopsml.experiment import applications
@@ -128,10 +128,10 @@ def test_a_character_that_is_cut_between_two_looks_comes_whole(tmp_path: Path) -
 
 
 def test_lines_beyond_what_is_counted_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_log, "COUNTED", 10 * len(LINE))
+    monkeypatch.setattr(local_tree, "COUNTED", 10 * len(LINE))
     log = tmp_path / "rank0.log"
     log.write_bytes(LINE * 1000)
-    assert live_log.skip(log, 0, 500 * len(LINE) - 3, 1000 * len(LINE)) == ("about 500", 500 * len(LINE))
+    assert local_tree.skip(log, 0, 500 * len(LINE) - 3, 1000 * len(LINE)) == ("about 500", 500 * len(LINE))
 
 
 def test_a_heartbeat_passes_what_waits_and_room_comes_back_as_the_coordinator_handles_it() -> None:
@@ -175,7 +175,7 @@ def test_a_flood_of_output_delays_neither_the_result_nor_a_heartbeat(store: Path
     result = run.result(WAIT_S)
     assert (store.parent / run.directory.log(0, 0).removeprefix("file://")).stat().st_size == FLOOD_MB * 1_000_000
     live = run.logs(0)
-    assert "skipped here; the whole log: " in live and len(live) < 4 * WINDOW + result.seconds * live_log.RATE
+    assert "skipped here; the whole log: " in live and len(live) < 4 * WINDOW + result.seconds * local_tree.RATE
     assert live.endswith(LINE.decode())
     assert max(gaps) < 5  # of the lease's 10 s
 

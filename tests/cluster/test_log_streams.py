@@ -15,8 +15,8 @@ pytestmark = pytest.mark.fast
 CODE = """
 import json, sys
 from pathlib import Path
-from hopsml.cluster.worker import log_streams
-log_streams.install(print)
+from hopsml.cluster.worker import calling
+calling.install_log_streams(print)
 log = Path(sys.argv[1])
 print("a beginning", end="")
 seen = [log.read_text()]

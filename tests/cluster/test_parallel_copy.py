@@ -77,14 +77,14 @@ def test_where_no_thread_can_be_started_one_copies_all(monkeypatch: pytest.Monke
 AT_THE_END = """
 import os, threading
 import numpy as np
-from hopsml.cluster.shared import parallel_copy
+from hopsml.cluster.shared import commit_slots
 
 os.sched_getaffinity = lambda pid: {0, 1}
 
 def last() -> None:
     threading.main_thread().join()
     target = np.zeros(8_000_000, np.uint8)
-    parallel_copy.copy_in_parallel(target, np.ones(8_000_000, np.uint8))
+    commit_slots.copy_in_parallel(target, np.ones(8_000_000, np.uint8))
     print("copied", target.all())
 
 threading.Thread(target=last).start()

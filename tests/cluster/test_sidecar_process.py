@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.agent import sidecar_process
-from hopsml.cluster.agent.sidecar_process import MOST_STARTS, SidecarProcess
-from hopsml.cluster.agent.sidecar_spare import SidecarSpare
+from hopsml.cluster.agent.sidecar_process import MOST_STARTS, SidecarProcess, SidecarSpare
 from hopsml.cluster.shared import processes, protocol
 from tests.cluster.workloads import WAIT_S
 

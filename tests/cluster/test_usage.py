@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cluster.agent import cgroup
+from hopsml.cluster.agent import usage
 from hopsml.cluster.agent.usage import UsageSampler
 
 WRITTEN_MB = 16
@@ -89,7 +89,7 @@ class TestControlGroups:
         root = self.group(tmp_path / "fs")
         self.group(root / "a", memory__current="300\n", memory__max="1000\n")
         self.group(root / "a" / "b", memory__current="200\n", memory__max="max\n")
-        found = cgroup.memory_of(7, root, self.proc(tmp_path, "0::/a/b\n"))
+        found = usage.memory_of(7, root, self.proc(tmp_path, "0::/a/b\n"))
         assert found is not None
         assert (found.limit_bytes, found.usage_bytes()) == (1000, 300)
 
@@ -98,24 +98,24 @@ class TestControlGroups:
         names = {"memory__usage_in_bytes": "5\n", "memory__limit_in_bytes": "9223372036854771712\n"}
         self.group(root / "memory" / "a", **names)
         proc = self.proc(tmp_path, "9:cpu:/\n4:memory:/a\n")
-        assert cgroup.memory_of(7, root, proc) is None
+        assert usage.memory_of(7, root, proc) is None
         self.group(root / "memory" / "a", memory__limit_in_bytes="10\n")
-        found = cgroup.memory_of(7, root, proc)
+        found = usage.memory_of(7, root, proc)
         assert found is not None
         assert found.limit_bytes == 10
 
     def test_seen_from_within_a_container_it_is_the_root(self, tmp_path: Path) -> None:
         root = self.group(tmp_path / "fs", memory__current="1\n", memory__max="4\n")
-        found = cgroup.memory_of(7, root, self.proc(tmp_path, "0::/docker/1234\n"))
+        found = usage.memory_of(7, root, self.proc(tmp_path, "0::/docker/1234\n"))
         assert found is not None
         assert found.limit_bytes == 4
 
     def test_none_where_nothing_can_be_read(self, tmp_path: Path) -> None:
-        assert cgroup.memory_of(7, tmp_path, tmp_path) is None
-        assert cgroup.memory_of(7, tmp_path, self.proc(tmp_path, "strange\n0::/x\n")) is None
+        assert usage.memory_of(7, tmp_path, tmp_path) is None
+        assert usage.memory_of(7, tmp_path, self.proc(tmp_path, "strange\n0::/x\n")) is None
 
     def test_a_group_that_is_gone_has_no_figure(self, tmp_path: Path) -> None:
-        assert cgroup.MemoryFiles(tmp_path / "gone", 10).usage_bytes() is None
+        assert usage.MemoryFiles(tmp_path / "gone", 10).usage_bytes() is None
 
     @pytest.mark.parametrize(
         ("line", "group", "file"),
@@ -131,7 +131,7 @@ class TestControlGroups:
         (folder / current).write_text("5\n")
         (folder / limit).write_text(f"{64 << 20}\n")
         (folder / file).write_text("max 9\noom_kill 2\n")
-        watch = cgroup.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, line))
+        watch = usage.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, line))
         assert watch.explain().startswith(
             f"hopsml did not send it, nor the kernel for lack of memory, as oom_kill in {folder / file} is still 2: look"
         )
@@ -142,7 +142,7 @@ class TestControlGroups:
         )
 
     def test_without_a_counter_nothing_is_said_of_who_sent_sigkill(self, tmp_path: Path) -> None:
-        watch = cgroup.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, "0::/\n"))
+        watch = usage.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, "0::/\n"))
         assert watch.explain().startswith("hopsml did not send it; no memory.events of a control group can be read")
 
 

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 import hopsml
-from hopsml.cluster.agent.commit_server import CommitServer, FoundCommit, fetch
-from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.held_commits import CommitServer, FoundCommit, HeldCommits, fetch_commit
 from hopsml.cluster.shared.commit_slots import Buffer, CommitSlots
 from hopsml.cluster.shared.protocol import CommitSource, Formation
 from hopsml.cluster.shared.spec import RunSpec
@@ -257,20 +256,20 @@ def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
         await door.open("127.0.0.1")
         address, certificate = f"127.0.0.1:{door.port}", door.identity.certificate if door.identity else ""
         try:
-            assert await fetch(address, certificate, TOKEN, 9, take) == (9, len(content))
-            assert await fetch(address, certificate, TOKEN, 7, take, or_newer=True) == (9, len(content))
+            assert await fetch_commit(address, certificate, TOKEN, 9, take) == (9, len(content))
+            assert await fetch_commit(address, certificate, TOKEN, 7, take, or_newer=True) == (9, len(content))
             with pytest.raises(LookupError, match="step 8"):
-                await fetch(address, certificate, TOKEN, 8, take)
+                await fetch_commit(address, certificate, TOKEN, 8, take)
             for wrong in ("x" * 43, f"x{TOKEN[1:]}", f"{TOKEN[:-1]}x"):  # the whole token counts
                 with pytest.raises(ConnectionError):
-                    await fetch(address, certificate, wrong, 9, take)
+                    await fetch_commit(address, certificate, wrong, 9, take)
             overwritten.append(True)
             with pytest.raises(InterruptedError, match="a newer commit than that of step 9"):
-                await fetch(address, certificate, TOKEN, 9, take)
+                await fetch_commit(address, certificate, TOKEN, 9, take)
         finally:
             await door.close()
         with pytest.raises(OSError):
-            await fetch(address, certificate, TOKEN, 9, take)
+            await fetch_commit(address, certificate, TOKEN, 9, take)
 
     asyncio.run(scenario())
     assert bytes(got) == bytes(content)

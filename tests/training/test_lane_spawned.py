@@ -16,8 +16,7 @@ import cloudpickle
 import pytest
 
 from hopsml.cluster.shared.framing import Frames, framed
-from hopsml.cluster.worker.context import WorkerContext
-from hopsml.cluster.worker.inbox import Inbox
+from hopsml.cluster.worker.context import Inbox, WorkerContext
 from hopsml.search import messages
 from hopsml.search.messages import RunTrial, ToDriver, TrialEnded
 from hopsml.training.trials.lane import Lane
@@ -31,7 +30,7 @@ LANE = textwrap.dedent(
     from pathlib import Path
     from hopsml.cluster.worker.context import WorkerContext
     from hopsml.cluster.shared.framing import framed
-    from hopsml.cluster.worker.inbox import Inbox
+    from hopsml.cluster.worker.context import Inbox
     from hopsml.training.trials.lane import Lane
     from hopsml.training.trials.runner import Options
 

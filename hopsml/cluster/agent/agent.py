@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from hopsml.cluster.agent.held_commits import HeldCommits
     from hopsml.cluster.agent.network import WorkerPorts
     from hopsml.cluster.agent.preflight.probe import SelfCheck
-    from hopsml.cluster.agent.sidecar_process import SidecarProcess
-    from hopsml.cluster.agent.sidecar_spare import SidecarSpare
+    from hopsml.cluster.agent.sidecar_process import SidecarProcess, SidecarSpare
     from hopsml.cluster.agent.work import Work
 
 log = nonblocking_logger("hopsml.agent")  # a local agent shares the driver's stderr, which may be an unread pipe
@@ -572,8 +571,7 @@ class Agent:
             self._spawn(self.sidecar.close())
             self.sidecar = None
         if folder is not None and self.sidecar is None:
-            from hopsml.cluster.agent.sidecar_process import SidecarProcess
-            from hopsml.cluster.agent.sidecar_spare import SidecarSpare
+            from hopsml.cluster.agent.sidecar_process import SidecarProcess, SidecarSpare
 
             self.spare = self.spare or SidecarSpare()
             where = (self.host, self.bootstrap.port_range, folder)

@@ -19,15 +19,13 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.agent import assigning
-from hopsml.cluster.agent.cgroup import OomWatch
 from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
 from hopsml.cluster.agent.core_lock import SlotCores, WorkerCores
 from hopsml.cluster.agent.gpu_lock import WiderSlot, all_gpus
 from hopsml.cluster.agent.held_commits import HeldCommits
-from hopsml.cluster.agent.live_log import LAST_S, LiveLog
-from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.agent.local_tree import LAST_S, LiveLog, LocalTree
 from hopsml.cluster.agent.profiler import Profiler
-from hopsml.cluster.agent.usage import Idleness, UsageSampler
+from hopsml.cluster.agent.usage import Idleness, OomWatch, UsageSampler
 from hopsml.cluster.agent.worker_pipe import EventReader, WorkerPipe
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
@@ -35,7 +33,7 @@ from hopsml.cluster.shared import processes, protocol
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.gpus import environment_for
 from hopsml.cluster.shared.layout import CHIEF
-from hopsml.cluster.worker import worker_folder
+from hopsml.cluster.worker import returned
 from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
 from hopsml.core import settings
 from hopsml.core.callbacks import nonblocking_logger
@@ -630,7 +628,7 @@ class Work:
         if not self.formation.spec.group.collective or not folder.is_dir():
             return
         try:
-            note = await asyncio.to_thread(worker_folder.keep, folder, self.tree.base / name)
+            note = await asyncio.to_thread(returned.store_files, folder, self.tree.base / name)
         except OSError as error:
             note = self._leave_what_it_saved(folder, f"{self.tree.url(name)}: {error.strerror or error}")
         if note:
@@ -641,7 +639,7 @@ class Work:
         name = f"hopsml-left-{self.formation.run_id}-rank-{self.launch.rank}"
         said = f"what was saved in the worker's folder could not be brought to {reason}"
         try:
-            left = worker_folder.leave(folder, name, (Path(tempfile.gettempdir()), self.folder.parent.parent))
+            left = returned.leave_folder(folder, name, (Path(tempfile.gettempdir()), self.folder.parent.parent))
         except OSError as error:
             return f"{said}; it is lost, as it could not be left on {platform.node()} either: {error}"
         return f"{said}; it is left in {left} on {platform.node()}: take it from there, and remove that folder"

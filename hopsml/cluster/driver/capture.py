@@ -38,7 +38,7 @@ from hopsml.cluster.driver.captured_objects import (
     type_name,
 )
 from hopsml.cluster.driver.secret_extraction import ExtractedSecret, SecretExtractor, left_in, seal
-from hopsml.cluster.shared import keras_names
+from hopsml.cluster.worker import calling
 from hopsml.core import redact
 from hopsml.errors import ArgumentTypeError, CaptureError
 
@@ -212,10 +212,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             self._register(_origin(obj))
         reduction = _with_its_file(obj) if isinstance(obj, CodeType) else super().reducer_override(obj)
         if isinstance(obj, FunctionType | type) and isinstance(reduction, tuple):  # by value
-            for library, name in keras_names.registrations(obj):
+            for library, name in calling.registrations(obj):
                 self._seen.modules.add(library)
                 *made, set_state = reduction
-                reduction = (*made, keras_names.registering(set_state, library, name))
+                reduction = (*made, calling.registering(set_state, library, name))
         return reduction
 
     def _register(self, name: str) -> None:

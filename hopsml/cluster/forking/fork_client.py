@@ -36,19 +36,19 @@ HELD_LIMIT = 3  # heartbeats for which it has been stopped
 SILENT_LIMIT = 30  # heartbeats for which it has not responded
 
 
-def start_process(modules: tuple[str, ...], zygote: str = "") -> Started:
+def start_process(modules: tuple[str, ...], zygote_name: str = "") -> Started:
     """Start a fork server, and return its process and the agent's end of its socket.
 
     The caller's thread must live as long as the agent, since the server ends with it.
 
     Args:
         modules: Modules that it imports.
-        zygote: Name of a zygote on this machine that may have imported them already; "": none.
+        zygote_name: Name of a zygote on this machine that may have imported them already; "": none.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = environment_of(os.environ, new_mark())
     with theirs:
-        adopted = zygote.adopt(zygote, modules, environment, theirs) if zygote else None
+        adopted = zygote.adopt(zygote_name, modules, environment, theirs) if zygote_name else None
         return adopted or _execute(modules, environment, theirs), ours
 
 

@@ -10,6 +10,7 @@ of the worker's event pipe and the log file.
 It reaps everything that its workers leave behind: each worker leads a session, whose process group is killed before the
 worker is reaped (so no pid can have been reused), and this process is the subreaper for orphans beyond that. When the
 agent has ended (end of file on the socket), all of it is killed; a stopped server is resumed by the kernel for that.
+Its variables and module path are chosen such that its imports are safe to fork from.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import contextlib
 import gc
 import importlib
 import os
-import secrets
 import select
 import signal
 import socket
@@ -45,7 +45,7 @@ _NO_THREAD = "background_thread:false"
 
 def new_mark() -> str:
     """Return a random value of ``MARK``, which no other fork server has."""
-    return secrets.token_hex(MARK_LENGTH // 2)
+    return os.urandom(MARK_LENGTH // 2).hex()
 
 
 def environment_of(base: Mapping[str, str], mark: str) -> dict[str, str]:

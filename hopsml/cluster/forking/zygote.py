@@ -8,7 +8,8 @@ driver.
 An agent connects to an abstract Unix socket and sends the parameters with which it would start its fork server, and the
 server's end of the socket pair. The zygote forks a child that takes over all of it and is a fork server like any other
 from then on. If its imports would differ, or a fork is not safe, the zygote closes the socket pair instead, and the
-agent starts a separate process. The connection stays open for the child's exit status.
+agent starts a separate process. The connection stays open for the child's exit status. Both ends are in this file: the
+driver starts the zygote, and an agent requests a fork server from it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import secrets
 import select
 import signal
 import socket
@@ -230,10 +230,6 @@ def main() -> None:
     Zygote(*sockets, tuple(modules)).run()  # its fork servers end with their agents
 
 
-if __name__ == "__main__":
-    main()
-
-
 CONNECT_S = 0.5
 CLOSE_S = 1.0
 HELD_LIMIT = 3  # checks in a row that find it stopped
@@ -254,7 +250,7 @@ class ZygoteProcess:
         """
         self.modules = modules
         self._held = 0
-        self.name = f"hopsml-zygote-{secrets.token_hex(16)}"
+        self.name = f"hopsml-zygote-{os.urandom(16).hex()}"
         self._control, control = socket.socketpair()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with listener, control:
@@ -377,3 +373,7 @@ def adopt(name: str, modules: tuple[str, ...], environment: Mapping[str, str], t
         return None
     connection.settimeout(None)
     return Adopted(connection, environment[MARK])
+
+
+if __name__ == "__main__":
+    main()

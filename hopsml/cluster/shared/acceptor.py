@@ -3,7 +3,8 @@
 A connection is pending until its peer has sent the token. The number of pending connections is limited, in total and
 per address; beyond the limit, accepting pauses (the kernel queues further connections), and the oldest one is closed.
 Where the client has to send first, a silent connection is not accepted for a while. Some of the process's descriptors
-are never used for connections: files must be written when a run ends.
+are never used for connections: files must be written when a run ends; the requirements on the limit of open files
+(``ulimit -n``) are checked before operations fail.
 """
 
 from __future__ import annotations

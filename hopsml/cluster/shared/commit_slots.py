@@ -7,6 +7,8 @@ passes all four to the worker when it is started. None has a name, so nothing is
 A slot begins with a header that is cleared before the content changes and written after it is complete:
 
     8 bytes magic · 8 bytes step · 8 bytes length of the content · content
+
+Large arrays are copied by several threads, because one core often cannot use the whole memory bandwidth.
 """
 
 from __future__ import annotations

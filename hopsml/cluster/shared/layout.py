@@ -1,6 +1,7 @@
 """Layout of a group: ranks in ring order, and the variables by which a worker finds the others.
 
-Pure: no socket, thread, clock or disk. The same members in any order result in the same layout.
+Pure: no socket, thread, clock or disk. The same members in any order result in the same layout; numbers in host names,
+addresses, racks and PCI buses are ordered by value (9 before 10).
 
 Ring order makes neighbours close: racks, then hosts, then the GPUs of a host by their links. TensorFlow connects its
 ring over the workers in the lexicographic order of their task names, so that worker 10 comes before worker 2; each

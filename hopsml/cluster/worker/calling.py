@@ -1,16 +1,131 @@
-"""Call of the user's function in the worker, and safe descriptions of the errors that it raises."""
+"""Call of the user's function in the worker, its output streams, and safe descriptions of the errors that it raises.
+
+Keras registrations (``register_keras_serializable``) are transferred with the function: the decorator ran in the driver,
+and a class or function that is pickled by value arrives without its effect.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
+import importlib
+import io
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO, cast
 
 from hopsml.cluster.shared.plain import utf8
 from hopsml.core import redact
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+LIBRARIES = ("keras", "tf_keras")
+
+
+def registrations(obj: Any) -> Iterator[tuple[str, str]]:
+    """Yield the library and the registered name (package>name) of an object, without importing a library."""
+    for library in LIBRARIES:
+        saving = getattr(sys.modules.get(library), "saving", None)
+        name = obj.__name__ if saving is None else saving.get_registered_name(obj)
+        if name != obj.__name__:
+            yield library, name
+
+
+def registering(set_state: Callable[[Any, Any], Any], library: str, name: str) -> Callable[[Any, Any], Any]:
+    """Return a callable for the last step of unpickling: ``set_state(obj, state)``, then the registration."""
+    return functools.partial(_set_and_register, set_state, library, name)
+
+
+def _set_and_register(set_state: Callable[[Any, Any], Any], library: str, name: str, obj: Any, state: Any) -> None:
+    """Set the state of an unpickled object, and register it with Keras if that is installed."""
+    set_state(obj, state)
+    try:
+        saving = importlib.import_module(library).saving
+    except ImportError:
+        return  # without Keras no code needs the registration
+    package, _, own = name.partition(">")
+    saving.register_keras_serializable(package, own)(obj)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class LossNote:
+    """Note that log lines are lost, sent once, from the process that created it and from a separate thread.
+
+    The thread that prints may be in a signal handler that has interrupted another report.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._process = tell, os.getpid()
+        self._thread: threading.Thread | None = None
+
+    def report_loss(self, error: OSError) -> None:
+        """Send the note that a write has failed with ``error``; does not wait, and raises nothing."""
+        if self._thread is not None or os.getpid() != self._process:
+            return
+        text = f"lines of its log are lost, its disk takes no more: {error.strerror}"
+        self._thread = threading.Thread(target=self._say, args=(text,), name="hopsml-log-note", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no further thread can be started
+            self._thread.start()
+
+    def _say(self, text: str) -> None:
+        """Send the note."""
+        with contextlib.suppress(OSError):  # the agent has ended
+            self._tell(text)
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait at most ``timeout_s`` seconds until the note has been sent."""
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+
+class _Log(io.FileIO):
+    """File that counts a write as done when the disk is full."""
+
+    def __init__(self, descriptor: int, note: LossNote) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._note = note
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write data to the file; if the disk is full it is dropped, and counts as written."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._note.report_loss(error)
+            return memoryview(data).nbytes
+
+
+def install_log_streams(tell: Callable[[str], None]) -> LossNote:
+    """Replace ``sys.stdout`` and ``sys.stderr``; ``tell`` is called once, on a separate thread, when lines are lost."""
+    note = LossNote(tell)
+    sys.stdout = sys.__stdout__ = _over(sys.stdout, 1, note)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _over(sys.stderr, 2, note)  # type: ignore[misc]
+    return note
+
+
+def _over(stream: TextIO | None, descriptor: int, note: LossNote) -> io.TextIOWrapper:
+    """Return a text stream over the file with the interpreter's settings, but line-buffered."""
+    if stream is not None:
+        stream.flush()
+    log, unbuffered = _Log(descriptor, note), getattr(stream, "write_through", False)  # the latter: python -u
+    return io.TextIOWrapper(
+        cast(BinaryIO, log) if unbuffered else io.BufferedWriter(log),
+        encoding=getattr(stream, "encoding", "utf-8"),
+        errors=getattr(stream, "errors", "backslashreplace"),
+        line_buffering=True,  # users may follow the log: a file would get 8 KB at a time
+        write_through=unbuffered,
+    )
+
 
 MOST_CAUSE = 4_000  # characters
 MOST_TEXT = 1_000_000  # characters of a traceback; an error may contain a whole file

@@ -28,17 +28,17 @@ from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.processes import UNREPORTED, let_look
 from hopsml.cluster.shared.protocol import Formation, Launch, decode_for_group
-from hopsml.cluster.worker import calling, collective_stats, keepalive, log_streams, worker_folder
+from hopsml.cluster.worker import calling, collective_stats, returned, server_guard
 from hopsml.cluster.worker.context import (
     CheckpointPort,
     CollectiveSeat,
     CommitPort,
+    Inbox,
     ReconfigurationPort,
     WorkerContext,
     current,
     set_current,
 )
-from hopsml.cluster.worker.inbox import Inbox
 from hopsml.cluster.worker.returned import pickle_result, plain
 from hopsml.core import redact, tracebacks
 from hopsml.errors import PeerLost
@@ -142,7 +142,7 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the driver, which ends the run
     pipe = EventPipe(descriptor)
-    losses = log_streams.install(lambda text: _note(pipe, text))
+    losses = calling.install_log_streams(lambda text: _note(pipe, text))
     event = _play(assignment_path, pipe, slots, inbox)
     losses.settle(_SETTLE_S)
     try:
@@ -257,7 +257,7 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
     set_current(context)
     collective_stats.forget()
     if formation.world_size > 1 or formation.spec.group.relaunches:
-        keepalive.start_by_environment()
+        server_guard.start_keepalive_by_environment()
     for hook in formation.spec.hooks:
         _named(hook)(context)
     return context
@@ -349,7 +349,7 @@ def _complete_commits() -> None:
 
 def _failure(error: BaseException, folder: Path) -> Event:
     """Return the event for an error of the user's function, and write its traceback to the log."""
-    cause = calling.words_of(error) + worker_folder.hint(error, folder)
+    cause = calling.words_of(error) + returned.missing_path_hint(error, folder)
     text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
     calling.tell(text)
     return Event("failed", time.time(), cause=cause, traceback=text[-60_000:], secondary=_echoes_another(error))

@@ -15,12 +15,12 @@ def main() -> None:
     """Run the task to its end; print one line if it was requested to end, even at an early stage."""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while Python starts
-        from hopsml.cluster.worker import log_streams
+        from hopsml.cluster.worker import calling
         from hopsml.errors import HopsmlError
         from hopsml.service.driver.run_task import run
 
         lost: list[str] = []
-        note = log_streams.install(lost.append)  # a full disk does not end the driver
+        note = calling.install_log_streams(lost.append)  # a full disk does not end the driver
         try:
             sys.exit(run(*sys.argv[1:]))
         except HopsmlError as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.cluster.agent.cgroup import OomWatch
+from hopsml.cluster.agent.usage import OomWatch
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.framing import Frames, framed
 from hopsml.cluster.worker.context import WorkerContext, current

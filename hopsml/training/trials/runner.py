@@ -25,7 +25,7 @@ import msgspec
 
 from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.plain import argument, outputs
-from hopsml.cluster.worker import calling, worker_folder
+from hopsml.cluster.worker import calling, returned
 from hopsml.cluster.worker.context import WorkerContext, set_current, untold
 from hopsml.cluster.worker.returned import pickle_result
 from hopsml.cluster.worker.worker import leave
@@ -130,7 +130,7 @@ class Runner:
 
     def carry_out(self, message: RunTrial) -> bool:
         """Run one trial and return True if this process may run another."""
-        began, before = time.time(), worker_folder.stamps(self.context.work_dir)
+        began, before = time.time(), returned.stamps(self.context.work_dir)
         folder = trial_files.folder_of(self.context, message.trial_id)
         log = _Output(folder / trial_files.log_of(self.context, message), self.options.log_to_lane)
         end: TrialEnded
@@ -206,10 +206,10 @@ class Runner:
         os.environ.update({name: value for name, value in usual.items() if found.get(name) != value})
         os.chdir(self.context.work_dir)
 
-    def _keep_what_it_saved(self, folder: Path, before: dict[Path, worker_folder.Stamp]) -> None:
+    def _keep_what_it_saved(self, folder: Path, before: dict[Path, returned.Stamp]) -> None:
         """Link files that the trial has saved in the worker's folder into the trial's artifacts."""
         try:
-            note = worker_folder.keep(self.context.work_dir, folder / trial_files.ARTIFACTS, before)
+            note = returned.store_files(self.context.work_dir, folder / trial_files.ARTIFACTS, before)
         except OSError as error:
             note = f"what was saved in the worker's folder is not kept: {error}"
         if note:
@@ -286,7 +286,7 @@ class Runner:
 def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
     """Print the traceback of a failed trial and return its end."""
     calling.tell(calling.text_of_traceback(error, error.__traceback__))
-    words = calling.words_of(error) + worker_folder.hint(error, Path.cwd())
+    words = calling.words_of(error) + returned.missing_path_hint(error, Path.cwd())
     return TrialEnded(message.number, message.attempt, "failed", error=words)
 
 
