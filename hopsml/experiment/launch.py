@@ -30,7 +30,7 @@ from hopsml.experiment.verbs import Verb
 from hopsml.storage import cancel_request, filesystem, job_record, mailbox, privacy, urls
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.tracking.mlflow.order import RunGroup
-from hopsml.tracking.recording import Recording
+from hopsml.tracking.record import Recording
 
 SUMMARY = ".summary.json"
 # Names of positional arguments after the function, in the predecessor's newer and older releases.

@@ -51,10 +51,10 @@ from hopsml.experiment.sign_of_life import SignOfLife
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, find
+from hopsml.tracking import inputs
 from hopsml.tracking import record as run_record
-from hopsml.tracking import seeds
 from hopsml.tracking.mlflow.order import RunGroup
-from hopsml.tracking.recording import Recording
+from hopsml.tracking.record import Recording
 from hopsml.training import driver_log, mlflow_run
 
 HOOKS = (
@@ -186,7 +186,7 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
     """Return the specification with the values that the driver chooses without looking at the cluster."""
     return replace(
         spec,
-        seed=seeds.choose(spec.environment, os.environ) if spec.seed is None else spec.seed,
+        seed=inputs.choose_seed(spec.environment, os.environ) if spec.seed is None else spec.seed,
         preload=modules_of(spec, captured.preload) if spec.preload is None else spec.preload,
         storage_timeout_s=settings.storage_timeout_s(),
         communication=encrypted(spec.communication),
@@ -366,7 +366,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         driver_log.VARIABLE: driver_log.of(logging.getLogger()),
         **{name: os.environ[name] for name in (settings.CORES, settings.PORT_RANGE) if name in os.environ},
         **spec.environment,
-        seeds.VARIABLE: str(spec.seed),
+        inputs.SEED_VARIABLE: str(spec.seed),
         **({settings.LOCAL_LOGDIR: "1"} if spec.local_logdir else {}),
     }
 
@@ -378,7 +378,7 @@ def _record(
 
     ``experiment.rerun`` builds the same plan from its entry ``spec``; the entries above are those most often looked up.
     """
-    variables = {name: value for name, value in spec.environment.items() if name != seeds.VARIABLE}
+    variables = {name: value for name, value in spec.environment.items() if name != inputs.SEED_VARIABLE}
     record = {
         "verb": spec.verb,
         "name": spec.name,

@@ -32,9 +32,9 @@ from hopsml.experiment.searches.names import NameOf
 from hopsml.experiment.searches.result import SearchResult
 from hopsml.experiment.searches.start import begin
 from hopsml.experiment.verbs import Verb
-from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
+from hopsml.search.algorithms.evolution import DifferentialEvolution
 from hopsml.search.space.space import Searchspace
-from hopsml.tracking import seeds
+from hopsml.tracking import inputs
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems take 255 bytes
 
@@ -148,7 +148,7 @@ def _table(verb: str, name: str, table: Any) -> Mapping[str, Any]:
 
 def _call(verb: str, space: Searchspace, given: PredecessorOptions, key: str, **own: Any) -> calls.SearchCall:
     options = taken_from(given, SearchOptions, space=space, metric=checks.text("optimization_key", key), **own)
-    call = calls.checked(verb, options, seeds.choose(options.environment or {}, os.environ))
+    call = calls.checked(verb, options, inputs.choose_seed(options.environment or {}, os.environ))
     call.folder, call.with_summary = "", True
     call.notes += arguments.without_effect(
         {name: getattr(given, name) for name in ("versioned_resources", "cleanup_generations")}

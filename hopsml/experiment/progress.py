@@ -18,7 +18,7 @@ from hopsml.experiment.shown_output import ShownOutput
 from hopsml.notebook import frontend
 from hopsml.notebook.run_timeline import TrainingProgress
 from hopsml.notebook.style import about
-from hopsml.search.dispatch.snapshot import SearchSnapshot
+from hopsml.search.dispatch.journal import SearchSnapshot
 from hopsml.search.metric import name_of
 from hopsml.storage.run_dir import RunDir
 

@@ -21,7 +21,7 @@ from hopsml.experiment import applications, last_records
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim
 from hopsml.tracking import record, strict_json
-from hopsml.tracking.recording import Recording
+from hopsml.tracking.record import Recording
 
 
 @dataclass

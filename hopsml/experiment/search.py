@@ -27,7 +27,7 @@ from hopsml.search.contract import End, Outcome
 from hopsml.search.metric import finite
 from hopsml.search.space.space import Searchspace
 from hopsml.storage.run_dir import find
-from hopsml.tracking import seeds
+from hopsml.tracking import inputs
 
 # Names of positional arguments after the function.
 _ORDERS = (("space", "searcher", "stopper", "num_trials", "direction", "metric"),)
@@ -68,7 +68,7 @@ def submit_search(options: SearchOptions) -> SearchRun:
 
 def seed_of_run(options: StartOptions) -> int:
     """Return the seed of a search whose call has none: from the environment, else drawn at random."""
-    return seeds.choose(options.environment or {}, os.environ)
+    return inputs.choose_seed(options.environment or {}, os.environ)
 
 
 def submit_call(call: calls.SearchCall) -> SearchRun:

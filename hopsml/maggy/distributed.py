@@ -19,7 +19,7 @@ from hopsml.experiment.options import RunOptions, TrialOptions, taken_from
 from hopsml.maggy.config import TfDistributedConfig
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import seeds
+from hopsml.tracking import inputs
 from hopsml.training.messages import send
 from hopsml.training.report import report
 
@@ -77,7 +77,7 @@ def _run_options(options: TrialOptions, config: TfDistributedConfig, args: dict[
             )
     environment = dict(options.environment or {})
     if options.seed is not None:
-        environment[seeds.VARIABLE] = str(checks.whole_number("seed", options.seed, at_least=0))
+        environment[inputs.SEED_VARIABLE] = str(checks.whole_number("seed", options.seed, at_least=0))
     return taken_from(
         options,
         RunOptions,

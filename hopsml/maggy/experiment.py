@@ -22,13 +22,12 @@ from hopsml.experiment.searches.start import begin
 from hopsml.experiment.verbs import Verb
 from hopsml.maggy import ablation, distributed
 from hopsml.maggy import config as configs
-from hopsml.maggy.optimizer.base import searcher_of
+from hopsml.maggy.optimizer import searcher_of
 from hopsml.search.algorithms.budgets import BUDGET
-from hopsml.search.space.space import Searchspace, parameters_of
-from hopsml.search.space.trial_id import trial_id
+from hopsml.search.space.space import Searchspace, parameters_of, trial_id
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
-from hopsml.tracking import seeds
+from hopsml.tracking import inputs
 
 _OF_A_CONFIG = (
     "name", "experiment_type", "searchspace", "optimizer", "direction", "num_trials", "ablation_study", "ablator",
@@ -158,7 +157,7 @@ def _search(given: LagomOptions, config: configs.HyperparameterOptConfig) -> dic
 
 
 def _seed(given: LagomOptions) -> int:
-    return seeds.choose(given.environment or {}, os.environ) if given.seed is None else given.seed
+    return inputs.choose_seed(given.environment or {}, os.environ) if given.seed is None else given.seed
 
 
 def stopper_arguments(config: configs.HyperparameterOptConfig) -> dict[str, Any] | None:

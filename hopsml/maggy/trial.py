@@ -9,7 +9,7 @@ from typing import Any
 
 from hopsml.cluster.shared.plain import as_json
 from hopsml.errors import ArgumentError
-from hopsml.search.space.trial_id import trial_id
+from hopsml.search.space.space import trial_id
 
 _ABLATION = ("ablated_feature", "ablated_layer")  # parameters that determine the id of an ablation trial
 

@@ -18,7 +18,7 @@ from hopsml.errors import HopsmlError
 from hopsml.notebook import frontend, html, run_view, search_view, text
 from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.view import View
-from hopsml.search.dispatch.snapshot import SearchSnapshot
+from hopsml.search.dispatch.journal import SearchSnapshot
 
 log = logging.getLogger(__name__)
 

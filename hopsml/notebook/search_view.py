@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopsml.notebook.history import MetricHistory, thinned
 from hopsml.notebook.style import about
 from hopsml.notebook.view import Cell, CurveView, Pairs, ProgressView, Table, View, cause_of, number, short, title_of
-from hopsml.search.dispatch.snapshot import RunningTrial, SearchSnapshot
+from hopsml.search.dispatch.journal import RunningTrial, SearchSnapshot
 from hopsml.search.metric import name_of
 
 ROWS = 12  # most running trials in the table

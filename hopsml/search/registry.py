@@ -13,16 +13,16 @@ from hopsml.search.space.space import Searchspace
 
 SEARCHERS = {
     "random": "hopsml.search.algorithms.random:RandomSearcher",
-    "grid": "hopsml.search.algorithms.grid:GridSearcher",
-    "differential_evolution": "hopsml.search.algorithms.differential_evolution:DifferentialEvolution",
+    "grid": "hopsml.search.algorithms.random:GridSearcher",
+    "differential_evolution": "hopsml.search.algorithms.evolution:DifferentialEvolution",
     "tpe": "hopsml.search.algorithms.tpe:Tpe",
     "gp": "hopsml.search.algorithms.gp:Gp",
-    "cmaes": "hopsml.search.algorithms.cmaes:CmaEs",
-    "bohb": "hopsml.search.algorithms.bohb:Bohb",
+    "cmaes": "hopsml.search.algorithms.evolution:CmaEs",
+    "bohb": "hopsml.search.algorithms.tpe:Bohb",
     # For functions that report nothing while they run: configurations are repeated with a greater parameter 'budget'.
     "asha": "hopsml.search.algorithms.asha:AshaSearcher",
     "hyperband": "hopsml.search.algorithms.hyperband:HyperbandSearcher",
-    "none": "hopsml.search.algorithms.single:SingleRunSearcher",
+    "none": "hopsml.search.algorithms.random:SingleRunSearcher",
 }
 STOPPERS = {
     "none": "",
@@ -30,7 +30,7 @@ STOPPERS = {
     "asha": "hopsml.search.algorithms.asha:AshaStopper",
     "hyperband": "hopsml.search.algorithms.hyperband:Hyperband",
     "pbt": "hopsml.search.algorithms.pbt:PopulationBased",
-    "pb2": "hopsml.search.algorithms.pb2:PB2",
+    "pb2": "hopsml.search.algorithms.pbt:PB2",
 }
 # Other spellings, in lower case and without '_', '-' and blanks.
 SPELLINGS = {

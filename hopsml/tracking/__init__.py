@@ -10,8 +10,7 @@ User code calls three functions; the first two work in a worker, on the driver a
 ``hopsml runs ls|show|compare|rm`` and ``hopsml runs rerun`` read the records; ``record.py`` documents the files.
 """
 
-from hopsml.tracking.inputs import data
+from hopsml.tracking.inputs import data, seed
 from hopsml.tracking.mlflow.models import register_model
-from hopsml.tracking.seeds import seed
 
 __all__ = ["data", "register_model", "seed"]

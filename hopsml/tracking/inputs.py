@@ -1,8 +1,15 @@
-"""Data references: records which files a run read, with their sizes and checksums.
+"""Declarations of a training function: the files that it reads, and the run's seed.
 
 ``data(url)`` records an input and returns the URL, so that the call can replace the URL in an expression. In a worker
 the chief writes it to the run's ``inputs.jsonl``; on the driver it belongs to every run that this process starts
 afterwards.
+
+Every run has a seed: the value of ``environment={"HOPSML_SEED": ...}`` or of the driver's ``HOPSML_SEED``, else a
+random one. It is recorded in ``run.json``, and every worker gets it as ``HOPSML_SEED``, so a rerun draws the same
+numbers. hopsml itself seeds no framework: the function decides which generators it seeds, and whether ranks differ.
+``PYTHONHASHSEED`` cannot be set per run: Python reads it when an interpreter starts, and workers are forked from one
+that runs already. The interpreter's value is recorded (``worker.json``); Spark sets 0 for its executors, and a rerun on
+local workers starts theirs with the recorded value.
 
 Every worker imports this module before the user's function, so modules that only a call needs are imported by the call.
 """
@@ -13,15 +20,53 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hopsml.core import redact
-from hopsml.errors import HopsmlError
+from hopsml.errors import ArgumentError, HopsmlError
 
 if TYPE_CHECKING:
     from hopsml.storage.filesystem import FileStatus
+
+
+SEED_VARIABLE = "HOPSML_SEED"
+LARGEST_SEED = 2**32 - 1  # limit of numpy's and Keras's generators
+
+
+def choose_seed(given: Mapping[str, str], environment: Mapping[str, str]) -> int:
+    """Return the seed of a new run: from the call's variables, else from the driver's environment, else random.
+
+    Args:
+        given: variables that the call gives to its workers.
+        environment: the driver's environment.
+
+    Raises:
+        ArgumentError: a text that is not a seed.
+    """
+    import secrets
+
+    text = given.get(SEED_VARIABLE) or environment.get(SEED_VARIABLE)
+    return parse_seed(text) if text else secrets.randbelow(LARGEST_SEED + 1)
+
+
+def parse_seed(text: str) -> int:
+    """Return the seed in a text; raises ArgumentError unless it is an integer from 0 to ``LARGEST``."""
+    if not text.isascii() or not text.isdecimal() or int(text) > LARGEST_SEED:
+        raise ArgumentError(
+            f"{SEED_VARIABLE}={text!r}: a seed is a whole number from 0 to {LARGEST_SEED}; unset it to draw one"
+        )
+    return int(text)
+
+
+def seed() -> int:
+    """Return the run's seed, the same on every rank.
+
+    0 in a process that is not a worker and has no ``HOPSML_SEED``.
+    """
+    return parse_seed(os.environ.get(SEED_VARIABLE) or "0")
+
 
 LIMIT_BYTES = 256 << 20  # a larger input is not read for a checksum
 _CHUNK = 1 << 20

@@ -6,7 +6,9 @@
     worker.json inputs.jsonl  the chief's interpreter and machine; inputs recorded by the function
     .outputs.json status.json results of the run
 
-No secret is recorded (``redact``); where the function was given one, its pickle contains a placeholder.
+``Recording`` writes the slow part, ``code/`` and ``environment.json``, on a thread while the run is active; a record
+that cannot be written never fails the run. No secret is recorded (``redact``); where the function was given one, its
+pickle contains a placeholder.
 """
 
 from __future__ import annotations
@@ -14,17 +16,118 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hopsml.core import redact
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.redact import REDACTED
-from hopsml.errors import ArgumentError
-from hopsml.storage import filesystem
-from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import code, machine
+from hopsml.errors import ArgumentError, PathNotFound, SafeMode, StorageTimeout, StorageUnavailable
+from hopsml.storage import filesystem, urls
+from hopsml.storage.run_dir import RunDir, to_json
+from hopsml.tracking import code, inputs, machine
+from hopsml.tracking.code import Code
+
+logger = nonblocking_logger(__name__)
+
+JOIN_S = 60.0
+_STORE_IS_AWAY = (SafeMode, StorageTimeout, StorageUnavailable)
+
+
+class Recording:
+    """Writer of one run's record; call ``join`` before the run is reported as complete."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        payload: bytes | None,
+        *,
+        more: Mapping[str, Callable[[], Any]] | None = None,
+        code_of: RunDir | None = None,
+    ) -> None:
+        """Prepare the record of a run; ``start`` writes it.
+
+        Args:
+            directory: the run directory.
+            payload: bytes that were shipped to the workers; None if there are none.
+            more: further entries of ``environment.json``, each computed on the thread.
+            code_of: the run that this one repeats, whose script and git state are copied.
+        """
+        self.directory, self.problems = directory, list[str]()
+        self._is_away = False  # shared storage unreachable: each further file would delay the run's end by a timeout
+        self._payload, self._more, self._code_of = payload, dict(more or {}), code_of
+        self._inputs = inputs.declared()
+        self._thread = threading.Thread(target=self._record, name=f"hopsml-record-{directory.run_id}", daemon=True)
+
+    def start(self) -> Recording:
+        """Start writing on a background thread, and return this object."""
+        self._thread.start()
+        return self
+
+    def join(self, timeout_s: float = JOIN_S) -> None:
+        """Wait until everything is written, at most ``timeout_s`` seconds; raises nothing."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._note(f"not complete after {timeout_s:g} s")
+
+    def _record(self) -> None:
+        began = time.monotonic()
+        if (payload := self._payload) is not None:
+            self._attempt("the function", lambda: self._write(self.directory.function, payload))
+        around = self._attempt("the code around the function", self._code) or Code()
+        for name, content in around.files.items():
+            self._attempt(name, partial(self._write, urls.join(self.directory.code, name), content))
+        record: dict[str, Any] = {
+            "code": around.facts,
+            "python": machine.python(),
+            "packages": self._attempt("the packages", machine.packages),
+            "environment": machine.environment(),
+            "hardware": self._attempt("the hardware", machine.hardware),
+            "inputs": self._inputs,
+        }
+        for name, compute in self._more.items():
+            record[name] = self._attempt(name, compute)
+        record["problems"] = list(self.problems)
+        self._attempt("the environment", lambda: self._write(self.directory.environment_json, to_json(record)))
+        logger.debug("record of %s written in %.3f s", self.directory.url, time.monotonic() - began)
+
+    def _code(self) -> Code:
+        return code.collect() if self._code_of is None else code_of(self._code_of)
+
+    def _write(self, url: str, content: bytes) -> None:
+        if not self._is_away:
+            filesystem.for_url(url).write_bytes(url, content)
+
+    def _attempt(self, what: str, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except Exception as error:  # noqa: BLE001 a record must not fail what it records
+            self._is_away = self._is_away or isinstance(error, _STORE_IS_AWAY)
+            self._note(f"{what}: {type(error).__name__}: {error}")
+            return None
+
+    def _note(self, problem: str) -> None:
+        self.problems.append(redact.text(problem))
+        logger.warning("the record of run %s is incomplete: %s", self.directory.run_id, problem)
+
+
+def code_of(directory: RunDir) -> Code:
+    """Return the code around a recorded run's function, as it was recorded."""
+    found = Code()
+    try:
+        found.facts = dict(directory.read_json(directory.environment_json).get("code") or {})
+        entries = filesystem.for_url(directory.code).list_dir(directory.code)
+    except PathNotFound:
+        return found
+    for entry in entries:
+        is_code = not entry.is_dir and not urls.is_temporary(entry.url) and entry.url != directory.function
+        if is_code and entry.length <= filesystem.MOST_RECORD_BYTES:
+            found.files[entry.name] = filesystem.for_url(entry.url).read_bytes(entry.url)
+    return found
 
 
 def of_driver() -> dict[str, Any]:

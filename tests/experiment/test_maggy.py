@@ -24,9 +24,8 @@ from hopsml.maggy.config import (
     TfDistributedConfig,
     TorchDistributedConfig,
 )
-from hopsml.maggy.optimizer import GP, TPE, AbstractOptimizer, Asha, RandomSearch
-from hopsml.maggy.optimizer.base import searcher_of
-from hopsml.search.space.trial_id import trial_id
+from hopsml.maggy.optimizer import GP, TPE, AbstractOptimizer, Asha, RandomSearch, searcher_of
+from hopsml.search.space.space import trial_id
 from tests.experiment.conftest import local_application
 
 pytestmark = pytest.mark.local

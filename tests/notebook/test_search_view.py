@@ -16,7 +16,7 @@ from hopsml.notebook import html, text
 from hopsml.notebook.display import SearchDisplay
 from hopsml.notebook.search_view import view_of
 from hopsml.notebook.text import sparkline
-from hopsml.search.dispatch.snapshot import RunningTrial
+from hopsml.search.dispatch.journal import RunningTrial
 
 pytestmark = pytest.mark.fast
 

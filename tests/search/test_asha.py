@@ -6,7 +6,7 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms.asha import AshaSearcher, AshaStopper
-from hopsml.search.algorithms.grid import GridSearcher
+from hopsml.search.algorithms.random import GridSearcher
 from hopsml.search.contract import End, Outcome, Suggestion, Verdict
 from hopsml.search.space.space import Searchspace
 

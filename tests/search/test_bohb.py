@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.bohb import Bohb, Density
+from hopsml.search.algorithms.tpe import Bohb, Density
 from hopsml.search.contract import End, Outcome
 from hopsml.search.space.space import Searchspace
 

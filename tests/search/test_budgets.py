@@ -8,10 +8,9 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.search.algorithms.asha import AshaSearcher
-from hopsml.search.algorithms.bohb import Bohb
-from hopsml.search.algorithms.grid import GridSearcher
 from hopsml.search.algorithms.hyperband import HyperbandSearcher
-from hopsml.search.algorithms.tpe import Tpe
+from hopsml.search.algorithms.random import GridSearcher
+from hopsml.search.algorithms.tpe import Bohb, Tpe
 from hopsml.search.contract import End, Outcome, Suggestion, Wait
 from hopsml.search.space.space import Searchspace
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.grid import GridSearcher
 from hopsml.search.algorithms.hyperband import Hyperband, HyperbandSearcher
+from hopsml.search.algorithms.random import GridSearcher
 from hopsml.search.contract import End, Outcome, Suggestion, Verdict, Wait
 from hopsml.search.space.space import Searchspace
 

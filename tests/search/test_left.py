@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hopsml.search.dispatch.snapshot import Lifetimes, outlook
+from hopsml.search.dispatch.journal import Lifetimes, outlook
 
 pytestmark = pytest.mark.fast
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import scipy  # its parts are imported by whoever uses them first
 
-from hopsml.search.algorithms.cmaes import CmaEs
-from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
-from hopsml.search.algorithms.features import FeatureEncoder
+from hopsml.search.algorithms.evolution import CmaEs, DifferentialEvolution
 from hopsml.search.algorithms.gaussian_process import (
+    FeatureEncoder,
     Kernel,
     Posterior,
     log_improvement,

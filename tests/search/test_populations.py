@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hopsml.search.algorithms.gaussian_process import Posterior
-from hopsml.search.algorithms.pb2 import PB2, TimeVaryingKernel, fitted
-from hopsml.search.algorithms.pbt import PopulationBased, perturbed
-from hopsml.search.algorithms.randomness import generator
+from hopsml.search.algorithms.pbt import PB2, PopulationBased, TimeVaryingKernel, fitted, perturbed
+from hopsml.search.algorithms.random import generator
 from hopsml.search.contract import End, Exploit, Outcome, Verdict
 from hopsml.search.space.space import Searchspace
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from hopsml.search.dispatch.ask_tell import ReadyQueue
 from hopsml.search.dispatch.ledger import TrialState
-from hopsml.search.dispatch.supply import ReadyQueue
 
 pytestmark = pytest.mark.fast
 

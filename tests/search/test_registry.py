@@ -10,10 +10,8 @@ import pytest
 from hopsml.core import extras
 from hopsml.errors import ArgumentError, UnknownName
 from hopsml.search import registry
-from hopsml.search.algorithms.differential_evolution import DifferentialEvolution
-from hopsml.search.algorithms.grid import GridSearcher
-from hopsml.search.algorithms.random import RandomSearcher
-from hopsml.search.algorithms.single import SingleRunSearcher
+from hopsml.search.algorithms.evolution import DifferentialEvolution
+from hopsml.search.algorithms.random import GridSearcher, RandomSearcher, SingleRunSearcher
 from hopsml.search.algorithms.tpe import Tpe
 from hopsml.search.contract import Suggestion
 from hopsml.search.space.space import Searchspace

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.bracket import Bracket, bracket_sizes
-from hopsml.search.algorithms.hyperband import Ladders
-from hopsml.search.algorithms.rungs import Rung, check_ladder, halvings, rung_steps
+from hopsml.search.algorithms.asha import Rung, check_ladder, halvings, rung_steps
+from hopsml.search.algorithms.hyperband import Bracket, Ladders, bracket_sizes
 
 pytestmark = pytest.mark.fast
 

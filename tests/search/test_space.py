@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.grid import GridSearcher
+from hopsml.search.algorithms.random import GridSearcher
 from hopsml.search.space.parameter import distinct
 from hopsml.search.space.space import Searchspace, check_function
 

@@ -10,8 +10,7 @@ from hopsml.search import registry
 from hopsml.search.algorithms.asha import AshaStopper
 from hopsml.search.algorithms.hyperband import Hyperband
 from hopsml.search.algorithms.median import MedianStop
-from hopsml.search.algorithms.pb2 import PB2
-from hopsml.search.algorithms.pbt import PopulationBased
+from hopsml.search.algorithms.pbt import PB2, PopulationBased
 from hopsml.search.contract import End, Exploit, Outcome, Verdict
 from hopsml.search.space.space import Searchspace
 from tests.search.executor_pool import ExecutorPool

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from hopsml.search.space.trial_id import trial_id
+from hopsml.search.space.space import trial_id
 
 pytestmark = pytest.mark.fast
 

@@ -20,7 +20,7 @@ from hopsml.errors import WorkerFailed
 from hopsml.experiment import run_role
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import code, inputs
-from hopsml.tracking.recording import Recording
+from hopsml.tracking.record import Recording
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import store
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.maggy.surgery import without_layers
+from hopsml.maggy.ablation import without_layers
 
 pytestmark = pytest.mark.tensorflow
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hopsml.search.dispatch.journal import divided
-from hopsml.search.space.trial_id import trial_id
+from hopsml.search.space.space import trial_id
 
 _KEY = "name"
 NameOf = Callable[[Mapping[str, Any], int, int], str]  # configuration, number, earlier uses of the name -> name

@@ -15,7 +15,7 @@ from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.ledger import TrialPhase, row
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.metric import name_of
-from hopsml.search.space.config_json import reader
+from hopsml.search.space.parameter import reader
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url

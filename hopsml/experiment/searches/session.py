@@ -20,8 +20,8 @@ from hopsml.experiment.searches.writer import SearchWriter
 from hopsml.search.dispatch import events, journal
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.groups import Groups
+from hopsml.search.dispatch.journal import RunningTrial
 from hopsml.search.dispatch.ledger import TrialState, row
-from hopsml.search.dispatch.snapshot import RunningTrial
 
 log = nonblocking_logger("hopsml.search")
 

@@ -14,7 +14,7 @@ from typing import Any
 from hopsml.core import callbacks, redact
 from hopsml.core.callbacks import Observers, immediate, is_immediate
 from hopsml.core.states import Lifecycle
-from hopsml.search.dispatch.snapshot import RunningTrial, SearchSnapshot
+from hopsml.search.dispatch.journal import RunningTrial, SearchSnapshot
 
 TRIALS_REMEMBERED = 500  # trials whose times the estimate of the remaining time uses
 CURVE_POINTS = 1_000  # of a trial's reports; every second one is dropped when there are more

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms import libraries
+from hopsml.search.algorithms import random
 from hopsml.search.metric import name_of
 from hopsml.search.space.parameter import Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace
@@ -90,7 +90,7 @@ def in_any_theme(figure: Any) -> Any:
 
 def _optuna() -> Any:
     try:
-        return libraries.optuna()
+        return random.optuna()
     except ModuleNotFoundError as error:
         raise ArgumentError(f"studies and plots need optuna: {extras.install('search')}") from error
 

@@ -14,12 +14,16 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from hopsml.search.algorithms.features import FeatureEncoder
-from hopsml.search.algorithms.gaussian_process import Kernel, Posterior, fitted, log_improvement, log_improvement_slope
-from hopsml.search.algorithms.history import History
-from hopsml.search.algorithms.libraries import require
-from hopsml.search.algorithms.randomness import generator, seed_of
-from hopsml.search.algorithms.warmup import Warmup
+from hopsml.search.algorithms.gaussian_process import (
+    FeatureEncoder,
+    Kernel,
+    Posterior,
+    fitted,
+    log_improvement,
+    log_improvement_slope,
+)
+from hopsml.search.algorithms.history import History, Warmup
+from hopsml.search.algorithms.random import generator, require, seed_of
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, check_filled
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from hopsml.search.contract import End, Exploit, Verdict
+from hopsml.search.dispatch.ask_tell import Supply
 from hopsml.search.dispatch.events import Action, Began, Ended, Reported, RequestTrialEnd
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
-from hopsml.search.dispatch.limits import Closing
-from hopsml.search.dispatch.spec import SearchSpec
-from hopsml.search.dispatch.supply import Supply
+from hopsml.search.dispatch.spec import Closing, SearchSpec
 from hopsml.search.metric import finite, why_no_value
 
 LOST_AT_MOST = 10  # number of slot failures that a trial may have

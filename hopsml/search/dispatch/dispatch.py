@@ -21,15 +21,13 @@ from typing import Any
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import End, Searcher, Stopper
 from hopsml.search.dispatch import events
-from hopsml.search.dispatch.ask_tell import AskTell, Fact
+from hopsml.search.dispatch.ask_tell import AskTell, Fact, Supply
 from hopsml.search.dispatch.attempts import Attempts
 from hopsml.search.dispatch.events import Action, Event
 from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase, row
-from hopsml.search.dispatch.limits import Bounds, Closing
-from hopsml.search.dispatch.spec import SearchSpec
-from hopsml.search.dispatch.supply import Supply
+from hopsml.search.dispatch.spec import Bounds, Closing, SearchSpec
 
 VERSION = 1  # format version of states and event logs
 NOTED_S = 10.0  # slot-seconds between two records of the cost, which is the most that a killed driver may lose

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hopsml.search.contract import End
+from hopsml.search.dispatch.ask_tell import Supply
 from hopsml.search.dispatch.events import Action, Form, Resize
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
-from hopsml.search.dispatch.supply import Supply
 
 AHEAD = 8  # length of the queue: number of trials requested to find one that fits
 STEADY_S = 5.0  # time without a change of the slots before an elastic trial begins with fewer than its full size

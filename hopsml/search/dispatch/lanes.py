@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
+from hopsml.search.dispatch.ask_tell import Supply
 from hopsml.search.dispatch.events import Action, Assign, RequestTrialEnd
 from hopsml.search.dispatch.ledger import TrialPhase, TrialState
 from hopsml.search.dispatch.spec import SearchSpec
-from hopsml.search.dispatch.supply import Supply
 
 WORTH = 0.01  # a gap is avoided if it is more than this share of a trial
 GAP_S = 0.005  # assumed until a gap was measured

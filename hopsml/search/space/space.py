@@ -4,10 +4,12 @@
     space.add("slope", ("DOUBLE", [0.0, 0.3]), when={"act": ["relu"]})
 
 A parameter with ``when`` is part of a configuration only if every parameter named in it is, with one of the values.
+``trial_id`` computes a configuration's id as Maggy does.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import math
@@ -19,6 +21,32 @@ from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config
 from hopsml.search.space import parameter as kinds
 from hopsml.search.space.parameter import Interval, Parameter, parameter, same
+
+
+def trial_id(config: Mapping[str, Any], repeat: int = 0) -> str:
+    """Return the id of a configuration: sixteen hex digits of its MD5, as in Maggy.
+
+    They are the first digits of the MD5 of the configuration as JSON with sorted keys. Values that JSON does not
+    support are written as follows: numbers and arrays of numpy as Python's, functions and classes as
+    ``module.qualname``, anything else as its ``repr``.
+
+    Args:
+        config: the configuration.
+        repeat: how often the same configuration was tried before; above 0 it makes another id.
+    """
+    text = json.dumps(dict(config), sort_keys=True, default=_written)
+    if repeat:
+        text += f"#{repeat}"
+    return hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()[:16]
+
+
+def _written(value: Any) -> Any:
+    tolist = getattr(value, "tolist", None)
+    if callable(tolist) and not isinstance(value, type):
+        return tolist()
+    name = getattr(value, "__qualname__", None)
+    return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
+
 
 # Attributes of Maggy's class: it rejects them as names of parameters, and so does this one.
 RESERVED = {

@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 
-from hopsml.tracking import seeds
+from hopsml.tracking import inputs
 
 
 def seed_of(seed: int, number: int) -> int:
@@ -28,7 +28,7 @@ def prepare() -> None:
 
 def sow(seed: int) -> None:
     """Seed the random generators of imported packages, and store the seed in ``HOPSML_SEED`` for others."""
-    os.environ[seeds.VARIABLE] = str(seed)
+    os.environ[inputs.SEED_VARIABLE] = str(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed)

@@ -1,8 +1,9 @@
-"""Maggy's optimizers, implemented by hopsml's searchers; an adapter for users' optimizers."""
+"""Module ``maggy.optimizer``: optimizers, implemented by hopsml's searchers; base class and adapter of users' optimizers."""
 
 from __future__ import annotations
 
 import copy
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,10 @@ from hopsml.maggy.trial import Trial
 from hopsml.search import registry
 from hopsml.search.contract import End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace
+
+__all__ = ["GP", "TPE", "AbstractOptimizer", "Asha", "GridSearch", "RandomSearch", "SingleRun", "bayes"]
+
+bayes = sys.modules[f"{__name__}.bayes"] = sys.modules[__name__]  # ``maggy.optimizer.bayes`` has GP and TPE
 
 
 class Named:
@@ -99,6 +104,37 @@ class Asha(Named):
 
     def __init__(self, reduction_factor: int = 2, resource_min: int = 1, resource_max: int = 4) -> None:
         super().__init__(reduction_factor=reduction_factor, resource_min=resource_min, resource_max=resource_max)
+
+
+class _Bayesian(Named):
+    """Base class of both; raises ArgumentError for ``interim_results``, Maggy's learning from running trials."""
+
+    def __init__(
+        self,
+        num_warmup_trials: int = 15,
+        random_fraction: float = 0.33,
+        interim_results: bool = False,
+        pruner: str | None = None,
+        pruner_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        if interim_results:
+            raise ArgumentError(
+                "interim_results=True: models learn from trials that have ended; leave it out, or use pruner='hyperband', "
+                "whose short trials end early"
+            )
+        super().__init__(pruner, pruner_kwargs, num_warmup_trials=num_warmup_trials, random_fraction=random_fraction)
+
+
+class GP(_Bayesian):
+    """Bayesian optimization with a Gaussian process."""
+
+    name = "gp"
+
+
+class TPE(_Bayesian):
+    """Bayesian optimization with tree-structured Parzen estimators."""
+
+    name = "tpe"
 
 
 class AbstractOptimizer(ABC):

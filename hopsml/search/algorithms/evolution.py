@@ -1,20 +1,25 @@
-"""Differential evolution, rand/1/bin, with complete generations as in the predecessor.
+"""Evolutionary searchers: CMA-ES, and differential evolution.
 
-Storn and Price 1997, "Differential evolution - a simple and efficient heuristic for global optimization over continuous
-spaces", Journal of Global Optimization 11.
+CMA-ES is that of the ``cmaes`` package: Hansen 2016, "The CMA evolution strategy: a tutorial", arXiv 1604.00772. With
+integers the variant with margin is used (Hamano et al. 2022, GECCO). After convergence it is restarted with a population
+twice as large (Auger and Hansen 2005, CEC). Slow trials are not waited for: a generation is closed by the first results
+that fill it, and later results of the same generation are not used.
 
-A generation is complete before the next one begins, and a configuration is not tried twice: its first score counts.
-Parameters are changed on the unit interval, each on its own scale.
+Differential evolution is rand/1/bin as in the predecessor (Storn and Price 1997, J. Global Optimization 11), each
+parameter on its own scale. A generation is complete before the next one begins, and a configuration is not tried twice:
+its first score counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from hopsml.errors import ArgumentError
-from hopsml.search.algorithms.randomness import generator, seed_of
-from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.algorithms.random import generator, number_of, require, seed_of
+from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
+from hopsml.search.space.parameter import CATEGORICAL, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace, check_filled
 
 Vector = list[float]  # a point of the unit cube
@@ -189,3 +194,154 @@ def _check(generations: int | None, population: int, mutation: float, crossover:
         raise ArgumentError(f"mutation={mutation!r}: a factor above 0 and at most 2 was expected")
     if not 0 <= crossover <= 1:
         raise ArgumentError(f"crossover={crossover!r}: a probability from 0 to 1 was expected")
+
+
+FIRST_DEVIATION = 0.11  # initial standard deviation, on the unit interval
+
+
+class CmaEs(Searcher):
+    """CMA-ES searcher: adapts a normal distribution over the numeric parameters, each on its own scale.
+
+    CATEGORICAL parameters and those with a condition are drawn at random.
+
+    Args:
+        space: search space.
+        seed: seed of its random numbers; None: a random one.
+        population: number of trials in a generation; by default 4 + 2 ln(number of adapted parameters), fewer than the
+            tutorial suggests, which assumes long runs.
+
+    Raises:
+        ArgumentError: no parameter can be adapted, an invalid value, or ``cmaes`` is not installed.
+    """
+
+    def __init__(self, space: Searchspace, seed: int | None = None, population: int | None = None) -> None:
+        check_filled(space)
+        require("CMA-ES", "cmaes")
+        if population is not None and (not isinstance(population, int) or population < 2):
+            raise ArgumentError(f"population={population!r}: 2 or more was expected")
+        numbers = [found for found in space.parameters.values() if found.kind != CATEGORICAL and not found.when]
+        if not numbers:
+            names = ", ".join(space.keys())
+            raise ArgumentError(
+                f"CMA-ES moves numbers, but {names} are categories or have a condition; 'tpe' takes them"
+            )
+        self.space, self.seed = space, seed_of(seed)
+        self._moved = [found for found in numbers if found.count != 1]
+        self._population = population or 4 + int(2 * math.log(max(len(self._moved), 1)))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._points: list[Any] = []  # by number of the trial, in the optimizer's representation
+        self._generations: list[int] = []  # by number of the trial
+        self._told: list[tuple[int, float | None]] = []  # calls of ``tell`` in order: number, score
+        self._learned: list[tuple[dict[str, Any], float]] = []
+        self._results: list[tuple[Any, float | None]] = []  # point, score of this generation
+        self._generation = 0
+        self._optimizer: Any = None
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        """Return a configuration drawn from the present distribution."""
+        values: dict[str, Any] = {}
+        point = None
+        if self._moved:
+            self._optimizer = self._optimizer or self._made(self._population, self._middle())
+            self._optimizer.reseed_rng(number_of(self.seed, 0, number))
+            asked = self._optimizer.ask()
+            seen, point = asked if self._has_margin else (asked, asked)
+            values = {found.name: _value(found, place) for found, place in zip(self._moved, seen, strict=True)}
+        draw = generator(self.seed, 1, number)
+        units = dict(zip(self.space.keys(), draw.random(len(self.space)).tolist(), strict=True))
+        config = self.space.build(lambda one: values[one.name] if one.name in values else one.at(units[one.name]))
+        self._points.append(point)
+        self._generations.append(self._generation)
+        return Suggestion(config)
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        """Record a result, and update the distribution when the present generation is full."""
+        self._told.append((number, outcome.score))
+        if self._generations[number] != self._generation or not self._moved:
+            return
+        self._results.append((self._points[number], outcome.score))
+        if len(self._results) < self._optimizer.population_size:
+            return
+        results, self._results = self._results, []
+        if not (scores := [score for _, score in results if score is not None]):
+            return  # no trial of this generation has a score
+        # The optimizer minimises; a failed trial counts as the worst of those with a score.
+        self._optimizer.tell([(point, -min(scores) if score is None else -score) for point, score in results])
+        self._generation += 1
+        if self._optimizer.should_stop():
+            mean = generator(self.seed, 2, self._generation).random(len(self._moved))
+            self._optimizer = self._made(2 * self._optimizer.population_size, mean.tolist())
+
+    def learn(self, config: Config, outcome: Outcome) -> None:
+        """Record a trial of an earlier search: the best one is the initial mean of the distribution."""
+        if outcome.score is not None and self.space.contains(config):
+            self._learned.append((self.space.encode(config), outcome.score))
+
+    def _middle(self) -> list[float]:
+        """Return the initial mean of the distribution: the best recorded configuration, else the middle."""
+        if not self._learned:
+            return [0.5] * len(self._moved)
+        best = self.space.decode(max(self._learned, key=lambda pair: pair[1])[0])
+        return [_place(found, best[found.name]) for found in self._moved]
+
+    def _made(self, population: int, mean: list[float]) -> Any:
+        import cmaes
+        import numpy as np
+
+        bounds = np.tile([0.0, 1.0], (len(mean), 1))
+        seed = number_of(self.seed, 3, self._generation)
+        arguments = {"mean": np.array(mean), "sigma": FIRST_DEVIATION, "bounds": bounds, "seed": seed}
+        arguments |= {"population_size": population, "n_max_resampling": 10 * len(mean)}
+        if self._has_margin:
+            return cmaes.CMAwM(steps=np.array([_step(found) for found in self._moved]), **arguments)
+        return cmaes.CMA(**arguments)
+
+    @property
+    def _has_margin(self) -> bool:
+        return any(_step(found) for found in self._moved)
+
+    def state(self) -> dict[str, Any]:
+        """Return the calls of ``ask``, ``tell`` and ``learn`` as JSON values, for ``restore``."""
+        return {
+            "seed": self.seed,
+            "generations": list(self._generations),
+            "told": [list(pair) for pair in self._told],
+            "learned": [list(pair) for pair in self._learned],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state()`` of another instance, by repeating its calls."""
+        self.seed = state["seed"]
+        self._begin()
+        self._learned = [(encoded, score) for encoded, score in state["learned"]]
+        self._ask_again(state["generations"])
+        for number, score in state["told"]:  # only the score matters here, not how a trial ended
+            self.tell(number, Outcome(End.COMPLETED, score))
+            self._ask_again(state["generations"])
+
+    def _ask_again(self, generations: list[int]) -> None:
+        """Repeat the calls of ``ask`` of the present generation."""
+        while len(self._generations) < len(generations) and generations[len(self._generations)] == self._generation:
+            self.ask(len(self._generations))
+
+
+def _step(found: Parameter) -> float:
+    """Return the distance of two values; 0 if they are continuous, or nearly so (on a logarithmic scale)."""
+    if isinstance(found, Interval | LogIntegers) or found.count is None:
+        return 0.0
+    return 1.0 / (found.count - 1)
+
+
+def _value(found: Parameter, place: float) -> Any:
+    """Return the value at a place on [0, 1], whose ends are the first and the last value."""
+    if not _step(found):
+        return found.at(float(place))
+    return found.listed()[round(float(place) * ((found.count or 1) - 1))]
+
+
+def _place(found: Parameter, value: Any) -> float:
+    if not _step(found):
+        return found.unit(value)
+    return found.listed().index(value) * _step(found)
