@@ -122,7 +122,7 @@ def measure(rounds: int, steps: int) -> dict[str, dict[str, list[float]]]:
 
 def install(strategy: Any, scope: int | None, scoped_allocator: bool | None) -> None:
     """Make the strategy reduce by this method from now on; None restores TensorFlow's own."""
-    from hopsml.training.tensorflow.reducer import GradientReducer
+    from hopsml.training.tensorflow.distribution.merging import GradientReducer
 
     if scoped_allocator is not None:
         GradientReducer(strategy, scope, scoped_allocator).install()

@@ -84,7 +84,7 @@ def reduced_statistics() -> Any:
 
     It calls ``reduce_statistics`` before each validation and after the training.
     """
-    from hopsml.training.tensorflow import normalisations
+    from hopsml.training.tensorflow.keras import normalisations
 
     return normalisations.ReducedStatistics()
 
@@ -138,7 +138,7 @@ def _normalisations(model: Any) -> ModuleType:
 
         return normalisations
     if "keras" in sys.modules and isinstance(model, sys.modules["keras"].layers.Layer):
-        from hopsml.training.tensorflow import normalisations as of_keras
+        from hopsml.training.tensorflow.keras import normalisations as of_keras
 
         return of_keras
     raise ArgumentTypeError(f"a {type(model).__name__} was given; a model of Keras 3 or a torch module was expected")

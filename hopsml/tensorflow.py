@@ -6,16 +6,15 @@
 Importing this module does not import TensorFlow; the first call does.
 """
 
-from hopsml.training.tensorflow.callbacks import CheckpointCallback, ReportCallback
-from hopsml.training.tensorflow.checkpoints import Checkpointer
-from hopsml.training.tensorflow.export import export
-from hopsml.training.tensorflow.gradient_hooks import finish_updates
-from hopsml.training.tensorflow.hdfs_files import register_hdfs
-from hopsml.training.tensorflow.reducer import MergeSettings
-from hopsml.training.tensorflow.server_loop import ServerLoop
-from hopsml.training.tensorflow.standard_callbacks import callbacks
-from hopsml.training.tensorflow.strategy import strategy
-from hopsml.training.tensorflow.training_loop import TrainingLoop
+from hopsml.training.tensorflow.checkpoints import Checkpointer, export
+from hopsml.training.tensorflow.distribution.gradient_hooks import finish_updates
+from hopsml.training.tensorflow.distribution.merging import MergeSettings
+from hopsml.training.tensorflow.distribution.strategy import strategy
+from hopsml.training.tensorflow.fit.callbacks import CheckpointCallback, ReportCallback
+from hopsml.training.tensorflow.fit.server_loop import ServerLoop
+from hopsml.training.tensorflow.fit.standard_callbacks import callbacks
+from hopsml.training.tensorflow.fit.training_loop import TrainingLoop
+from hopsml.training.tensorflow.setup import register_hdfs
 
 __all__ = [
     "CheckpointCallback",

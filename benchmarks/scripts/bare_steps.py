@@ -12,9 +12,9 @@ def strategy(way: str) -> Any:
     """Return TensorFlow's own strategy; no other part of hopsml is loaded, and no hook of hopsml is installed."""
     built = model.plain_strategy()
     if way == "bare-merged":
-        from hopsml.training.tensorflow import reducer
+        from hopsml.training.tensorflow.distribution import merging
 
-        reducer.set_merging(built, reducer.scope_of_run(None), reducer.allocator_of_run(None))
+        merging.set_merging(built, merging.scope_of_run(None), merging.allocator_of_run(None))
     return built
 
 

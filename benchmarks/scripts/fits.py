@@ -94,9 +94,9 @@ def by_hand(path: str, way: str) -> None:
     if way == "bare-keras3":
         import keras.src.backend.tensorflow.trainer as trainer
 
-        from hopsml.training.tensorflow import keras_repairs
+        from hopsml.training.tensorflow.keras import repairs
 
-        keras_repairs.install(trainer)
+        repairs.install(trainer)
     if way == "alone":
         serve(path, way, 0, tf.distribute.get_strategy(), GLOBAL_BATCH // 2)
     else:

@@ -46,9 +46,9 @@ def of_tensorflow(way: str, rank: int, addresses: Sequence[str]) -> Way:
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     if way == "merged":
-        from hopsml.training.tensorflow import reducer
+        from hopsml.training.tensorflow.distribution import merging
 
-        reducer.set_merging(strategy, reducer.scope_of_run(None), scoped_allocator=True)
+        merging.set_merging(strategy, merging.scope_of_run(None), scoped_allocator=True)
     return of_strategy(strategy)
 
 
@@ -59,7 +59,7 @@ def of_hopsml(way: str, rank: int, addresses: Sequence[str]) -> Way:
     hosts = ["here"] * len(addresses) if way == "hopsml" else None
     group = Group.form(rank, addresses, secret=SECRET, hosts=hosts)
     group.use()
-    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+    from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     return of_strategy(CollectiveStrategy())
 

@@ -20,7 +20,7 @@ def timed(rounds: int) -> dict[str, list[float]]:
     import keras
     import tensorflow as tf
 
-    from hopsml.training.tensorflow.layerwise_optimizers import LAMB, LARS
+    from hopsml.training.tensorflow.keras.large_batch import LAMB, LARS
 
     shapes = [tuple(one.shape) for one in keras.applications.ResNet50(weights=None).trainable_variables]
     gradients = [tf.random.normal(shape, stddev=1e-3) for shape in shapes]
@@ -53,7 +53,7 @@ def _step(optimizer: Any, shapes: list[Any], gradients: list[Any]) -> Any:
 
 def errors() -> dict[str, float]:
     """Return the errors of float32 against the papers' formulas in float64, after 100 steps."""
-    from hopsml.training.tensorflow.layerwise_optimizers import LAMB, LARS
+    from hopsml.training.tensorflow.keras.large_batch import LAMB, LARS
 
     return {
         "lars": _error(LARS(0.1, weight_decay=1e-2, trust=0.02), _lars),

@@ -28,7 +28,7 @@ def steps(settings: dict[str, Any] | None, size: int, device_s: list[float]) -> 
     import tensorflow as tf
 
     from hopsml.cluster.shared.spec import GradientSettings
-    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+    from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     alone = settings is None
     strategy = tf.distribute.get_strategy() if alone else CollectiveStrategy(GradientSettings(**(settings or {})))

@@ -29,7 +29,7 @@ def main() -> None:
     rank, loads = int(number), listed.split(",")
     groups = {name: form(rank, name, given) for name, given in json.loads(described).items() if rank < len(given)}
     next(iter(groups.values())).use()
-    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+    from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     way = gradient_steps.of_strategy(CollectiveStrategy())
     made: dict[str, Step] = {}

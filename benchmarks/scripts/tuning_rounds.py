@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import gradient_sets
 from hopsml import experiment
-from hopsml.training.tensorflow.tuning import measuring
+from hopsml.training.tensorflow.distribution import tuning
 from hopsml.tuning.candidates import candidates
 
 TURN_S = 0.3
@@ -20,7 +20,7 @@ if __name__ == "__main__":
         gradients = [(shape, "float32") for shape in gradient_sets.shapes_of(name)]
         given = {"gradients": gradients, "candidates": candidates(), "rounds": int(rounds), "turn_s": TURN_S}
         run = experiment.collective_all_reduce(
-            measuring.measure, args=given, num_workers=int(workers), preload=["tensorflow"], progress=False
+            tuning.measure, args=given, num_workers=int(workers), preload=["tensorflow"], progress=False
         )
         found[name] = run.value
         print(f"{name} is measured", file=sys.stderr, flush=True)

@@ -85,7 +85,7 @@ def strategy_apart(settings: dict[str, Any]) -> Any:
     from hopsml.cluster.worker.context import current
     from hopsml.collective import Group
     from hopsml.training.tensorflow import setup
-    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+    from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     context = current()
     assert context is not None

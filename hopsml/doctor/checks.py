@@ -11,7 +11,7 @@ from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.core import extras, settings
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
 from hopsml.doctor.finding import Finding, Needs, Status, fail, ok, warn
-from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, parse_version, verdict
+from hopsml.training.tensorflow.setup import KERAS, TENSORFLOW, parse_version, verdict
 
 MIB, GIB = 1 << 20, 1 << 30
 PYTHONS = ((3, 10), (3, 11), (3, 12))

@@ -20,7 +20,7 @@ from hopsml.cluster.shared.spec import Communication, FixedGroup, Roles
 from hopsml.errors import ArgumentError
 from hopsml.experiment import collective, plan, tuned
 from hopsml.experiment.options import RunOptions
-from hopsml.training.tensorflow.tuning import measuring, observing
+from hopsml.training.tensorflow.distribution import tuning
 from hopsml.tuning.candidates import OURS, TENSORFLOWS, Candidate, Gradient, bytes_of, candidates
 from hopsml.tuning.choice import Fastest, choose
 
@@ -92,7 +92,7 @@ def of_call(options: RunOptions, *, lossy: Iterable[str] = (), file: str | None 
     given = {"gradients": gradients, "candidates": tried, "rounds": rounds, "turn_s": TURN_S}
     asked = _asked(options, "communication")
     spec = replace(asked.spec, group=FixedGroup(size=trained), roles=Roles(), preload=("tensorflow",))
-    run = plan.start(changed(asked, spec=spec, function=measuring.measure, arguments=given))
+    run = plan.start(changed(asked, spec=spec, function=tuning.measure, arguments=given))
     default, taken = run.result().value
     choice = choose(taken, default_of(default).name)
     chosen = next(one for one in tried if one.name == choice.chosen)
@@ -111,7 +111,7 @@ def _observed(options: RunOptions) -> tuple[list[Gradient], int]:
     """Return the gradients that the function's first step reduces, and the number of workers."""
     given = {"function": options.train_fn, "arguments": dict(options.args or {})}
     asked = _asked(options, "gradients")
-    run = plan.start(changed(asked, function=observing.first_gradients, arguments=given, progress=False))
+    run = plan.start(changed(asked, function=tuning.first_gradients, arguments=given, progress=False))
     result = run.result()
     if not result.value:
         raise ArgumentError(

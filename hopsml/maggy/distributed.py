@@ -120,7 +120,7 @@ class Reporter:
 
 def carry_out(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Call the function in a worker, in the scope of the group's strategy, with the model that is created there."""
-    from hopsml.training.tensorflow.strategy import mix_precision, strategy
+    from hopsml.training.tensorflow.distribution.strategy import mix_precision, strategy
 
     group = strategy()  # before any of the user's code, as it joins the group
     if given["mixed_precision"]:
@@ -159,7 +159,7 @@ def _own(name: str, part: Any, hparams: Mapping[str, Any]) -> Any:
     size = hparams.get(f"{name.removesuffix('_set')}_batch_size")
     if part is None or size is None or hasattr(part, "element_spec"):  # a tf.data.Dataset has batches of its own
         return part
-    from hopsml.training.tensorflow.own_rows import own_rows
+    from hopsml.training.tensorflow.fit.input_data import own_rows
 
     context = current()
     rank, world_size = (context.rank, context.world_size) if context is not None else (0, 1)

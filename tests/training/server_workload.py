@@ -172,13 +172,13 @@ def _read_at_once(model: Any) -> list[bool]:
     import numpy as np
     import tensorflow as tf
 
-    from hopsml.training.tensorflow import bundle
+    from hopsml.training.tensorflow import checkpoints
 
-    together, holder = bundle.ServedVariables(), tf.train.Checkpoint(model=model)
+    together, holder = checkpoints.ServedVariables(), tf.train.Checkpoint(model=model)
     found = []
 
     def same() -> bool:
-        one_by_one, at_once = bundle.read(holder), bundle.read(holder, together)
+        one_by_one, at_once = checkpoints.read_tensors(holder), checkpoints.read_tensors(holder, together)
         assert one_by_one is not None and at_once is not None
         return list(one_by_one) == list(at_once) and all(
             np.array_equal(at_once[name], one_by_one[name]) for name in at_once
@@ -249,7 +249,7 @@ def losses_told() -> list[bool]:
     from tensorflow import errors
     from tensorflow.python.distribute.coordinator.cluster_coordinator import ClosureInputError
 
-    from hopsml.training.tensorflow.server_loop import tells_of_a_loss
+    from hopsml.training.tensorflow.fit.server_loop import tells_of_a_loss
 
     restarted = errors.InvalidArgumentError(
         None,

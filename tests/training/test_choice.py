@@ -10,8 +10,8 @@ import pytest
 
 from hopsml.cluster.shared.spec import Communication, GradientSettings, RunSpec
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext
-from hopsml.training.tensorflow import choice
-from hopsml.training.tensorflow.choice import Chosen, choose
+from hopsml.training.tensorflow.distribution import strategy
+from hopsml.training.tensorflow.distribution.strategy import Chosen, choose
 from tests.training.group import run_group
 
 FP16 = GradientSettings(compression="fp16")
@@ -79,4 +79,4 @@ def test_devices_and_the_library_decide_where_nothing_was_said(tmp_path: Path) -
     assert found["GPUs"] == ["tensorflow", "the workers have GPUs"]
     assert found["no library"] == ["tensorflow", f"hopsml's library for TensorFlow {version} is missing"]
     (line,) = found["printed"]
-    assert choice.LOST in line and f"no collective operations of hopsml for TensorFlow {version}" in line
+    assert strategy.LOST in line and f"no collective operations of hopsml for TensorFlow {version}" in line

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import UnsupportedVersion
-from hopsml.training.tensorflow import collective_ops
+from hopsml.training.tensorflow.distribution import collective_ops
 from tools import build_native
 
 pytestmark = pytest.mark.fast

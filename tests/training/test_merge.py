@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.tensorflow.merge import InstanceKeys, parse_merge_scope, plan_groups
+from hopsml.training.tensorflow.distribution.merging import InstanceKeys, plan_groups
 
 pytestmark = pytest.mark.fast
 
@@ -18,21 +19,19 @@ SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=
 LISTS = st.lists(st.tuples(st.sampled_from(["float32", "float16"]), SHAPES), max_size=8)
 
 
-@pytest.mark.parametrize(("value", "scope"), [(1, 1), (32, 32), ("32", 32), ("all", None), (1000, 1000)])
-def test_scope(value: int | str, scope: int | None) -> None:
-    assert parse_merge_scope(value) == scope
+@pytest.mark.parametrize(("value", "scope"), [(1, 1), (32, 32), ("32", 32), ("all", "all"), (1000, 1000)])
+def test_a_merge_scope_is_a_number_of_gradients_or_all(value: int | str, scope: int | str) -> None:
+    assert checks.merge_scope("merge_scope", value) == scope
 
 
-@pytest.mark.parametrize("value", [0, -1, "0", "none", "-3", "", "1.5"])
-def test_scope_without_meaning(value: Any) -> None:
-    with pytest.raises(ArgumentError, match="merge_scope="):
-        parse_merge_scope(value)
-
-
-@pytest.mark.parametrize("value", [1.5, True, None, [32]])
-def test_scope_of_wrong_type(value: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="merge_scope="):
-        parse_merge_scope(value)
+@pytest.mark.parametrize(
+    ("error", "values"),
+    [(ArgumentError, [0, -1, "0", "none", "-3", "", "1.5"]), (ArgumentTypeError, [1.5, True, None, [32]])],
+)
+def test_any_other_merge_scope_is_refused(error: type[Exception], values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(error, match="merge_scope="):
+            checks.merge_scope("merge_scope", value)
 
 
 @pytest.mark.parametrize(("scope", "groups"), [(1, 160), (32, 5), (33, 5), (160, 1), (None, 1)])
@@ -74,10 +73,10 @@ def test_keys_do_not_depend_on_what_was_traced_before(
 
 
 def test_groups_that_would_share_keys_are_moved_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hopsml.training.tensorflow import merge
+    from hopsml.training.tensorflow.distribution import merging
 
     # Two different groups whose keys would overlap: with 2**30 keys nothing but a narrow key space shows it.
-    monkeypatch.setattr(merge, "_KEY_SPACE", 16)
+    monkeypatch.setattr(merging, "_KEY_SPACE", 16)
     groups = [("float32", [(1,)] * 4), ("float32", [(2,)] * 4), ("float32", [(3,)] * 4)]
     firsts = InstanceKeys().of_list(groups)
     taken = [key + index for key in firsts for index in range(4)]

@@ -14,7 +14,8 @@ import hopsml
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import ReconfigurationPort, WorkerContext
 from hopsml.training import collective
-from hopsml.training.tensorflow import callback_state, file_exchange, fits
+from hopsml.training.tensorflow import groups
+from hopsml.training.tensorflow.fit import callbacks, elastic_fit
 
 pytestmark = pytest.mark.fast
 
@@ -39,13 +40,13 @@ def with_other(**changes: Any) -> None:
 
 
 def test_a_group_that_goes_on_has_the_same_fits_and_another_function_has_others(said: list[Any]) -> None:
-    assert fits.next_number() == 1
+    assert callbacks.next_fit_number() == 1
     with_other(generation=2, rank=1, world_size=2)
-    assert fits.next_number() == 2, "a mend replaces the context"
+    assert callbacks.next_fit_number() == 2, "a mend replaces the context"
     with_other(run_id="app_2")
-    assert fits.next_number() == 1
+    assert callbacks.next_fit_number() == 1
     with_other(trial=object())
-    assert fits.next_number() == 1
+    assert callbacks.next_fit_number() == 1
 
 
 def test_who_stands_aside_makes_calls_alone(said: list[Any]) -> None:
@@ -61,8 +62,8 @@ def test_who_stands_aside_makes_calls_alone(said: list[Any]) -> None:
 def test_what_a_newcomer_would_be_sent_by_the_chief_is_its_own(said: list[Any], tmp_path: Path) -> None:
     assert not collective.is_alone()
     with_other(joins=True)
-    assert collective.is_alone() and file_exchange.broadcast_bytes(None, b"mine") == b"mine"
-    assert file_exchange.all_agree(None, True) and not file_exchange.all_agree(None, False)
+    assert collective.is_alone() and groups.broadcast_bytes(None, b"mine") == b"mine"
+    assert groups.all_agree(None, True) and not groups.all_agree(None, False)
 
 
 def test_a_group_says_once_why_no_newcomer_can_come(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,10 +99,10 @@ class Silent:
 
 def test_a_callback_gives_its_own_state_and_others_are_left_alone() -> None:
     newcomers: list[Any] = [Counter(), Silent(), Counter()]
-    callback_state.give(newcomers, callback_state.read([Counter(4), Silent(5), Silent(6)]))
+    elastic_fit.give_counters(newcomers, elastic_fit.read_counters([Counter(4), Silent(5), Silent(6)]))
     assert [one.seen for one in newcomers] == [4, 0, 0], "the third is of another class"
 
 
 def test_what_is_plain_is_given() -> None:
-    assert all(map(callback_state._is_plain, (None, 1, 0.5, True, np.float32(2), np.zeros(2), [np.ones(3)])))
-    assert not any(map(callback_state._is_plain, ("/a/path", {}, [1, "x"], np.less, object())))
+    assert all(map(elastic_fit._is_plain, (None, 1, 0.5, True, np.float32(2), np.zeros(2), [np.ones(3)])))
+    assert not any(map(elastic_fit._is_plain, ("/a/path", {}, [1, "x"], np.less, object())))

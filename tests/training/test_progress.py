@@ -13,7 +13,7 @@ from hopsml import elastic
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.training import report
-from hopsml.training.tensorflow.callbacks import ReportCallback
+from hopsml.training.tensorflow.fit.callbacks import ReportCallback
 
 pytestmark = pytest.mark.fast
 

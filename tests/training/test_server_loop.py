@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopsml.training.tensorflow.callbacks import scalars
-from hopsml.training.tensorflow.server_loop import mean_passed
+from hopsml.training.tensorflow.fit.callbacks import scalars
+from hopsml.training.tensorflow.fit.server_loop import mean_passed
 
 pytestmark = pytest.mark.fast
 

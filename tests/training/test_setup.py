@@ -13,10 +13,17 @@ from types import SimpleNamespace
 import pytest
 
 from hopsml.errors import ArgumentError, StartTimeout, UnsupportedVersion
-from hopsml.training.tensorflow import import_hook, setup, versions
-from hopsml.training.tensorflow.setup import split_address, wait_for_port
-from hopsml.training.tensorflow.strategy import ring_order_text
-from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version, parse_version, verdict
+from hopsml.training.tensorflow import import_hook, setup
+from hopsml.training.tensorflow.distribution.strategy import ring_order_text
+from hopsml.training.tensorflow.setup import (
+    KERAS,
+    TENSORFLOW,
+    check_version,
+    parse_version,
+    split_address,
+    verdict,
+    wait_for_port,
+)
 from tests.training.group import ROOT
 
 pytestmark = pytest.mark.fast
@@ -47,7 +54,7 @@ def test_a_broken_version_is_refused_with_those_that_work() -> None:
 
 
 def test_an_untried_version_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_warned", set())
+    monkeypatch.setattr(setup, "_warned", set())
     with pytest.warns(RuntimeWarning, match=r"keras 3\.99\.0 has not been tried"):
         check_version(KERAS, "3.99.0")
     with warnings.catch_warnings():

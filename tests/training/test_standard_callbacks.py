@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.training.tensorflow.standard_callbacks import event_callbacks
+from hopsml.training.tensorflow.fit.standard_callbacks import event_callbacks
 
 pytestmark = pytest.mark.fast
 

@@ -47,6 +47,8 @@ def seconds(name: str, value: Any, above: float = 0.0) -> float:
 
 def merge_scope(name: str, value: Any) -> int | str:
     """Return the number of gradients merged into one collective: 1 for no merging, n for up to n, "all" for all."""
+    if isinstance(value, str) and value.isdecimal():  # as it comes from a command line
+        value = int(value)
     if value == "all":
         return "all"
     if isinstance(value, str):

@@ -17,6 +17,7 @@ import msgspec
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError
 
+DEFAULT_MERGE_SCOPE = 32  # gradients in one of TensorFlow's collectives
 DEFAULT_TOPK = 0.01
 DEFAULT_POWERSGD_RANK = 2
 ONLY_HOPSMLS = (

@@ -12,7 +12,7 @@ from hopsml.core import extras
 from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
 from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, version_of
-from hopsml.training.tensorflow.export import write_saved_model
+from hopsml.training.tensorflow.checkpoints import write_saved_model
 from hopsml.training.tensorflow.groups import latest_strategy, leads
 
 if TYPE_CHECKING:

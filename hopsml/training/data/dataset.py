@@ -136,7 +136,7 @@ class Dataset:
         Raises:
             ArgumentError: the data has no such column.
         """
-        from hopsml.training.tensorflow import input_batches
+        from hopsml.training.tensorflow.fit import input_batches
 
         return input_batches.dataset(self, input_batches.ElementForm(features, label, weight))
 

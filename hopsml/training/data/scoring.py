@@ -89,18 +89,18 @@ def _check_rows(predictions: Any, rows: int) -> None:
 def _callable(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the function to call for predictions, which adapts Keras models if TensorFlow is imported."""
     if "tensorflow" in sys.modules:
-        from hopsml.training.tensorflow import metric_states
+        from hopsml.training.tensorflow.keras import group_state
 
-        return metric_states.prediction(predict)
+        return group_state.prediction(predict)
     return predict
 
 
 def _scorer(name: str, metric: Any) -> Any:
     """Return the scorer for a Keras metric or a function."""
     if hasattr(metric, "update_state") and hasattr(metric, "get_config"):
-        from hopsml.training.tensorflow import metric_states
+        from hopsml.training.tensorflow.keras import group_state
 
-        return metric_states.Scorer(name, metric)
+        return group_state.Scorer(name, metric)
     if not callable(metric):
         raise ArgumentError(
             f"the metric {name!r} is a {type(metric).__name__}; it must be a function (labels, predictions) -> number, or a "

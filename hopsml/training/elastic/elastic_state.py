@@ -234,7 +234,7 @@ class State:
     def _drop_held_gradients(self) -> None:
         """Drop gradients of a discarded batch that wait for the next one."""
         if self._trackables():
-            from hopsml.training.tensorflow import gradient_hooks
+            from hopsml.training.tensorflow.distribution import gradient_hooks
 
             gradient_hooks.forget()
 

@@ -222,7 +222,7 @@ class BatchPlan:
         Raises:
             ArgumentError: Keras runs on another backend than TensorFlow.
         """
-        made: Any = importlib.import_module("hopsml.training.tensorflow.plan_optimizers").make(
+        made: Any = importlib.import_module("hopsml.training.tensorflow.keras.large_batch").plan_optimizer(
             self
         )  # the module imports this one
         return made

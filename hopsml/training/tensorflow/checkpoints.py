@@ -1,33 +1,192 @@
-"""Checkpoints of TensorFlow objects: complete or absent, the same on every rank.
+"""Checkpoints of TensorFlow objects, complete or absent and the same on every rank, and exports as SavedModels.
 
 All ranks call ``save`` and ``restore_latest`` at the same place of the program. Only the chief's state is stored.
 Where reading a variable needs every rank (variables that are synchronised on read), the others read theirs as well,
 or write it to a temporary folder. The chief chooses the checkpoint to restore, and sends it to the ranks that do not
-see the very same files.
+see the very same files. Reading tensors and writing them as TensorFlow's files are separate, so that the agent's
+process can write what this process has read.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hopsml.cluster.shared.layout import CHIEF, PS
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import urls
 from hopsml.training import checkpoint_files
 from hopsml.training.checkpoint_handover import HeldCheckpoint, handover_of
 from hopsml.training.checkpoint_writer import pack
-from hopsml.training.tensorflow import bundle, file_exchange, optimizers, parameter_servers
+from hopsml.training.tensorflow import groups, parameter_servers, state_variables
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
-from hopsml.training.tensorflow.keras_callbacks import private_folder
+from hopsml.training.tensorflow.keras.saving import private_folder
+from hopsml.training.tensorflow.state_variables import as_array
 
-_WRITE = "hopsml.training.tensorflow.bundle:write"
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def export(model: Any, name: str = "model") -> Path:
+    """Write ``model`` as a SavedModel to ``<export_dir>/<name>``, and return that folder; call it on all ranks.
+
+    Reading some variables needs all ranks; only the chief's files are retained. They appear under their name when
+    they are complete; an earlier export of the name is replaced.
+
+    Args:
+        model: a Keras model or tf.Module.
+        name: name of the folder.
+
+    Raises:
+        ArgumentError: the call is outside of a run, or ``name`` is not a file name.
+    """
+    context = current()
+    if context is None:
+        raise ArgumentError("export() needs a run's export folder; outside of a run use model.export(path)")
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise ArgumentError(f"name={name!r}: it must be a file name of letters, digits, '_', '-' and '.'")
+    target = context.export_dir / name
+    keep = leads(latest_strategy())
+    aside = context.export_dir / f".{name}.tmp" if keep else private_folder() / name
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    write_saved_model(model, aside)
+    if keep:
+        shutil.rmtree(target, ignore_errors=True)
+        aside.rename(target)
+    else:
+        shutil.rmtree(aside)
+    return target
+
+
+def write_saved_model(model: Any, folder: Path) -> None:
+    """Write a Keras model or tf.Module as a SavedModel, in this process alone."""
+    import tensorflow as tf
+
+    if hasattr(model, "export"):  # Keras: with a serving signature
+        quiet = {"verbose": False} if "verbose" in inspect.signature(model.export).parameters else {}
+        model.export(str(folder), **quiet)
+    else:
+        tf.saved_model.save(model, str(folder))
+
+
+class ServedVariables:
+    """Reader of all variables on parameter servers in one call.
+
+    Reading each variable separately costs several calls of some milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._owners: list[Any] = []
+        self._read: Callable[[], list[Any]] | None = None
+
+    def read(self, names: list[str], owners: list[Any], specs: list[Any]) -> list[Any]:
+        """Return tensors in the order of ``specs``, through a traced function that is reused for the same variables.
+
+        Args:
+            names: names of the tensors.
+            owners: objects that the tensors belong to; the function is reused only if they are the same.
+            specs: specifications of the tensors.
+        """
+        import tensorflow as tf
+
+        known = self._names == names and all(a is b for a, b in zip(self._owners, owners, strict=True))
+        if self._read is None or not known:
+            self._names, self._owners = names, owners
+            self._read = tf.function(lambda: [_brought(spec) for spec in specs], autograph=False)
+        return self._read()
+
+
+def read_tensors(checkpoint: Any, served: ServedVariables | None = None) -> dict[str, NDArray[Any]] | None:
+    """Return the tensors that ``checkpoint.write`` would write, by their names in the file.
+
+    On CPU they are not copied. All ranks must call it if reading a variable needs every rank.
+
+    Args:
+        checkpoint: a ``tf.train.Checkpoint``.
+        served: fetches all variables on parameter servers in one call.
+
+    Returns:
+        The tensors by name. None if they are not all whole arrays (the state of a dataset's iterator, a variable in
+            parts): TensorFlow has to write those itself.
+    """
+    from tensorflow.python.training.saving.saveable_object import SaveSpec
+
+    by_object, _, registered, _ = checkpoint._saver._gather_serialized_tensors()
+    found = list(_flat(by_object))
+    if registered or not all(_is_array(slice_spec, tensor) for _, _, slice_spec, tensor in found):
+        return None
+    tensors = {name: tensor for _, name, _, tensor in found}
+    if served is not None:
+        there = [(owner, name) for owner, name, _, tensor in found if _is_served(tensor)]
+        names = [name for _, name in there]
+        fetched = served.read(names, [owner for owner, _ in there], [tensors[name] for name in names])
+        tensors.update(zip(names, fetched, strict=True))
+    for name, tensor in tensors.items():
+        tensors[name] = _tensor_of(tensor) if isinstance(tensor, SaveSpec) else tensor
+    # None: a variable that has no value yet.
+    return {name: as_array(tensor) for name, tensor in tensors.items() if tensor is not None}
+
+
+def _tensor_of(spec: Any) -> Any:
+    """Return the tensor of a specification, read on its device."""
+    import tensorflow as tf
+
+    with tf.device(spec.device):
+        return spec.tensor
+
+
+def _brought(spec: Any) -> Any:
+    """Return the tensor of a specification, copied to the chief."""
+    import tensorflow as tf
+
+    tensor = _tensor_of(spec)
+    with tf.device(f"/job:{CHIEF}/replica:0/task:0/device:CPU:0"):
+        return tf.identity(tensor)
+
+
+def _is_served(tensor: Any) -> bool:
+    """Return True for a tensor on a parameter server."""
+    from tensorflow.python.training.saving.saveable_object import SaveSpec
+
+    return isinstance(tensor, SaveSpec) and f"/job:{PS}/" in str(tensor.device)
+
+
+def write_tensors(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write the result of ``read`` as ``prefix.index`` and ``prefix.data-00000-of-00001``."""
+    import tensorflow as tf
+
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=list(arrays), shape_and_slices=[""] * len(arrays), tensors=list(arrays.values())
+    )
+
+
+def _flat(by_object: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[Any, str, str, Any]]:
+    """Yield owner, name, slice and tensor (or its specification) of all entries."""
+    for owner, tensors in by_object.items():
+        for name, value in tensors.items():
+            for slice_spec, tensor in value.items() if isinstance(value, dict) else (("", value),):
+                yield owner, name, slice_spec, tensor
+
+
+def _is_array(slice_spec: str, tensor: Any) -> bool:
+    """Return True for a whole tensor of a type that numpy has."""
+    import tensorflow as tf
+
+    return not slice_spec.strip() and not tensor.dtype.is_quantized and tensor.dtype not in (tf.variant, tf.resource)
+
+
+_WRITE = "hopsml.training.tensorflow.checkpoints:write_tensors"
 
 
 class Checkpointer:
@@ -77,7 +236,7 @@ class Checkpointer:
         self._trackables = trackables
         self._checkpoint = tf.train.Checkpoint(**trackables)
         self.notes: dict[str, Any] = {}
-        self._served = bundle.ServedVariables() if parameter_servers.is_chief(self._context) else None
+        self._served = ServedVariables() if parameter_servers.is_chief(self._context) else None
         self._handover = handover_of(self._context.checkpoints) if self._context and self._context.checkpoints else None
         self._last: tuple[HeldCheckpoint | None, str] | None = None  # the newest save: its slot and its folder
 
@@ -133,7 +292,7 @@ class Checkpointer:
         if self._handover is not None and arrays is not None:
             if held := self._handover.hand_over(pack(arrays, description, _WRITE), description.target):
                 return held
-            write = functools.partial(bundle.write, arrays=arrays)
+            write = functools.partial(write_tensors, arrays=arrays)
         self._wait_written()
         checkpoint_files.write_complete(description, write)
         return None
@@ -150,7 +309,7 @@ class Checkpointer:
 
     def _read(self) -> dict[str, Any] | None:
         """Return the objects' tensors for the agent; None if the agent cannot write them."""
-        return bundle.read(self._checkpoint, self._served) if self._handover is not None else None
+        return read_tensors(self._checkpoint, self._served) if self._handover is not None else None
 
     def _take_part(self, unused: Path) -> None:
         """Take part in the chief's save as far as it needs every rank; both do the same for the same objects."""
@@ -179,7 +338,7 @@ class Checkpointer:
         if source is None:
             return 0
         # Keras creates an optimizer's variables at the first step; they must exist to be restored.
-        optimizers.build_compiled(self._trackables.values())
+        state_variables.build_compiled(self._trackables.values())
         status = self._checkpoint.read(source.prefix, options=self._options())
         try:
             status.assert_existing_objects_matched()
@@ -217,14 +376,14 @@ class Checkpointer:
             return self._newest()
         chosen = self._newest() if leads(strategy) else None
         answer = json.dumps(None if chosen is None else [str(chosen.folder), chosen.notes]).encode()
-        agreed = json.loads(file_exchange.broadcast_bytes(strategy, answer))
+        agreed = json.loads(groups.broadcast_bytes(strategy, answer))
         if agreed is None:
             return None
         there = checkpoint_files.read_saved_step(Path(agreed[0]))
-        if file_exchange.all_agree(strategy, there is not None and there.notes == agreed[1]):
+        if groups.all_agree(strategy, there is not None and there.notes == agreed[1]):
             return there
         folder = chosen.folder if chosen is not None else private_folder() / Path(agreed[0]).name
-        file_exchange.share_folder(strategy, folder)
+        groups.share_folder(strategy, folder)
         return checkpoint_files.read_saved_step(folder)
 
     def _newest(self) -> checkpoint_files.SavedStep | None:

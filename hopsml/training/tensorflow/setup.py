@@ -1,29 +1,159 @@
-"""Set-up of TensorFlow in a worker process: version check, repairs, and the wait for the leader.
+"""Set-up of TensorFlow in a worker process: version check, ``hdfs://``, repairs, and the wait for the leader.
 
 hopsml calls ``install_import_hook`` (or ``prepare``) in every worker before the user's function runs. Settings of the
-user are unchanged: seeds, threads, visible devices and logging.
+user are unchanged: seeds, threads, visible devices and logging. The repairs use private parts of TensorFlow and Keras,
+so an untested version causes one warning, and one that is known to fail is refused before a run is spent on it.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.shared.spec import ONLY_HOPSMLS_ENCRYPTS
 from hopsml.cluster.worker import collective_stats, server_guard
 from hopsml.cluster.worker.context import WorkerContext, current
-from hopsml.errors import ArgumentError, StartTimeout
-from hopsml.training.tensorflow import groups, hdfs_files, input_pipelines
+from hopsml.core import settings
+from hopsml.errors import ArgumentError, HopsmlError, StartTimeout, StorageError, UnsupportedVersion
+from hopsml.storage.remote import hadoop
+from hopsml.training.tensorflow import groups
+from hopsml.training.tensorflow.distribution.merging import allocator_of_run, scope_of_run, set_merging
+from hopsml.training.tensorflow.fit import input_data
 from hopsml.training.tensorflow.import_hook import after_import
-from hopsml.training.tensorflow.reducer import allocator_of_run, scope_of_run, set_merging
-from hopsml.training.tensorflow.versions import KERAS, TENSORFLOW, check_version
+
+_LIBRARY = Path(__file__).parent / "lib" / "libhopsml_tf_hdfs.so"
+SOCKET_TIMEOUT = "dfs.client.socket-timeout"  # ms
+_hdfs_lock = threading.Lock()
+_registered = False
+
+
+def register_hdfs() -> None:
+    """Register ``hdfs://`` and ``viewfs://`` with TensorFlow in this process.
+
+    ``tf.io.gfile``, ``tf.data``, ``tf.summary``, ``tf.train.Checkpoint``, SavedModels and Keras' ``save`` then accept
+    such paths like others. In a worker of a run it has been called before the user's function; elsewhere call it
+    once, before the first path. NameNodes, user, ticket and tokens are found as by Hadoop's own clients
+    (``HADOOP_CONF_DIR``); a step that gets no answer for ``HOPSML_STORAGE_TIMEOUT_S`` seconds fails with
+    ``tf.errors.DeadlineExceededError``. It starts nothing before the first path; a process that is forked after it is
+    refused (``tf.errors.FailedPreconditionError``).
+
+    Raises:
+        StorageError: the library is missing, or TensorFlow refuses it.
+    """
+    problem = _register_hdfs_if_there()
+    if problem:
+        raise StorageError(f"TensorFlow cannot open hdfs:// here: {problem}")
+
+
+def _register_hdfs_if_there() -> str:
+    """Register the file system once; return the obstacle, "" if there is none."""
+    global _registered
+    with _hdfs_lock:
+        if _registered:
+            return ""
+        if not _LIBRARY.exists():
+            return f"{_LIBRARY.name} was not built (make tf-hdfs, or a wheel that was made with Rust)"
+        import tensorflow as tf
+
+        try:
+            _tell_client()
+        except (HopsmlError, OSError) as error:  # a configuration that cannot be read
+            return str(error)
+        try:
+            tf.experimental.register_filesystem_plugin(str(_LIBRARY))
+        except tf.errors.AlreadyExistsError:
+            pass  # another package's file system, which the user has chosen by importing it
+        except tf.errors.OpError as error:
+            return f"TensorFlow {tf.__version__} refuses {_LIBRARY.name}: {error.message}"
+        _registered = True
+        return ""
+
+
+def _tell_client() -> None:
+    """Set the environment variables that the library reads at its first use."""
+    folder = settings.hadoop_conf_dir()
+    if folder is not None:
+        os.environ.setdefault("HADOOP_CONF_DIR", str(folder))  # in a YARN container only Spark's Java process knows it
+    wishes = hadoop.client_settings(settings.default_fs() or "hdfs://")
+    # Otherwise the timeout for a silent DataNode exceeds the step's deadline.
+    if SOCKET_TIMEOUT not in settings.hadoop_settings():
+        wishes[SOCKET_TIMEOUT] = str(int(1000 * settings.storage_timeout_s() / 4))
+    os.environ.setdefault(settings.HDFS_CLIENT, ",".join(f"{key}={value}" for key, value in wishes.items()))
+
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KnownVersions:
+    """Tested versions of one package; only the first two numbers of a version count."""
+
+    package: str
+    working: tuple[Version, ...]
+    oldest: Version
+    why_not_older: str
+
+
+TENSORFLOW = KnownVersions(
+    "tensorflow",
+    # 2.21: all of tests/training; the others: its Keras 3 and reduction tests
+    working=((2, 16), (2, 18), (2, 20), (2, 21)),
+    oldest=(2, 16),
+    why_not_older="Keras 3 needs TensorFlow 2.16 or later",
+)
+KERAS = KnownVersions(
+    "keras",
+    working=((3, 12), (3, 15)),
+    oldest=(3, 11),  # 3.5, 3.8 and 3.10 were tried: fit fails on the first batch
+    why_not_older="its trainer differs in the parts that hopsml repairs, and fit fails (for Keras 2 use tf_keras)",
+)
+
+_warned: set[str] = set()
+
+
+def parse_version(text: str) -> Version:
+    """Return the leading numbers of a version: "2.21.0-rc1" is (2, 21, 0)."""
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def verdict(known: KnownVersions, version: str) -> str:
+    """Classify ``version`` as "works", "unknown" (not tested) or "broken" (older than the oldest that works)."""
+    parsed = parse_version(version)
+    if parsed[:2] in known.working:
+        return "works"
+    return "broken" if parsed < known.oldest else "unknown"
+
+
+def check_version(known: KnownVersions, version: str) -> None:
+    """Raise UnsupportedVersion for a broken version; warn, once for each process, for an untested one."""
+    found = verdict(known, version)
+    names = ", ".join(".".join(map(str, working)) for working in known.working)
+    if found == "broken":
+        raise UnsupportedVersion(
+            f"{known.package} {version} does not work with hopsml: {known.why_not_older}. "
+            f"Known to work: {names}. Remedy: pip install '{known.package}=={names.split(', ')[-1]}.*'"
+        )
+    if found == "unknown" and known.package not in _warned:
+        _warned.add(known.package)
+        warnings.warn(
+            f"{known.package} {version} has not been tried with hopsml; known to work: {names}. "
+            "Training goes on; if it fails in a strange way, try one of these first.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
 
 DEFAULT_HEARTBEAT_TIMEOUT_S = 10.0
 LEADER_TIMEOUT_S = 120.0
@@ -68,7 +198,7 @@ def prepare(context: WorkerContext | None = None) -> None:
         check_version(TENSORFLOW, tf.__version__)
         _prepared = True
     _guard_server(tf.__file__, context or current())
-    hdfs_files.register_if_there()
+    _register_hdfs_if_there()
     _prepare_strategies()
     _explain_merge_call()
     _note_training()
@@ -105,16 +235,16 @@ def _check_keras(module: ModuleType) -> None:
 
 def _repair_keras(module: ModuleType) -> None:
     """Apply the repairs of Keras 3."""
-    from hopsml.training.tensorflow import keras_repairs
+    from hopsml.training.tensorflow.keras import repairs
 
-    keras_repairs.install(module)
+    repairs.install(module)
 
 
 def _repair_tf_keras(module: ModuleType) -> None:
     """Apply the repairs of tf_keras."""
-    from hopsml.training.tensorflow import batch_statistics
+    from hopsml.training.tensorflow.keras import group_state
 
-    batch_statistics.install_tf_keras(module)
+    group_state.install_tf_keras(module)
 
 
 def _prepare_strategies() -> None:
@@ -145,7 +275,7 @@ def _prepare_strategies() -> None:
     divide = module.CollectiveAllReduceExtended._experimental_distribute_dataset
 
     def divide_copies(self: Any, dataset: Any, options: Any) -> Any:
-        return divide(self, input_pipelines.copied(dataset), options)
+        return divide(self, input_data.copied(dataset), options)
 
     module.CollectiveAllReduceExtended._experimental_distribute_dataset = divide_copies
     module.CollectiveAllReduceExtended._initialize_multi_worker = connect_after_leader

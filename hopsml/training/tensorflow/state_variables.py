@@ -1,19 +1,117 @@
-"""Conversion of TensorFlow and Keras variables to arrays and back, by keys that are the same on all ranks."""
+"""Variables of TensorFlow and Keras objects as arrays and back, by keys that are the same on all ranks.
+
+Keras creates an optimizer's variables at its first step; the functions here create them before, to be restored.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.training.elastic.commit_format import ALIGNMENT
-from hopsml.training.tensorflow import optimizers
+from hopsml.training.tensorflow.groups import latest_strategy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+def is_optimizer(value: Any) -> bool:
+    """Return True if ``value`` is an optimizer of Keras 3 or tf_keras, including the ``legacy`` ones."""
+    return hasattr(value, "apply_gradients") and (hasattr(value, "build") or hasattr(value, "_create_all_weights"))
+
+
+def is_built(optimizer: Any) -> bool:
+    """Return True if the optimizer's variables have been created."""
+    if hasattr(optimizer, "built"):
+        return bool(optimizer.built)
+    if hasattr(optimizer, "_create_all_weights"):
+        return bool(optimizer._weights)
+    return bool(getattr(optimizer, "_built", False))
+
+
+def updates(model: Any) -> int:
+    """Return the number of updates of a model.
+
+    It is the count of the optimizer that the model was compiled with; if that is 0, the largest count of the model's
+    other optimizers. A model with a custom ``train_step`` may hold several, as that of a GAN does.
+    """
+    compiled = getattr(model, "optimizer", None)
+    made = _updates(compiled) if compiled is not None else 0
+    return made or max((_updates(own) for own in vars(model).values() if is_optimizer(own)), default=0)
+
+
+def _updates(optimizer: Any) -> int:
+    """Return the number of an optimizer's updates."""
+    return int(optimizer.iterations.numpy())
+
+
+def build_compiled(objects: Iterable[Any]) -> None:
+    """Build the optimizers that these models were compiled with; a model that is not built is skipped."""
+    for model in objects:
+        optimizer = getattr(model, "optimizer", None)
+        if is_optimizer(optimizer) and getattr(model, "built", False) and not is_built(optimizer):
+            _make(optimizer, model.trainable_variables)
+
+
+def build_optimizers(objects: Sequence[Any]) -> None:
+    """Build every optimizer that these objects are or hold.
+
+    A compiled model's optimizer gets the model's trainable variables; a separate one gets those of all other objects
+    here.
+
+    Args:
+        objects: models, optimizers, variables.
+
+    Raises:
+        ArgumentError: there are two separate optimizers, so it is unknown which variables each trains; or a separate
+            one has no variables to train.
+    """
+    build_compiled(objects)
+    alone = [value for value in objects if is_optimizer(value) and not is_built(value)]
+    if len(alone) > 1:
+        raise ArgumentError(
+            f"{len(alone)} optimizers have no variables yet, and it is not known which of the trained variables belong to "
+            "which: call optimizer.build(model.trainable_variables) for each before"
+        )
+    for optimizer in alone:
+        if trained := _trainable(value for value in objects if not is_optimizer(value)):
+            _make(optimizer, trained)
+        else:
+            raise ArgumentError(
+                f"this {type(optimizer).__name__} has no variables yet, and nothing that it could train is beside it: call "
+                "optimizer.build(model.trainable_variables) before, or give the model as well"
+            )
+
+
+def _trainable(objects: Iterable[Any]) -> list[Any]:
+    """Return the trainable variables of these objects, each once."""
+    found: dict[int, Any] = {}
+    for value in objects:
+        of_it = getattr(value, "trainable_variables", [value] if getattr(value, "trainable", False) else [])
+        found.update((id(variable), variable) for variable in of_it)
+    return list(found.values())
+
+
+def create_optimizer_variables(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Create the variables of a tf_keras optimizer that trains ``variables``, outside of any function."""
+    import tensorflow as tf
+
+    with tf.init_scope():
+        (getattr(optimizer, "_create_all_weights", None) or optimizer.build)(list(variables))
+
+
+def _make(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Build an optimizer in the scope of its strategy."""
+    make = getattr(optimizer, "_create_all_weights", None) or optimizer.build
+    strategy = getattr(optimizer, "_distribution_strategy", None) or latest_strategy()
+    with strategy.scope() if strategy is not None else nullcontext():
+        make(variables)
+
 
 ADOPTED = 1 << 20  # bytes: smaller arrays are copied as fast
 
@@ -94,12 +192,12 @@ def collect(trackables: Mapping[str, Any]) -> dict[str, Any]:
     objects = [(name, leaf) for name, value in trackables.items() for leaf in _leaves(value)]
     for name, value in objects:
         _check_built(name, value)
-    optimizers.build([value for _, value in objects])
+    build_optimizers([value for _, value in objects])
     found: dict[str, Any] = {}
     known: set[int] = set()
     # An optimizer also holds its model's variables, which must have the model's key, because the model may be
     # requested alone.
-    for name, value in sorted(trackables.items(), key=lambda named: optimizers.is_optimizer(named[1])):
+    for name, value in sorted(trackables.items(), key=lambda named: is_optimizer(named[1])):
         below = _below(name, value)
         if not below:
             raise _unbuilt(name, value)

@@ -1,6 +1,6 @@
 """Normalisation utilities for torch modules and large batches.
 
-hopsml/training/tensorflow/normalisations.py has those for Keras. torch's own SyncBatchNorm refuses CPU tensors; the
+hopsml/training/tensorflow/keras/normalisations.py has those for Keras. torch's own SyncBatchNorm refuses CPU tensors; the
 one here works on any device that the process group supports.
 """
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.cluster.worker.context import CollectiveSeat, current
-from hopsml.training.tensorflow import collective_ops
-from hopsml.training.tensorflow.choice import choose
+from hopsml.training.tensorflow.distribution import collective_ops
+from hopsml.training.tensorflow.distribution.strategy import choose
 
 
 def by_devices() -> dict[str, Any]:

@@ -15,7 +15,8 @@ from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.cluster.worker.context import CommitPort, current, set_current
 from hopsml.errors import ArgumentError
 from hopsml.training.elastic import state_exchange
-from hopsml.training.tensorflow import callback_state, elastic_fit, input_pipelines, state_variables
+from hopsml.training.tensorflow import state_variables
+from hopsml.training.tensorflow.fit import elastic_fit, input_data
 from tests.training.jobs.common import digest
 
 SAMPLES, BATCH, EPOCHS = 17, 5, 3
@@ -211,7 +212,7 @@ def _tuned() -> list[bool]:
     found, fixed = [], current()
     for group in (FixedGroup(2), ElasticGroup(2)):
         set_current(dataclasses.replace(fixed, spec=RunSpec(group=group)))
-        found.append(input_pipelines.prompt(tf.data.Dataset.range(3)).options().autotune.enabled is not False)
+        found.append(input_data.prompt(tf.data.Dataset.range(3)).options().autotune.enabled is not False)
     set_current(fixed)
     return found
 
@@ -249,7 +250,7 @@ def _given(strategy: Any) -> list[Any]:
     theirs, mine = callbacks(), callbacks()
     x, y = _arrays()
     model.fit(x, y, epochs=4, verbose=0, callbacks=theirs)
-    callback_state.give(mine, pickle.loads(pickle.dumps(callback_state.read(theirs))))
+    elastic_fit.give_counters(mine, pickle.loads(pickle.dumps(elastic_fit.read_counters(theirs))))
     stopping, plateau = mine[1:]
     return [
         stopping.wait,

@@ -65,7 +65,7 @@ def _rank_and_size() -> tuple[int, int]:
 
 
 def _strategy(**settings: Any) -> Any:
-    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+    from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     return CollectiveStrategy(GradientSettings(**settings))
 
@@ -408,8 +408,8 @@ def _generations() -> dict[str, Any]:
     import tensorflow as tf
 
     import hopsml
-    from hopsml.training.tensorflow import transfers
-    from hopsml.training.tensorflow.gradient_exchange import GradientExchange
+    from hopsml.training.tensorflow.distribution import collective_ops
+    from hopsml.training.tensorflow.distribution.gradient_exchange import GradientExchange
 
     rank, _ = _rank_and_size()
     found: dict[str, Any] = {}
@@ -442,7 +442,7 @@ def _generations() -> dict[str, Any]:
         hopsml.tensorflow.finish_updates(optimizer)
         value = weight.numpy()
         found[name] = [float(value.min()), float(value.max()), len(traces), held, kept.held.holds_something()]
-    found["nothing"] = transfers.holds("of nobody")
+    found["nothing"] = collective_ops.has_transfers("of nobody")
     return found
 
 

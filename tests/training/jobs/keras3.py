@@ -285,7 +285,7 @@ def _files(strategy: Any) -> dict[str, Any]:
     import keras
     import numpy as np
 
-    from hopsml.training.tensorflow import keras_saving
+    from hopsml.training.tensorflow.keras import saving
     from tests import keras_content
 
     @keras.saving.register_keras_serializable("tests")
@@ -311,7 +311,7 @@ def _files(strategy: Any) -> dict[str, Any]:
         for name in ("model.keras", "model.weights.h5"):
             theirs, ours = (current().work_dir / f"{whose}-{name}" for whose in ("theirs", "ours"))  # type: ignore[union-attr]
             (model.save if name == "model.keras" else model.save_weights)(theirs)
-            keras_saving.write_model(str(ours), keras_saving.read_model(model, name == "model.keras"))
+            saving.write_model(str(ours), saving.read_model(model, name == "model.keras"))
             expected, got = keras_content.of(theirs), keras_content.of(ours)
             differ += [key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key)]
             found += len(got)
@@ -325,10 +325,10 @@ def size_of_shuffled() -> dict[str, Any]:
     import numpy as np
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
-    from hopsml.training.tensorflow import shuffled_arrays
+    from hopsml.training.tensorflow.fit import input_data
 
     x = np.ones((1 << 10, 1 << 8), "float32")
-    waiting, sizes = [shuffled_arrays.dataset(ArrayDataAdapter(x, batch_size=8, shuffle=True))], [0]
+    waiting, sizes = [input_data.shuffled_dataset(ArrayDataAdapter(x, batch_size=8, shuffle=True))], [0]
     while waiting:
         one = waiting.pop()
         waiting.extend(one._inputs())

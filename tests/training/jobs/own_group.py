@@ -20,7 +20,7 @@ def strategy_of(kind: str) -> Any:
         return hopsml.tensorflow.strategy()
     join_own(1)
     from hopsml.training.tensorflow import setup
-    from hopsml.training.tensorflow.collective_strategy import CollectiveStrategy
+    from hopsml.training.tensorflow.distribution.collective_strategy import CollectiveStrategy
 
     setup.prepare()
     return CollectiveStrategy()

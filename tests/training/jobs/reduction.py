@@ -39,7 +39,7 @@ SETTINGS: dict[str, tuple[int | None, bool]] = {
 
 
 def _install(strategy: Any, scope: int | None, scoped_allocator: bool) -> None:
-    from hopsml.training.tensorflow.reducer import GradientReducer
+    from hopsml.training.tensorflow.distribution.merging import GradientReducer
 
     GradientReducer(strategy, scope, scoped_allocator).install()
 
@@ -76,10 +76,10 @@ def _own_counts(strategy: Any) -> dict[str, int]:
     """With the settings that the strategy was built with."""
     import tensorflow as tf
 
-    from hopsml.training.tensorflow.merge import parse_merge_scope
+    from hopsml.training.tensorflow.distribution.merging import set_merging
 
     settings = strategy.merge_settings
-    _install(strategy, parse_merge_scope(settings.merge_scope), settings.path == "scoped_allocator")
+    set_merging(strategy, settings.merge_scope, settings.path == "scoped_allocator")
     return collectives_of(lambda: _make_sum(strategy)([tf.ones((3,))] * 70))
 
 

@@ -44,7 +44,7 @@ def save_and_restore() -> dict[str, Any]:
 
 def _send_folder(strategy: Any, folder: Path) -> list[list[Any]]:
     """The chief's folder holds 17 MiB, so that more than one message is needed, and an empty file."""
-    from hopsml.training.tensorflow.file_exchange import share_folder
+    from hopsml.training.tensorflow.groups import share_folder
 
     context = current()
     assert context is not None

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hopsml.collective import Group
-from hopsml.training.tensorflow import collective_ops
+from hopsml.training.tensorflow.distribution import collective_ops
 from tests.collective.resuming import Operation, main, rows_of, whole
 from tests.collective.together import Array
 

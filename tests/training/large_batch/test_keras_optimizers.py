@@ -42,19 +42,19 @@ def trained(make: Any, fused: bool = True, compiled: bool = True, dtype: str = "
 
 
 def lars(**more: Any) -> Any:
-    from hopsml.training.tensorflow.layerwise_optimizers import LARS
+    from hopsml.training.tensorflow.keras.large_batch import LARS
 
     return LARS(0.1, weight_decay=1e-2, trust=0.02, **more)
 
 
 def lamb(**more: Any) -> Any:
-    from hopsml.training.tensorflow.layerwise_optimizers import LAMB
+    from hopsml.training.tensorflow.keras.large_batch import LAMB
 
     return LAMB(0.1, weight_decay=1e-2, **more)
 
 
 def warmup() -> Any:
-    from hopsml.training.tensorflow.layerwise_optimizers import RMSpropWarmup
+    from hopsml.training.tensorflow.keras.large_batch import RMSpropWarmup
 
     return RMSpropWarmup(0.1, steps_per_epoch=7)
 

@@ -1,0 +1,1 @@
+"""Distribution strategies for TensorFlow, and the reduction of gradients that they do."""

@@ -1,1 +1,0 @@
-"""Tuning inside workers: gradients of a training function, and the speed of reducing gradients like them."""
