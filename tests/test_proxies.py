@@ -10,7 +10,7 @@ import pytest
 
 from hopsml.core import proxies
 from hopsml.errors import ServiceError
-from hopsml.yarn import web
+from hopsml.yarn import resource_manager
 
 pytestmark = pytest.mark.fast
 
@@ -88,9 +88,9 @@ def test_this_machines_own_addresses_are_opened_directly(monkeypatch: pytest.Mon
 def test_a_request_that_fails_names_the_proxy_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:1")
     with pytest.raises(
-        web.NoAnswer, match=r"the proxy 127\.0\.0\.1:1 .http_proxy.: no_proxy=manager\.invalid"
+        resource_manager.NoAnswer, match=r"the proxy 127\.0\.0\.1:1 .http_proxy.: no_proxy=manager\.invalid"
     ) as refused:
-        web.request("http://manager.invalid:8088/ws", 2.0)
+        resource_manager.request("http://manager.invalid:8088/ws", 2.0)
     assert "secret" not in str(refused.value)
     monkeypatch.setenv("no_proxy", "manager.invalid")
     assert proxies.explain("http://manager.invalid:8088/ws") == ""
@@ -108,18 +108,18 @@ def test_a_request_to_this_machine_passes_no_proxy_and_each_request_reads_the_en
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with pytest.raises(web.NoAnswer, match="refused"):
-        web.request("http://manager.invalid:8088/ws", 2.0)
+    with pytest.raises(resource_manager.NoAnswer, match="refused"):
+        resource_manager.request("http://manager.invalid:8088/ws", 2.0)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         address = f"http://127.0.0.1:{server.server_port}/ws"
         server.timeout = 30
         thread = threading.Thread(target=server.handle_request, daemon=True)
         thread.start()
-        assert web.request(address, 30.0).status == 501  # the server itself has no method
+        assert resource_manager.request(address, 30.0).status == 501  # the server itself has no method
         thread.join()
         monkeypatch.delenv("http_proxy")
         thread = threading.Thread(target=server.handle_request, daemon=True)
         thread.start()
-        with pytest.raises(web.NoAnswer, match="HTTP 501"):
-            web.opened(address, 30.0)
+        with pytest.raises(resource_manager.NoAnswer, match="HTTP 501"):
+            resource_manager.opened(address, 30.0)
         thread.join()

@@ -30,7 +30,7 @@ from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobState, JobStatus, Known
 from hopsml.core import profiles
 from hopsml.errors import ArgumentError, ClusterError
 from hopsml.storage import job_record
-from hopsml.submission import hidden
+from hopsml.submission import spark_command
 from hopsml.tracking import machine
 
 KEEP_S = 7 * 86400.0  # age at which ended jobs are removed when another one starts
@@ -184,15 +184,15 @@ def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> 
     ]
     if request.num_workers is not None:
         line += ["--num-workers", str(request.num_workers)]
-    for key, value in hidden.split(conf)[0].items():
+    for key, value in spark_command.split_hidden(conf)[0].items():
         line += ["--conf", f"{key}={value}"]
     return [*line, request.script, "--", *request.arguments]
 
 
 def hidden_settings(conf: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that passes confidential settings to ``hopsml submit``; empty without any."""
-    held = hidden.split(conf)[1]
-    return {hidden.VARIABLE: json.dumps(held)} if held else {}
+    held = spark_command.split_hidden(conf)[1]
+    return {spark_command.HIDDEN_VARIABLE: json.dumps(held)} if held else {}
 
 
 def environment(request: Request, job: Job) -> dict[str, str]:

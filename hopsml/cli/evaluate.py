@@ -73,13 +73,13 @@ def evaluate(
 def loaded(named: str) -> Callable[..., Any]:
     """Return the function of ``FILE.py:NAME``, and make modules of the file's folder importable."""
     from hopsml.errors import ArgumentError
-    from hopsml.submission import named_function
+    from hopsml.submission import script
 
     file, colon, name = named.rpartition(":")
     path = Path(file).resolve()
     if not colon or path.suffix != ".py" or not path.is_file():
         raise ArgumentError(f"--function {named}: it must be FILE.py:NAME, and the file must exist")
-    return named_function.load(path, name, MODULE)
+    return script.load_function(path, name, MODULE)
 
 
 def arguments(text_: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 from hopsml.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from hopsml.serving.manager import ServingStatus
+    from hopsml.serving.definitions import ServingStatus
 
 app = typer.Typer(no_args_is_help=True, help="Serve models by REST: start, inspect, change versions, stop.")
 
@@ -119,7 +119,7 @@ def start(
 def ls(as_json: AsJson = False) -> None:
     """List the servings of the project."""
     from hopsml.serving import manager
-    from hopsml.serving.places import servings_url
+    from hopsml.serving.definitions import servings_url
     from hopsml.tracking import strict_json
     from hopsml.tracking.listing import table
 

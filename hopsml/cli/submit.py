@@ -90,10 +90,10 @@ def submit(
     from hopsml import submission
     from hopsml.core import profiles, redact
     from hopsml.errors import ArgumentError, RunCancelled
-    from hopsml.submission.hidden import from_environment
+    from hopsml.submission.spark_command import hidden_from_environment
 
     chosen = profiles.load(profile or os.environ.get("HOPSML_PROFILE") or "yarn-cluster")
-    settings = {**from_environment(os.environ), **_settings(conf or [])}
+    settings = {**hidden_from_environment(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"--timeout {timeout:g}: it must be greater than 0 seconds")
     if timeout is not None and detach:

@@ -28,7 +28,7 @@ from hopsml.core import profiles, redact, settings
 from hopsml.errors import CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
-from hopsml.submission import hidden
+from hopsml.submission import spark_command
 from hopsml.tracking.mlflow.link import LINK
 
 log = logging.getLogger(__name__)
@@ -306,7 +306,7 @@ def _create_context(profile: profiles.Profile | None) -> Any:
     if not conf.contains("spark.app.name"):
         conf.setAppName("hopsml")
     # The JVM's command line shows what anyone may read; the other settings are sent to the JVM when it runs.
-    shown = SparkConf(loadDefaults=False).setAll(list(hidden.split(dict(conf.getAll()))[0].items()))
+    shown = SparkConf(loadDefaults=False).setAll(list(spark_command.split_hidden(dict(conf.getAll()))[0].items()))
 
     def make() -> Any:
         SparkContext._ensure_initialized(conf=shown)

@@ -27,7 +27,7 @@ from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service import job_trace, upload_selection
 from hopsml.service import spec as specs
-from hopsml.service.driver import driver_requests, sealed_secrets
+from hopsml.service.driver import driver_requests
 from hopsml.service.engine import SubmitOrder
 from hopsml.service.lifecycle import TaskLaunch
 from hopsml.service.render import spark_submit
@@ -242,7 +242,7 @@ class Workspaces:
         if slots:
             variables[driver_requests.FIRST_SLOTS] = str(slots)
         if spec.secrets:
-            variables[sealed_secrets.KEY] = sealed_secrets.new_key()
+            variables[driver_requests.KEY] = driver_requests.new_key()
 
         def plan() -> SubmissionPlan:
             """Write the job file, and return the plan of the submission."""
@@ -254,7 +254,7 @@ class Workspaces:
             path.write_text(specs.dump(named))
             path.chmod(0o600)
             if spec.secrets:
-                sealed_secrets.put(variables, self._secrets(row.owner, spec.secrets))
+                driver_requests.seal_secrets(variables, self._secrets(row.owner, spec.secrets))
             most = {launch.task: slots} if slots and not profile.grows else {}
             return spark_submit.plans(named, path, profile, f"{prefix},{launch.tag}", variables, most)[launch.task]
 

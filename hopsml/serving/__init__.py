@@ -10,8 +10,8 @@ A serving is identified by its name:
 """
 
 from hopsml.errors import AlreadyServed, ServingError, ServingNotFound
+from hopsml.serving.definitions import ServingStatus
 from hopsml.serving.manager import (
-    ServingStatus,
     canary,
     delete,
     exists,

@@ -26,7 +26,8 @@ from hopsml.core import redact
 from hopsml.errors import HopsmlError
 from hopsml.model.registry import MODELS
 from hopsml.model.version import Version
-from hopsml.serving import places, replica_launcher
+from hopsml.serving import definitions, replica_launcher
+from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.messages import (
     AgentHello,
     AgentWelcome,
@@ -48,9 +49,8 @@ from hopsml.serving.messages import (
     ToAgent,
     ToReplica,
 )
-from hopsml.serving.places import ServingFolder
 from hopsml.serving.replica_launcher import LocalProcess
-from hopsml.serving.shipping import Shipper
+from hopsml.serving.request_log import Shipper
 from hopsml.storage import urls
 
 log = logging.getLogger("hopsml.serving")
@@ -205,7 +205,7 @@ class ServingAgent:
         if known is None or known.description != one.description or not Path(known.files).is_dir():
             url = urls.join(self._settings.project, MODELS, one.description.name, str(one.description.version))
             version = Version(url, one.description)
-            files = await asyncio.to_thread(version.local_files, places.models_folder(), self._settings.trusted)
+            files = await asyncio.to_thread(version.local_files, definitions.models_folder(), self._settings.trusted)
             known = self._files[number] = ServedVersion(str(files), one.description)
         return known
 
@@ -254,7 +254,7 @@ def _own_folder() -> tuple[ServingFolder, int]:
 
     Folders of killed agents are deleted.
     """
-    above = places.machines_folder() / "places"
+    above = definitions.machines_folder() / "places"
     above.mkdir(mode=0o700, exist_ok=True)
     for left in above.iterdir():
         _put_away(ServingFolder(left))
@@ -298,7 +298,7 @@ async def _connected(bootstrap: AgentBootstrap, means: AgentResources, folder: S
     folder.write_token(welcome.token)
     folder.settings.write_bytes(msgspec.json.encode(welcome.settings))
     # Segments that this agent cannot upload before its end are uploaded by the next agent on this machine.
-    folder.requests.symlink_to(places.waiting_requests(welcome.settings.name, welcome.settings.project))
+    folder.requests.symlink_to(definitions.waiting_requests(welcome.settings.name, welcome.settings.project))
     host = writer.get_extra_info("sockname")[0]  # the driver can reach this address
     with contextlib.closing(line):
         await ServingAgent(folder, line, welcome.settings, host, means).live()

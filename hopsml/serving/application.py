@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hopsml.cluster.shared.http_connections import mark_authenticated
 from hopsml.core import extras
 from hopsml.model.flavors import contract
-from hopsml.serving import bodies, metrics, paths, request_log
-from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull
-from hopsml.serving.receiving import Receive, Send, check_token, whole_body
-from hopsml.serving.refusals import RequestRefused, bad_request, not_found
+from hopsml.serving import bodies, metrics, receiving, request_log
+from hopsml.serving.loaded_versions import Batcher, DeadlinePassed, QueueFull
+from hopsml.serving.receiving import Receive, RequestRefused, Send, bad_request, check_token, not_found, whole_body
 from hopsml.serving.routes import NoSuchVersion
 
 if TYPE_CHECKING:
-    from hopsml.serving.limits import ServingLimits
-    from hopsml.serving.loaded_versions import LoadedVersions
+    from hopsml.serving.definitions import ServingLimits
+    from hopsml.serving.loaded_versions import Arrays, LoadedVersions
     from hopsml.serving.request_log import RequestLog
-    from hopsml.serving.trying import Arrays
 
 log = logging.getLogger("hopsml.serving")
 
@@ -97,7 +95,7 @@ class RestApplication:
     async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> _Answer:
         """Authorize a request and dispatch it by its path."""
         headers = dict(scope["headers"])
-        target = paths.parse(scope["method"], scope["path"])
+        target = receiving.parse(scope["method"], scope["path"])
         if target.what not in _OPEN:
             check_token(self._name, self._token, headers)
             mark_authenticated(scope)
@@ -114,7 +112,7 @@ class RestApplication:
             return await self._predict(target, body, deadline)
         return await self._tell(target)
 
-    def _check_name(self, target: paths.Target) -> None:
+    def _check_name(self, target: receiving.Target) -> None:
         """Refuse a request for another model."""
         if target.model != self._name:
             raise not_found(f"there is no model '{target.model[:80]}' here; there is: {self._name}")
@@ -127,7 +125,7 @@ class RestApplication:
             raise bad_request("tensors as binary data are not understood; send them as JSON")
         return await whole_body(self._limits.body_bytes, headers, receive)
 
-    async def _predict(self, target: paths.Target, body: bytes, deadline: float) -> _Answer:
+    async def _predict(self, target: receiving.Target, body: bytes, deadline: float) -> _Answer:
         """Compute a prediction and write it to the request log."""
         began = time.perf_counter()
         version = self._chosen(target)
@@ -160,7 +158,7 @@ class RestApplication:
         finally:
             self._holder.end_request(version)
 
-    def _chosen(self, target: paths.Target) -> int:
+    def _chosen(self, target: receiving.Target) -> int:
         """Return the version that answers a request."""
         try:
             return self._holder.choose(target.version, target.label)
@@ -169,7 +167,7 @@ class RestApplication:
                 raise RequestRefused(503, f"{error}; try again soon", {"retry-after": "1"}) from None
             raise not_found(str(error)) from None
 
-    async def _asked(self, target: paths.Target, batcher: Batcher, body: bytes) -> bodies.InferenceRequest:
+    async def _asked(self, target: receiving.Target, batcher: Batcher, body: bytes) -> bodies.InferenceRequest:
         """Parse the body of a request."""
         signature, missing = batcher.model.signature, contract.missing_of(batcher.model)
 
@@ -204,7 +202,7 @@ class RestApplication:
 
     # ------------------------------------------------------------------------------------------ information
 
-    async def _tell(self, target: paths.Target) -> _Answer:
+    async def _tell(self, target: receiving.Target) -> _Answer:
         """Answer a request for health, metrics or metadata."""
         what, holder = target.what, self._holder
         if what == "live":
@@ -229,7 +227,7 @@ class RestApplication:
         platform = holder.platform(version)
         return _Answer(200, bodies.dumps(bodies.metadata_v2(self._name, versions, platform, signature)))
 
-    def _versions(self, target: paths.Target) -> _Answer:
+    def _versions(self, target: receiving.Target) -> _Answer:
         """Answer a request for the states of versions, in TensorFlow Serving's form."""
         states = self._holder.versions
         if target.version is not None or target.label is not None:

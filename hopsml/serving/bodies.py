@@ -16,12 +16,12 @@ import orjson
 
 from hopsml.model.description import TensorSpec
 from hopsml.serving import tensors
-from hopsml.serving.refusals import bad_request
+from hopsml.serving.receiving import bad_request
 
 if TYPE_CHECKING:
     from hopsml.model.description import Signature
     from hopsml.model.flavors.contract import MissingValues
-    from hopsml.serving.trying import Arrays
+    from hopsml.serving.loaded_versions import Arrays
 
 SIGNATURE = "serving_default"  # the only signature that is served
 DATATYPES = {

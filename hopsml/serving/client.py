@@ -14,10 +14,10 @@ import msgspec
 
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
-from hopsml.serving import access, definitions, server_records
+from hopsml.serving import definitions, server_records
+from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.front import CONTROL
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_answer, encode_line
-from hopsml.serving.places import ServingFolder
 from hopsml.serving.server_records import ServerRecord
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def token_of(record: ServerRecord) -> str:
     own = ""
     if record.is_on_cluster:
         with contextlib.suppress(StorageError, ArgumentError):  # another user's; the variable may have its token
-            granted = access.of_launch(record.name, settings.project_url(), record.launch)
+            granted = server_records.of_launch(record.name, settings.project_url(), record.launch)
             own = granted.token if granted is not None else ""
     elif record.is_here:
         own = ServingFolder(Path(record.folder)).read_token()
@@ -174,7 +174,7 @@ def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> Supe
     Raises:
         ServingError: The driver does not answer in time, refuses the command, or the serving was restarted.
     """
-    granted = access.of_launch(record.name, settings.project_url(), record.launch)
+    granted = server_records.of_launch(record.name, settings.project_url(), record.launch)
     if granted is None:
         raise ServingError(f"'{record.name}' was started anew meanwhile, or its tokens were taken away; ask again")
     try:

@@ -24,12 +24,11 @@ import msgspec
 from hopsml.core import redact
 from hopsml.core import settings as hopsml_settings
 from hopsml.errors import HopsmlError, StorageError
-from hopsml.serving import access, server_records
-from hopsml.serving.access import LaunchOutcome, ServingAccess
+from hopsml.serving import server_records
 from hopsml.serving.agent_server import AgentServer
 from hopsml.serving.front import Front, listening
 from hopsml.serving.messages import AgentWelcome, Command, LogsRequest, StopServing, SupervisorAnswer
-from hopsml.serving.server_records import ServerRecord
+from hopsml.serving.server_records import LaunchOutcome, ServerRecord, ServingAccess
 from hopsml.serving.starting import LOOPBACK
 from hopsml.serving.supervisor import Supervisor, bound
 from hopsml.tracking import machine
@@ -83,7 +82,7 @@ class ClusterServing:
             error = starting.result() if starting.done() else self._problem or "it was stopped while it started"
             self._problem = self._problem or error
             outcome = LaunchOutcome(self._granted.launch, error)
-            await asyncio.to_thread(access.write_outcome, self._settings.name, self._settings.project, outcome)
+            await asyncio.to_thread(server_records.write_outcome, self._settings.name, self._settings.project, outcome)
             if not error:
                 log.info("all replicas answer")
                 await stopped
@@ -210,7 +209,7 @@ def main(name: str, launch: str) -> None:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     redact.clean_log("hopsml")
     project = hopsml_settings.project_url()
-    granted = access.of_launch(name, project, launch)
+    granted = server_records.of_launch(name, project, launch)
     if granted is None:
         sys.exit(f"hopsml: there is nothing to serve as '{name}' in {project}: another start has replaced this one")
     from pyspark import SparkContext
@@ -221,7 +220,7 @@ def main(name: str, launch: str) -> None:
         problem = asyncio.run(ClusterServing(context, granted).serve())
     except HopsmlError as error:
         problem = str(error)
-        access.write_outcome(name, project, LaunchOutcome(launch, problem))
+        server_records.write_outcome(name, project, LaunchOutcome(launch, problem))
     finally:
         with contextlib.suppress(Exception):  # the JVM has ended
             context.stop()

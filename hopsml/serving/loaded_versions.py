@@ -1,23 +1,86 @@
-"""Model versions of one replica: carries out the router's actions; each version has its own thread for computing."""
+"""Loaded model versions of one replica, each with its request queue and its own thread for computing.
+
+Dynamic batching: requests that arrive while a batch is computed form the next batch, without a timer. A request that
+arrives while nothing is computed starts at once, alone. One thread computes, since the model's own threads share the
+cores. If a batch fails, its requests are computed one by one, so that the values of one request cannot fail the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from hopsml.core import redact
-from hopsml.serving.batching import Batcher
 from hopsml.serving.routes import Load, Route, RouteAction, Router, RouteRefused, Turned, Unload
-from hopsml.serving.trying import try_out
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hopsml.model.description import Signature, TensorSpec
     from hopsml.model.flavors.contract import LoadedModel
-    from hopsml.serving.limits import ServingLimits
+    from hopsml.serving.definitions import ServingLimits
     from hopsml.serving.metrics import Meter
+
+
+Arrays = dict[str, "NDArray[Any]"]
+_ABOUT_INPUTS = ("InvalidArgumentError", "InvalidArgument")  # of TensorFlow and of ONNX Runtime
+
+
+def takes_batches(signature: Signature) -> bool:
+    """Return True if rows of several requests can be computed in one call.
+
+    The first dimension of all inputs and outputs must be variable.
+    """
+    shapes = [tensor.shape for tensor in (*signature.inputs.values(), *signature.outputs.values())]
+    return bool(signature.inputs) and all(shape and shape[0] is None for shape in shapes)
+
+
+class IncompleteOutputs(Exception):
+    """Error for a model that does not return all outputs of its signature."""
+
+
+def try_out(model: LoadedModel) -> str:
+    """Call a model with one row, and with two if it accepts batches, because first calls are slow.
+
+    Returns:
+        The reason for which the model does not accept the row; "" if it does. Zeros may be invalid, such as a category
+        that an encoder has not seen.
+
+    Raises:
+        IncompleteOutputs: An output of the signature is missing.
+        Exception: Errors of the model that are not caused by the row.
+    """
+    row = trial_row(model.signature)
+    try:
+        outputs = model.predict(row)
+        if takes_batches(model.signature):
+            model.predict({name: array.repeat(2, axis=0) for name, array in row.items()})
+    except Exception as error:
+        if isinstance(error, ValueError) or type(error).__name__ in _ABOUT_INPUTS:
+            return f"{type(error).__name__}: {error}"
+        raise
+    missing = sorted(model.signature.outputs.keys() - outputs.keys())
+    if missing:
+        raise IncompleteOutputs(f"the model gives no output '{missing[0]}', which its signature names")
+    return ""
+
+
+def trial_row(signature: Signature) -> Arrays:
+    """Return zeros, or empty texts, for each input, with size 1 for variable dimensions."""
+    import numpy as np
+
+    def row(tensor: TensorSpec) -> NDArray[Any]:
+        shape = [size or 1 for size in tensor.shape]
+        return np.full(shape, "", object) if tensor.dtype == "str" else np.zeros(shape, tensor.dtype)
+
+    return {name: row(tensor) for name, tensor in signature.inputs.items()}
+
 
 log = logging.getLogger("hopsml.serving")
 
@@ -143,3 +206,197 @@ class LoadedVersions:
             text = redact.text(cold[:500])
             log.warning("version %s takes no row of zeros, so its first requests take longer: %s", version, text)
         return model, platform
+
+
+class QueueFull(Exception):
+    """Error for a request beyond the maximum number of waiting requests."""
+
+
+class DeadlinePassed(Exception):
+    """Error for a request that was not computed in time."""
+
+
+@dataclass(eq=False)
+class Waiting:
+    """Waiting request: its arrays, their number of rows, and the future of its answer."""
+
+    inputs: Arrays
+    rows: int
+    answer: asyncio.Future[Arrays]
+    form: tuple[tuple[str, tuple[int, ...]], ...] = field(init=False)  # requests of equal form can share a batch
+
+    def __post_init__(self) -> None:
+        self.form = tuple((array.dtype.str, array.shape[1:]) for array in self.inputs.values())
+
+
+def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
+    """Remove a batch from the head of the queue; empty if no request waits.
+
+    Requests stay in order; one with more rows than ``most_rows`` is a separate batch. Requests that are already
+    answered or abandoned are dropped.
+
+    Args:
+        waiting: Queue of requests.
+        most_rows: Maximum number of rows of a batch.
+    """
+    batch: list[Waiting] = []
+    rows = 0
+    while waiting:
+        head = waiting[0]
+        if head.answer.done():
+            waiting.popleft()
+        elif batch and (rows + head.rows > most_rows or head.form != batch[0].form):
+            break
+        else:
+            rows += head.rows
+            batch.append(waiting.popleft())
+    return batch
+
+
+class Batcher:
+    """Request queue of one loaded model; all methods must be called on one event loop."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        executor: Executor,
+        *,
+        most_rows: int,
+        most_waiting: int,
+        on_batch: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        """Initialize an empty queue.
+
+        Args:
+            model: The loaded model.
+            executor: Executor with one thread.
+            most_rows: Maximum number of rows of a batch.
+            most_waiting: Maximum number of waiting requests.
+            on_batch: Function that is called with the number of rows of each batch.
+        """
+        self.model = model
+        self._executor, self._on_batch = executor, on_batch
+        self._most_rows = most_rows if takes_batches(model.signature) else 0
+        self._most_waiting = most_waiting
+        self._waiting: deque[Waiting] = deque()
+        self._computing: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def predict(self, inputs: Arrays, deadline: float) -> Arrays:
+        """Compute the model's outputs for these rows in the next batch; errors of the model are passed on.
+
+        Args:
+            inputs: Arrays by input.
+            deadline: Deadline on the clock of the event loop.
+
+        Raises:
+            QueueFull: Too many requests wait.
+            DeadlinePassed: The request was not computed in time, even if the model never returns.
+        """
+        if len(self._waiting) >= self._most_waiting:
+            count = len(self._waiting)
+            raise QueueFull(f"{count} request{' waits' if count == 1 else 's wait'} already")
+        first = next(iter(inputs.values()), None)
+        rows = 1 if first is None or not first.shape else int(first.shape[0])
+        loop = asyncio.get_running_loop()
+        request = Waiting(inputs, rows, loop.create_future())
+        timer = loop.call_at(deadline, _too_late, request)
+        self._waiting.append(request)
+        if self._computing is None:
+            self._computing = asyncio.create_task(self._compute())
+        try:
+            return await request.answer
+        finally:
+            timer.cancel()
+
+    async def _compute(self) -> None:
+        """Compute batches while requests wait; if this is cancelled, all of them fail."""
+        batch: list[Waiting] = []
+        try:
+            while self._waiting:
+                if batch := next_batch(self._waiting, self._most_rows):
+                    _answer(batch, await self._results(batch))
+        finally:
+            self._computing = None
+            left = [*batch, *self._waiting]
+            self._waiting.clear()
+            _answer(left, [RuntimeError("the computation of the batch was cancelled")] * len(left))
+
+    async def _results(self, batch: Sequence[Waiting]) -> Sequence[Arrays | Exception]:
+        """Return one answer, or error, for each request; an error outside the model is that of all requests."""
+        try:
+            self._on_batch(sum(one.rows for one in batch))
+            return await asyncio.get_running_loop().run_in_executor(self._executor, compute, self.model, batch)
+        except Exception as error:  # noqa: BLE001 the executor has ended, or on_batch failed: the requests must not wait
+            return [error] * len(batch)
+
+
+def _too_late(request: Waiting) -> None:
+    """Fail a request whose deadline has passed."""
+    if not request.answer.done():
+        request.answer.set_exception(DeadlinePassed("the request was not computed within its deadline"))
+
+
+def _answer(batch: Sequence[Waiting], results: Sequence[Arrays | Exception]) -> None:
+    """Set the answers of a batch's requests."""
+    for one, result in zip(batch, results, strict=True):
+        if one.answer.done():
+            continue
+        if isinstance(result, Exception):
+            one.answer.set_exception(result)
+        else:
+            one.answer.set_result(result)
+
+
+def compute(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays | Exception]:
+    """Return one answer, or error, for each request of the batch."""
+    if len(batch) == 1:
+        return [_alone(model, batch[0])]
+    try:
+        return list(_together(model, batch))
+    except BaseException:  # noqa: BLE001 computing each request alone shows which one fails
+        return [_alone(model, one) for one in batch]
+
+
+def _alone(model: LoadedModel, request: Waiting) -> Arrays | Exception:
+    """Compute one request alone; exceptions are returned."""
+    try:
+        outputs = model.predict(request.inputs)
+        return _checked(outputs, request.rows) if takes_batches(model.signature) else outputs
+    except SystemExit as left:  # it would end the replica and all its requests
+        return RuntimeError(f"its code called sys.exit({left.code!r})")
+    except BaseException as error:  # noqa: BLE001 the error is the answer
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return error
+        return RuntimeError(f"its code raised {error!r}")  # which no future can pass on, or which would end the batcher
+
+
+def _together(model: LoadedModel, batch: Sequence[Waiting]) -> list[Arrays]:
+    """Compute a batch in one call, and split the outputs."""
+    import numpy as np
+
+    names = batch[0].inputs
+    outputs = _checked(
+        model.predict({name: np.concatenate([one.inputs[name] for one in batch]) for name in names}),
+        sum(one.rows for one in batch),
+    )
+    answers: list[dict[str, Any]] = []
+    begin = 0
+    for one in batch:
+        answers.append({name: array[begin : begin + one.rows] for name, array in outputs.items()})
+        begin += one.rows
+    return answers
+
+
+def _checked(outputs: Arrays, rows: int) -> Arrays:
+    """Return the outputs, if each has one entry per row.
+
+    Raises:
+        ValueError: An output has another number of rows, so that it cannot be split by request.
+    """
+    for name, array in outputs.items():
+        if array.shape[:1] != (rows,):
+            raise ValueError(f"output {name!r} has the shape {array.shape} for {rows} row{'s' if rows != 1 else ''}")
+    return outputs

@@ -17,9 +17,16 @@ from hopsml.errors import (
     ServingNotFound,
     StorageError,
 )
-from hopsml.serving import access, client, definitions, endings, launching, places, server_records, starting, submitter
-from hopsml.serving.definitions import ServingDefinition
-from hopsml.serving.limits import ServingLimits
+from hopsml.serving import client, definitions, server_records, starting, submitter
+from hopsml.serving.definitions import (
+    RUNNING,
+    STOPPED,
+    UNKNOWN,
+    ServingDefinition,
+    ServingFolder,
+    ServingLimits,
+    ServingStatus,
+)
 from hopsml.serving.messages import (
     ChangeRoute,
     Command,
@@ -29,7 +36,6 @@ from hopsml.serving.messages import (
     StopServing,
     SupervisorAnswer,
 )
-from hopsml.serving.places import ServingFolder
 from hopsml.serving.routes import Route
 from hopsml.serving.server_records import ServerRecord
 from hopsml.storage.filesystem import for_url
@@ -37,74 +43,6 @@ from hopsml.storage.filesystem import for_url
 STATUS_TIMEOUT_S = 10.0
 ROLL_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 90.0  # requests drain, and the request log is uploaded
-RUNNING, STOPPED, UNKNOWN = "Running", "Stopped", "Unknown"
-
-
-class ServingStatus(msgspec.Struct, frozen=True):
-    """Status of a serving.
-
-    Attributes:
-        name: Name of the serving.
-        model: Name of the model.
-        state: "Running" or "Stopped"; in a list also "Unknown".
-        url: URL of the server; empty if it does not run.
-        version: Version that answers by default.
-        canary: Version that answers a share of the requests; None if there is none.
-        share: Share of the requests that the canary answers, 0 to 1.
-        replicas: Configured number of replicas.
-        ready: Number of replicas that answer; None if only another machine knows it.
-        restarts: Number of restarts of replicas.
-        pids: Process IDs of the replicas, on their machines.
-        supervisor: Process ID of the supervisor, on its machine.
-        token_file: File with the token; empty if requests need no token, or the file is on another machine.
-        logs: Folder of the logs.
-        application: ID of the Spark application on a cluster.
-        profile: Profile of the cluster.
-        machines: Machines on which replicas run, on a cluster.
-        why: Reason for which a serving on a cluster ended or does not answer, or for which the state is unknown.
-    """
-
-    name: str
-    model: str
-    state: str
-    url: str = ""
-    version: int | None = None
-    canary: int | None = None
-    share: float = 0.0
-    replicas: int = 0
-    ready: int | None = 0
-    restarts: int = 0
-    pids: tuple[int, ...] = ()
-    supervisor: int = 0
-    token_file: str = ""
-    logs: str = ""
-    application: str = ""
-    profile: str = ""
-    machines: tuple[str, ...] = ()
-    why: str = ""
-
-    def __str__(self) -> str:
-        if self.state == UNKNOWN:
-            return f"{self.name}: how it stands is not known: {self.why}"
-        if self.state != RUNNING:
-            how = f" ({self.why})" if self.why else ""
-            verb = f"hopsml serve start {self.name}" if self.profile else f"hopsml serve run {self.name}"
-            return f"{self.name}: stopped{how}; `{verb}` starts it"
-        what = f"version {self.version} of {self.model}" if self.version else self.model
-        canary = f", and version {self.canary} {self.share:.1%} of requests" if self.canary else ""
-        bearer = f"-H @{ServingFolder(Path(self.token_file).parent).header} " if self.token_file else ""
-        restarts = f", {self.restarts} restarted" if self.restarts else ""
-        unknown = f"{self.replicas}; how many of them answer is known on that machine"
-        answering = unknown if self.ready is None else f"{self.ready} of {self.replicas} answer"
-        return (
-            f"{self.name}: {what} answers at {self.url}{canary}\n"
-            f"replicas: {answering}{restarts}\n"
-            f"what it takes:  curl {bearer}{self.url}/v2/models/{self.name}\n"
-            f"a prediction:   curl {bearer}-d '{{\"instances\": [...]}}' {self.url}/v1/models/{self.name}:predict\n"
-            f"logs: {self.logs}"
-            + (f"\nSpark: {self.application}, profile {self.profile}" if self.application else "")
-            + (f"\n{self.why}" if self.why else "")
-        )
 
 
 def start(
@@ -160,7 +98,7 @@ def start(
         ServingError: The port is in use, or a replica cannot load the model; the message has the reason.
     """
     starting.check_installed()
-    earlier = definitions.find(places.checked_name(name)) or ServingDefinition(name, model or name)
+    earlier = definitions.find(definitions.checked_name(name)) or ServingDefinition(name, model or name)
     given = {
         "model": model,
         "version": version,
@@ -195,7 +133,7 @@ def start(
     if cluster is None:
         starting.start(definition, route, versions, checked, start_timeout, lifeline)
     else:
-        launching.start(definition, cluster, route, versions, checked, start_timeout)
+        submitter.start(definition, cluster, route, versions, checked, start_timeout)
     try:
         definitions.write(definition)
     except StorageError:  # a failed start leaves no server behind
@@ -249,7 +187,7 @@ def _found(model: str, version: int | str, *, fetch: bool) -> tuple[int, ServedV
     _check_servable(found.description)
     if not fetch:
         found.check_owner()  # before a server is started
-    files = str(found.local_files(places.models_folder())) if fetch else ""
+    files = str(found.local_files(definitions.models_folder())) if fetch else ""
     return found.version, ServedVersion(files, found.description), registry.aliases(model)
 
 
@@ -379,10 +317,10 @@ def status(name: str) -> ServingStatus:
     if not record.is_here and not record.is_on_cluster:
         return ServingStatus(name, definition.model, RUNNING, record.url, replicas=definition.replicas, ready=None)
     answer, why = _heard(record)
-    folder = places.folder_of(name, project) if record.is_on_cluster else ServingFolder(Path(record.folder))
+    folder = definitions.folder_of(name, project) if record.is_on_cluster else ServingFolder(Path(record.folder))
     logs, application, profile = str(folder.path), record.application, record.profile
     if answer is None or answer.route is None:
-        ended = endings.how_ended(record)
+        ended = server_records.how_ended(record)
         state = STOPPED if ended or not record.is_on_cluster else RUNNING
         url = record.url if state == RUNNING else ""
         why = ended or why
@@ -450,7 +388,7 @@ def _stop(name: str) -> None:
         client.ask(folder, StopServing(), STOP_TIMEOUT_S)
         starting.wait_for_end(name, record.pid, STOP_TIMEOUT_S)
         folder.write_token("")
-    url = places.server_url(name, project)
+    url = definitions.server_url(name, project)
     if (
         left := server_records.read(name, project)
     ) is not None and left.pid == record.pid:  # left by a server that was killed
@@ -463,17 +401,21 @@ def _stop_on_cluster(record: ServerRecord, project: str) -> None:
         answer = client.ask_driver(record, StopServing(), STATUS_TIMEOUT_S)
     except ServingError:
         answer = None
-    is_over = endings.wait(record, STOP_TIMEOUT_S) if answer is not None else bool(endings.how_ended(record))
-    if not is_over and not endings.end(record, STOP_TIMEOUT_S):
+    is_over = (
+        server_records.wait_for_end(record, STOP_TIMEOUT_S)
+        if answer is not None
+        else bool(server_records.how_ended(record))
+    )
+    if not is_over and not server_records.end_server(record, STOP_TIMEOUT_S):
         raise ServingError(
             f"'{record.name}' has not ended: {record.application} (process {record.pid} of {record.user} on "
             f"{record.machine}); end it there"
         )
-    launching.reap(record.name, project)
+    submitter.reap(record.name, project)
     starting.wait_for_end(record.name, 0, STOP_TIMEOUT_S)  # waits for spark-submit, if it runs on this machine
     server_records.release_on_cluster(project, record)
-    access.forget(record.name, project)
-    places.folder_of(record.name, project).write_token("")
+    server_records.forget_access(record.name, project)
+    definitions.folder_of(record.name, project).write_token("")
 
 
 def delete(name: str) -> None:
@@ -511,7 +453,7 @@ def logs(name: str, last: int = 100) -> str:
     definitions.known(name)
     project = settings.project_url()
     parts = []
-    for path in places.folder_of(name, project).logs():
+    for path in definitions.folder_of(name, project).logs():
         lines = path.read_text(errors="replace").splitlines()[-last:]
         parts.append("\n".join([f"==> {path} <==", *lines]))
     record = server_records.read(name, project)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from hopsml.model.description import ModelDescription
-from hopsml.serving.limits import ServingLimits
+from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.routes import Route
 
 LONGEST_LINE = 64 << 20  # bytes; a description lists all files of a model

@@ -10,7 +10,7 @@ import msgspec
 
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.serving import client, definitions, manager, places
+from hopsml.serving import client, definitions, manager
 from hopsml.serving.definitions import ServingDefinition
 from hopsml.storage import urls
 
@@ -95,7 +95,7 @@ def create_or_update(
         )
     model, version = _of_path(path)
     chosen = _checked_version(version if model_version is None else model_version)
-    earlier = definitions.find(places.checked_name(serving_name)) or ServingDefinition(serving_name, model)
+    earlier = definitions.find(definitions.checked_name(serving_name)) or ServingDefinition(serving_name, model)
     definition = msgspec.structs.replace(
         earlier,
         model=model,
@@ -104,7 +104,7 @@ def create_or_update(
         log_requests=earlier.log_requests if inference_logging is None else inference_logging.upper() != "NONE",
         model_server=_checked_server(server),
     )
-    runs = definitions.find(serving_name) is not None and manager.status(serving_name).state == manager.RUNNING
+    runs = definitions.find(serving_name) is not None and manager.status(serving_name).state == definitions.RUNNING
     if runs and definition.model != earlier.model:
         raise ArgumentError(
             f"'{serving_name}' serves the model '{earlier.model}' and runs: stop it before it is to serve '{model}'"

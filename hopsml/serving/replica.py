@@ -21,6 +21,7 @@ from hopsml.cluster.shared.processes import die_with_parent, write_no_core_dumps
 from hopsml.core import redact
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
+from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.loaded_versions import LoadedVersions
 from hopsml.serving.messages import (
     DrainNow,
@@ -38,7 +39,6 @@ from hopsml.serving.messages import (
     decode_settings,
 )
 from hopsml.serving.metrics import Counts, Meter
-from hopsml.serving.places import ServingFolder
 from hopsml.serving.request_log import RequestLog
 from hopsml.serving.routes import RouteRefused, Turned
 

@@ -14,8 +14,8 @@ from typing import Protocol
 import msgspec
 
 from hopsml.cluster.shared import processes
+from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.messages import FromReplica, JsonLinesConnection
-from hopsml.serving.places import ServingFolder
 from hopsml.storage import python_child
 
 

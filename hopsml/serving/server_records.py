@@ -1,26 +1,147 @@
-"""Exclusive right to serve a name, as a file that is written exclusively in the project.
+"""Server of a name: its record in the project, whether it has ended, and the private files of a serving on a cluster.
 
-On one machine, the lock in the serving's folder decides: it is released when its process ends for any reason. The file
-that an ended server of this user left on this machine is replaced. A file of another machine, user or container (which
-may have the same host name and a folder of the same path) remains valid.
+The record is written exclusively. On one machine, the lock in the serving's folder decides: it is released when its
+process ends for any reason. The file that an ended server of this user left on this machine is replaced. A file of
+another machine, user or container (which may have the same host name and a folder of the same path) remains valid.
+
+    <project>/Serving/<name>.server.json            the record
+    <project>/Serving/<name>.private/access.json    tokens and settings: for the driver and for the owner's clients
+    <project>/Serving/<name>.private/outcome.json   result of the start, for the process that started the serving
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
+import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
+from hopsml import submission
+from hopsml.cluster.shared import processes
+from hopsml.core import settings
 from hopsml.core import settings as hopsml_settings
-from hopsml.errors import AlreadyServed, PathExists, PathNotFound, StorageError
-from hopsml.serving import places
+from hopsml.errors import (
+    AlreadyServed,
+    ApplicationNotFound,
+    ArgumentError,
+    ClusterError,
+    PathExists,
+    PathNotFound,
+    StorageError,
+)
+from hopsml.serving import definitions
+from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.messages import ServingSettings
-from hopsml.serving.places import ServingFolder
-from hopsml.storage import trust
+from hopsml.storage import privacy, trust, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.tracking import machine
+from hopsml.yarn import ResourceManager
+
+_OTHERS = 0o077
+
+
+class ServingAccess(msgspec.Struct, frozen=True):
+    """Tokens and settings of one start of a serving.
+
+    Attributes:
+        launch: Random ID of the start.
+        profile: Profile of the cluster.
+        token: Token required for requests.
+        control: Token required for commands.
+        settings: Settings of the serving.
+    """
+
+    launch: str
+    profile: str
+    token: str
+    control: str
+    settings: ServingSettings
+
+
+class LaunchOutcome(msgspec.Struct, frozen=True):
+    """Result of a start; ``error`` is empty if all replicas answer."""
+
+    launch: str
+    error: str = ""
+
+
+_decode_access = msgspec.json.Decoder(ServingAccess).decode
+_decode_outcome = msgspec.json.Decoder(LaunchOutcome).decode
+
+
+def write_access(access: ServingAccess) -> None:
+    """Write the private file before the submission, replacing the folder of an earlier start.
+
+    Args:
+        access: Tokens and settings to write.
+
+    Raises:
+        ArgumentError: Other users can read the folder.
+    """
+    name, project = access.settings.name, access.settings.project
+    folder = definitions.private_url(name, project)
+    system = for_url(folder)
+    with contextlib.suppress(StorageError):
+        system.delete(folder, recursive=True)
+    system.make_dirs(folder, privacy.PRIVATE)
+    if system.status(folder).permission & _OTHERS:
+        raise ArgumentError(f"{folder} can be read by others, and tokens would lie there: delete it, and start again")
+    _write_private(name, project, "access.json", access)
+
+
+def read_access(name: str, project: str) -> ServingAccess | None:
+    """Return tokens and settings of a serving; None if there are none.
+
+    Raises:
+        ArgumentError: The file belongs to a user who is not trusted.
+    """
+    data = _read_private(name, project, "access.json")
+    return None if data is None else _decode_access(data)
+
+
+@lru_cache(maxsize=64)
+def of_launch(name: str, project: str, launch: str) -> ServingAccess | None:
+    """Return tokens and settings of one start, read once per start; None if the file is of another start."""
+    found = read_access(name, project)
+    return found if found is not None and found.launch == launch else None
+
+
+def write_outcome(name: str, project: str, outcome: LaunchOutcome) -> None:
+    """Write the result of a start."""
+    _write_private(name, project, "outcome.json", outcome)
+
+
+def read_outcome(name: str, project: str, launch: str) -> LaunchOutcome | None:
+    """Return the result of a start; None while it is unknown."""
+    data = _read_private(name, project, "outcome.json")
+    found = None if data is None else _decode_outcome(data)
+    return found if found is not None and found.launch == launch else None
+
+
+def forget_access(name: str, project: str) -> None:
+    """Delete the tokens and settings of a serving."""
+    folder = definitions.private_url(name, project)
+    for_url(folder).delete(folder, recursive=True)
+
+
+def _write_private(name: str, project: str, file: str, content: msgspec.Struct) -> None:
+    """Write a file of the private folder."""
+    url = urls.join(definitions.private_url(name, project), file)
+    for_url(url).write_bytes(url, msgspec.json.encode(content))
+
+
+def _read_private(name: str, project: str, file: str) -> bytes | None:
+    """Return the content of a file of the private folder, if its owner is trusted; None if it does not exist."""
+    url = urls.join(definitions.private_url(name, project), file)
+    try:
+        return trust.read_bytes(url, "it has a serving's addresses and tokens")[0]
+    except PathNotFound:
+        return None
 
 
 class ServerRecord(msgspec.Struct, frozen=True):
@@ -85,7 +206,7 @@ _decoder = msgspec.json.Decoder(ServerRecord)
 
 def url_of(settings: ServingSettings) -> str:
     """Return the URL of the server file."""
-    return places.server_url(settings.name, settings.project)
+    return definitions.server_url(settings.name, settings.project)
 
 
 def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> ServerRecord:
@@ -135,7 +256,7 @@ def claim_on_cluster(project: str, record: ServerRecord) -> None:
         AlreadyServed: Another server has the name.
         StorageError: The file cannot be written.
     """
-    url = places.server_url(record.name, project)
+    url = definitions.server_url(record.name, project)
     try:
         trust.write_bytes(url, _encoded(record), overwrite=False)
     except PathExists:
@@ -171,7 +292,7 @@ def read(name: str, project: str) -> ServerRecord | None:
         StorageError: The file cannot be read.
         ArgumentError: The owner of the file is not trusted; requests would go to the address in it.
     """
-    url = places.server_url(name, project)
+    url = definitions.server_url(name, project)
     try:
         data, _ = trust.read_bytes(url, "it has the address to which requests and their token are sent")
     except PathNotFound:
@@ -186,7 +307,7 @@ def release_on_cluster(project: str, record: ServerRecord) -> None:
     """Delete the server file of a serving on a cluster, unless it belongs to another start."""
     found = read(record.name, project)
     if found is not None and found.launch == record.launch:
-        url = places.server_url(record.name, project)
+        url = definitions.server_url(record.name, project)
         for_url(url).delete(url)
 
 
@@ -196,3 +317,74 @@ def release(settings: ServingSettings) -> None:
     if record is not None and record.is_here and record.pid == os.getpid():
         url = url_of(settings)
         for_url(url).delete(url)
+
+
+_YARNS = "application_"  # prefix of YARN's application IDs
+POLL_S = 0.2
+
+
+def how_ended(record: ServerRecord) -> str:
+    """Return the text about how a serving's application has ended; empty if it runs or its state is unknown here."""
+    if not record.is_on_cluster:
+        return ""
+    if _is_known_here(record) and _driver_has_ended(record):
+        return f"its driver, process {record.pid}, has ended"
+    return said_by_yarn(record.application) if record.application.startswith(_YARNS) else ""
+
+
+def end_server(record: ServerRecord, timeout_s: float) -> bool:
+    """End a serving whose driver does not answer, and return True if it has ended.
+
+    Args:
+        record: The server.
+        timeout_s: Timeout in seconds.
+
+    Raises:
+        ClusterError: YARN refuses to end the application.
+    """
+    if _is_known_here(record) and not _driver_has_ended(record):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(record.pid, signal.SIGKILL)
+    if record.application.startswith(_YARNS):
+        submission.end(record.application, timeout_s=timeout_s)
+        return True
+    return wait_for_end(record, timeout_s)
+
+
+def wait_for_end(record: ServerRecord, timeout_s: float) -> bool:
+    """Wait for the end of a serving's application; False after the timeout, or if its state is unknown here."""
+    deadline = time.monotonic() + timeout_s
+    is_yarns = record.application.startswith(_YARNS)
+    if not is_yarns and not _is_known_here(record):
+        return False
+    while time.monotonic() < deadline:
+        if said_by_yarn(record.application) if is_yarns else _driver_has_ended(record):
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def said_by_yarn(application: str) -> str:
+    """Return the text about how an application has ended; empty if it runs or YARN does not answer."""
+    try:
+        found = ResourceManager.of_environment().application(application)
+    except ApplicationNotFound:
+        return f"YARN does not know {application} any more"
+    except ClusterError:
+        return ""
+    return f"{application} is over: {found.final_status} {found.diagnostics}".strip() if found.is_final else ""
+
+
+def _is_known_here(record: ServerRecord) -> bool:
+    """Return True if the driver's pid is valid here: on the same machine, of the same user, in the same PID namespace.
+
+    A container may have the host name of its machine, but another PID namespace.
+    """
+    is_here = (record.machine, record.user) == (socket.gethostname(), settings.user_name())
+    return is_here and record.pid_namespace in ("", machine.pid_namespace())
+
+
+def _driver_has_ended(record: ServerRecord) -> bool:
+    """Return True if the driver process has ended, even if its pid was reused."""
+    began = record.process_started
+    return processes.has_ended(record.pid) or (began is not None and machine.process_started(record.pid) != began)

@@ -18,10 +18,9 @@ import msgspec
 
 from hopsml.core import extras, settings
 from hopsml.errors import ArgumentError, ServingError
-from hopsml.serving import endings, places, server_records
-from hopsml.serving.definitions import ServingDefinition
+from hopsml.serving import definitions, server_records
+from hopsml.serving.definitions import ServingDefinition, ServingFolder
 from hopsml.serving.messages import ServedVersion, ServingSettings, SupervisorAnswer, decode_answer
-from hopsml.serving.places import ServingFolder
 from hopsml.serving.routes import Route
 from hopsml.storage import python_child, trust
 
@@ -81,14 +80,14 @@ def exclusive_folder(name: str, project: str) -> Iterator[tuple[ServingFolder, i
     Raises:
         AlreadyServed: Another server has the name.
     """
-    folder = places.folder_of(name, project)
+    folder = definitions.folder_of(name, project)
     lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _lock(lock, name, project)
         record = server_records.read(name, project)
         if record is not None and not (record.is_here and record.folder == str(folder.path)):
-            if not endings.how_ended(record):
-                raise server_records.taken(record, places.server_url(name, project))
+            if not server_records.how_ended(record):
+                raise server_records.taken(record, definitions.server_url(name, project))
             server_records.release_on_cluster(project, record)
         yield folder, lock
     finally:
@@ -108,8 +107,8 @@ def _lock(lock: int, name: str, project: str) -> None:
                 raise ServingError(
                     f"'{name}' is just being started or stopped by another process; try again soon"
                 ) from None
-            if not endings.how_ended(record) or time.monotonic() > deadline:
-                raise server_records.taken(record, places.server_url(name, project)) from None
+            if not server_records.how_ended(record) or time.monotonic() > deadline:
+                raise server_records.taken(record, definitions.server_url(name, project)) from None
         time.sleep(0.1)
 
 
@@ -255,7 +254,7 @@ def wait_for_end(name: str, pid: int, timeout_s: float) -> None:
         ServingError: The lock is not free in time.
     """
     reap(pid, timeout_s)
-    folder = places.folder_of(name, settings.project_url())
+    folder = definitions.folder_of(name, settings.project_url())
     deadline = time.monotonic() + timeout_s
     with open(folder.lock, "ab") as lock:
         while True:

@@ -26,6 +26,7 @@ from hopsml.cluster.shared import processes
 from hopsml.core import redact
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
+from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.messages import (
     ChangeRoute,
     Command,
@@ -47,9 +48,8 @@ from hopsml.serving.messages import (
     known_versions,
 )
 from hopsml.serving.metrics import Sum
-from hopsml.serving.places import ServingFolder
 from hopsml.serving.replica_launcher import LocalReplicaLauncher, ReplicaLauncher, ReplicaProcess
-from hopsml.serving.shipping import Shipper
+from hopsml.serving.request_log import Shipper
 from hopsml.serving.supervision import (
     AllEnded,
     DrainReplica,

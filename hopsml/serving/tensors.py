@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopsml.core import suggestions
-from hopsml.serving.refusals import bad_request
+from hopsml.serving.receiving import bad_request
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hopsml.model.description import TensorSpec
     from hopsml.model.flavors.contract import MissingValues
-    from hopsml.serving.trying import Arrays
+    from hopsml.serving.loaded_versions import Arrays
 
 _FITTING = {"f": "fiu", "i": "iu", "u": "iu", "b": "b", "c": "fiuc"}  # kind of a dtype -> kinds it may be made of
 _KINDS = {

@@ -8,9 +8,9 @@ Example:
     submission.end(application_id)
 """
 
-from hopsml.submission.command import command, environment
 from hopsml.submission.follower import ApplicationResult, end, follow, to_stderr
-from hopsml.submission.interrupts import Interrupts
+from hopsml.submission.spark_command import command, environment
+from hopsml.submission.spark_submit import Interrupts
 from hopsml.submission.submit import SubmissionPlan, is_detachable, plan, run, start
 
 __all__ = [

@@ -1,17 +1,206 @@
-"""Follower of a YARN application: polls YARN, prints and ends as ``follow_state`` decides, from any process."""
+"""Follower of a YARN application, from any process: ``step`` decides, ``follow`` polls YARN, prints and ends.
+
+    Observed, Unreachable, Unknown, Interrupted  ->  step  ->  lines to print, whether to end the application, exit status
+
+The application waits in ACCEPTED until its queue has capacity, runs, and ends; every end has an exit status, and only
+SUCCEEDED has 0.
+"""
 
 from __future__ import annotations
 
 import codecs
+import dataclasses
+import re
+import signal
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hopsml.errors import ApplicationNotFound, ClusterError, ClusterUnavailable, StorageError
-from hopsml.submission import follow_state
-from hopsml.submission.interrupts import NoInterrupts, Waiter
+from hopsml.submission.spark_submit import NoInterrupts, Waiter
 from hopsml.yarn import ResourceManager, YarnApplication, logs
+
+OK, FAILED, TIMED_OUT = 0, 1, 124  # exit statuses; 128 + signal if a signal ended it
+REMIND_S = 30.0  # seconds after which an unchanged reason for waiting is printed again
+# seconds without an answer after which ResourceManagers are given up: a restart takes a minute or two
+SILENCE_S = 600.0
+END_S = 60.0  # seconds from the request to end it until that is given up
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Observation: the ResourceManager returned the application's state."""
+
+    application: YarnApplication
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """Observation: no ResourceManager answered; ``problem`` is the reason."""
+
+    problem: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Observation: the ResourceManager has no such application."""
+
+    problem: str
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Observation: this process received a signal, SIGINT (Ctrl-C) or SIGTERM."""
+
+    number: int
+
+
+Observation = Observed | Unreachable | Unknown | Interrupted
+
+
+@dataclass(frozen=True)
+class FollowState:
+    """State between two observations; times are in seconds of a monotonic clock."""
+
+    application_id: str
+    began_s: float
+    waiting_timeout_s: float | None = None
+    state: str = ""
+    reason: str = ""  # for waiting, as last printed
+    told_s: float = 0.0
+    silent_since_s: float | None = None
+    ending_since_s: float | None = None
+    ended_by: int = 0  # exit status if this process has requested the end; else 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Actions after an observation; ``status`` is None until the application has ended."""
+
+    lines: tuple[str, ...] = ()
+    end: bool = False  # ask YARN to end the application (repeated until it has ended)
+    status: int | None = None
+
+
+def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowState, Decision]:
+    """Return the next state and the actions after an observation at ``now_s`` (monotonic seconds). Pure."""
+    if isinstance(seen, Interrupted):
+        return _interrupted(state, seen.number, now_s)
+    if state.ending_since_s is not None and now_s - state.ending_since_s > END_S and not _is_over(seen):
+        line = f"{state.application_id} did not end within {END_S:g} s; {_by_hand(state)}"
+        return state, Decision((line,), status=state.ended_by or FAILED)
+    if isinstance(seen, Unreachable):
+        return _unreachable(state, seen.problem, now_s)
+    if isinstance(seen, Unknown):
+        return state, Decision((f"{seen.problem}: how it ended is not known",), status=state.ended_by or FAILED)
+    back = () if state.silent_since_s is None else ("the ResourceManager answers again",)
+    state, result = _observed(dataclasses.replace(state, silent_since_s=None), seen.application, now_s)
+    return state, dataclasses.replace(result, lines=back + result.lines)
+
+
+def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowState, Decision]:
+    """Request the end at the first signal, and leave at the second."""
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    if state.ending_since_s is not None:
+        line = f"{name} again: left at once, {state.application_id} may still run; {_by_hand(state)}"
+        return state, Decision((line,), status=state.ended_by or 128 + number)
+    asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=128 + number)
+    return asked, Decision((f"{name}: ending {state.application_id} (once more leaves at once)",), end=True)
+
+
+def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[FollowState, Decision]:
+    """Continue polling until the time limit has passed."""
+    since = now_s if state.silent_since_s is None else state.silent_since_s
+    told = (f"{problem}; asking again",) if state.silent_since_s is None else ()
+    if now_s - since > SILENCE_S:
+        line = f"no ResourceManager answered for {SILENCE_S:g} s; {state.application_id} may still run: {problem}"
+        return state, Decision((line,), status=state.ended_by or FAILED)
+    return dataclasses.replace(state, silent_since_s=since), Decision(told, end=state.ending_since_s is not None)
+
+
+def _observed(state: FollowState, app: YarnApplication, now_s: float) -> tuple[FollowState, Decision]:
+    """Print a change of state, and handle the wait in the queue."""
+    if app.is_final:
+        return dataclasses.replace(state, state=app.state), _over(state, app)
+    lines: tuple[str, ...] = ()
+    if app.state != state.state:
+        lines = (f"{app.id}: {app.state}" + (f" (queue {app.queue})" if app.state == "ACCEPTED" else ""),)
+        state = dataclasses.replace(state, state=app.state, reason="")
+    if state.ending_since_s is not None:
+        return state, Decision(lines, end=True)
+    if not in_queue(app):
+        return state, Decision(lines)
+    return _waiting(state, app, lines, now_s)
+
+
+def _waiting(
+    state: FollowState, app: YarnApplication, lines: tuple[str, ...], now_s: float
+) -> tuple[FollowState, Decision]:
+    """Print the reason for waiting when it changes, and end the application after the time limit."""
+    waited_s, reason = now_s - state.began_s, why_waiting(app)
+    if state.waiting_timeout_s is not None and waited_s > state.waiting_timeout_s:
+        line = (
+            f"queue {app.queue} had no room for {app.id} within {state.waiting_timeout_s:g} s ({reason}); ending it: ask "
+            "for less, name another queue (--conf spark.yarn.queue=...), or wait longer (--timeout)"
+        )
+        asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=TIMED_OUT)
+        return asked, Decision((*lines, line), end=True)
+    if reason != state.reason or now_s - state.told_s >= REMIND_S:
+        lines = (*lines, f"waiting for {waited_s:.0f} s: {reason}")
+        state = dataclasses.replace(state, reason=reason, told_s=now_s)
+    return state, Decision(lines)
+
+
+def _over(state: FollowState, app: YarnApplication) -> Decision:
+    """Print the outcome and determine the exit status."""
+    took = f" after {app.finished_s - app.started_s:.0f} s" if app.finished_s > app.started_s > 0 else ""
+    if app.succeeded:
+        return Decision((f"{app.id}: SUCCEEDED{took}",), status=OK)
+    ending = app.final_status if app.final_status not in ("", "UNDEFINED") else app.state
+    line = f"{app.id}: {ending}{took}"
+    if ending == "KILLED" and not state.ended_by:
+        line += ", ended from outside"
+    if app.diagnostics:
+        line += f": {app.diagnostics}"
+    return Decision((line,), status=state.ended_by or FAILED)
+
+
+def in_queue(app: YarnApplication) -> bool:
+    """Return True if the application waits for its first container, and thus for capacity in its queue."""
+    return not app.is_final and app.state != "RUNNING" and not app.am_log_url
+
+
+def why_waiting(app: YarnApplication) -> str:
+    """Return YARN's reason for waiting in a few words, without dates and figures that change with each request."""
+    if not app.diagnostics:
+        return "no reason given yet"
+    text = re.sub(r"^\[[^]]*\]\s*", "", app.diagnostics)
+    head, _, details = text.partition("Details :")
+    head = re.sub(r"\s*Last Node which was processed.*", "", head).strip().rstrip(".")
+    shown = [
+        part.strip()
+        for part in details.split(";")
+        if re.match(r"\s*(AM Resource Request|Queue AM Resource Usage)", part)
+    ]
+    return "; ".join([" ".join(head.split()), *shown])
+
+
+def script_said_why(app: YarnApplication) -> bool:
+    """Return True if the script itself ended the application.
+
+    The reason is then in its output, not in Spark's log.
+    """
+    return app.diagnostics.startswith("User application exited with status")
+
+
+def _is_over(seen: Observation) -> bool:
+    return isinstance(seen, Observed) and seen.application.is_final
+
+
+def _by_hand(state: FollowState) -> str:
+    return f"`yarn application -kill {state.application_id}` ends it"
+
 
 POLL_S = 1.0
 DRAIN_S = 20.0  # seconds for the last lines: a NodeManager takes some seconds to aggregate a log
@@ -69,25 +258,23 @@ def follow(
     """
     yarn = yarn or ResourceManager.of_environment()
     waiter = interrupts or NoInterrupts()
-    state = follow_state.FollowState(application_id, time.monotonic(), waiting_timeout_s)
+    state = FollowState(application_id, time.monotonic(), waiting_timeout_s)
     output = DriverOutput(show, notify, log_offset)
     application: YarnApplication | None = None
     number: int | None = None
     while True:
-        seen: follow_state.Observation = (
-            observe(yarn, application_id) if number is None else follow_state.Interrupted(number)
-        )
-        if isinstance(seen, follow_state.Observed):
+        seen: Observation = observe(yarn, application_id) if number is None else Interrupted(number)
+        if isinstance(seen, Observed):
             application = seen.application
             output.read(application)
-        state, todo = follow_state.step(state, seen, time.monotonic())
+        state, todo = step(state, seen, time.monotonic())
         if todo.status is None:
             _do(todo, yarn, application_id, notify)
             number = waiter.wait(poll_s)
             continue
         if application is not None and application.is_final:
             output.drain(application, waiter, poll_s)
-            if todo.status == follow_state.FAILED and not follow_state.script_said_why(application):
+            if todo.status == FAILED and not script_said_why(application):
                 output.show_errors(application)
         _do(todo, yarn, application_id, notify)
         known = application or YarnApplication(application_id, "", "", "UNDEFINED")
@@ -123,17 +310,17 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
         time.sleep(0.2)
 
 
-def observe(yarn: ResourceManager, application_id: str) -> follow_state.Observation:
+def observe(yarn: ResourceManager, application_id: str) -> Observation:
     """Return the present state of an application; an error of the request becomes an observation as well."""
     try:
-        return follow_state.Observed(yarn.application(application_id))
+        return Observed(yarn.application(application_id))
     except ApplicationNotFound as error:
-        return follow_state.Unknown(str(error))
+        return Unknown(str(error))
     except ClusterError as error:
-        return follow_state.Unreachable(str(error))
+        return Unreachable(str(error))
 
 
-def _do(todo: follow_state.Decision, yarn: ResourceManager, application_id: str, notify: Callable[[str], None]) -> None:
+def _do(todo: Decision, yarn: ResourceManager, application_id: str, notify: Callable[[str], None]) -> None:
     """Print the lines of a decision, and request the application's end if that is decided."""
     for line in todo.lines:
         notify(line)

@@ -24,9 +24,9 @@ from hopsml.core import settings
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import filesystem, trust, urls
-from hopsml.submission import archive
+from hopsml.submission import environment_archive
 from hopsml.submission import script as scripts
-from hopsml.submission.packages import BY_SPARK, Environment, modules_in
+from hopsml.submission.environment_archive import BY_SPARK, Environment, modules_in
 
 NAME = "environment"
 PYTHON = f"./{NAME}/bin/python"
@@ -123,7 +123,7 @@ def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[]
         target = Path(folder, "environment.tar.gz")
         notify(f"packing {environment.prefix} ({len(environment.packages)} packages), once for this environment")
         began = time.monotonic()
-        length = archive.pack(environment, target, check)
+        length = environment_archive.pack(environment, target, check)
         packed_s = time.monotonic() - began
         system = filesystem.for_url(shipment.url)
         system.write_bytes(manifest_url(shipment.url), json.dumps(_manifest(environment, length), indent=1).encode())

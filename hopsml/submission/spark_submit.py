@@ -1,10 +1,11 @@
-"""Control of spark-submit as a process group: start, wait, and end with all that it has started."""
+"""Control of spark-submit as a process group: start, wait, and end with all that it has started, also after a signal."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -13,9 +14,72 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from types import FrameType
+from typing import Any, BinaryIO, Protocol
 
-from hopsml.submission import hidden
+from hopsml.submission import spark_command
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Context manager that stores SIGINT and SIGTERM until ``wait`` returns them; otherwise they have no effect.
+
+    For the main thread of a program. A pipe stores them: a signal handler may run while a lock is held, so it must take
+    none.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0  # the signal that was returned last
+        self._read = self._write = -1
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, timeout_s: float, other: int | None = None) -> int | None:
+        """Wait for the next signal and return its number; None if none arrives.
+
+        Args:
+            timeout_s: longest wait in seconds.
+            other: descriptor that also ends the wait when it is readable.
+        """
+        watched = [self._read] if other is None else [self._read, other]
+        if self._read not in select.select(watched, [], [], max(0.0, timeout_s))[0]:
+            return None
+        self.last = os.read(self._read, 1)[0]
+        return self.last
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        try:
+            os.write(self._write, bytes([number]))
+        except BlockingIOError:  # thousands of signals that have not been read
+            pass
+
+
+class Waiter(Protocol):
+    """Interface for waiting for signals: ``Interrupts`` or ``NoInterrupts``."""
+
+    def wait(self, timeout_s: float, other: int | None = None) -> int | None:
+        """Return a signal's number; None after ``timeout_s`` seconds, or when the descriptor ``other`` is readable."""
+
+
+class NoInterrupts:
+    """Waiter for a caller that handles signals itself."""
+
+    def wait(self, timeout_s: float, other: int | None = None) -> int | None:
+        """Wait ``timeout_s`` seconds, or until ``other`` is readable; return None."""
+        select.select([] if other is None else [other], [], [], max(0.0, timeout_s))
+        return None
+
 
 GRACE_S = 10.0  # seconds from the first signal to SIGKILL
 TAIL_BYTES = 6000
@@ -30,7 +94,7 @@ class SparkSubmit:
     """Running spark-submit in a separate process group; a context manager that leaves no process behind.
 
     No process is left even if this one is killed by SIGKILL. Settings that other users of this machine must not read
-    are not in its arguments (``hidden``). With ``quiet`` its output is stored, and ``tail`` returns the end of it;
+    are not in its arguments (``spark_command``). With ``quiet`` its output is stored, and ``tail`` returns the end of it;
     otherwise it goes to this process's output.
     """
 
@@ -40,12 +104,12 @@ class SparkSubmit:
             self._kept: BinaryIO | None = None
             if quiet:
                 self._kept = undo.enter_context(tempfile.TemporaryFile(prefix="hopsml-submit-"))
-            line, hidden_settings = hidden.split_command(command)
+            line, hidden_settings = spark_command.split_command(command)
             if shutil.which(line[0], path=environment.get("PATH")) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), line[0])
             passed = []
             if hidden_settings:
-                passed.append(hidden.memory_file(hidden.to_properties(hidden_settings)))
+                passed.append(spark_command.memory_file(spark_command.to_properties(hidden_settings)))
                 undo.callback(os.close, passed[0])
                 line[1:1] = ["--properties-file", f"/dev/fd/{passed[0]}", "--load-spark-defaults"]
             self._guard = subprocess.Popen(

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ClusterError, RunCancelled
 from hopsml.submission import follower, shipping
-from hopsml.submission.command import command, environment
-from hopsml.submission.follow_state import TIMED_OUT, FollowState, Observed, step
-from hopsml.submission.follower import to_stderr
-from hopsml.submission.interrupts import NoInterrupts, Waiter
+from hopsml.submission.follower import TIMED_OUT, FollowState, Observed, step, to_stderr
 from hopsml.submission.shipping import Shipment
-from hopsml.submission.spark_submit import SparkSubmit
+from hopsml.submission.spark_command import command, environment
+from hopsml.submission.spark_submit import NoInterrupts, SparkSubmit, Waiter
 from hopsml.yarn import ResourceManager, YarnApplication
 
 _LOOK_S = 0.5

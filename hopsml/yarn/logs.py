@@ -1,6 +1,8 @@
 """Log of an application's driver, read while it grows; in cluster mode this is the output of its first container.
 
-A NodeManager serves the log of a container while it runs and until the log is aggregated; afterwards it is in HDFS.
+A NodeManager serves the first or the last bytes of a log while the container runs and until the log is aggregated;
+afterwards it is in HDFS, in a file that can only be read sequentially. ``LogReader`` therefore keeps a log open between
+two pieces, so that a long log is fetched once.
 """
 
 from __future__ import annotations
@@ -8,15 +10,19 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, ClusterError, ClusterUnavailable, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
-from hopsml.yarn import tfile, web
+from hopsml.storage.filesystem import for_url
+from hopsml.yarn import resource_manager, tfile
 from hopsml.yarn.resource_manager import TIMEOUT_S, YarnApplication
+from hopsml.yarn.tfile import Effort, FormatError
 
 PART_BYTES = 4 << 20  # bytes per read: of a log that grows faster, parts are skipped
 _SLACK_BYTES = 4096  # allowance for bytes written between two requests
@@ -142,8 +148,8 @@ def _from_node(address: str, container: str, name: str, offset: int, limit: int,
     for _ in range(_TRIES):
         wanted = min(wanted, limit)
         try:
-            answer = web.request(f"{url}?size=-{wanted}", timeout_s)
-        except web.NoAnswer as error:
+            answer = resource_manager.request(f"{url}?size=-{wanted}", timeout_s)
+        except resource_manager.NoAnswer as error:
             raise ClusterUnavailable(f"the NodeManager of {container} does not answer: {error}") from error
         parsed = parse(answer, wanted)
         if parsed is None:
@@ -171,18 +177,18 @@ def begun(application: YarnApplication, name: str, length: int, timeout_s: float
     assert page is not None  # it was read before
     with contextlib.ExitStack() as stack:
         try:
-            answer = web.opened(f"{_address(page[1], page[2], name)}?size={length}", timeout_s)
+            answer = resource_manager.opened(f"{_address(page[1], page[2], name)}?size={length}", timeout_s)
             stack.enter_context(answer)
             while (line := answer.readline(_SLACK_BYTES)) != _BEGIN:
                 if not line:
-                    raise web.NoAnswer(f"{page[2]}: the answer has no log")
+                    raise resource_manager.NoAnswer(f"{page[2]}: the answer has no log")
         except (OSError, http.client.HTTPException) as error:
             raise ClusterUnavailable(f"the NodeManager of {page[2]} does not answer: {error}") from error
         stack.pop_all()
         return answer
 
 
-def parse(answer: web.Answer, wanted: int) -> tuple[bytes, int, bool] | None:
+def parse(answer: resource_manager.Answer, wanted: int) -> tuple[bytes, int, bool] | None:
     """Return the last ``wanted`` bytes of the log, its length, and True if its container runs; None without a log."""
     if answer.status in (404, 410):
         return None
@@ -281,3 +287,168 @@ def _store(url: str) -> filesystem.FileSystem:
         return filesystem.for_url(url)
     except ArgumentError as error:
         raise ClusterError(f"the aggregated log cannot be read from here: {error}") from error
+
+
+MOST_OPEN = 8
+IDLE_S = 60.0  # seconds; an open log occupies a thread of its node
+_SKIP_BYTES = 1 << 20
+SKIP_S = 60.0  # seconds in which a log must be read up to the offset that is asked for
+
+
+class LogBytes(Protocol):
+    """Interface for reading the bytes of a log from its current position."""
+
+    def read(self, count: int, /) -> bytes:
+        """Return up to ``count`` bytes; fewer, or none, at the end."""
+
+
+@dataclass
+class OpenLog:
+    """Log that is being read.
+
+    ``last`` holds the bytes read last, as a piece may end within a character.
+    """
+
+    application_id: str
+    name: str
+    container: str
+    source: LogBytes
+    length: int  # readable bytes
+    close: Callable[[], object]
+    at: int = 0
+    last: bytes = b""
+    used_s: float = 0.0
+
+    def has(self, application_id: str, name: str, offset: int) -> bool:
+        """Return True if it is this log and a piece can start at ``offset``: at its position, or shortly before."""
+        is_it = (self.application_id, self.name) == (application_id, name)
+        return is_it and self.at - len(self.last) <= offset <= self.at and offset < self.length
+
+    def skip(self, count: int) -> None:
+        """Skip ``count`` bytes of the log.
+
+        Raises:
+            ClusterUnavailable: if the log ends before, or this takes more than ``SKIP_S``.
+        """
+        until = time.monotonic() + SKIP_S
+        while count:
+            if time.monotonic() > until:
+                raise ClusterUnavailable(
+                    f"the log of {self.container} is too long to be read from byte {self.at + count} on: {SKIP_S:g} s have "
+                    "led no further; read it from its beginning, or from its end"
+                )
+            count -= len(self._next(min(count, _SKIP_BYTES)))
+
+    def piece(self, offset: int, limit: int) -> bytes:
+        """Return up to ``limit`` bytes from ``offset``, for which ``has`` is True.
+
+        Raises ClusterUnavailable.
+        """
+        kept = self.last[len(self.last) - (self.at - offset) :] if offset < self.at else b""
+        fresh = min(limit - len(kept), self.length - self.at)
+        data = kept + (self._next(fresh) if fresh > 0 else b"")
+        self.last = data
+        return data[:limit]
+
+    def _next(self, count: int) -> bytes:
+        """Read up to ``count`` bytes; raise ClusterUnavailable if there are none."""
+        try:
+            data = self.source.read(count)
+        except (OSError, http.client.HTTPException, FormatError) as error:
+            raise ClusterUnavailable(f"the log of {self.container} broke off at byte {self.at}: {error}") from error
+        if not data:
+            raise ClusterUnavailable(f"the log of {self.container} ends at byte {self.at}, before its {self.length}")
+        self.at += len(data)
+        return data
+
+
+class LogReader:
+    """Thread-safe reader of logs that looks an application up only if no open log can continue at the offset."""
+
+    def __init__(self, find: Callable[[str], YarnApplication], most_open: int = MOST_OPEN) -> None:
+        self._find, self._most = find, most_open
+        self._open: list[OpenLog] = []  # idle ones, in order of last use
+        self._lock = threading.Lock()
+
+    def read(self, application_id: str, name: str, offset: int, limit: int) -> LogPart | None:
+        """Return a part of a log as ``logs.read``, for an offset of at least 0, without skipping bytes; same errors."""
+        opened = self._taken(application_id, name, offset)
+        if opened is not None:
+            with contextlib.suppress(ClusterError, StorageError):  # the open log has expired: it is opened again
+                return self._piece(opened, offset, limit)
+        application = self._find(application_id)
+        part = of_node(application, name, offset, limit)
+        if part is not None:
+            if part.offset <= offset:
+                return part
+            opened = _of_node(application, name, part.length)
+        elif not application.is_final or (opened := _of_storage(application, name)) is None:
+            return None
+        if offset >= opened.length:
+            opened.close()
+            return LogPart(opened.container, b"", opened.length, complete=True, length=opened.length)
+        try:
+            opened.skip(offset)
+        except BaseException:
+            opened.close()
+            raise
+        return self._piece(opened, offset, limit)
+
+    def _taken(self, application_id: str, name: str, offset: int) -> OpenLog | None:
+        """Take an open log that can continue at this offset out of the idle ones, and return it; None if none can."""
+        with self._lock:
+            found = next((one for one in self._open if one.has(application_id, name, offset)), None)
+            if found is not None:
+                self._open.remove(found)
+            return found
+
+    def _piece(self, opened: OpenLog, offset: int, limit: int) -> LogPart:
+        """Read a part from an open log, and close it on an error."""
+        try:
+            data = opened.piece(offset, limit)
+        except BaseException:
+            opened.close()
+            raise
+        self._give_back(opened)
+        end = offset + len(data)
+        return LogPart(opened.container, data, offset, complete=False, length=max(end, opened.length))
+
+    def _give_back(self, opened: OpenLog) -> None:
+        """Store an open log for later use, and close old ones."""
+        opened.used_s = time.monotonic()
+        with self._lock:
+            self._open.append(opened)
+            old = [one for one in self._open[: -self._most]]
+            old += [one for one in self._open[-self._most :] if opened.used_s - one.used_s > IDLE_S]
+            self._open = [one for one in self._open if one not in old]
+        for one in old:
+            one.close()
+
+    def close(self) -> None:
+        """Close all of the open logs."""
+        with self._lock:
+            left, self._open = self._open, []
+        for one in left:
+            one.close()
+
+
+def _of_node(application: YarnApplication, name: str, length: int) -> OpenLog:
+    answer = begun(application, name, length)
+    return OpenLog(application.id, name, container_of(application), answer, length, answer.close)
+
+
+def _of_storage(application: YarnApplication, name: str) -> OpenLog | None:
+    """Open the aggregated log; return None if there is none (yet).
+
+    Raises StorageError, ClusterError.
+    """
+    container = container_of(application)
+    with told_apart(application.id), contextlib.ExitStack() as stack:
+        effort = Effort()  # for all files
+        for url in aggregated_files(application.id, application.user, settings.yarn_settings()):
+            file = stack.enter_context(for_url(url).open_read(url))
+            if (found := begun_within(file, container, name, effort)) is not None:
+                effort.lift()  # each piece has a bounded length, and ``OpenLog.skip`` its own bound
+                value, length = found
+                return OpenLog(application.id, name, container, value, length, stack.pop_all().close)
+    return None

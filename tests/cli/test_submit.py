@@ -11,7 +11,7 @@ import pytest
 
 from hopsml.core.settings import user_name
 from hopsml.experiment import whole_script
-from hopsml.submission.packages import Environment
+from hopsml.submission.environment_archive import Environment
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.fast

@@ -16,7 +16,7 @@ from hopsml import cli, errors
 from hopsml.cli import renamed, rerun
 from hopsml.core import profiles, settings
 from hopsml.storage import run_dir
-from hopsml.submission import follow_state
+from hopsml.submission import follower
 from tests.docs import pages
 from tests.docs.pages import ROOT
 
@@ -137,7 +137,7 @@ def test_the_table_of_old_spellings_is_that_of_the_code() -> None:
 
 def test_exit_statuses() -> None:
     told = [number for row in pages.rows(COMMANDS, "Exit statuses") for number in row[0].split(", ")]
-    assert {follow_state.OK, follow_state.FAILED, follow_state.TIMED_OUT, rerun.DIFFERS} <= {int(one) for one in told}
+    assert {follower.OK, follower.FAILED, follower.TIMED_OUT, rerun.DIFFERS} <= {int(one) for one in told}
 
 
 def test_the_pages_commands_are_there() -> None:

@@ -29,7 +29,7 @@ from hopsml.model import batch, columns, pandas_tables
 from hopsml.model import version as versions
 from hopsml.model.description import Signature, TensorSpec
 from hopsml.model.flavors import contract
-from hopsml.serving.trying import try_out
+from hopsml.serving.loaded_versions import try_out
 from hopsml.storage.filesystem import for_url
 
 pytestmark = pytest.mark.local

@@ -24,7 +24,7 @@ from hopsml.errors import (
 from hopsml.model import version_lock
 from hopsml.model.description import checked_metrics, usual_direction
 from hopsml.model.version import DamagedModel, Version
-from hopsml.serving import places
+from hopsml.serving import definitions
 from hopsml.storage import checkpoints, trust, urls
 from hopsml.storage.filesystem import for_url
 from tests import small_disk
@@ -289,14 +289,14 @@ def test_a_cache_that_others_may_write_to_is_refused(project: str, folder: MakeF
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
-@pytest.mark.parametrize("folder_of", [places.machines_folder, None], ids=["servings", "models"])
+@pytest.mark.parametrize("folder_of", [definitions.machines_folder, None], ids=["servings", "models"])
 def test_a_private_folder_behind_another_users_link_is_refused(
     project: str, folder: MakeFolder, folder_of: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the kernel follows it (fs.protected_symlinks=0), its owner lets it lead to a folder of his after the check."""
     link = tmp_path / "link"
     link.symlink_to(private(tmp_path / "own"))
-    monkeypatch.setenv(places.VARIABLE, str(link))
+    monkeypatch.setenv(definitions.VARIABLE, str(link))
     use = folder_of if callable(folder_of) else partial(exported(folder("a")).local_files, link)
     assert use()
     os.chown(link, 65534, 65534, follow_symlinks=False)

@@ -14,7 +14,7 @@ from sqlalchemy import update
 from hopsml.core import redact
 from hopsml.errors import ArgumentError, JobFileError, ServiceError
 from hopsml.service import spec
-from hopsml.service.driver import sealed_secrets
+from hopsml.service.driver import driver_requests
 from hopsml.service.store import JobStore
 from hopsml.service.store.schema import secrets as table
 from hopsml.service.store.secrets import Secrets, key
@@ -89,25 +89,25 @@ def test_a_value_opens_in_its_own_row_under_its_own_key(tmp_path: Path, monkeypa
 
 def test_they_come_to_a_driver_once(tmp_path: Path) -> None:
     variables = {"HOPSML_JOB_TAG": "t-1-1", "HOPSML_JOB_FOLDER": (tmp_path / "1").as_uri()}
-    variables[sealed_secrets.KEY] = sealed_secrets.new_key()
-    sealed_secrets.put(variables, {"s3-key": VALUE})
+    variables[driver_requests.KEY] = driver_requests.new_key()
+    driver_requests.seal_secrets(variables, {"s3-key": VALUE})
     (file,) = (tmp_path / "1").iterdir()
     assert VALUE.encode() not in file.read_bytes() and stat.S_IMODE(file.stat().st_mode) == 0o600
     environment = dict(variables)
-    assert sealed_secrets.take(("s3-key",), environment) == {"S3_KEY": VALUE}
-    assert sealed_secrets.KEY not in environment and not file.exists()
+    assert driver_requests.take_secrets(("s3-key",), environment) == {"S3_KEY": VALUE}
+    assert driver_requests.KEY not in environment and not file.exists()
     assert VALUE not in redact.text(f"said {VALUE}")
     with pytest.raises(ServiceError, match="have been read before"):
-        sealed_secrets.take(("s3-key",), dict(variables))
+        driver_requests.take_secrets(("s3-key",), dict(variables))
 
 
 def test_without_a_service_the_caller_gives_them() -> None:
-    assert sealed_secrets.take(("s3-key",), {"S3_KEY": VALUE}) == {"S3_KEY": VALUE}
-    assert sealed_secrets.take((), {}) == {}
+    assert driver_requests.take_secrets(("s3-key",), {"S3_KEY": VALUE}) == {"S3_KEY": VALUE}
+    assert driver_requests.take_secrets((), {}) == {}
     with pytest.raises(
         ArgumentError, match=r"the job needs the secret s3-key, and S3_KEY is not set .*hopsml secrets put"
     ):
-        sealed_secrets.take(("s3-key",), {})
+        driver_requests.take_secrets(("s3-key",), {})
 
 
 @pytest.mark.parametrize(

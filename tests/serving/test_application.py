@@ -18,7 +18,7 @@ from hopsml.model.description import ModelDescription
 from hopsml.model.flavors import sklearn
 from hopsml.serving import bodies
 from hopsml.serving.application import RestApplication
-from hopsml.serving.limits import ServingLimits
+from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.loaded_versions import LoadedVersions
 from hopsml.serving.metrics import Meter
 from hopsml.serving.request_log import RequestLog

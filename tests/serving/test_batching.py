@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hopsml.model.description import Signature, TensorSpec
-from hopsml.serving.batching import Batcher, DeadlinePassed, QueueFull, Waiting, compute, next_batch
+from hopsml.serving.loaded_versions import Batcher, DeadlinePassed, QueueFull, Waiting, compute, next_batch
 from tests.serving.models import Doubling, Scaled, Two
 
 pytestmark = pytest.mark.fast

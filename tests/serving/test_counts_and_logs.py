@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from hopsml.serving import metrics, request_log
-from hopsml.serving.limits import ServingLimits
+from hopsml.serving.definitions import ServingFolder, ServingLimits
 from hopsml.serving.messages import ServingSettings
 from hopsml.serving.metrics import Meter, Sum
-from hopsml.serving.places import ServingFolder
-from hopsml.serving.request_log import RequestLog
+from hopsml.serving.request_log import RequestLog, Shipper
 from hopsml.serving.routes import Route
-from hopsml.serving.shipping import Shipper
 
 pytestmark = pytest.mark.fast
 OK = 'hopsml_requests_total{version="1",status="200"}'

@@ -12,7 +12,7 @@ import pytest
 from hopsml import serving
 from hopsml.cluster.shared import processes
 from hopsml.errors import AlreadyServed, ArgumentError
-from hopsml.serving import ServingError, access, places, server_records, submitter
+from hopsml.serving import ServingError, definitions, server_records, submitter
 from tests.serving.test_serving import Load, answered, until
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +122,7 @@ def test_an_executor_is_asked_for_each_replica_and_no_token_stands_in_the_comman
     monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
     profile = submitter.checked_profile("local-cluster")
     assert profile is not None
-    planned = submitter.plan(profile, places.ServingFolder(tmp_path), "digits", "launch", 3)
+    planned = submitter.plan(profile, definitions.ServingFolder(tmp_path), "digits", "launch", 3)
     line = list(planned.command)
     assert line[line.index("--master") + 1] == "local-cluster[3,2,1024]" and "spark.task.cpus=2" in line
     assert (tmp_path / "serve.py").read_text().endswith("main('digits', 'launch')\n")
@@ -130,20 +130,20 @@ def test_an_executor_is_asked_for_each_replica_and_no_token_stands_in_the_comman
 
 @pytest.mark.fast
 def test_the_private_folder_is_its_owners_alone(project: Path) -> None:
-    from hopsml.serving.access import ServingAccess
-    from hopsml.serving.limits import ServingLimits
+    from hopsml.serving.definitions import ServingLimits
     from hopsml.serving.messages import ServingSettings
     from hopsml.serving.routes import Route
+    from hopsml.serving.server_records import ServingAccess
 
     url = f"file://{project}"
     settings = ServingSettings("secret", url, "digits", "", 0, 1, False, ServingLimits(), Route(1, 1), {})
-    access.write(ServingAccess("first", "yarn", "token", "control", settings))
-    assert (found := access.read("secret", url)) is not None and found.control == "control"
-    assert access.of_launch("secret", url, "another") is None
-    access.write_outcome("secret", url, access.LaunchOutcome("first", "why"))
-    assert access.read_outcome("secret", url, "second") is None
-    assert (outcome := access.read_outcome("secret", url, "first")) is not None and outcome.error == "why"
+    server_records.write_access(ServingAccess("first", "yarn", "token", "control", settings))
+    assert (found := server_records.read_access("secret", url)) is not None and found.control == "control"
+    assert server_records.of_launch("secret", url, "another") is None
+    server_records.write_outcome("secret", url, server_records.LaunchOutcome("first", "why"))
+    assert server_records.read_outcome("secret", url, "second") is None
+    assert (outcome := server_records.read_outcome("secret", url, "first")) is not None and outcome.error == "why"
     files = list((project / "Serving" / "secret.private").iterdir())
     assert len(files) == 2 and {oct(one.stat().st_mode & 0o777) for one in files} == {"0o600"}
-    access.forget("secret", url)
-    assert access.read("secret", url) is None
+    server_records.forget_access("secret", url)
+    assert server_records.read_access("secret", url) is None

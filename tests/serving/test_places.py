@@ -19,8 +19,8 @@ import pytest
 from hopsml import model
 from hopsml.serving.agent import AgentBootstrap
 from hopsml.serving.agent_server import AgentServer
+from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.front import Front, listening
-from hopsml.serving.limits import ServingLimits
 from hopsml.serving.messages import (
     AgentHello,
     AgentWelcome,

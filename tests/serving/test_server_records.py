@@ -13,9 +13,8 @@ import pytest
 
 from hopsml.errors import AlreadyServed
 from hopsml.serving import server_records
-from hopsml.serving.limits import ServingLimits
+from hopsml.serving.definitions import ServingFolder, ServingLimits
 from hopsml.serving.messages import ServingSettings
-from hopsml.serving.places import ServingFolder
 from hopsml.serving.routes import Route
 from hopsml.storage import python_child
 from hopsml.storage.filesystem import for_url
@@ -27,7 +26,7 @@ from pathlib import Path
 import msgspec
 from hopsml.serving import server_records
 from hopsml.serving.messages import ServingSettings
-from hopsml.serving.places import ServingFolder
+from hopsml.serving.definitions import ServingFolder
 settings = msgspec.json.decode(sys.argv[1], type=ServingSettings)
 server_records.claim(settings, 2, ServingFolder(Path(sys.argv[2])))
 """

@@ -23,8 +23,7 @@ import pytest
 from hopsml import model, serving
 from hopsml.errors import AlreadyServed, ArgumentError, ModelNotFound, QuotaExceeded
 from hopsml.serving import ServingError, ServingNotFound, definitions, starting
-from hopsml.serving.definitions import ServingDefinition
-from hopsml.serving.places import ServingFolder
+from hopsml.serving.definitions import ServingDefinition, ServingFolder
 from hopsml.storage import trust
 from tests.serving.conftest import VERSIONS
 

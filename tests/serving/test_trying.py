@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hopsml.model.description import Signature, TensorSpec
-from hopsml.serving.trying import IncompleteOutputs, try_out
+from hopsml.serving.loaded_versions import IncompleteOutputs, try_out
 
 pytestmark = pytest.mark.fast
 SIGNATURE = Signature({"code": TensorSpec("int64", (None, 1))}, {"output": TensorSpec("float32", (None, 1))})

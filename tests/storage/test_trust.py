@@ -11,7 +11,7 @@ from hopsml.errors import ArgumentError
 from hopsml.storage import trust
 from hopsml.storage.filesystem import FileStatus, for_url
 from hopsml.submission import shipping
-from hopsml.submission.packages import Environment
+from hopsml.submission.environment_archive import Environment
 
 pytestmark = pytest.mark.fast
 ON_HDFS = "hdfs://nn:8020/Projects/p/Jobs/train.json"

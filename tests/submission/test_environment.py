@@ -19,8 +19,8 @@ import pytest
 
 from hopsml.core import profiles, settings
 from hopsml.errors import ArgumentError
-from hopsml.submission import archive, packages, shipping
-from hopsml.submission.packages import Environment
+from hopsml.submission import environment_archive, shipping
+from hopsml.submission.environment_archive import Environment
 
 pytestmark = pytest.mark.fast
 
@@ -61,7 +61,7 @@ def test_the_hash_follows_what_is_in_it(small: Environment) -> None:
 
 
 def test_an_archive_works_elsewhere_without_compiling(small: Environment, tmp_path: Path) -> None:
-    length = archive.pack(small, tmp_path / "packed.tar.gz")
+    length = environment_archive.pack(small, tmp_path / "packed.tar.gz")
     assert length == (tmp_path / "packed.tar.gz").stat().st_size
     elsewhere = tmp_path / "elsewhere"
     with tarfile.open(tmp_path / "packed.tar.gz") as tar:
@@ -84,15 +84,15 @@ def test_an_archive_works_elsewhere_without_compiling(small: Environment, tmp_pa
 def test_what_is_compiled_already_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "module.py"
     file.write_text("VALUE = 1\n")
-    fresh = archive._compiled(file)
+    fresh = environment_archive._compiled(file)
     cached = Path(importlib.util.cache_from_source(str(file), optimization=""))
     py_compile.compile(str(file), str(cached), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
-    monkeypatch.setattr(archive, "_compile", lambda *_: pytest.fail("compiled again"))
-    again = archive._compiled(file)
+    monkeypatch.setattr(environment_archive, "_compile", lambda *_: pytest.fail("compiled again"))
+    again = environment_archive._compiled(file)
     assert fresh and again and again[:16] == fresh[:16] and marshal.loads(again[16:]) == marshal.loads(fresh[16:])
     os.utime(file, (1, 1))
     with pytest.raises(pytest.fail.Exception):
-        archive._compiled(file)
+        environment_archive._compiled(file)
 
 
 def test_of_two_at_once_one_uploads_and_both_go_on(small: Environment, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_this_environment_has_its_editable_project_and_all_that_it_imports() -> 
     assert {"hopsml"} <= set(here.editable) and "hopsml" in here.packages
     assert {"hopsml", "msgspec", "numpy", "yaml", "json", "pyspark"} <= here.modules
     assert "lightgbm" not in here.modules
-    assert list(packages.files_of(here.editable["hopsml"] / "errors.py")) == [
+    assert list(environment_archive.files_of(here.editable["hopsml"] / "errors.py")) == [
         (here.editable["hopsml"] / "errors.py", "errors.py")
     ]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from hopsml.submission.follow_state import (
+from hopsml.submission.follower import (
     END_S,
     REMIND_S,
     SILENCE_S,

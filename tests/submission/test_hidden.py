@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.submission import hidden
+from hopsml.submission import spark_command
 from hopsml.submission.spark_submit import SparkSubmit
 
 pytestmark = pytest.mark.fast
@@ -23,7 +23,7 @@ COMMAND = [
 
 
 def test_what_is_hidden_is_taken_out_and_nothing_else() -> None:
-    line, settings = hidden.split_command(COMMAND)
+    line, settings = spark_command.split_command(COMMAND)
     assert line == [*COMMAND[:5], *COMMAND[-3:]]
     assert list(settings) == ["spark.hadoop.fs.s3a.secret.key", "spark.yarn.appMasterEnv.LEVEL", "spark.url"]
     assert settings["spark.yarn.appMasterEnv.LEVEL"] == "s3cr3t too"
@@ -53,13 +53,13 @@ def test_a_process_gets_what_its_arguments_do_not_show(tmp_path: Path) -> None:
 
 
 def test_properties_are_written_as_java_reads_them() -> None:
-    written = hidden.to_properties({"a b": "one\ntwo", "c:d": r" C:\x", "e": "ü=#!"}).decode()
+    written = spark_command.to_properties({"a b": "one\ntwo", "c:d": r" C:\x", "e": "ü=#!"}).decode()
     assert written == "a\\ b=one\\ntwo\nc\\:d=\\ C:\\\\x\ne=ü=#!\n"
 
 
 def test_settings_in_the_variable_are_taken_once_and_handed_to_nobody() -> None:
-    environment = {hidden.VARIABLE: '{"spark.password": "x", "n": 1}', "HOME": "/h"}
-    assert hidden.from_environment(environment) == {"spark.password": "x", "n": "1"}
-    assert environment == {"HOME": "/h"} and hidden.from_environment(environment) == {}
+    environment = {spark_command.HIDDEN_VARIABLE: '{"spark.password": "x", "n": 1}', "HOME": "/h"}
+    assert spark_command.hidden_from_environment(environment) == {"spark.password": "x", "n": "1"}
+    assert environment == {"HOME": "/h"} and spark_command.hidden_from_environment(environment) == {}
     with pytest.raises(ArgumentError, match="must hold JSON"):
-        hidden.from_environment({hidden.VARIABLE: "[1]"})
+        spark_command.hidden_from_environment({spark_command.HIDDEN_VARIABLE: "[1]"})

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.submission.interrupts import Interrupts
-from hopsml.submission.spark_submit import SparkSubmit, _is_alive, _processes
+from hopsml.submission.spark_submit import Interrupts, SparkSubmit, _is_alive, _processes
 from tests import clock
 
 pytestmark = pytest.mark.local

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ClusterError
-from hopsml.yarn import YarnApplication, log_reader
-from hopsml.yarn.log_reader import LogReader
+from hopsml.yarn import YarnApplication, logs
+from hopsml.yarn.logs import LogReader
 
 pytestmark = pytest.mark.fast
 
@@ -76,7 +76,7 @@ def test_whoever_takes_less_than_was_given_and_others_go_on_where_they_were(put:
 def test_one_that_nobody_has_read_for_long_is_closed(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     assert put.reader.read(ID, "stdout", 0, 100) is not None
     with monkeypatch.context() as impatient:
-        impatient.setattr(log_reader, "IDLE_S", 0.0)
+        impatient.setattr(logs, "IDLE_S", 0.0)
         assert put.reader.read(ID, "stdout", 500, 10) is not None
     assert put.reader.read(ID, "stdout", 510, 10) is not None and put.asked == 2
     assert put.reader.read(ID, "stdout", 100, 10) is not None and put.asked == 3
@@ -91,7 +91,7 @@ def test_a_log_that_is_not_there_and_one_that_is_no_log(put: Put) -> None:
 
 def test_an_offset_that_is_reached_too_late_is_refused(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log may be said to have any length, and users choose the offset."""
-    monkeypatch.setattr(log_reader, "SKIP_S", 0.0)
+    monkeypatch.setattr(logs, "SKIP_S", 0.0)
     with pytest.raises(ClusterError, match="is too long to be read from byte 500 on"):
         put.reader.read(ID, "stdout", 500, 10)
     assert put.reader.read(ID, "stdout", 0, 10) is not None

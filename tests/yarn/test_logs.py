@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ClusterError
-from hopsml.yarn import logs, tfile, web
+from hopsml.yarn import logs, resource_manager, tfile
 
 pytestmark = pytest.mark.fast
 
@@ -149,10 +149,12 @@ def test_numbers(stored: str, number: int) -> None:
     assert tfile._integer(tfile.Block(io.BytesIO(content), 0, len(content), tfile.Effort())) == number
 
 
-def node_says(content: bytes, wanted: int, *, running: bool) -> web.Answer:
+def node_says(content: bytes, wanted: int, *, running: bool) -> resource_manager.Answer:
     foot = b".This log file belongs to a running container (c) and so may not be complete." if running else b"."
     head = f"Container: c on n:1\nLogAggregationType: LOCAL\n=====\nLogType:stdout\nLogLength:{len(content)}\nLogContents:\n"
-    return web.Answer(200, head.encode() + content[-wanted:] + b"End of LogType:stdout" + foot + b"\n***\n\n")
+    return resource_manager.Answer(
+        200, head.encode() + content[-wanted:] + b"End of LogType:stdout" + foot + b"\n***\n\n"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"one\n", b"no newline", b"LogContents:\nEnd of LogType:stdout.\n\xff"])
@@ -162,6 +164,6 @@ def test_a_nodes_answer(content: bytes, running: bool) -> None:
 
 
 def test_a_node_without_the_log_and_one_that_fails() -> None:
-    assert logs.parse(web.Answer(404, b"HTTP 404 Not Found"), 10) is None
+    assert logs.parse(resource_manager.Answer(404, b"HTTP 404 Not Found"), 10) is None
     with pytest.raises(ClusterError, match="HTTP 500 out of memory"):
-        logs.parse(web.Answer(500, b"out of memory"), 10)
+        logs.parse(resource_manager.Answer(500, b"out of memory"), 10)

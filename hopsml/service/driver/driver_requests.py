@@ -1,12 +1,14 @@
-"""Mailboxes between the job service and the driver of a launch, on the project's storage, named by the launch's tag.
+"""Messages between the job service and the driver of a launch, on the project's storage, named by the launch's tag.
 
-    <project>/Jobs/<tag>.end     request to end; empty
-    <project>/Jobs/<tag>.slots   number of slots that the driver may hold, written by the service
-    <project>/Jobs/<tag>.held    the driver's answer: [number that it received, most slots that it holds]
+    <project>/Jobs/<tag>.end                request to end; empty
+    <project>/Jobs/<tag>.slots              number of slots that the driver may hold, written by the service
+    <project>/Jobs/<tag>.held               the driver's answer: [number that it received, most slots that it holds]
+    <job's folder>/<try>/<tag>.sealed       the job's secrets, encrypted with a key for one use; mode 0600
 
 A driver that receives a request to end is interrupted as by Ctrl-C: its runs are cancelled, and the output of their workers
 so far is stored; YARN itself can only kill. From the moment when a driver has received a number of slots its runs request no
-more than that; surplus slots are released at their next commit, and the answer reports when that has happened.
+more than that; surplus slots are released at their next commit, and the answer reports when that has happened. The key of
+the secrets is in the driver's environment, which neither ``ps`` nor YARN's pages show; it is useless without the file.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
-from hopsml.core import settings
-from hopsml.errors import CoordinatorLost
+from hopsml.core import redact, settings
+from hopsml.errors import ArgumentError, CoordinatorLost, PathNotFound, ServiceError
+from hopsml.service.spec import secret_rules
 from hopsml.storage import mailbox, urls
+from hopsml.storage.filesystem import for_url
+from hopsml.training.discovery.names import FOLDER as ADDRESSES
 
 log = logging.getLogger("hopsml.service")
 
@@ -146,3 +151,92 @@ def _text(project_url: str, tag: str, kind: str) -> str:
 def _url(project_url: str, tag: str, kind: str) -> str:
     """Return the URL of a mailbox of a launch."""
     return urls.join(project_url, FOLDER, f"{tag}.{kind}")
+
+
+KEY = "HOPSML_JOB_SECRETS_KEY"
+_NONCE = bytes(12)  # constant, because each key encrypts one message
+
+
+def new_key() -> str:
+    """Return a random 256-bit key as hexadecimal text."""
+    return os.urandom(32).hex()
+
+
+def seal_secrets(variables: Mapping[str, str], values: Mapping[str, str]) -> None:
+    """Store the encrypted secrets for the driver that is started with these variables.
+
+    Args:
+        variables: Environment of the driver, with its tag, folder and key.
+        values: Name of a secret -> its value.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    tag, url = variables[TAG], _secrets_url(variables)
+    store = for_url(url)
+    store.write_bytes(
+        url, AESGCM(bytes.fromhex(variables[KEY])).encrypt(_NONCE, json.dumps(values).encode(), tag.encode())
+    )
+    store.set_permission(url, 0o600)
+
+
+def take_secrets(names: Sequence[str], environment: MutableMapping[str, str]) -> dict[str, str]:
+    """Return the variables of a job's secrets, for user code only; this process masks their values from now on.
+
+    The service's file is deleted, and its key is removed from ``environment``. Without a service the secrets are in the
+    environment, under their own variables.
+
+    Args:
+        names: Names of the job's secrets.
+        environment: Environment of the driver.
+
+    Raises:
+        ArgumentError: A secret is not set in an environment without a service.
+        ServiceError: The service's file does not exist any more.
+    """
+    if not names:
+        return {}
+    key = environment.pop(KEY, "")
+    values = _opened(key, environment) if key else _of_caller(names, environment)
+    found = {secret_rules.variable(name): value for name, value in values.items()}
+    for variable, value in found.items():
+        redact.register(variable, value)
+    return found
+
+
+def _opened(key: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Decrypt and delete the service's file."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    url = _secrets_url(environment)
+    store = for_url(url)
+    try:
+        content = store.read_bytes(url)
+    except PathNotFound:
+        raise ServiceError(
+            f"the secrets of {environment[TAG]} have been read before, or somebody has deleted {url}; submit the job again"
+        ) from None
+    store.delete(url)
+    values: dict[str, str] = json.loads(AESGCM(bytes.fromhex(key)).decrypt(_NONCE, content, environment[TAG].encode()))
+    return values
+
+
+def _of_caller(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the secrets from the environment of a driver that no service started."""
+    found = {name: environment.get(secret_rules.variable(name), "") for name in names}
+    if missing := [name for name, value in found.items() if not value]:
+        wanted = secret_rules.variable(missing[0])
+        raise ArgumentError(
+            f"the job needs the secret {missing[0]}, and {wanted} is not set in this environment; set it, or submit "
+            f"the job to a service that keeps it (`hopsml secrets put {missing[0]}`)"
+        )
+    for name, value in found.items():
+        secret_rules.check_value(name, value)
+    return found
+
+
+def _secrets_url(variables: Mapping[str, str]) -> str:
+    """Return the URL of the file for a driver's variables."""
+    return urls.join(variables[ADDRESSES], f"{variables[TAG]}.sealed")

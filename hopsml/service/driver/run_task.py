@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,15 +16,38 @@ from typing import Any
 
 from hopsml.core import settings
 from hopsml.errors import ArgumentError
-from hopsml.service.driver import driver_requests, own_folder, sealed_secrets
+from hopsml.service.driver import driver_requests
 from hopsml.service.spec import load
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
 from hopsml.service.spec.task import Task
-from hopsml.submission import named_function
+from hopsml.submission import script
 from hopsml.training.discovery import lookup, names
 from hopsml.training.discovery.announcing import TaskListener, driver_host, known_tasks, remove_earlier
 from hopsml.training.secret_variables import masked
+
+
+@contextlib.contextmanager
+def copied(source: Path, target: Path) -> Iterator[None]:
+    """Copy a folder into another one for the duration of the context; only new and changed files remain there."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    before = {path: _look(path) for path in target.rglob("*") if (source / path.relative_to(target)).exists()}
+    try:
+        yield
+    finally:
+        for path in sorted(before, reverse=True):  # files of a folder before the folder itself
+            with contextlib.suppress(OSError):  # already deleted, or a folder with new files
+                if path.is_dir() and not path.is_symlink():
+                    path.rmdir()
+                elif _look(path) == before[path]:
+                    path.unlink()
+
+
+def _look(path: Path) -> tuple[int, int, int]:
+    """Return inode, modification time and size of a file, by which a change is detected."""
+    found = os.lstat(path)
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
 
 COMMAND_SHOWN = 60  # characters of a command in an error
 MODULE = "__hopsml_job__"  # prefix of a module's name: no worker can import it, so its functions are pickled by value
@@ -49,7 +73,7 @@ def run(job_file: str, name: str) -> int:
         raise ArgumentError(f"job {job.name} has no task {name!r}; there are: {', '.join(job.tasks)}")
     driver_requests.watch_slots(os.environ)
     listener = _listener(job, name, task)
-    secrets = sealed_secrets.take(job.secrets, os.environ)
+    secrets = driver_requests.take_secrets(job.secrets, os.environ)
     variables = {**_variables(job, task), **secrets}
     if task.script is not None:
         os.environ.update(variables)
@@ -137,7 +161,7 @@ def _function(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     """Load the function of ``FILE.py:NAME``; modules next to the file can be imported from then on."""
     named, _, name = str(task.function).rpartition(":")
     path = _code(job, job_file, named).resolve()
-    return named_function.load(path, name, MODULE)
+    return script.load_function(path, name, MODULE)
 
 
 def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
@@ -203,7 +227,7 @@ def _workspace(root: Path, files: Mapping[str, tuple[bytes, bool]], is_kept: boo
         _write(files)
         yield Path.cwd()
     elif is_kept:
-        with own_folder.copied(root, Path.cwd()):
+        with copied(root, Path.cwd()):
             yield Path.cwd()
     else:
         yield root

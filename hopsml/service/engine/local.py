@@ -27,12 +27,11 @@ from typing import Any
 from hopsml.core.states import Lifecycle
 from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
 from hopsml.service.engine.local_application import ENDED, OUTPUT, RUNNING, start_ticks
-from hopsml.service.engine.slot_channel import SlotChannel
-from hopsml.service.engine.submissions import Submissions
+from hopsml.service.engine.submissions import SlotChannel, Submissions
 from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.submission import environment
-from hopsml.submission.interrupts import Waiter
+from hopsml.submission.spark_submit import Waiter
 
 log = logging.getLogger("hopsml.service")
 

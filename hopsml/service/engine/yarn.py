@@ -15,13 +15,12 @@ from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import driver_requests
 from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
-from hopsml.service.engine.slot_channel import SlotChannel
-from hopsml.service.engine.submissions import Submissions
+from hopsml.service.engine.submissions import SlotChannel, Submissions
 from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import sizes
 from hopsml.yarn import ResourceManager, YarnApplication, YarnNode, logs
-from hopsml.yarn.log_reader import LogReader
+from hopsml.yarn.logs import LogReader
 
 log = logging.getLogger("hopsml.service")
 

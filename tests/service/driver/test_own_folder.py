@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.service.driver import own_folder
+from hopsml.service.driver import run_task
 
 pytestmark = pytest.mark.fast
 
@@ -25,7 +25,7 @@ def test_what_was_made_or_changed_stays(tmp_path: Path) -> None:
         (code / name).write_text(name)
     (code / "run.sh").chmod(0o700)
     before = files(code)
-    with own_folder.copied(code, own):
+    with run_task.copied(code, own):
         assert (own / "run.sh").stat().st_mode & 0o100 and (own / "data/deep/more").read_text() == "data/deep/more"
         assert not (own / "__pycache__").exists()
         (own / "data" / "made").write_text("made")
@@ -41,7 +41,7 @@ def test_a_command_that_fails_leaves_its_results_alone(tmp_path: Path) -> None:
     (tmp_path / "code" / "run.sh").touch()
 
     def fail() -> None:
-        with own_folder.copied(tmp_path / "code", tmp_path / "own"):
+        with run_task.copied(tmp_path / "code", tmp_path / "own"):
             (tmp_path / "own" / "made").touch()
             raise ZeroDivisionError
 
