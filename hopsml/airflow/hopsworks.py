@@ -19,9 +19,10 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException
 
 from hopsml.airflow import jobs, local_jobs
-from hopsml.airflow.jobs import Job, Jobs, JobState, Request, without_effect
+from hopsml.airflow.jobs import Job, Jobs, Request, without_effect
 from hopsml.airflow.operators import HopsMLOperator
 from hopsml.core import settings
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, ClusterUnavailable, PathNotFound
 from hopsml.storage import filesystem, job_record, trust, urls
 
@@ -151,15 +152,15 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
             return False
         job = Job.from_dict(content)
         try:
-            seen = jobs.of_kind(job.kind).look(job)
+            seen = jobs.of_kind(job.kind).status(job)
         except ClusterUnavailable as error:
             self.log.warning("%s; asking again", error)
             return False
-        if not seen.state.is_active and seen.state is not JobState.SUCCEEDED:
+        if seen.state.is_final and seen.state is not Lifecycle.FINISHED:
             raise AirflowException(
-                f"job {self.job_name}: {job.id} ended as {seen.state}: {seen.detail or 'see its log'}"
+                f"job {self.job_name}: {job.id} ended as {jobs.published(seen.state)}: {seen.detail or 'see its log'}"
             )
-        return seen.state is JobState.SUCCEEDED
+        return seen.state is Lifecycle.FINISHED
 
 
 def _execution(project_url: str, job_name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 from hopsml import submission
 from hopsml.core.profiles import Profile
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 
 TAG_PREFIX = "hopsml-task-"
@@ -24,27 +25,31 @@ LOG_PIECE_BYTES = 256 * 1024
 LIMIT_S = 900.0  # longest tolerated outage of a ResourceManager or a store
 
 
-class JobState(enum.StrEnum):
-    """State of a task's job."""
+_PUBLISHED = {
+    Lifecycle.STARTING: "WAITING",  # accepted, no resources yet
+    Lifecycle.RUNNING: "RUNNING",
+    Lifecycle.FINISHED: "SUCCEEDED",
+    Lifecycle.FAILED: "FAILED",
+    Lifecycle.STOPPED: "KILLED",
+    Lifecycle.LOST: "GONE",  # unknown to YARN, or its folder was removed
+}  # states of jobs, with their names in events, results and messages of tasks
 
-    WAITING = "WAITING"  # accepted, no resources yet
-    RUNNING = "RUNNING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    KILLED = "KILLED"
-    GONE = "GONE"  # unknown to YARN, or its folder was removed
 
-    @property
-    def is_active(self) -> bool:
-        """True if the job has not ended."""
-        return self in (JobState.WAITING, JobState.RUNNING)
+def published(state: Lifecycle) -> str:
+    """Return the name of a job's state in events and messages of tasks."""
+    return _PUBLISHED[state]
+
+
+def state_of(name: str) -> Lifecycle:
+    """Return the state of a job with this published name."""
+    return next(state for state, known in _PUBLISHED.items() if known == name)
 
 
 @dataclass(frozen=True)
 class JobStatus:
     """State of a job at one moment; ``detail`` is an explanation for users and may be empty."""
 
-    state: JobState
+    state: Lifecycle
     detail: str = ""
 
 
@@ -91,7 +96,7 @@ class Known:
     """Job found by its tag; ``delivered`` is True if a task has returned its result."""
 
     job: Job
-    state: JobState
+    state: Lifecycle
     delivered: bool
 
 
@@ -104,7 +109,7 @@ class Jobs(Protocol):
     def start(self, request: Request) -> Job:
         """Start a job for the request; ``find`` finds it by its tag once this returns."""
 
-    def look(self, job: Job) -> JobStatus:
+    def status(self, job: Job) -> JobStatus:
         """Return the job's present state."""
 
     def read_log(self, job: Job, offset: int, last: bool = False) -> tuple[str, int]:
@@ -162,7 +167,7 @@ class TaskStep(enum.Enum):
 
 
 def decide(
-    stored: tuple[Job, JobState] | None, done: Sequence[str], found: Sequence[Known]
+    stored: tuple[Job, Lifecycle] | None, done: Sequence[str], found: Sequence[Known]
 ) -> tuple[TaskStep, Job | None, str]:
     """Decide whether to start a job, follow one, or collect the result of one that has ended.
 
@@ -176,23 +181,27 @@ def decide(
     """
     if stored is not None and stored[0].id not in done:
         job, state = stored
-        if state.is_active:
-            return TaskStep.FOLLOW, job, f"an earlier try started {job.id}, which is {state}: following it"
-        if state is JobState.SUCCEEDED:
+        if not state.is_final:
+            return TaskStep.FOLLOW, job, f"an earlier try started {job.id}, which is {published(state)}: following it"
+        if state is Lifecycle.FINISHED:
             return TaskStep.COLLECT, job, f"an earlier try started {job.id}, which has succeeded: taking its result"
     for known in found:
-        if known.job.id not in done and known.state.is_active:
+        if known.job.id not in done and not known.state.is_final:
             return (
                 TaskStep.FOLLOW,
                 known.job,
-                f"{known.job.id} was started for this task and is {known.state}: following it",
+                f"{known.job.id} was started for this task and is {published(known.state)}: following it",
             )
     if found:
         youngest = found[0]
-        if youngest.state is JobState.SUCCEEDED and not youngest.delivered and youngest.job.id not in done:
+        if youngest.state is Lifecycle.FINISHED and not youngest.delivered and youngest.job.id not in done:
             return TaskStep.COLLECT, youngest.job, f"{youngest.job.id} was started for this task and has succeeded"
-        if not youngest.state.is_active:
-            return TaskStep.START, None, f"the last job of this task, {youngest.job.id}, is over ({youngest.state})"
+        if youngest.state.is_final:
+            return (
+                TaskStep.START,
+                None,
+                f"the last job of this task, {youngest.job.id}, is over ({published(youngest.state)})",
+            )
     return TaskStep.START, None, "nothing was started for this task yet"
 
 

@@ -1,13 +1,8 @@
 """Jobs whose driver is a process of this machine: profiles without Spark, and Spark in client mode.
 
-<folder>/<tag>/<n>/
-    lock          locked by the supervisor while it is alive
-    job.json      command and process id of the supervisor
-    output.log    output of the driver
-    exit.json     end state and explanation; written last
-
-The supervisor (``keeper.py``) is detached from the task that started it, so that the driver continues when the task is
-killed or Airflow is restarted. The driver is killed when its supervisor is.
+Each job has a folder ``<folder>/<tag>/<n>/`` of ``local_driver``, whose supervisor is detached from the task that started
+it, so that the driver continues when the task is killed or Airflow is restarted. The driver is killed when its supervisor
+is.
 """
 
 from __future__ import annotations
@@ -18,20 +13,20 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hopsml.airflow import outcomes
-from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobState, JobStatus, Known, Request
+from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request, published
 from hopsml.core import profiles
+from hopsml.core.states import Lifecycle
+from hopsml.engines import local_driver
+from hopsml.engines.local_driver import ENDED, OUTPUT, DriverOrder, DriverStatus
 from hopsml.errors import ArgumentError, ClusterError
 from hopsml.storage import job_record
 from hopsml.submission import spark_command
-from hopsml.tracking import machine
 
 KEEP_S = 7 * 86400.0  # age at which ended jobs are removed when another one starts
 END_TIMEOUT_S = 40.0
@@ -54,7 +49,7 @@ def find(request: Request) -> list[Known]:
     for number in sorted(_numbers(Path(request.folder, request.tag)), reverse=True):
         folder = Path(request.folder, request.tag, str(number))
         job = Job("local", str(folder))
-        found.append(Known(job, look(job).state, (folder / DELIVERED).exists()))
+        found.append(Known(job, status(job).state, (folder / DELIVERED).exists()))
     return found
 
 
@@ -65,47 +60,57 @@ def start(request: Request) -> Job:
     # This tag's folders remain, because their numbers must not be reused.
     _forget_old(Path(request.folder), besides=request.tag)
     with _locked(above / "starting"):
-        active = [known for known in find(request) if known.state.is_active]
+        active = [known for known in find(request) if not known.state.is_final]
         if active:
             raise ArgumentError(
-                f"{active[0].job.id} was started for this task and is {active[0].state}: follow it instead"
+                f"{active[0].job.id} was started for this task and is {published(active[0].state)}: follow it instead"
             )
         folder = above / str(max(_numbers(above), default=0) + 1)
         folder.mkdir(mode=0o700)
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _start_keeper(request, folder, lock.fileno())
-    return Job("local", str(folder))
+        job = Job("local", str(folder))
+        local_driver.start(folder, DriverOrder(command(request), environment(request, job), is_bound=True))
+    return job
 
 
-def look(job: Job) -> JobStatus:
+def status(job: Job) -> JobStatus:
     """Return the job's present state."""
     folder = Path(job.id)
-    ended = _read(folder / "exit.json")
-    if ended is None and _is_held(folder / "lock"):
-        return JobStatus(JobState.RUNNING)
-    ended = ended or _read(folder / "exit.json")  # it may have been written since the first read
-    if ended is not None:
-        return JobStatus(JobState(ended["state"]), str(ended["detail"]))
-    if not folder.is_dir():
-        return JobStatus(
-            JobState.GONE,
-            f"there is no {folder} on this machine: a local job can be followed only where it was started; run task and "
-            "triggerer on one machine, or use a profile in YARN's cluster mode",
-        )
-    return JobStatus(JobState.FAILED, "the process that kept the driver was killed, or this machine was restarted")
+    found = local_driver.status_of(folder)
+    if found is not None and not found.state.is_final:
+        return JobStatus(Lifecycle.RUNNING)
+    if found is not None and found.state is not Lifecycle.LOST:
+        return _how_ended(found)
+    if folder.is_dir():
+        return JobStatus(Lifecycle.FAILED, "the process that kept the driver was killed, or this machine was restarted")
+    return JobStatus(
+        Lifecycle.LOST,
+        f"there is no {folder} on this machine: a local job can be followed only where it was started; run task and "
+        "triggerer on one machine, or use a profile in YARN's cluster mode",
+    )
+
+
+def _how_ended(ended: DriverStatus) -> JobStatus:
+    """Return the state of a job whose driver has ended, with an explanation."""
+    code = ended.exit_status
+    if ended.was_requested:
+        return JobStatus(Lifecycle.STOPPED, "it was ended by its task")
+    if ended.problem:
+        return JobStatus(Lifecycle.FAILED, ended.problem)
+    if code < 0:
+        return JobStatus(Lifecycle.FAILED, f"the driver was killed by signal {-code} ({signal.Signals(-code).name})")
+    if code:
+        return JobStatus(Lifecycle.FAILED, f"the driver left with exit status {code}")
+    return JobStatus(Lifecycle.FINISHED)
 
 
 def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
     """Read the driver's output from a byte offset, in whole lines while the job is active and has written any."""
-    try:
-        with open(Path(job.id, "output.log"), "rb") as file:
-            file.seek(offset)
-            data = file.read(LOG_PIECE_BYTES)
-    except FileNotFoundError:
+    found = local_driver.read_part(Path(job.id, OUTPUT), offset, LOG_PIECE_BYTES)
+    if found is None:
         return "", offset
+    data = found[0]
     whole = data.rfind(b"\n") + 1
-    if whole and look(job).state.is_active:
+    if whole and not status(job).state.is_final:
         data = data[:whole]
     return data.decode(errors="replace"), offset + len(data)
 
@@ -117,15 +122,10 @@ def errors(job: Job) -> str:
 
 def end(job: Job) -> None:
     """End the driver and all processes below it, and wait for that. Raises ClusterError if it does not end in time."""
-    folder = Path(job.id)
-    if not look(job).state.is_active:
-        return
     deadline = time.monotonic() + END_TIMEOUT_S
-    asked = False
-    while look(job).state.is_active:
-        if not asked and (known := _read(folder / "job.json")):
-            _signal(known["keeper"], job)
-            asked = True
+    was_requested = False
+    while not status(job).state.is_final:
+        was_requested = was_requested or local_driver.request_end(Path(job.id))
         if time.monotonic() > deadline:
             raise ClusterError(f"the driver of {job.id} did not end within {END_TIMEOUT_S:g} s")
         time.sleep(0.05)
@@ -136,12 +136,8 @@ def outcome(job: Job, request: Request) -> dict[str, Any]:
     found = outcomes.of_record(record_url(job))
     if found:
         return found
-    try:
-        with open(Path(job.id, "output.log"), "rb") as file:
-            file.seek(max(0, os.path.getsize(file.name) - LOG_PIECE_BYTES))
-            return {"metrics": outcomes.of_log(file.read().decode(errors="replace"))}
-    except FileNotFoundError:
-        return {}
+    part = local_driver.read_part(Path(job.id, OUTPUT), -LOG_PIECE_BYTES, LOG_PIECE_BYTES)
+    return {} if part is None else {"metrics": outcomes.of_log(part[0].decode(errors="replace"))}
 
 
 def mark_delivered(job: Job, request: Request) -> None:
@@ -218,46 +214,6 @@ def environment(request: Request, job: Job) -> dict[str, str]:
     }
 
 
-def _start_keeper(request: Request, folder: Path, lock: int) -> None:
-    """Start the supervisor, and return once it has detached itself."""
-    order = {"command": command(request), "environment": environment(request, Job("local", str(folder)))}
-    with open(folder / "output.log", "ab") as output:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "hopsml.airflow.supervisor", str(folder), str(lock)],
-            # The environment may contain secrets, which must not appear in a file or a command line.
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-            pass_fds=[lock],
-            start_new_session=True,
-            text=True,
-        )
-        keeper.communicate(json.dumps(order))  # returns once the supervisor has detached itself
-
-
-def _signal(keeper: dict[str, Any], job: Job) -> None:
-    """Send SIGTERM to the supervisor, unless its process id belongs to another process by now."""
-    if keeper["pid_namespace"] != machine.pid_namespace():
-        raise ClusterError(f"{job.id} runs on {keeper['host']}, out of reach from here; end it there")
-    if machine.process_started(keeper["pid"]) == keeper["process_started"]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(keeper["pid"], signal.SIGTERM)
-
-
-def _is_held(lock: Path) -> bool:
-    """Return True if another process holds the lock."""
-    try:
-        with lock.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-    except FileNotFoundError:
-        pass
-    return False
-
-
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold an exclusive file lock while the context is active."""
@@ -274,19 +230,10 @@ def _numbers(above: Path) -> list[int]:
         return []
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return a JSON file's content; None if it does not exist."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    return content
-
-
 def _forget_old(root: Path, besides: str) -> None:
     """Remove folders of jobs that ended long ago, except those with the tag ``besides``."""
     horizon = time.time() - KEEP_S
-    for ended in root.glob("*/*/exit.json"):
+    for ended in root.glob(f"*/*/{ENDED}"):
         with contextlib.suppress(OSError):
             if ended.parent.parent.name != besides and ended.stat().st_mtime < horizon:
                 shutil.rmtree(ended.parent)

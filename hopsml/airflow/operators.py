@@ -22,9 +22,10 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, TaskDeferralTimeout
 
 from hopsml.airflow import jobs, local_jobs
-from hopsml.airflow.jobs import Job, Jobs, JobState, JobStatus, Known, Patience, Request, TaskStep
+from hopsml.airflow.jobs import Job, Jobs, JobStatus, Known, Patience, Request, TaskStep
 from hopsml.airflow.triggers import HopsMLJobTrigger
 from hopsml.core import profiles, settings
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError, HopsmlError
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ class HopsMLOperator(BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Return the job's result, when Airflow resumes the task after the trigger's event."""
         job = self._job = Job.from_dict(event["job"])
-        return self._conclude(context, job, JobStatus(JobState(event["state"]), event["detail"]), int(event["offset"]))
+        return self._conclude(
+            context, job, JobStatus(jobs.state_of(event["state"]), event["detail"]), int(event["offset"])
+        )
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the task, as in BaseOperator; end the job if the wait exceeded ``execution_timeout``."""
@@ -145,7 +148,7 @@ class HopsMLOperator(BaseOperator):
             self._end(self._job)
         elif self._request is not None:
             for known in self._kind(self._request).find(self._request):
-                if known.state.is_active:
+                if not known.state.is_final:
                     self._end(known.job)
 
     # ------------------------------------------------------------------------------------------ steps
@@ -200,7 +203,7 @@ class HopsMLOperator(BaseOperator):
         stored = None
         if content:
             job = Job.from_dict(content)
-            stored = job, jobs.of_kind(job.kind).look(job).state
+            stored = job, jobs.of_kind(job.kind).status(job).state
         return jobs.decide(stored, done, found)
 
     def _follow(self, kind: Jobs, job: Job) -> tuple[JobStatus, int]:
@@ -209,15 +212,15 @@ class HopsMLOperator(BaseOperator):
         patience = Patience(self.log.warning)
         while True:
             try:
-                seen = kind.look(job)
+                seen = kind.status(job)
                 offset = self._tell_log(kind, job, offset)
                 patience.answered()
             except ClusterError as error:  # includes errors that a failing ResourceManager reports
                 patience.away(error)
-                seen = JobStatus(JobState.RUNNING)
-            if not seen.state.is_active:
+                seen = JobStatus(Lifecycle.RUNNING)
+            if seen.state.is_final:
                 return seen, offset
-            if seen.state is JobState.WAITING and seen.detail != told:
+            if seen.state is Lifecycle.STARTING and seen.detail != told:
                 told = seen.detail
                 self.log.info("waiting: %s", told or "for resources")
             time.sleep(self.poll_interval_s)
@@ -239,7 +242,7 @@ class HopsMLOperator(BaseOperator):
         try:
             return kind.outcome(job, self.request(context))
         except HopsmlError as error:
-            if seen.state is JobState.SUCCEEDED:
+            if seen.state is Lifecycle.FINISHED:
                 raise
             self.log.warning("what %s left cannot be read: %s", job.id, error)
             return {}
@@ -250,12 +253,12 @@ class HopsMLOperator(BaseOperator):
         with contextlib.suppress(ClusterError):
             self._tell_log(kind, job, offset, last=True)
         left = self._outcome(kind, context, job, seen)
-        if seen.state is not JobState.SUCCEEDED:
+        if seen.state is not Lifecycle.FINISHED:
             if more := kind.errors(job):
                 self.log.info("the end of the driver's stderr:\n%s", more)
             reason = left.get("error") or seen.detail or "its log is above"
             where = f"; run directory {left['run_dir']}" if left.get("run_dir") else ""
-            raise AirflowException(f"{job.id} ended as {seen.state}: {reason}{where}")
+            raise AirflowException(f"{job.id} ended as {jobs.published(seen.state)}: {reason}{where}")
         kind.mark_delivered(job, self.request(context))
         self._note_done(context, job)
         for key in ("run_dir", "metrics"):

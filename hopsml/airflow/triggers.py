@@ -9,7 +9,8 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from hopsml.airflow import jobs, outcomes
-from hopsml.airflow.jobs import Job, JobState, JobStatus, Patience
+from hopsml.airflow.jobs import Job, JobStatus, Patience
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError, StorageError
 
 
@@ -37,7 +38,7 @@ class HopsMLJobTrigger(BaseTrigger):
         patience = Patience(self.log.warning)
         while True:
             try:
-                seen = await asyncio.to_thread(kind.look, job)
+                seen = await asyncio.to_thread(kind.status, job)
                 text, offset = await asyncio.to_thread(kind.read_log, job, offset)
                 patience.answered()
             except ClusterError as error:  # includes errors that a failing ResourceManager reports
@@ -46,8 +47,8 @@ class HopsMLJobTrigger(BaseTrigger):
                 continue
             for line in text.splitlines():
                 self.log.info("%s", line)
-            if not seen.state.is_active and not text:
-                end = {"job": self.job, "state": seen.state.value, "detail": seen.detail, "offset": offset}
+            if seen.state.is_final and not text:
+                end = {"job": self.job, "state": jobs.published(seen.state), "detail": seen.detail, "offset": offset}
                 yield TriggerEvent(end)
                 return
             told = self._tell(seen, told)
@@ -60,8 +61,8 @@ class HopsMLJobTrigger(BaseTrigger):
 
     def _tell(self, seen: JobStatus, told: str) -> str:
         """Log why the job waits, if that has changed, and return the new status text."""
-        words = f"{seen.state} {seen.detail}".strip()
-        if words != told and seen.state is JobState.WAITING:
+        words = f"{jobs.published(seen.state)} {seen.detail}".strip()
+        if words != told and seen.state is Lifecycle.STARTING:
             self.log.info("waiting: %s", seen.detail or "for resources")
         return words
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from hopsml import submission
 from hopsml.airflow import outcomes
-from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobState, JobStatus, Known, Request
+from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request
 from hopsml.airflow.local_jobs import DROPPED, hidden_settings, submit_command
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ApplicationNotFound, ClusterError, StorageError
 from hopsml.storage import job_record, urls
-from hopsml.yarn import ResourceManager, YarnApplication, logs
+from hopsml.yarn import ResourceManager, logs
 from hopsml.yarn.resource_manager import TIMEOUT_S
 
 SUBMIT_TIMEOUT_S = 600.0
@@ -37,8 +38,8 @@ def find(request: Request) -> list[Known]:
     found = []
     yarn = ResourceManager.of_environment()
     for application in yarn.find(request.tag):
-        state = state_of(application).state
-        delivered = state is JobState.SUCCEEDED and _is_delivered(request, application.id)
+        state = application.lifecycle
+        delivered = state is Lifecycle.FINISHED and _is_delivered(request, application.id)
         found.append(Known(_job(yarn, application.id), state, delivered))
     return found
 
@@ -66,12 +67,13 @@ def start(request: Request) -> Job:
         time.sleep(0.2)
 
 
-def look(job: Job) -> JobStatus:
+def status(job: Job) -> JobStatus:
     """Return the application's present state. Raises ClusterUnavailable if no ResourceManager answers."""
     try:
-        return state_of(_manager(job).application(job.id))
+        application = _manager(job).application(job.id)
     except ApplicationNotFound as error:
-        return JobStatus(JobState.GONE, str(error))
+        return JobStatus(Lifecycle.LOST, str(error))
+    return JobStatus(application.lifecycle, application.diagnostics)
 
 
 def read_log(job: Job, offset: int, last: bool = False) -> tuple[str, int]:
@@ -121,15 +123,6 @@ def mark_delivered(job: Job, request: Request) -> None:
 
 
 # ---------------------------------------------------------------------- pure
-
-
-def state_of(application: YarnApplication) -> JobStatus:
-    """Convert YARN's state of an application."""
-    if not application.is_final:
-        state = JobState.RUNNING if application.state == "RUNNING" else JobState.WAITING
-        return JobStatus(state, application.diagnostics)
-    known = {"SUCCEEDED": JobState.SUCCEEDED, "KILLED": JobState.KILLED}
-    return JobStatus(known.get(application.final_status, JobState.FAILED), application.diagnostics)
 
 
 def record_url(request: Request) -> str:

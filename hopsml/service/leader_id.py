@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from hopsml.service.engine.local_application import start_ticks
+from hopsml.engines.local_driver import start_ticks
 
 
 def own() -> str:

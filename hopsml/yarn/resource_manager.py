@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopsml.core import proxies, settings
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ApplicationNotFound, ArgumentError, ClusterError, ClusterUnavailable
 
 _CHUNK_BYTES = 1 << 16
@@ -146,14 +147,13 @@ class YarnApplication:
         return self.state in OVER
 
     @property
-    def runs(self) -> bool:
-        """True if its application master runs; with Spark in cluster mode that is the driver."""
-        return self.state == "RUNNING"
-
-    @property
-    def was_killed(self) -> bool:
-        """True if it has been killed from outside."""
-        return self.is_final and "KILLED" in (self.state, self.final_status)
+    def lifecycle(self) -> Lifecycle:
+        """State in hopsml's terms: STARTING until the driver runs, STOPPED if it was killed from outside."""
+        if not self.is_final:
+            return Lifecycle.RUNNING if self.state == "RUNNING" else Lifecycle.STARTING
+        if "KILLED" in (self.state, self.final_status):
+            return Lifecycle.STOPPED
+        return Lifecycle.FINISHED if self.succeeded else Lifecycle.FAILED
 
     @property
     def succeeded(self) -> bool:

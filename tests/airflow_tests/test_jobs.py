@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hopsml.airflow import jobs, outcomes
-from hopsml.airflow.jobs import Job, JobState, Known, TaskStep, decide
+from hopsml.airflow.jobs import Job, Known, TaskStep, decide
 from hopsml.core.profiles import Profile
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.storage import job_record
 
@@ -19,45 +20,45 @@ pytestmark = pytest.mark.fast
 ONE, TWO = Job("yarn", "application_1_0001"), Job("yarn", "application_1_0002")
 
 
-@pytest.mark.parametrize("state", [JobState.WAITING, JobState.RUNNING])
+@pytest.mark.parametrize("state", [Lifecycle.STARTING, Lifecycle.RUNNING])
 def test_a_remembered_job_that_goes_on_is_followed(state):
     assert decide((ONE, state), [], [Known(ONE, state, False)])[:2] == (TaskStep.FOLLOW, ONE)
 
 
 def test_a_remembered_job_that_succeeded_meanwhile_is_collected_whatever_was_delivered():
-    assert decide((ONE, JobState.SUCCEEDED), [], [Known(ONE, JobState.SUCCEEDED, True)])[:2] == (TaskStep.COLLECT, ONE)
+    assert decide((ONE, Lifecycle.FINISHED), [], [Known(ONE, Lifecycle.FINISHED, True)])[:2] == (TaskStep.COLLECT, ONE)
 
 
-@pytest.mark.parametrize("state", [JobState.FAILED, JobState.KILLED, JobState.GONE])
+@pytest.mark.parametrize("state", [Lifecycle.FAILED, Lifecycle.STOPPED, Lifecycle.LOST])
 def test_after_a_remembered_job_that_failed_another_is_started(state):
     assert decide((ONE, state), [], [Known(ONE, state, False)])[:2] == (TaskStep.START, None)
 
 
 def test_a_cleared_task_whose_result_was_passed_on_starts_again():
-    found = [Known(ONE, JobState.SUCCEEDED, True)]
-    assert decide((ONE, JobState.SUCCEEDED), [ONE.id], found)[0] is TaskStep.START
+    found = [Known(ONE, Lifecycle.FINISHED, True)]
+    assert decide((ONE, Lifecycle.FINISHED), [ONE.id], found)[0] is TaskStep.START
 
 
 def test_a_job_that_was_started_but_not_remembered_is_found_by_its_tag():
-    assert decide(None, [], [Known(TWO, JobState.RUNNING, False), Known(ONE, JobState.FAILED, False)])[:2] == (
+    assert decide(None, [], [Known(TWO, Lifecycle.RUNNING, False), Known(ONE, Lifecycle.FAILED, False)])[:2] == (
         TaskStep.FOLLOW,
         TWO,
     )
-    assert decide(None, [], [Known(TWO, JobState.SUCCEEDED, False)])[:2] == (TaskStep.COLLECT, TWO)
+    assert decide(None, [], [Known(TWO, Lifecycle.FINISHED, False)])[:2] == (TaskStep.COLLECT, TWO)
 
 
 def test_without_memory_a_result_that_was_passed_on_is_not_taken_again():
-    assert decide(None, [], [Known(ONE, JobState.SUCCEEDED, True)])[0] is TaskStep.START
+    assert decide(None, [], [Known(ONE, Lifecycle.FINISHED, True)])[0] is TaskStep.START
 
 
 def test_an_older_success_does_not_hide_a_younger_failure():
-    found = [Known(TWO, JobState.FAILED, False), Known(ONE, JobState.SUCCEEDED, False)]
+    found = [Known(TWO, Lifecycle.FAILED, False), Known(ONE, Lifecycle.FINISHED, False)]
     assert decide(None, [], found)[0] is TaskStep.START
 
 
 def test_an_active_job_is_never_doubled_whatever_is_remembered():
-    found = [Known(TWO, JobState.RUNNING, False), Known(ONE, JobState.FAILED, False)]
-    assert decide((ONE, JobState.FAILED), [], found)[:2] == (TaskStep.FOLLOW, TWO)
+    found = [Known(TWO, Lifecycle.RUNNING, False), Known(ONE, Lifecycle.FAILED, False)]
+    assert decide((ONE, Lifecycle.FAILED), [], found)[:2] == (TaskStep.FOLLOW, TWO)
 
 
 def test_a_tag_is_of_one_task_instance_and_as_yarn_wants_it():

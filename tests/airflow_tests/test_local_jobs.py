@@ -16,8 +16,11 @@ from pathlib import Path
 import pytest
 
 from hopsml.airflow import local_jobs
-from hopsml.airflow.jobs import Job, JobState, Request
+from hopsml.airflow.jobs import Job, Request
 from hopsml.cluster.shared import processes
+from hopsml.core.states import Lifecycle
+from hopsml.engines import local_driver
+from hopsml.engines.local_driver import ENDED
 from hopsml.errors import ArgumentError
 from tests import clock
 
@@ -52,9 +55,9 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None
         time.sleep(0.01)
 
 
-def ended(job: Job) -> JobState:
-    wait_until(lambda: not local_jobs.look(job).state.is_active)
-    return local_jobs.look(job).state
+def ended(job: Job) -> Lifecycle:
+    wait_until(lambda: local_jobs.status(job).state.is_final)
+    return local_jobs.status(job).state
 
 
 def log_of(job: Job) -> str:
@@ -81,7 +84,7 @@ def test_a_script_gets_its_arguments_and_variables_and_none_of_airflows(request_
         "--part", "1", environment={"COLOUR": "red"}, num_workers=3,
     )  # fmt: skip
     job = local_jobs.start(asked)
-    assert ended(job) is JobState.SUCCEEDED, log_of(job)
+    assert ended(job) is Lifecycle.FINISHED, log_of(job)
     assert local_jobs.outcome(job, asked)["metrics"] == {
         "arguments": ["--part", "1"], "airflow": [], "HOPSML_PROJECT_URL": asked.project_url, "HOPSML_PROFILE": "local",
         "HOPSML_LOCAL_SLOTS": "3", "COLOUR": "red",
@@ -97,7 +100,7 @@ def test_a_driver_outlives_who_started_it_and_is_found_again(request_of):
     starter = subprocess.Popen([sys.executable, "-c", text + "; import os; os.kill(os.getpid(), 9)"])
     assert starter.wait(20) == -signal.SIGKILL
     (known,) = local_jobs.find(asked)
-    assert (known.state, known.delivered) == (JobState.RUNNING, False)
+    assert (known.state, known.delivered) == (Lifecycle.RUNNING, False)
     with pytest.raises(ArgumentError, match="follow it instead"):
         local_jobs.start(asked)
     assert len(local_jobs.find(asked)) == 1
@@ -107,7 +110,7 @@ def test_ending_a_job_ends_everything_that_it_started(request_of):
     job = local_jobs.start(request_of(SLEEP))
     wait_until(lambda: log_of(job))
     local_jobs.end(job)
-    assert local_jobs.look(job).state is JobState.KILLED
+    assert local_jobs.status(job).state is Lifecycle.STOPPED
     wait_until(lambda: not alive(log_of(job)))
     local_jobs.end(job)  # once more is nothing
 
@@ -137,7 +140,7 @@ def test_a_server_of_models_stays_behind_a_driver_that_has_ended_by_itself(reque
         local_jobs.end(job)
     else:
         (tmp_path / "go").touch()
-    assert ended(job) == (JobState.KILLED if is_killed else JobState.SUCCEEDED)
+    assert ended(job) == (Lifecycle.STOPPED if is_killed else Lifecycle.FINISHED)
     try:
         assert not Path(f"/proc/{other}").exists()
         assert [Path(f"/proc/{pid}").exists() for pid in (server, *below)] == [not is_killed, not is_killed]
@@ -150,20 +153,19 @@ def test_a_driver_dies_with_its_keeper(request_of):
     job = local_jobs.start(request_of(SLEEP))
     wait_until(lambda: log_of(job))
     driver, child = map(int, log_of(job).split())
-    os.kill(json.loads(Path(job.id, "job.json").read_text())["keeper"]["pid"], signal.SIGKILL)
-    assert ended(job) is JobState.FAILED
-    assert "was killed" in local_jobs.look(job).detail
+    os.kill(json.loads(Path(job.id, "running").read_text())["pid"], signal.SIGKILL)
+    assert ended(job) is Lifecycle.FAILED
+    assert "was killed" in local_jobs.status(job).detail
     wait_until(lambda: not alive(str(driver)))
     processes.kill_quietly(child)  # a grandchild that detached itself is out of a dead keeper's reach
 
 
 ENDED_WHEN_IT_IS_KNOWN = """
-replace = os.replace
-def replace_and_end(source, target):
-    replace(source, target)
-    if str(target).endswith("job.json"):
-        os.kill(os.getpid(), signal.SIGTERM)
-os.replace = replace_and_end
+write = os.pwrite
+def write_and_end(*arguments):
+    write(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+os.pwrite = write_and_end
 """
 ENDED_WHEN_ITS_DRIVER_RUNS = """
 start = subprocess.Popen.__init__
@@ -190,27 +192,34 @@ except KeyboardInterrupt:
 )
 def test_a_job_can_be_ended_in_order_however_early(tmp_path: Path, moment: str) -> None:
     code = f"""
-import os, signal, subprocess, time
+import json, os, signal, subprocess, time
 from pathlib import Path
-from hopsml.airflow import supervisor
+from hopsml.engines.local_driver import DriverOrder, main
 folder = Path({str(tmp_path)!r})
 {moment}
-supervisor.main(folder)
+main(folder, DriverOrder(**json.loads(input())))
 """
-    order = {"command": [sys.executable, "-c", DRIVER, str(tmp_path)], "environment": dict(os.environ)}
+    order = {
+        "command": [sys.executable, "-c", DRIVER, str(tmp_path)],
+        "environment": dict(os.environ),
+        "is_bound": True,
+    }
     subprocess.run([sys.executable, "-c", code], input=json.dumps(order), text=True, check=True, timeout=60)
-    wait_until((tmp_path / "exit.json").exists)
-    assert json.loads((tmp_path / "exit.json").read_text())["state"] == "KILLED"
+    wait_until((tmp_path / ENDED).exists)
+    seen = local_driver.status_of(tmp_path)
+    assert seen is not None and seen.state is Lifecycle.STOPPED and seen.was_requested
     assert (tmp_path / "in order").exists() == (tmp_path / "begun").exists() == (moment == ENDED_WHEN_ITS_DRIVER_RUNS)
 
 
 def test_how_a_driver_failed_is_told(request_of):
     left = local_jobs.start(request_of("import sys; sys.exit(3)"))
-    assert ended(left) is JobState.FAILED and "exit status 3" in local_jobs.look(left).detail
+    assert ended(left) is Lifecycle.FAILED and "exit status 3" in local_jobs.status(left).detail
     killed = local_jobs.start(request_of("import os; os.kill(os.getpid(), 9)"))
-    assert ended(killed) is JobState.FAILED and "SIGKILL" in local_jobs.look(killed).detail
+    assert ended(killed) is Lifecycle.FAILED and "SIGKILL" in local_jobs.status(killed).detail
     absent = local_jobs.start(replace(request_of(""), python="/nowhere/python"))
-    assert ended(absent) is JobState.FAILED and "/nowhere/python could not be started" in local_jobs.look(absent).detail
+    assert (
+        ended(absent) is Lifecycle.FAILED and "/nowhere/python could not be started" in local_jobs.status(absent).detail
+    )
     assert [known.job for known in local_jobs.find(request_of(""))] == [absent, killed, left], "the youngest first"
 
 
@@ -234,23 +243,23 @@ def test_a_log_is_read_on_from_where_it_was_left(request_of, tmp_path):
 
 
 def test_a_job_of_another_machine_is_gone_here(tmp_path):
-    look = local_jobs.look(Job("local", str(tmp_path / "elsewhere" / "1")))
-    assert look.state is JobState.GONE and "on this machine" in look.detail
+    seen = local_jobs.status(Job("local", str(tmp_path / "elsewhere" / "1")))
+    assert seen.state is Lifecycle.LOST and "on this machine" in seen.detail
 
 
 def test_a_starter_that_died_before_its_keeper_left_nothing_running(request_of, tmp_path):
     asked = request_of("print('works')")
     Path(asked.folder, asked.tag, "1").mkdir(parents=True)
     Path(asked.folder, asked.tag, "1", "lock").touch()
-    assert local_jobs.find(asked)[0].state is JobState.FAILED
-    assert ended(local_jobs.start(asked)) is JobState.SUCCEEDED
+    assert local_jobs.find(asked)[0].state is Lifecycle.FAILED
+    assert ended(local_jobs.start(asked)) is Lifecycle.FINISHED
 
 
 def test_jobs_that_are_long_over_are_removed(request_of):
     first = local_jobs.start(request_of(""))
     ended(first)
     long_ago = time.time() - 2 * local_jobs.KEEP_S
-    os.utime(Path(first.id, "exit.json"), (long_ago, long_ago))
+    os.utime(Path(first.id, ENDED), (long_ago, long_ago))
     second = local_jobs.start(request_of(""))
     ended(second)
     assert second.id != first.id, "a number is never given twice"

@@ -14,7 +14,8 @@ import pytest
 
 import hopsml.airflow
 from hopsml.airflow import yarn_jobs
-from hopsml.airflow.jobs import Job, JobState, Request
+from hopsml.airflow.jobs import Job, Request
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError
 from hopsml.yarn import YarnApplication
 from tests import clock
@@ -33,19 +34,18 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("state", "final", "ours"),
     [
-        ("NEW", "UNDEFINED", JobState.WAITING),
-        ("ACCEPTED", "UNDEFINED", JobState.WAITING),
-        ("RUNNING", "UNDEFINED", JobState.RUNNING),
-        ("FINISHED", "SUCCEEDED", JobState.SUCCEEDED),
-        ("FINISHED", "FAILED", JobState.FAILED),
-        ("FINISHED", "KILLED", JobState.KILLED),
-        ("FAILED", "FAILED", JobState.FAILED),
-        ("KILLED", "KILLED", JobState.KILLED),
+        ("NEW", "UNDEFINED", Lifecycle.STARTING),
+        ("ACCEPTED", "UNDEFINED", Lifecycle.STARTING),
+        ("RUNNING", "UNDEFINED", Lifecycle.RUNNING),
+        ("FINISHED", "SUCCEEDED", Lifecycle.FINISHED),
+        ("FINISHED", "FAILED", Lifecycle.FAILED),
+        ("FINISHED", "KILLED", Lifecycle.STOPPED),
+        ("FAILED", "FAILED", Lifecycle.FAILED),
+        ("KILLED", "KILLED", Lifecycle.STOPPED),
     ],
 )
 def test_yarns_words(state, final, ours):
-    look = yarn_jobs.state_of(YarnApplication("application_1_0001", "x", state, final, "the queue is full"))
-    assert (look.state, look.detail) == (ours, "the queue is full")
+    assert YarnApplication("application_1_0001", "x", state, final).lifecycle is ours
 
 
 def test_the_driver_is_told_where_to_put_its_run_and_who_wants_to_know():
@@ -63,7 +63,7 @@ def test_the_driver_is_told_where_to_put_its_run_and_who_wants_to_know():
 def test_a_resource_manager_that_is_away_is_told_as_such(free_port: int):
     job = Job("yarn", "application_1_0001", {"addresses": [f"127.0.0.1:{free_port}"], "scheme": "http", "user": "x"})
     with pytest.raises(ClusterError, match=f"127.0.0.1:{free_port}"):
-        yarn_jobs.look(job)
+        yarn_jobs.status(job)
     assert yarn_jobs.read_log(job, 7) == ("", 7)
 
 

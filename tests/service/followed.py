@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import insert, update
 
 from hopsml.core.states import Lifecycle
-from hopsml.service.engine.local_application import OUTPUT
+from hopsml.engines.local_driver import OUTPUT
 from hopsml.service.rest.log_feed import LogFeed
 from hopsml.service.store.schema import changes, jobs, launches
 from tests.service.served import Served

@@ -137,8 +137,7 @@ class JobService:
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 command = Path("/proc", pid, "cmdline").read_bytes()
-                watches = b"local_application" in command
-                if b"hopsml_job_driver" in command and str(self.state).encode() in command and not watches:
+                if b"hopsml_job_driver" in command and str(self.state).encode() in command:
                     found.append(int(pid))
         return found
 

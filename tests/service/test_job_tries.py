@@ -14,6 +14,8 @@ import pytest
 
 from hopsml.client import Client
 from hopsml.core.states import Lifecycle
+from hopsml.engines import local_driver
+from hopsml.engines.local_driver import DriverOrder
 from hopsml.service import server
 from hopsml.service.driver import SCRIPT
 from hopsml.service.rest import server as listeners
@@ -119,7 +121,10 @@ def test_a_driver_that_is_interrupted_while_it_starts_leaves_a_line(tmp_path: Pa
     folder.mkdir()
     path = f"PYTHONPATH={tmp_path}{os.pathsep}{Path.cwd()}"
     driver = ["/usr/bin/env", path, sys.executable, str(SCRIPT), str(tmp_path / "job.yaml"), "main"]
-    watcher = [sys.executable, "-m", "hopsml.service.engine.local_application", str(folder), "--", *driver]
-    subprocess.run(watcher, check=True, timeout=WAIT_S)
+    local_driver.start(folder, DriverOrder(driver, dict(os.environ), masks_interrupt=True))
+    deadline = clock.awake() + WAIT_S
+    while not (folder / local_driver.ENDED).exists():
+        assert clock.awake() < deadline
+        time.sleep(0.01)
     assert (folder / "output.log").read_text() == "hopsml: this task was asked to end, and has ended\n"
     assert json.loads((folder / "ended").read_text())["status"] == 130

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from hopsml.core.states import Lifecycle
+from hopsml.engines.local_driver import ENDED, OUTPUT, ROOM, RUNNING
 from hopsml.service.engine import local
-from hopsml.service.engine.local_application import ENDED, OUTPUT, ROOM, RUNNING
+from tests import clock
 
 pytestmark = pytest.mark.fast
 
@@ -65,11 +67,15 @@ def test_the_line_with_the_cause_is_told_and_not_where_to_look(printed: str, sai
 def test_how_it_ended_is_written_though_the_disk_is_full_by_then(tmp_path: Path) -> None:
     fills = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"  # no file grows from now on
-        "import sys; from pathlib import Path; from hopsml.service.engine.local_application import main\n"
-        "main(Path(sys.argv[1]), ['sh', '-c', 'exit 3'])"
+        "import os, sys; from pathlib import Path; from hopsml.engines.local_driver import DriverOrder, main\n"
+        "main(Path(sys.argv[1]), DriverOrder(['sh', '-c', 'exit 3'], os.environ))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", fills, str(tmp_path)], env=environment, check=True)
+    deadline = clock.awake() + 20
+    while not (tmp_path / ENDED).exists():
+        assert clock.awake() < deadline
+        time.sleep(0.01)
     running = json.loads((tmp_path / RUNNING).read_text())
     assert running["driver"] and (tmp_path / RUNNING).stat().st_size == ROOM
     seen = local._seen(tmp_path)

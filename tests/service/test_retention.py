@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import update
 
 from hopsml.core.states import Lifecycle
+from hopsml.engines.local_driver import ENDED, OUTPUT, ROOM, RUNNING
 from hopsml.errors import ArgumentError
 from hopsml.service import server
 from hopsml.service.engine.local import ASIDE, LocalEngine
-from hopsml.service.engine.local_application import ENDED, OUTPUT, ROOM, RUNNING
 from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication, over
 from hopsml.service.retention import DAY_S, UPLOADED_S, Removed
 from hopsml.service.scheduler.resources import Resources

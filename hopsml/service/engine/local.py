@@ -1,9 +1,8 @@
 """Engine that runs applications as processes of this machine.
 
-An application is a driver in its own process group, with a watcher process as its parent. Both outlive the service. The
-state of an application is stored in a folder named after its tag, so that a restarted service, or another one, finds
-it; a tag is run once. Folders of ended applications are moved, so that the cost of a poll does not depend on their
-number.
+An application is a driver under a supervisor (``local_driver``); both outlive the service. The state of an application is
+stored in a folder named after its tag, so that a restarted service, or another one, finds it; a tag is run once. Folders
+of ended applications are moved, so that the cost of a poll does not depend on their number.
 
     <folder>/<tag>          an application that runs, or whose end is not stored yet
     <folder>/.ended/<tag>   an application that has ended
@@ -11,22 +10,19 @@ number.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hopsml.core.states import Lifecycle
+from hopsml.engines import local_driver
+from hopsml.engines.local_driver import OUTPUT, DriverOrder, DriverStatus
+from hopsml.service.driver import SCRIPT
 from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
-from hopsml.service.engine.local_application import ENDED, OUTPUT, RUNNING, start_ticks
 from hopsml.service.engine.submissions import SlotChannel, Submissions
 from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
@@ -58,7 +54,6 @@ class LocalEngine:
         self._talk = SlotChannel(project_url)
         self._folder, self._capacity = folder, capacity
         self._submissions = Submissions()
-        self._watchers: list[subprocess.Popen[bytes]] = []
         self._over: dict[str, tuple[SeenApplication, ...]] = {}  # ended, but not stored yet; not read again until then
         self._asked: set[str] = set()  # a second SIGINT would abort the ending that the first one started
         for each in (folder, folder / ASIDE):
@@ -66,7 +61,6 @@ class LocalEngine:
 
     def poll(self) -> EngineState:
         """Read the folders of all applications whose end is not stored yet."""
-        self._watchers = [watcher for watcher in self._watchers if watcher.poll() is None]
         submitting, refused = self._submissions.state()
         found = dict(self._over)
         with os.scandir(self._folder) as entries:
@@ -85,7 +79,7 @@ class LocalEngine:
         self._submissions.begin(order.tag, lambda waiter: self._start(order, waiter))
 
     def _start(self, order: SubmitOrder, waiter: Waiter) -> None:
-        """Start the watcher process of a launch, which starts its driver."""
+        """Start the driver of a launch under its supervisor."""
         planned = order.plan()
         folder = self._folder / order.tag
         if waiter.wait(0.0) is not None:
@@ -93,17 +87,8 @@ class LocalEngine:
         if (self._folder / ASIDE / order.tag).exists():
             raise FileExistsError(f"{order.tag} has run before")
         folder.mkdir(mode=0o700)
-        module = "hopsml.service.engine.local_application"
-        self._watchers.append(
-            subprocess.Popen(
-                [sys.executable, "-m", module, str(folder), "--", *planned.command],
-                env={**environment(planned.profile), **order.variables},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
+        variables = {**environment(planned.profile), **order.variables}
+        local_driver.start(folder, DriverOrder(planned.command, variables, masks_interrupt=_is_driver(planned.command)))
 
     def withdraw(self, tag: str) -> None:
         """Abort a submission that has not started its driver yet."""
@@ -113,7 +98,7 @@ class LocalEngine:
         """Request an application to end in order, by one SIGINT: its runs are cancelled, and store their results."""
         if application_id not in self._asked:
             self._asked.add(application_id)
-            self._signal(application_id, signal.SIGINT)
+            local_driver.signal_driver(self._folder / application_id, signal.SIGINT)
 
     def grant_slots(self, application_id: str, slots: int) -> None:
         """Grant an application this number of slots, by a file that its driver polls."""
@@ -122,7 +107,7 @@ class LocalEngine:
 
     def kill(self, application_id: str) -> None:
         """Kill an application by SIGKILL to its driver's process group; agents and workers end with it."""
-        self._signal(application_id, signal.SIGKILL)
+        local_driver.signal_driver(self._folder / application_id, signal.SIGKILL)
 
     def forget_granted_slots(self) -> None:
         """Drop the cached slot numbers; the next ones are written even if they are unchanged."""
@@ -156,13 +141,6 @@ class LocalEngine:
         """Return the resources of a driver: memory and no core, because it is idle most of the time."""
         return Resources(memory_mib=DRIVER_MIB)
 
-    def _signal(self, application_id: str, number: int) -> None:
-        """Send a signal to an application's process group, if the recorded driver still runs."""
-        facts = _read(self._folder / application_id / RUNNING, "driver", "driver_ticks")  # None if the folder was moved
-        if facts and start_ticks(facts["driver"]) == facts["driver_ticks"]:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(facts["driver"], number)
-
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:
         """Read a part of what the driver has printed."""
         for folder in (self._folder, self._folder / ASIDE, self._folder):  # the folder may be moved in between
@@ -171,62 +149,35 @@ class LocalEngine:
         return None
 
     def close(self) -> None:
-        """End this engine's threads; drivers and their watchers continue to run."""
+        """End this engine's threads; drivers and their supervisors continue to run."""
         self._submissions.close()
         self._talk.close()
 
 
 def piece_of(path: Path, offset: int, limit: int) -> LogPiece | None:
-    """Read a part of a log file; None if it cannot be read.
-
-    Args:
-        path: Path of the file.
-        offset: Offset of the first byte; a negative value counts from the end.
-        limit: Maximum number of bytes.
-    """
-    try:
-        with open(path, "rb") as file:
-            length = os.fstat(file.fileno()).st_size
-            begin = max(0, length + offset) if offset < 0 else min(offset, length)
-            file.seek(begin)
-            return LogPiece(file.read(min(limit, length - begin)), begin, length)
-    except OSError:
-        return None
+    """Read a part of a log file as ``local_driver.read_part``; None if it cannot be read."""
+    found = local_driver.read_part(path, offset, limit)
+    return None if found is None else LogPiece(*found)
 
 
 def _seen(folder: Path) -> SeenApplication | None:
     """Return the application of a folder; None if its driver has not been started yet."""
-    if ended := _read(folder / ENDED, "status", "problem"):
-        return SeenApplication(folder.name, _state(ended["status"]), _told(folder, ended))
-    running = _read(folder / RUNNING, "pid", "ticks", "driver", "driver_ticks")
-    if running is None:
+    status = local_driver.status_of(folder)
+    if status is None or status.state is Lifecycle.STARTING:
         return None
-    if start_ticks(running["driver"]) == running["driver_ticks"] or start_ticks(running["pid"]) == running["ticks"]:
-        return SeenApplication(folder.name, Lifecycle.RUNNING)
-    if ended := _read(folder / ENDED, "status", "problem"):  # it ended after the first attempt
-        return SeenApplication(folder.name, _state(ended["status"]), _told(folder, ended))
-    return SeenApplication(folder.name, Lifecycle.STOPPED, "the machine was started anew, or somebody killed all of it")
+    if status.state is Lifecycle.LOST:
+        why = "the machine was started anew, or somebody killed all of it"
+        return SeenApplication(folder.name, Lifecycle.STOPPED, why)
+    return SeenApplication(folder.name, status.state, _told(folder, status) if status.exit_status else "")
 
 
-def _state(status: int) -> Lifecycle:
-    """Return the state for a driver's exit status."""
-    if status == 0:
-        return Lifecycle.FINISHED
-    return Lifecycle.STOPPED if status == -signal.SIGKILL else Lifecycle.FAILED
-
-
-def _told(folder: Path, ended: dict[str, Any]) -> str:
+def _told(folder: Path, ended: DriverStatus) -> str:
     """Return the cause of an application's end, from its driver's last output."""
-    if not ended["status"]:
-        return ""
-    if ended["problem"]:
-        return str(ended["problem"])
-    printed = b""
-    with contextlib.suppress(OSError), open(folder / OUTPUT, "rb") as file:  # it may have been deleted
-        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
-        printed = file.read()
-    said = said_last(printed.decode(errors="replace"))
-    return f"exit status {ended['status']}" + (f": {said[:500]}" if said else "")
+    if ended.problem:
+        return ended.problem
+    found = local_driver.read_part(folder / OUTPUT, -LAST_BYTES, LAST_BYTES)  # None: it may have been deleted
+    said = said_last(found[0].decode(errors="replace")) if found is not None else ""
+    return f"exit status {ended.exit_status}" + (f": {said[:500]}" if said else "")
 
 
 def said_last(printed: str) -> str:
@@ -242,13 +193,9 @@ def said_last(printed: str) -> str:
     return told[-1].removeprefix("hopsml: ") if told else ""
 
 
-def _read(path: Path, *names: str) -> dict[str, Any] | None:
-    """Read a JSON file that has these keys; None if it is missing, incomplete or of another kind."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and all(name in found for name in names) else None
+def _is_driver(command: Sequence[str]) -> bool:
+    """Return True if the command runs a task's driver directly in Python, without a JVM before it."""
+    return command[0] == "/usr/bin/env" and str(SCRIPT) in command
 
 
 def this_machine(gpus: int) -> Resources:

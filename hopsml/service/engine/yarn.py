@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from hopsml import submission
 from hopsml.core import settings
-from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import driver_requests
 from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
@@ -107,7 +106,7 @@ class YarnEngine:
 
         An idle executor is released only after a while, whatever the driver reports.
         """
-        seen = _seen(application)
+        seen = SeenApplication(application.id, application.lifecycle, application.diagnostics, application.containers)
         if seen.state.is_final:
             self._talk.forget(tag)
             return seen
@@ -189,14 +188,3 @@ def seen_nodes(nodes: Iterable[YarnNode]) -> tuple[NodeSeen, ...]:
         )
         for node in there
     )
-
-
-def _seen(application: YarnApplication) -> SeenApplication:
-    """Return a YARN application in the form of an engine snapshot."""
-    if not application.is_final:
-        state = Lifecycle.RUNNING if application.runs else Lifecycle.STARTING
-    elif application.was_killed:
-        state = Lifecycle.STOPPED
-    else:
-        state = Lifecycle.FINISHED if application.succeeded else Lifecycle.FAILED
-    return SeenApplication(application.id, state, application.diagnostics, application.containers)
