@@ -122,9 +122,6 @@ def test_a_driver_that_is_interrupted_while_it_starts_leaves_a_line(tmp_path: Pa
     path = f"PYTHONPATH={tmp_path}{os.pathsep}{Path.cwd()}"
     driver = ["/usr/bin/env", path, sys.executable, str(SCRIPT), str(tmp_path / "job.yaml"), "main"]
     local_driver.start(folder, DriverOrder(driver, dict(os.environ), masks_interrupt=True))
-    deadline = clock.awake() + WAIT_S
-    while not (folder / local_driver.ENDED).exists():
-        assert clock.awake() < deadline
-        time.sleep(0.01)
+    wait_until((folder / local_driver.ENDED).exists, "the end of the driver", WAIT_S)
     assert (folder / "output.log").read_text() == "hopsml: this task was asked to end, and has ended\n"
     assert json.loads((folder / "ended").read_text())["status"] == 130
