@@ -248,7 +248,7 @@ def _supervise(order: DriverOrder, folder: Path, running: int) -> tuple[int, str
     """Run the driver; return its exit status, the error of a failed start, and whether its end was requested."""
     driver: subprocess.Popen[bytes] | None = None
     stays: Callable[[int], bool] = processes.nobody
-    own = {"pid": os.getpid(), "ticks": start_ticks(os.getpid())}
+    own: dict[str, Any] = {"pid": os.getpid(), "ticks": start_ticks(os.getpid())}
     own |= {"host": socket.gethostname(), "pid_namespace": machine.pid_namespace()}
     try:
         os.pwrite(running, json.dumps(own).encode().ljust(ROOM), 0)
