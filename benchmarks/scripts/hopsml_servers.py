@@ -20,7 +20,7 @@ def train(socket: str, mode: str) -> None:
 
     model = server_steps.build(hopsml.tensorflow.strategy())
     every = 50 if mode == "recovery" else 1_000_000
-    loop = hopsml.tensorflow.ServerLoop(model, server_steps.batches, checkpoint_every=every)
+    loop = hopsml.tensorflow.ServerLoop(model, server_steps.batches, checkpoint_every_steps=every)
     if mode == "steps":
         turns.serve_all(socket, 0, _turns(loop))
         return

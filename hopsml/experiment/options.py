@@ -88,7 +88,7 @@ class GroupTrainingOptions(TrainingOptions):
         host_failure_limit, host_cooldown: number of failures of elastic members on a host after which the host is
             excluded, and seconds of the first exclusion, which doubles each time; has no effect if all members are on
             one host.
-        checkpoint_every: seconds between two checkpoints on shared storage, made from commits of an elastic State.
+        checkpoint_every_s: seconds between two checkpoints on shared storage, made from commits of an elastic State.
     """
 
     args: Mapping[str, Any] | None = None
@@ -102,7 +102,7 @@ class GroupTrainingOptions(TrainingOptions):
     progress_timeout: float | None = None
     host_failure_limit: int = 3
     host_cooldown: float = 60.0
-    checkpoint_every: float = 60.0
+    checkpoint_every_s: float = 60.0
 
 
 @dataclass

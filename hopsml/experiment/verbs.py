@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from hopsml.cluster.shared.checks import present_names
 from hopsml.core import suggestions
 from hopsml.errors import ArgumentTypeError
 from hopsml.experiment import applications
@@ -16,6 +17,7 @@ _Parameters = ParamSpec("_Parameters")
 _Options = TypeVar("_Options")
 _Outcome = TypeVar("_Outcome")
 _FUNCTION = "train_fn"  # the first field of every class
+_OLDER = {"checkpoint_every": "checkpoint_every_s"}  # arguments of several verbs that have another name now
 _OLD_FUNCTION = ("map_fun", "objective_function")  # its name in the predecessor's releases
 
 
@@ -70,7 +72,8 @@ class Verb(Generic[_Parameters, _Options]):
         Raises:
             ArgumentTypeError: (a TypeError) An argument is unknown, missing or repeated.
         """
-        given = {self._renamed.get(name, name): value for name, value in named.items()}
+        older = {old: name for old, name in _OLDER.items() if name in self._signature.parameters}
+        given = present_names({self._renamed.get(name, name): value for name, value in named.items()}, older)
         function, rest = _training_function(positional, given, self._called)
         _take_by_position(self._called, rest, given, self._orders)
         self._check_names(given, function)

@@ -24,7 +24,7 @@ class Candidate:
 
     name: str
     implementation: Literal["tensorflow", "hopsml"]
-    merge_scope: int | str = 32
+    merge_scope: int | str = "all"
     scoped_allocator: bool = True
     compression: str = "none"
 
@@ -39,7 +39,7 @@ class Candidate:
 
 
 TENSORFLOWS: Final = (
-    Candidate("tensorflow, 32 by allocator", "tensorflow"),
+    Candidate("tensorflow, 32 by allocator", "tensorflow", 32),
     Candidate("tensorflow, all by allocator", "tensorflow", "all"),
     Candidate("tensorflow, 32 by packs", "tensorflow", 32, False),
     Candidate("tensorflow, all by packs", "tensorflow", "all", False),

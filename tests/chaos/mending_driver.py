@@ -34,7 +34,7 @@ def main(folder: str, framework: str) -> None:
         args={"folder": folder, "step_s": 0.1, "patience_s": 1.0, "over": "hopsml"},
         min_workers=1,
         max_workers=3,
-        checkpoint_every=0.2,
+        checkpoint_every_s=0.2,
         progress=False,
     )
     while run.status()["generation"] == 0 and not run.done():

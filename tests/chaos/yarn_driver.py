@@ -20,7 +20,7 @@ def main(folder: str, over: str) -> None:
         args={"folder": folder, "step_s": 0.3, "by_run": True, "over": over},
         min_workers=2,
         max_workers=2,
-        checkpoint_every=0.5,
+        checkpoint_every_s=0.5,
         progress=False,
     )
     part = Path(folder, ".result")

@@ -183,8 +183,8 @@ def _node_leaves(time_s: int, world: int = 2, room: bool = True) -> Callable[[Tr
     return disturb
 
 
-OFTEN = {"checkpoint_every": 0.2}
-SELDOM = {"checkpoint_every": 600.0}  # what lies on storage was put there because its holder left
+OFTEN = {"checkpoint_every_s": 0.2}
+SELDOM = {"checkpoint_every_s": 600.0}  # what lies on storage was put there because its holder left
 LEAVES = "is about to leave (Spark decommissions executor"
 
 YARN_SCENARIOS = (

@@ -67,7 +67,7 @@ def train(folder: str, commit: int | None = 2, step_s: float = 0.01, patience_s:
         model = Sums()
         model.build((None,))
         model.compile(optimizer="sgd")
-    callbacks = [Watch(), *hopsml.tensorflow.callbacks(checkpoint_every=commit or "epoch")]
+    callbacks = [Watch(), *hopsml.tensorflow.callbacks(checkpoint_every_steps=commit or "epoch")]
     history = model.fit(np.arange(N_SAMPLES), batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=callbacks)
     return {
         "weight": float(model.weight.numpy()),

@@ -197,7 +197,7 @@ def fit(
         given = {"x": mixed.batch(BATCH), "validation_data": pairs.batch(BATCH)}
     losses: list[float] = []
     for _ in range(calls):
-        callbacks = [Watch(), *hopsml.tensorflow.callbacks(checkpoint_every=5)]
+        callbacks = [Watch(), *hopsml.tensorflow.callbacks(checkpoint_every_steps=5)]
         history = model.fit(**given, epochs=EPOCHS // calls, verbose=0, callbacks=callbacks)
         losses += history.history.get("val_loss", [])
     return {

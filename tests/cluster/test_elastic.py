@@ -150,7 +150,7 @@ def test_a_run_whose_driver_was_killed_is_resumed_from_its_newest_checkpoint(sto
         "import sys\nfrom hopsml import experiment\nfrom tests.cluster import elastic_workload\n"
         "args = {'folder': sys.argv[1], 'step_s': 0.05}\n"
         "experiment.collective_all_reduce(elastic_workload.train, args=args, min_workers=1, max_workers=2,\n"
-        "                                 checkpoint_every=0.1, progress=False, profile='local')\n"
+        "                                 checkpoint_every_s=0.1, progress=False, profile='local')\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     driver = subprocess.Popen([sys.executable, str(script), str(tmp_path)], cwd=ROOT, env=environment)
@@ -205,7 +205,7 @@ def test_a_driver_that_was_taken_for_dead_ends_its_run_and_adds_nothing_to_it(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sign_of_life, "BEAT_S", 0.5)
-    run = submit(tmp_path, args={"step_s": 0.1, "by_run": True}, checkpoint_every=0.1)
+    run = submit(tmp_path, args={"step_s": 0.1, "by_run": True}, checkpoint_every_s=0.1)
     with pytest.raises(ArgumentError, match="is under way: its driver lives"):
         experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
@@ -296,7 +296,7 @@ def put_in_the_way(place: Path, aside: Path) -> None:
 def test_a_store_that_is_away_for_a_while_is_told_at_both_ends_and_checkpoints_are_made_up_for(
     store: Path, tmp_path: Path
 ) -> None:
-    run = submit(tmp_path, args={"commit": 1, "step_s": 0.05}, checkpoint_every=0.01)
+    run = submit(tmp_path, args={"commit": 1, "step_s": 0.05}, checkpoint_every_s=0.01)
     await_step(tmp_path, 3)
     place, aside = Path(run.directory.checkpoints.removeprefix("file://")), tmp_path / "aside"
     wait_until(lambda: place.exists() and steps(str(place)), "a checkpoint")
@@ -316,7 +316,7 @@ def test_a_store_that_is_away_for_a_while_is_told_at_both_ends_and_checkpoints_a
 def test_where_the_chiefs_agent_is_lost_behind_the_training_another_one_stores_the_last_commit(
     store: Path, tmp_path: Path
 ) -> None:
-    run = submit(tmp_path, checkpoint_every=0.01)
+    run = submit(tmp_path, checkpoint_every_s=0.01)
     await_step(tmp_path, 3)
     agent, place = agent_of(run, 0), Path(run.directory.checkpoints.removeprefix("file://"))
     put_in_the_way(place, tmp_path / "aside")

@@ -51,7 +51,7 @@ def test_a_verbs_arguments_are_those_that_it_has(site: Path) -> None:
     content = site.joinpath("reference", "experiment.html").read_text()
     part = content.partition('id="hopsml.experiment.collective_all_reduce"')[2].partition('class="doc doc-object ')[0]
     shown = html.unescape(re.sub(r"<[^>]+>", "", part))
-    assert "checkpoint_every: float = 60.0" in shown and "options: RunOptions" not in shown
+    assert "checkpoint_every_s: float = 60.0" in shown and "options: RunOptions" not in shown
     assert "description" in shown and "required" not in shown
 
 

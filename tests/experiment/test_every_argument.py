@@ -113,7 +113,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "progress_timeout": (Changes(3.0, CHANGING), Changes(3.0)),
     "host_failure_limit": (Changes(1, CHANGING), Noted(1)),
     "host_cooldown": (Changes(1.0, CHANGING), Noted(1.0)),
-    "checkpoint_every": (Changes(1.0, CHANGING), Noted(1.0)),
+    "checkpoint_every_s": (Changes(1.0, CHANGING), Noted(1.0)),
     "register_as": (
         Changes("digits"),
         Shown("experiment/test_every_argument.py::test_a_model_that_nobody_registers_is_noted"),

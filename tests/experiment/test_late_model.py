@@ -72,7 +72,7 @@ def test_an_elastic_fit_goes_on_without_its_chief_where_the_first_step_builds_an
             model.second = keras.optimizers.Adam(0.01)
         model.fit(
             np.ones((64, 3), "float32"), batch_size=16, epochs=8, verbose=0,
-            callbacks=[*hopsml.tensorflow.callbacks(checkpoint_every=1), Kill()],
+            callbacks=[*hopsml.tensorflow.callbacks(checkpoint_every_steps=1), Kill()],
         )  # fmt: skip
         return {"steps": int(model.second.iterations.numpy())}
 

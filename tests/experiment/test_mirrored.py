@@ -37,7 +37,7 @@ def train() -> dict[str, Any]:
     x = random.normal(size=(64, 4)).astype("float32") * np.arange(1, 5)
     history = model.fit(x, x[:, :1], batch_size=32, epochs=2, verbose=0)
     statistics = [value.numpy() for value in model.layers[0].moving_variance.value.values]
-    logs = hopsml.tensorflow.ServerLoop(model, lambda: batches(x), checkpoint_every=5).run(10)
+    logs = hopsml.tensorflow.ServerLoop(model, lambda: batches(x), checkpoint_every_steps=5).run(10)
     return {
         "steps": logs["steps"],
         "strategy": type(strategy).__name__,

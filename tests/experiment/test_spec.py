@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from hopsml import experiment
+from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import (
     Communication,
     ElasticGroup,
@@ -23,9 +24,10 @@ from hopsml.cluster.shared.spec import (
     specified,
 )
 from hopsml.cluster.worker.context import current
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment import collective, mirroring, parameter_servers, plan, repeat
 from hopsml.experiment.options import MirroredOptions, ParameterServerOptions, RunOptions, TorchOptions
+from hopsml.experiment.verbs import Verb
 from hopsml.storage.run_dir import RunDir
 from tests.experiment.conftest import store
 
@@ -35,7 +37,7 @@ GIVEN: dict[str, Any] = {
     "name": "asked", "description": "for so and so", "local_logdir": True, "metric_key": "f1", "min_workers": 1,
     "max_workers": 2, "implementation": "tensorflow", "merge_scope": "all", "scoped_allocator": False, "tuned": True,
     "reset_limit": 7, "min_workers_timeout": 61.0, "heartbeat_timeout": 6.0, "progress_timeout": 99.0,
-    "host_failure_limit": 5, "host_cooldown": 3.0, "checkpoint_every": 17.0, "register_as": "digits",
+    "host_failure_limit": 5, "host_cooldown": 3.0, "checkpoint_every_s": 17.0, "register_as": "digits",
     "preflight": "off", "start_timeout": 77.0,
     "keep_warm": 3.0, "preload": ["json"], "honour_environment": True,
 }  # fmt: skip
@@ -60,7 +62,11 @@ def settings(section: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in section.__struct_fields__:
         value = getattr(section, name)
-        found |= settings(value) if isinstance(value, Section) else {name.removesuffix("_s"): value}
+        found |= (
+            settings(value)
+            if isinstance(value, Section)
+            else {name if name in GIVEN else name.removesuffix("_s"): value}
+        )
     return found
 
 
@@ -93,6 +99,20 @@ def test_every_argument_of_a_run_is_a_field_of_its_specification() -> None:
     for given in OWN:
         found = settings(collective.build(RunOptions(seen_by_worker, implementation="hopsml", **given)).spec)
         assert {name: found[name] for name in given} == given
+
+
+def test_the_older_name_of_an_argument_is_accepted_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "_noted", set())
+    verb: Any = Verb(RunOptions, "submit")
+    for _ in range(2):
+        assert (
+            verb.options(seen_by_worker, min_workers=1, max_workers=2, checkpoint_every=17.0).checkpoint_every_s == 17
+        )
+    assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is named checkpoint_every_s now\n"
+    with pytest.raises(ArgumentTypeError, match="checkpoint_every and checkpoint_every_s are one argument"):
+        verb.options(seen_by_worker, checkpoint_every=17.0, checkpoint_every_s=17.0)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def train_exactly(steps: int, checkpoint_every: int) -> dict[str, Any]:
         model.fit(sums(), epochs=1)
     except ValueError as error:
         refused = str(error)
-    loop = hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every=checkpoint_every)
+    loop = hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every_steps=checkpoint_every)
     began_at = loop.steps
     logs = loop.run(began_at + steps)
     return {
@@ -67,7 +67,7 @@ def train_until(told: str, checkpoint_every: int = 20) -> dict[str, Any]:
     import hopsml
 
     model = small_model(hopsml.tensorflow.strategy())
-    loop = hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every=checkpoint_every)
+    loop = hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every_steps=checkpoint_every)
     while not os.path.exists(told):
         loop.run(loop.steps + checkpoint_every)
     more = int(Path(told).read_text())
@@ -233,7 +233,7 @@ def _failing_late(strategy: Any) -> dict[str, Any]:
         whole = tf.Variable(0, dtype=tf.int64)
         model = Late([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-    loop = hopsml.tensorflow.ServerLoop(model, batches, checkpoint_every=1000)
+    loop = hopsml.tensorflow.ServerLoop(model, batches, checkpoint_every_steps=1000)
     refused = ""
     try:
         loop.run(500)

@@ -1,13 +1,15 @@
-"""Tests of the callbacks that ``hopsml.tensorflow.callbacks()`` omits if a package is missing."""
+"""Tests of ``hopsml.tensorflow.callbacks()``: arguments, and callbacks that it omits if a package is missing."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hopsml.training.tensorflow.fit.standard_callbacks import event_callbacks
+from hopsml.cluster.shared import checks
+from hopsml.training.tensorflow.fit.standard_callbacks import callbacks, event_callbacks
 
 pytestmark = pytest.mark.fast
 
@@ -18,3 +20,12 @@ def test_without_tensorboard_a_line_says_that_no_events_are_written(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert event_callbacks(str(tmp_path)) == []
     assert "no events are written: pip install tensorboard" in capsys.readouterr().out
+
+
+def test_the_older_name_of_the_number_of_steps_is_accepted_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "_noted", set())
+    older: dict[str, Any] = {"checkpoint_every": 5}
+    assert callbacks(**older) == callbacks(**older) == callbacks(checkpoint_every_steps=5) == []  # outside of a worker
+    assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is named checkpoint_every_steps now\n"

@@ -1,18 +1,22 @@
-"""Checks of single argument values: each takes the argument's name and value, and returns the value in its type.
+"""Checks of single argument values, each of which returns the value in its type, and older names of arguments.
 
-They raise ArgumentError (a ValueError) or ArgumentTypeError (a TypeError), which name the value, the rule and the
+The checks raise ArgumentError (a ValueError) or ArgumentTypeError (a TypeError), which name the value, the rule and the
 remedy.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 _Value = TypeVar("_Value")
+_Parameters = ParamSpec("_Parameters")
+_noted: set[tuple[str, str]] = set()  # older and present names that this process has printed
 IMPLEMENTATIONS = ("auto", "tensorflow", "hopsml")
 PREFLIGHT_MODES = ("off", "warn", "enforce")
 COMPRESSIONS = ("fp16", "bf16", "topk", "powersgd")
@@ -183,3 +187,35 @@ def variables(name: str, value: Any) -> dict[str, str]:
                 f"{name}[{variable!r:.80}]: a variable's name must not be empty or hold '=', and neither may hold NUL"
             )
     return dict(value)
+
+
+def present_names(given: Mapping[str, Any], older: Mapping[str, str]) -> dict[str, Any]:
+    """Return arguments under their present names, and print one line in a process for each older name.
+
+    Args:
+        given: arguments of a call by name.
+        older: present names by older ones.
+
+    Raises:
+        ArgumentTypeError: an argument is given under both names.
+    """
+    for name, present in older.items():
+        if name in given and present in given:
+            raise ArgumentTypeError(f"{name} and {present} are one argument: leave out {name}, its older name")
+        if name in given and (name, present) not in _noted:
+            _noted.add((name, present))
+            print(f"hopsml: the argument {name} is named {present} now", file=sys.stderr, flush=True)
+    return {older.get(name, name): value for name, value in given.items()}
+
+
+def accepts_older(**older: str) -> Callable[[Callable[_Parameters, _Value]], Callable[_Parameters, _Value]]:
+    """Return a decorator that accepts older names of keyword arguments: ``@accepts_older(old="present")``."""
+
+    def decorate(function: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
+        @functools.wraps(function)
+        def call(*positional: _Parameters.args, **named: _Parameters.kwargs) -> _Value:
+            return function(*positional, **present_names(named, older))
+
+        return call
+
+    return decorate

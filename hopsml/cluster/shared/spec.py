@@ -18,6 +18,7 @@ from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError
 
 DEFAULT_MERGE_SCOPE = 32  # gradients in one of TensorFlow's collectives
+OPTIONS_WITH_UNITS = ("checkpoint_every_s",)  # a training loop counts steps: ``checkpoint_every_steps``
 DEFAULT_TOPK = 0.01
 DEFAULT_POWERSGD_RANK = 2
 ONLY_HOPSMLS = (
@@ -362,7 +363,7 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
-    """Create a section from the equally named attributes (without units) of an object, each checked.
+    """Create a section from the equally named attributes (most of them without units) of an object, each checked.
 
     Args:
         kind: the section's class.
@@ -375,7 +376,7 @@ def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
     """
     values = dict(settled)
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        option = name.removesuffix("_s")
+        option = _option(name)
         if name in values or get_origin(hint) is ClassVar:
             continue
         if isinstance(hint, type) and issubclass(hint, Section):
@@ -388,8 +389,13 @@ def specified(kind: type[_Section], options: Any, **settled: Any) -> _Section:
 
 
 def names(kind: type[Section]) -> list[str]:
-    """Return the names of the verb's arguments from which a section is made: its fields' names without units."""
-    return [name.removesuffix("_s") for name in kind.__struct_fields__]
+    """Return the names of the verb's arguments from which a section is made."""
+    return [_option(name) for name in kind.__struct_fields__]
+
+
+def _option(field: str) -> str:
+    """Return the verb's argument for a field: its name, without the unit except where two units are in use."""
+    return field if field in OPTIONS_WITH_UNITS else field.removesuffix("_s")
 
 
 def recorded(spec: RunSpec) -> dict[str, Any]:

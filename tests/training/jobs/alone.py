@@ -33,7 +33,7 @@ def server_loop() -> dict[str, Any]:
     from tests.training.server_workload import small_model, sums
 
     set_current(None)
-    loop = hopsml.tensorflow.ServerLoop(small_model(hopsml.tensorflow.strategy()), sums, checkpoint_every=5)
+    loop = hopsml.tensorflow.ServerLoop(small_model(hopsml.tensorflow.strategy()), sums, checkpoint_every_steps=5)
     return {"logs": loop.run(12)["steps"], "steps": loop.steps, "of one that has trained": _after_other_training()}
 
 
@@ -47,7 +47,7 @@ def _after_other_training() -> int:
     with strategy.scope():
         model.optimizer.build(model.trainable_variables)
     model.optimizer.iterations.assign(50_000)
-    hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every=4).run(8)
+    hopsml.tensorflow.ServerLoop(model, sums, checkpoint_every_steps=4).run(8)
     return int(model.optimizer.iterations.numpy())
 
 

@@ -121,7 +121,7 @@ def _call(fit: Callable[..., Any], strategy: Any, at: int, build: Callable[[], A
 
     with strategy.scope():
         model = build()
-    history = fit(model, [*hopsml.tensorflow.callbacks(checkpoint_every=1), Break()])
+    history = fit(model, [*hopsml.tensorflow.callbacks(checkpoint_every_steps=1), Break()])
     return [digest(model.get_weights()), len(history.history["loss"]), history.history["loss"][-1], done]
 
 
@@ -156,7 +156,7 @@ def _kinds() -> dict[str, Callable[[Any, list[Any]], Any]]:
         x, y = _arrays()
         breaks = callbacks[-1]
         model.fit(x, y, batch_size=BATCH, epochs=1, verbose=0, callbacks=callbacks)
-        again = [*hopsml.tensorflow.callbacks(checkpoint_every=1), breaks]
+        again = [*hopsml.tensorflow.callbacks(checkpoint_every_steps=1), breaks]
         return model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=again)
 
     def in_order(model: Any, callbacks: list[Any]) -> Any:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from hopsml.cluster.shared.checks import accepts_older
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training.report import ProgressSender, report
@@ -81,7 +82,7 @@ class ServerLoop:
         with strategy.scope():
             model = keras.Sequential([...])
             model.compile("adam", "mse")
-        logs = hopsml.tensorflow.ServerLoop(model, dataset_fn, checkpoint_every=500).run(10_000)
+        logs = hopsml.tensorflow.ServerLoop(model, dataset_fn, checkpoint_every_steps=500).run(10_000)
 
     Without parameter servers the same steps are made in this process; outside of a run there are no checkpoints. A
     second loop of the same function continues from the checkpoints of the first: ``run`` counts their steps together.
@@ -92,12 +93,13 @@ class ServerLoop:
         staleness: mean number of other updates between a step's reading of the variables and its update.
     """
 
+    @accepts_older(checkpoint_every="checkpoint_every_steps")
     def __init__(
         self,
         model: Any,
         dataset_fn: Callable[[], Any],
         *,
-        checkpoint_every: int = 1000,
+        checkpoint_every_steps: int = 1000,
         keep: int = 3,
         most_recoveries: int = 10,
     ) -> None:
@@ -107,7 +109,7 @@ class ServerLoop:
             model: built and compiled in the strategy's scope.
             dataset_fn: called on each worker; returns its ``tf.data.Dataset`` of batches ``(x, y)`` or ``(x, y,
                 weights)``, which is repeated. Workers draw independently, so it should shuffle.
-            checkpoint_every: steps between two checkpoints; steps lost with a parameter server are repeated.
+            checkpoint_every_steps: steps between two checkpoints; steps lost with a parameter server are repeated.
             keep: number of newest checkpoints to retain.
             most_recoveries: largest number of consecutive recoveries without a new checkpoint; one more loss ends the
                 training.
@@ -116,7 +118,7 @@ class ServerLoop:
             ArgumentError: the model is not built and compiled, or a number is below 1.
         """
         for name, value in (
-            ("checkpoint_every", checkpoint_every),
+            ("checkpoint_every_steps", checkpoint_every_steps),
             ("keep", keep),
             ("most_recoveries", most_recoveries),
         ):
@@ -127,7 +129,7 @@ class ServerLoop:
                 "model.compile(optimizer, loss) inside strategy.scope()"
             )
         self._model, self._dataset_fn = model, dataset_fn
-        self._every, self._keep, self._most_recoveries = checkpoint_every, keep, most_recoveries
+        self._every, self._keep, self._most_recoveries = checkpoint_every_steps, keep, most_recoveries
         self.recoveries, self.staleness, self._fruitless = 0, 0.0, 0
         self._newest_logs: dict[str, float] = {}
         self._strategy = model.distribute_strategy

@@ -6,6 +6,7 @@ import importlib.util
 import os
 from typing import Any, Literal
 
+from hopsml.cluster.shared.checks import accepts_older
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
@@ -14,8 +15,9 @@ from hopsml.training.tensorflow.fit.callbacks import CheckpointCallback, FitHook
 from hopsml.training.tensorflow.fit.elastic_fit import ElasticCallback
 
 
+@accepts_older(checkpoint_every="checkpoint_every_steps")
 def callbacks(
-    checkpoint_every: int | Literal["epoch"] = "epoch",
+    checkpoint_every_steps: int | Literal["epoch"] = "epoch",
     keep: int = 3,
     scaling: Scaling = "constant",
     reference_workers: int = 1,
@@ -28,7 +30,7 @@ def callbacks(
     no run directory, the list is empty, so that the same function runs alone.
 
     Args:
-        checkpoint_every: "epoch", or the number of steps from one checkpoint, or commit, to the next. With the
+        checkpoint_every_steps: "epoch", or the number of steps from one checkpoint, or commit, to the next. With the
             default, commits are made as often as costs 1 % of the time.
         keep: number of checkpoints to retain, in a run of fixed size.
         scaling: treatment of global batch and learning rate when the group's size changes; see
@@ -46,14 +48,14 @@ def callbacks(
     if context.commits is not None and not _is_legacy():
         if keep != 3:
             print(f"hopsml: keep={keep} has no effect under min_workers: checkpoints are made of commits", flush=True)
-        every = None if checkpoint_every == "epoch" else checkpoint_every
+        every = None if checkpoint_every_steps == "epoch" else checkpoint_every_steps
         return [ReportCallback(), *events, ElasticCallback(every, scaling, reference_workers)]
     if scaling != "constant":
         raise ArgumentError(f"callbacks(scaling={scaling!r}) needs a group that may change: min_workers=, and Keras 3")
     if context.commits is not None:
         print("hopsml: fit() of tf_keras goes on at the last epoch's checkpoint, newcomers wait for it", flush=True)
         collective.keep_out("fit() of tf_keras begins no epoch in its middle")
-    return [ReportCallback(), *events, CheckpointCallback(every=checkpoint_every, keep=keep)]
+    return [ReportCallback(), *events, CheckpointCallback(every=checkpoint_every_steps, keep=keep)]
 
 
 def event_callbacks(folder: str) -> list[Any]:
