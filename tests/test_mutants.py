@@ -21,10 +21,10 @@ pytestmark = pytest.mark.fast
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("hopsml.cluster.gang.blame.x_first_of__mutmut_5", "hopsml.cluster.gang.blame.first_of"),
+        ("hopsml.cluster.gang.failures.x_first_of__mutmut_5", "hopsml.cluster.gang.failures.first_of"),
         ("hopsml.cluster.shared.layout.x__by_bus__mutmut_12", "hopsml.cluster.shared.layout._by_bus"),
-        ("hopsml.cluster.gang.draining.xǁDrainsǁto_store__mutmut_7", "hopsml.cluster.gang.draining.Drains.to_store"),
-        ("hopsml.cluster.gang.gang.xǁGangǁ_other__mutmut_7", "hopsml.cluster.gang.gang.Gang._other"),
+        ("hopsml.cluster.gang.pace.xǁDrainsǁto_store__mutmut_7", "hopsml.cluster.gang.pace.Drains.to_store"),
+        ("hopsml.cluster.gang.machine.xǁGroupMachineǁrank__mutmut_7", "hopsml.cluster.gang.machine.GroupMachine.rank"),
     ],
 )
 def test_a_mutant_is_called_as_the_function_that_it_changes(name: str, function: str) -> None:

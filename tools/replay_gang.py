@@ -7,6 +7,7 @@ The exit status is 1 if this hopsml decides differently from the one that wrote 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -20,18 +21,35 @@ import msgspec
 import hopsml
 from hopsml.cluster.driver.gang_log import VERSION, described
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic_gang import ElasticGang
-from hopsml.cluster.gang.gang import Gang
-from hopsml.cluster.gang.growing_gang import GrowingGang
-from hopsml.cluster.gang.independent_gang import IndependentGang
-from hopsml.cluster.gang.mending_gang import MendingGang
-from hopsml.cluster.gang.server_gang import ServerGang
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
+from hopsml.cluster.gang.elastic.state import Commits, FailurePolicy, GroupProgress, Growth, InPlace, Membership
+from hopsml.cluster.gang.independent_machine import IndependentGroupMachine
+from hopsml.cluster.gang.machine import GroupMachine
+from hopsml.cluster.gang.server_machine import ServerGroupMachine
 from hopsml.core import redact, settings
 from hopsml.errors import HopsmlError
 from hopsml.storage.run_dir import find
 
-_KINDS = (Gang, ElasticGang, MendingGang, GrowingGang, IndependentGang, ServerGang)
-MACHINES: dict[str, type[Gang]] = {one.__name__: one for one in _KINDS}
+_KINDS: tuple[type[GroupMachine], ...] = (ElasticGroupMachine, IndependentGroupMachine, ServerGroupMachine)
+MACHINES = {one.__name__: one for one in _KINDS}
+# Classes that records of version 1 name -> today's class, and what its group could do in place: lose, admit members.
+OLD_MACHINES: dict[str, tuple[type[GroupMachine], bool, bool]] = {
+    "Gang": (ElasticGroupMachine, False, False),
+    "ElasticGang": (ElasticGroupMachine, False, False),
+    "MendingGang": (ElasticGroupMachine, True, False),
+    "GrowingGang": (ElasticGroupMachine, True, True),
+    "IndependentGang": (IndependentGroupMachine, False, False),
+    "ServerGang": (ServerGroupMachine, False, False),
+}
+_COMPONENTS = {
+    "membership": Membership,
+    "commits": Commits,
+    "policy": FailurePolicy,
+    "progress": GroupProgress,
+    "in_place": InPlace,
+    "growth": Growth,
+}
+_OLD_FIELDS = {"newest_of": "commits"}  # field of a component -> its name in version 1, if it had another one
 
 
 class Differs(Exception):
@@ -51,9 +69,7 @@ class Step:
 def replay(content: bytes) -> Iterator[Step]:
     """Yield the steps of a replayed ``gang.jsonl``; raise Differs at the first one that differs from the record."""
     first, *lines = map(json.loads, content.splitlines())
-    if first["version"] != VERSION:
-        raise Differs(f"the file is of version {first['version']}, and this hopsml reads {VERSION}")
-    machine = msgspec.convert(first["state"], MACHINES[first["machine"]], dec_hook=lambda kind, value: Counter(value))
+    machine = _machine(first)
     for number, line in enumerate(lines, first["dropped"]):
         event = _event(line["event"])
         actions = machine.begin(line["at"]) if event is None else machine.handle(event, line["at"])
@@ -67,6 +83,29 @@ def replay(content: bytes) -> Iterator[Step]:
                 f"decides {found}"
             )
         yield Step(line["at"], line["event"], decided, machine.phase.value)
+
+
+def _machine(first: dict[str, Any]) -> GroupMachine:
+    """Return the state machine that the first line describes, in its state before the events that follow."""
+    if first["version"] not in (1, VERSION):
+        raise Differs(f"the file is of version {first['version']}, and this hopsml reads 1 and {VERSION}")
+    kind, state = MACHINES.get(first["machine"]), first["state"]
+    if first["version"] == 1:
+        kind, state = converted(first["machine"], state)
+    machine: GroupMachine = msgspec.convert(state, kind, dec_hook=lambda kind, value: Counter(value))
+    return machine
+
+
+def converted(machine: str, state: dict[str, Any]) -> tuple[type[GroupMachine], dict[str, Any]]:
+    """Return today's class and state for those of a record of version 1, whose fields were not in components."""
+    kind, loses, admits = OLD_MACHINES[machine]
+    found = dict(state)
+    for component, its_class in _COMPONENTS.items() if kind is ElasticGroupMachine else ():
+        names = {one.name: _OLD_FIELDS.get(one.name, one.name) for one in dataclasses.fields(its_class)}
+        found[component] = {new: state[old] for new, old in names.items() if old in state}
+    if kind is ElasticGroupMachine:
+        found["in_place"]["enabled"], found["growth"]["enabled"] = loses, admits
+    return kind, found
 
 
 def _event(line: dict[str, Any] | None) -> events.Event | None:

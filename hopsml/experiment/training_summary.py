@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hopsml.cluster.gang.elastic_gang import WITHOUT_COMMITS
+from hopsml.cluster.gang.elastic.health import WITHOUT_COMMITS
 from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
 
 _PATHS = {

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
+from hopsml.cluster.gang.elastic.state import Growth, InPlace
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.spec import ElasticGroup
+
+Kind = Callable[[ElasticGroup], ElasticGroupMachine]
+
+
+def restarting(given: ElasticGroup) -> ElasticGroupMachine:
+    """A group whose members change only in new processes."""
+    return ElasticGroupMachine(given, in_place=InPlace(enabled=False), growth=Growth(enabled=False))
+
+
+def mending(given: ElasticGroup) -> ElasticGroupMachine:
+    """A group that loses members in place, and admits others only in new processes."""
+    return ElasticGroupMachine(given, growth=Growth(enabled=False))
 
 
 def spec(**other: Any) -> ElasticGroup:
@@ -15,11 +29,11 @@ def spec(**other: Any) -> ElasticGroup:
     return ElasticGroup(**{**given, **other})
 
 
-def grant(machine: ElasticGang, *names: str, now: float = 0.0, ready: bool = True) -> list[events.Action]:
+def grant(machine: ElasticGroupMachine, *names: str, now: float = 0.0, ready: bool = True) -> list[events.Action]:
     return machine.handle(events.Granted(names, tuple(f"host-{n}" for n in names), (ready,) * len(names)), now)
 
 
-def running(*names: str, kind: type[ElasticGang] = ElasticGang, begun: bool = True, **other: Any) -> ElasticGang:
+def running(*names: str, kind: Kind = restarting, begun: bool = True, **other: Any) -> ElasticGroupMachine:
     """``begun``: whether the workers have, all but the first."""
     machine = kind(spec(**{"size": max(3, len(names)), **other}))
     machine.begin(0.0)
@@ -31,7 +45,7 @@ def running(*names: str, kind: type[ElasticGang] = ElasticGang, begun: bool = Tr
     return machine
 
 
-def started(machine: ElasticGang, *names: str, now: float) -> list[events.Action]:
+def started(machine: ElasticGroupMachine, *names: str, now: float) -> list[events.Action]:
     generation = machine.generation
     return [one for name in names for one in machine.handle(events.Started(name, generation), now)]
 
@@ -40,28 +54,28 @@ def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def close(machine: ElasticGang, *names: str, now: float = 5.0) -> list[events.Action]:
+def close(machine: ElasticGroupMachine, *names: str, now: float = 5.0) -> list[events.Action]:
     generation, actions = machine.generation, list[events.Action]()
     for name in names:
         actions += machine.handle(events.Closed(name, generation), now)
     return actions
 
 
-def warned(machine: ElasticGang, *names: str, time_s: float, now: float = 3.0) -> list[events.Action]:
+def warned(machine: ElasticGroupMachine, *names: str, time_s: float, now: float = 3.0) -> list[events.Action]:
     return [one for name in names for one in machine.handle(events.DrainRequested(name, "its node goes", time_s), now)]
 
 
-def committed(machine: ElasticGang, step: int, *names: str, now: float = 3.0) -> list[events.Action]:
+def committed(machine: ElasticGroupMachine, step: int, *names: str, now: float = 3.0) -> list[events.Action]:
     generation = machine.generation
     return [one for name in names for one in machine.handle(events.WorkerCommitted(name, generation, step), now)]
 
 
-def parked(machine: ElasticGang, step: int, *names: str, now: float) -> list[events.Action]:
+def parked(machine: ElasticGroupMachine, step: int, *names: str, now: float) -> list[events.Action]:
     generation = machine.generation
     return [one for name in names for one in machine.handle(events.PausedAtCommit(name, generation, step), now)]
 
 
-def grown(**other: Any) -> ElasticGang:
+def grown(**other: Any) -> ElasticGroupMachine:
     """Two members, who have made commits, and a third that joined them at step 7; generation 1 has begun."""
     machine = running("a", "b", **{"fruitless_limit": 1, "reset_limit": 0, **other})
     for name in "ab":
@@ -77,7 +91,7 @@ def grown(**other: Any) -> ElasticGang:
     return machine
 
 
-def store_fails(machine: ElasticGang, now: float) -> list[events.Action]:
+def store_fails(machine: ElasticGroupMachine, now: float) -> list[events.Action]:
     names, actions = tuple(machine.members), list[events.Action]()
     for name in names:
         cause = "the store could not be read: nobody answers"

@@ -15,7 +15,7 @@ from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_state import MemberView, RunState
 from hopsml.cluster.driver.worker_messages import apply, apply_persisted
-from hopsml.cluster.gang.gang import MemberState
+from hopsml.cluster.gang.machine import MemberState
 from hopsml.cluster.shared.protocol import MirrorLag, Persisted
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.storage import checkpoints

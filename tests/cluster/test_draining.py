@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang.draining import AT_ONCE_S, RESERVE_STEPS, RESERVE_WRITES, Drains, go_on_s
+from hopsml.cluster.gang.pace import AT_ONCE_S, RESERVE_STEPS, RESERVE_WRITES, Drains, go_on_s
 
 pytestmark = pytest.mark.fast
 

@@ -9,21 +9,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.draining import AT_ONCE_S
-from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
+from hopsml.cluster.gang.elastic.generations import END_S
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.gang import Gang
-from hopsml.cluster.gang.growing_gang import GrowingGang
-from hopsml.cluster.gang.mending_gang import MendingGang
-from hopsml.cluster.gang.pace import Pace
+from hopsml.cluster.gang.pace import AT_ONCE_S, Pace
 from hopsml.cluster.shared.spec import FixedGroup
 from tests.cluster.elastic_group import (
+    Kind,
     close,
     committed,
     grant,
     grown,
+    mending,
     of_kind,
     parked,
+    restarting,
     running,
     spec,
     store_fails,
@@ -43,7 +43,7 @@ def test_the_others_begin_anew_without_a_process_that_ended_without_a_report() -
 
 
 def test_a_group_waits_a_moment_for_more_than_its_minimum():
-    machine = ElasticGang(spec())
+    machine = restarting(spec())
     assert machine.begin(0.0) == [events.RequestAgents(2, 3)]
     assert grant(machine, "a", "b") == []
     assert machine.handle(events.Tick(), 0.9) == []
@@ -51,7 +51,7 @@ def test_a_group_waits_a_moment_for_more_than_its_minimum():
 
 
 def test_the_moment_begins_anew_when_the_minimum_was_not_there_in_between():
-    machine = ElasticGang(spec())
+    machine = restarting(spec())
     machine.begin(0.0)
     grant(machine, "a", "b")
     machine.handle(events.MemberLost("b", "gone"), 0.5)
@@ -61,7 +61,7 @@ def test_the_moment_begins_anew_when_the_minimum_was_not_there_in_between():
 
 
 def test_a_full_group_starts_at_once():
-    machine = ElasticGang(spec())
+    machine = restarting(spec())
     machine.begin(0.0)
     assert grant(machine, "a", "b", "c") == [events.StartGeneration(0, ("a", "b", "c"))]
 
@@ -262,7 +262,7 @@ def test_all_begin_again_where_a_newer_checkpoint_is_found_than_the_driver_knew_
     assert machine.handle(events.CommitPersisted("d", 36), 21.5) == []
     actions = close(machine, "c", "d", now=21.6)
     (again,) = of_kind(actions, events.StartGeneration)
-    assert (again.generation, again.step, again.stored) == (2, -1, 36) and machine.resets == 1  # the loss alone
+    assert (again.generation, again.step, again.stored) == (2, -1, 36) and machine.policy.resets == 1  # the loss alone
     assert "the checkpoint of step 36 was found, which is newer" in of_kind(actions, events.Note)[0].text
     assert machine.handle(events.CommitPersisted("c", 36), 21.7) == [] and machine.phase is Phase.FORMING
 
@@ -326,7 +326,7 @@ def test_fewer_are_enough_where_the_group_shall_be_smaller():
 
 
 def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
-    machine = Gang(FixedGroup(size=2))
+    machine = ElasticGroupMachine(FixedGroup(size=2))
     machine.begin(0.0)
     machine.handle(events.Granted(("a", "b")), 0.0)
     (note,) = machine.handle(events.DrainRequested("b", "decommissioned"), 1.0)
@@ -444,7 +444,7 @@ def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first():
     (stop,) = machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 4.2)
     assert stop.agent_ids == ("a", "b") and stop.keep
     (start,) = of_kind(close(machine, "a", "b"), events.StartGeneration)
-    assert start.why == "rank 1: killed by signal 9" and machine.exclusions.failures == {"host-b": 1}
+    assert start.why == "rank 1: killed by signal 9" and machine.policy.exclusions.failures == {"host-b": 1}
 
 
 def test_a_death_beats_an_error_that_may_have_come_of_it():
@@ -452,7 +452,7 @@ def test_a_death_beats_an_error_that_may_have_come_of_it():
     machine.handle(events.Failed("a", 0, "RuntimeError: who has gone?", raised=True), 4.0)
     machine.handle(events.MemberLost("b", "its executor died"), 4.9)
     assert not of_kind(close(machine, "a"), events.ConcludeRun) and machine.phase is Phase.WAITING
-    assert machine.why == "rank 1: its executor died"
+    assert machine.policy.why == "rank 1: its executor died"
 
 
 def test_an_error_of_the_users_own_is_not_doubted_for_long():
@@ -495,7 +495,9 @@ def test_a_newcomer_that_fails_before_the_first_commit_leaves_the_group_as_it_wa
     (note,) = [one for one in of_kind(actions, events.Note) if "newcomer" in one.text]
     assert "host-c" in note.text and "the group goes on as it was before" in note.text
     assert ("it may try again in 60 s" in note.text) == isinstance(event, events.Failed)
-    assert machine.resets == machine.fruitless == 0 and machine.exclusions.failures == {"host-c": 1}
+    assert machine.policy.resets == machine.policy.fruitless == 0 and machine.policy.exclusions.failures == {
+        "host-c": 1
+    }
 
 
 def test_a_newcomer_that_failed_is_tried_again_later_and_later():
@@ -559,7 +561,7 @@ def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
     assert set(start.agent_ids) == {"a", "c"}
     machine.handle(events.Failed("c", 1, "killed by signal 9", outside=True), 6.0)
     (again,) = of_kind(close(machine, "a", "c", now=6.0), events.StartGeneration)
-    assert set(again.agent_ids) == {"a", "c"} and machine.fruitless == 1
+    assert set(again.agent_ids) == {"a", "c"} and machine.policy.fruitless == 1
 
 
 # ---------------------------------------------------------------------------------------------------- the store
@@ -580,7 +582,7 @@ def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():
     assert outcome.error == "storage" and "did not answer for 100 s (min_workers_timeout)" in outcome.reason
     assert "nobody answers" in outcome.reason and "at most 100 s" in note.text
     assert 103 <= now < 105 and tries == 8  # after 2, 4, 8, 16, 30, 30 s, and at the end of the time
-    assert not machine.exclusions.failures
+    assert not machine.policy.exclusions.failures
 
 
 def test_a_store_that_comes_back_is_forgiven():
@@ -591,7 +593,7 @@ def test_a_store_that_comes_back_is_forgiven():
     for name in "ab":
         machine.handle(events.Started(name, 1), 6.0)
     machine.handle(events.WorkerCommitted("a", 1, 1), 90.0)
-    assert machine.store_away is None
+    assert machine.policy.store_away is None
     assert not of_kind(store_fails(machine, 200.0), events.ConcludeRun)
 
 
@@ -600,7 +602,7 @@ def test_a_store_that_comes_back_is_forgiven():
 
 @pytest.mark.parametrize("began", [True, False])
 def test_a_stopped_process_is_replaced_within_seconds_even_before_its_first_step(began: bool):
-    machine = ElasticGang(spec(size=2))
+    machine = restarting(spec(size=2))
     machine.begin(0.0)
     grant(machine, "a", "b")
     for name in "ab" if began else "a":
@@ -629,11 +631,13 @@ def test_members_that_are_all_at_work_before_the_first_step_are_not_judged_by_th
 def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
     machine = running("a", "b")
     machine.handle(events.Stepped("a", 0, 0), 3.0)
-    assert machine.pace.limit_s() == 600
+    assert machine.progress.pace.limit_s() == 600
     machine.handle(events.Stepped("a", 0, 1), 12.0)  # the generation began at 1.0
     machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 20.0)
     close(machine, "a", "b", now=20.0)
-    assert machine.phase is Phase.FORMING and machine.pace.limit_s() == 105  # ten times the 10.5 s that it took
+    assert (
+        machine.phase is Phase.FORMING and machine.progress.pace.limit_s() == 105
+    )  # ten times the 10.5 s that it took
     for first_s, limit in ((2.0, 60.0), (100.0, 600.0)):
         assert Pace(0.0, first_before_s=first_s).limit_s() == limit
     assert Pace(0.0, first_before_s=7.0).following(5.0).first_before_s == 7.0
@@ -657,7 +661,7 @@ def test_while_somebody_has_finished_nobody_is_taken_in():
     assert grant(machine, "c", now=4.0) == [] and machine.phase is Phase.RUNNING
 
 
-def finished(*names: str, step: int) -> ElasticGang:
+def finished(*names: str, step: int) -> ElasticGroupMachine:
     """A run whose workers have all finished behind the commit of this step."""
     machine = running(*names)
     for name in names:
@@ -703,7 +707,7 @@ def test_a_last_commit_that_cannot_be_stored_is_said_and_the_run_ends():
 
 
 def test_where_all_are_on_one_host_it_is_not_set_aside():
-    machine = ElasticGang(spec(size=2, host_failure_limit=1))
+    machine = restarting(spec(size=2, host_failure_limit=1))
     machine.begin(0.0)
     machine.handle(events.Granted(("a", "b"), ("one", "one"), (True, True)), 0.0)
     for name in "ab":
@@ -793,7 +797,7 @@ _CROWD = [("grant", name, True) for name in _AGENTS[:4]]
 class _World:
     """What the hands would know: which agents the run holds, which workers live."""
 
-    def __init__(self, kind: type[ElasticGang]) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.machine = kind(spec(size=4, reset_limit=50))
         self.now = 0.0
         self.held: set[str] = set()
@@ -886,10 +890,16 @@ class _World:
         """A run that waits for agents has a state that goes away with its last holders stored, and lets them go then."""
         newest = max(self.states.values(), default=-1)
         holders = {agent for agent, step in self.states.items() if step == newest}
-        if self.machine.phase is Phase.WAITING and newest > self.stored and holders <= set(self.machine.leaving):
+        if (
+            self.machine.phase is Phase.WAITING
+            and newest > self.stored
+            and holders <= set(self.machine.membership.leaving)
+        ):
             assert self.storing & holders, "nobody stores what only those have that leave"
         if self.machine.phase is Phase.WAITING and newest <= self.stored:
-            assert not self.held & set(self.machine.leaving), "they are waited for, and hold what others could have"
+            assert not self.held & set(self.machine.membership.leaving), (
+                "they are waited for, and hold what others could have"
+            )
 
     def apply(self, kind: str, agent: str, value: Any) -> None:
         if kind == "all":
@@ -977,10 +987,8 @@ _LATE += [[*_all("started"), *_all("mendable"), *_all("closed"), ("tick", "", 1.
 @settings(max_examples=150, deadline=None)
 @given(_ROUNDS)
 @example(_LATE)
-@pytest.mark.parametrize("kind", [ElasticGang, MendingGang, GrowingGang])
-def test_every_sequence_keeps_the_rules_and_can_be_ended(
-    kind: type[ElasticGang], rounds: list[list[tuple[str, str, Any]]]
-):
+@pytest.mark.parametrize("kind", [restarting, mending, ElasticGroupMachine])
+def test_every_sequence_keeps_the_rules_and_can_be_ended(kind: Kind, rounds: list[list[tuple[str, str, Any]]]):
     world = _World(kind)
     for kind, agent, value in [*_CROWD, *(event for one in rounds for event in one)]:
         world.apply(kind, agent, value)

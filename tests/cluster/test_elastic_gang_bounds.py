@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.draining import AT_ONCE_S
-from hopsml.cluster.gang.elastic_gang import END_S, UNCOMMITTED_S, ElasticGang
+from hopsml.cluster.gang.elastic.generations import END_S
+from hopsml.cluster.gang.elastic.health import UNCOMMITTED_S
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import ConcludeRun, Phase
+from hopsml.cluster.gang.pace import AT_ONCE_S
 from tests.cluster.elastic_group import (
     close,
     committed,
@@ -15,6 +17,7 @@ from tests.cluster.elastic_group import (
     grown,
     of_kind,
     parked,
+    restarting,
     running,
     spec,
     started,
@@ -32,7 +35,7 @@ def notes(actions: list[events.Action]) -> list[str]:
     return [one.text for one in of_kind(actions, events.Note)]
 
 
-def kill(machine: ElasticGang, name: str, now: float = 4.0) -> list[events.Action]:
+def kill(machine: ElasticGroupMachine, name: str, now: float = 4.0) -> list[events.Action]:
     """The worker dies from outside, and the generation's other workers end."""
     actions = machine.handle(events.Failed(name, machine.generation, KILLED, outside=True), now)
     return actions + close(machine, *machine.members, now=now)
@@ -49,7 +52,7 @@ def only(actions: list[events.Action]) -> events.StartGeneration:
 
 
 def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
-    machine = ElasticGang(spec(size=4, min_size=3))
+    machine = restarting(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a")
     assert machine.handle(events.Tick(), 9.9) == []
@@ -64,7 +67,7 @@ def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
 
 
 def test_a_group_that_waits_counts_the_agents_that_belong_to_it() -> None:
-    machine = ElasticGang(spec(size=4, min_size=3))
+    machine = restarting(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a", "b")
     assert machine.attendance(5) == (2, "at least 3")
@@ -86,8 +89,8 @@ def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so() -> None:
 def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_host_of_its_own() -> None:
     machine = running("a", "b")
     assert machine.handle(events.Granted(("c", "d")), 3.0) == []
-    assert machine.spares == {"c": False, "d": False}
-    assert machine.hosts == {"a": "host-a", "b": "host-b", "c": "c", "d": "d"}
+    assert machine.membership.spares == {"c": False, "d": False}
+    assert machine.membership.hosts == {"a": "host-a", "b": "host-b", "c": "c", "d": "d"}
 
 
 @pytest.mark.parametrize("facts", [{"hosts": ("one",)}, {"ready": (True, True, True)}])
@@ -97,13 +100,13 @@ def test_a_grant_says_as_many_hosts_as_agents_or_none(facts: dict[str, tuple[str
 
 
 def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_once() -> None:
-    machine = ElasticGang(spec(size=3))
+    machine = restarting(spec(size=3))
     machine.begin(0.0)
     grant(machine, "a", "b")
     assert only(grant(machine, "c", ready=False)).agent_ids == ("a", "b", "c")
     enough = running("a", "b", size=4)
     grant(enough, "c", now=3.0, ready=False)
-    assert only(kill(enough, "a")).agent_ids == ("a", "b") and enough.spares == {"c": False}
+    assert only(kill(enough, "a")).agent_ids == ("a", "b") and enough.membership.spares == {"c": False}
     too_few = running("a", "b", size=4)
     grant(too_few, "c", now=3.0, ready=False)
     too_few.handle(events.MemberLost("b", "gone"), 4.0)
@@ -119,7 +122,7 @@ def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back() -> Non
         events.ReturnAgents(("a",)),
         events.StartGeneration(1, ("b", "c"), 0, ("b",), f"rank 0: {KILLED}"),
     ]
-    assert machine.spares == {} and machine.commits == {"b": 0}
+    assert machine.membership.spares == {} and machine.commits.newest_of == {"b": 0}
 
 
 def test_of_those_that_are_too_many_nothing_is_kept() -> None:
@@ -129,7 +132,7 @@ def test_of_those_that_are_too_many_nothing_is_kept() -> None:
         events.RequestAgents(0, 3),
         events.ReturnAgents(("d", "e")),
     ]
-    assert machine.spares == {}
+    assert machine.membership.spares == {}
     assert machine.handle(events.ResizeRequested(3), 5.0) == [events.RequestAgents(0, 3)]
     smaller = running("a", "b", size=4)
     grant(smaller, "c", now=3.0, ready=False)
@@ -152,7 +155,7 @@ def test_as_many_join_as_there_is_room_for(members: str, newcomers: str, joined:
 
 
 def test_nobody_is_taken_in_before_all_have_begun_nor_twice() -> None:
-    machine = ElasticGang(spec(size=4))
+    machine = restarting(spec(size=4))
     machine.begin(0.0)
     grant(machine, "a", "b")
     machine.handle(events.Tick(), 1.0)
@@ -299,7 +302,7 @@ def test_training_without_a_commit_is_said_once() -> None:
 
 
 def test_training_without_a_commit_counts_from_when_all_have_begun() -> None:
-    machine = ElasticGang(spec(size=2))
+    machine = restarting(spec(size=2))
     machine.begin(0.0)
     grant(machine, "a", "b")
     assert started(machine, "a", now=2.0) == started(machine, "b", now=9.0) == []
@@ -321,7 +324,7 @@ def test_the_commit_that_a_generation_began_with_is_no_progress() -> None:
     committed(machine, 5, "a", "b")
     kill(machine, "a")
     kill(machine, "a")
-    assert machine.fruitless == 1
+    assert machine.policy.fruitless == 1
     committed(machine, 5, "a", "b")
     (outcome,) = of_kind(kill(machine, "a"), ConcludeRun)
     assert outcome.reason == f"{KILLED} (2 generations in a row ended without a new commit)"
@@ -330,7 +333,7 @@ def test_the_commit_that_a_generation_began_with_is_no_progress() -> None:
     kill(other, "a")
     kill(other, "a")
     committed(other, 6, "a", "b")
-    assert other.fruitless == 0 and not of_kind(kill(other, "a"), ConcludeRun)
+    assert other.policy.fruitless == 0 and not of_kind(kill(other, "a"), ConcludeRun)
 
 
 @pytest.mark.parametrize("how", [events.WorkerCommitted, events.PausedAtCommit])
@@ -346,10 +349,10 @@ def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: ty
 
 def test_standing_still_counts_when_it_was_asked_for() -> None:
     machine = running("a", "b")
-    assert parked(machine, 7, "a", now=3.0) == [] and machine.commits == {"a": -1, "b": -1}
+    assert parked(machine, 7, "a", now=3.0) == [] and machine.commits.newest_of == {"a": -1, "b": -1}
     grant(machine, "c", now=3.0)
     assert committed(machine, 6, "a", "b", now=3.1) == []  # nobody stands still yet
-    assert parked(machine, 9, "stranger", now=3.2) == [] and machine.parked is None
+    assert parked(machine, 9, "stranger", now=3.2) == [] and machine.commits.parked is None
 
 
 def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as_is_agreed() -> None:
@@ -374,12 +377,12 @@ def test_a_spare_that_nobody_needs_leaves_with_its_warning() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=2.5, ready=False)
     assert warned(machine, "c", time_s=40.0) == [events.ReturnAgents(("c",), "its node goes")]
-    waiting = ElasticGang(spec())
+    waiting = restarting(spec())
     waiting.begin(0.0)
     grant(waiting, "a")
     assert warned(waiting, "a", time_s=40.0) == [events.ReturnAgents(("a",), "its node goes")]  # nobody has a state
     for one in (machine, waiting):
-        assert not one.leaving and not one.drains.warned, "it is remembered"
+        assert not one.membership.leaving and not one.commits.drains.warned, "it is remembered"
 
 
 @pytest.mark.parametrize("step", [0, 1])
@@ -401,7 +404,7 @@ def test_a_checkpoint_that_took_long_makes_the_warned_stand_still_sooner() -> No
     assert of_kind(machine.handle(events.Tick(), 27.0), events.PauseWorkersAtCommit)
 
 
-def alone(step: int = 5) -> ElasticGang:
+def alone(step: int = 5) -> ElasticGroupMachine:
     """Three must be there; a, which alone has a commit, waits with d for a third."""
     machine = running("a", "b", "c", min_size=3)
     committed(machine, step, "a")
@@ -434,7 +437,7 @@ def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetc
         events.ReturnAgents(("c",), "its node goes")
     ]  # b is read from
     machine.handle(events.MemberLost("a", "gone"), 4.3)
-    assert machine.phase is Phase.WAITING and machine.leaving == {}, "nobody is there who could fetch it"
+    assert machine.phase is Phase.WAITING and machine.membership.leaving == {}, "nobody is there who could fetch it"
 
 
 def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched() -> None:
@@ -522,7 +525,7 @@ def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing() -> None:
     assert machine.handle(events.MemberLost("c", "gone"), 4.1) == []
     actions = close(machine, "a", "b", now=4.2)
     assert notes(actions) == ["generation 0 ended at step 5: resized to 2 workers"]
-    assert only(actions).why == "resized to 2 workers" and machine.resets == 0
+    assert only(actions).why == "resized to 2 workers" and machine.policy.resets == 0
 
 
 def test_an_agent_that_goes_when_its_worker_has_ended_well_stops_nobody() -> None:
@@ -672,7 +675,7 @@ def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first() -> None
         events.ReturnAgents(("c",)),
         stop,
     ]
-    assert machine.spares == {}
+    assert machine.membership.spares == {}
     assert grant(machine, "d", now=4.1) == [events.ReturnAgents(("d",))]
     machine.handle(events.Closed("a", 0), 4.2)
     assert machine.handle(events.MemberLost("b", "gone"), 4.3) == [

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.gang import Gang, MemberState, ranks
+from hopsml.cluster.gang.machine import MemberState, ranks
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup
+from tests.cluster.elastic_group import restarting
 
 pytestmark = pytest.mark.fast
 
@@ -18,14 +19,14 @@ SPEC = FixedGroup(size=2, start_timeout_s=10, settle_s=1, grace_s=2, flush_s=5, 
 NAMES = ("a", "b")
 
 
-def granted(spec: FixedGroup = SPEC) -> Gang:
-    machine = Gang(spec)
+def granted(spec: FixedGroup = SPEC) -> ElasticGroupMachine:
+    machine = ElasticGroupMachine(spec)
     machine.begin(0.0)
     machine.handle(events.Granted(("a", "b", "c")[: spec.size]), 1.0)
     return machine
 
 
-def running(spec: FixedGroup = SPEC) -> Gang:
+def running(spec: FixedGroup = SPEC) -> ElasticGroupMachine:
     machine = granted(spec)
     for name in machine.members:
         machine.handle(events.Started(name, 0), 2.0)
@@ -38,7 +39,7 @@ def conclusion(actions: list[events.Action]) -> events.ConcludeRun:
 
 
 def test_ranks_follow_the_order_of_the_grant():
-    machine = Gang(SPEC)
+    machine = ElasticGroupMachine(SPEC)
     assert machine.begin(0.0) == [events.RequestAgents(2, 2)]
     assert machine.handle(events.Granted(("x", "y")), 1.0) == [events.StartGeneration(0, ("x", "y"))]
     assert [machine.rank(name) for name in ("x", "y", "stranger")] == [0, 1, -1]
@@ -76,7 +77,12 @@ def test_who_is_stopped_when_another_one_fails_is_named():
 
 
 def test_a_group_that_waits_counts_no_more_agents_than_it_takes():
-    assert [Gang(SPEC).attendance(idle) for idle in (0, 1, 2, 5)] == [(0, "2"), (1, "2"), (2, "2"), (2, "2")]
+    assert [ElasticGroupMachine(SPEC).attendance(idle) for idle in (0, 1, 2, 5)] == [
+        (0, "2"),
+        (1, "2"),
+        (2, "2"),
+        (2, "2"),
+    ]
 
 
 def test_a_run_finishes_when_all_have_finished_and_closed():
@@ -104,7 +110,7 @@ def test_the_start_deadline_names_the_ranks_that_have_not_begun():
 
 
 def test_the_start_deadline_without_any_agent_ends_at_once():
-    machine = Gang(SPEC)
+    machine = ElasticGroupMachine(SPEC)
     machine.begin(0.0)
     reason, missing = "not all of 2 workers were there after 10 s", ((0, "no agent"), (1, "no agent"))
     assert machine.handle(events.Tick(), 9.9) == []
@@ -179,7 +185,7 @@ def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first(
 
 
 def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those_that_have_told():
-    machine = Gang(FixedGroup(size=2, settle_s=3, raised_settle_s=1))
+    machine = ElasticGroupMachine(FixedGroup(size=2, settle_s=3, raised_settle_s=1))
     machine.begin(0.0)
     machine.handle(events.Granted(NAMES), 1.0)
     machine.handle(events.Failed("a", 0, "an echo", secondary=True), 2.0)
@@ -189,7 +195,7 @@ def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those
     assert machine.deadline == 3.5 and machine.handle(events.Tick(), 3.4) == []
     (stop,) = machine.handle(events.Tick(), 3.5)
     assert isinstance(stop, events.StopWorkers) and machine.outcome is not None and machine.outcome.rank == 1
-    alone = Gang(FixedGroup(size=1))
+    alone = ElasticGroupMachine(FixedGroup(size=1))
     alone.begin(0.0)
     alone.handle(events.Granted(("a",)), 1.0)
     assert isinstance(alone.handle(events.Failed("a", 0, "ValueError", raised=True), 2.0)[0], events.StopWorkers)
@@ -242,7 +248,7 @@ def test_the_end_of_a_run_that_is_stopping_stands_whatever_the_backend_says():
 
 
 def test_a_run_for_which_there_is_no_cluster_ends_in_whatever_state_it_is():
-    machine = Gang(SPEC)
+    machine = ElasticGroupMachine(SPEC)
     machine.begin(0.0)
     outcome = conclusion(machine.handle(events.Refused("there is 1 slot"), 1.0))
     assert outcome == events.ConcludeRun(Phase.FAILED, "slots", "there is 1 slot")
@@ -273,7 +279,7 @@ def test_a_cancellation_ends_what_still_saves_its_files_and_replaces_no_failure(
 
 
 def test_agents_that_come_after_the_end_go_back():
-    machine = Gang(SPEC)
+    machine = ElasticGroupMachine(SPEC)
     machine.begin(0.0)
     machine.handle(events.CancelRequested("Ctrl-C"), 1.0)
     assert machine.phase is Phase.CANCELLED
@@ -353,7 +359,7 @@ def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
 
 def test_a_stopped_process_is_the_cause_whatever_is_said_when_all_are_ended():
     spec = ElasticGroup(size=2, min_size=2, stopped_s=5)
-    machine = ElasticGang(spec)
+    machine = restarting(spec)
     machine.begin(0.0)
     machine.handle(events.Granted(NAMES), 1.0)
     for name in NAMES:
@@ -381,7 +387,7 @@ def test_a_process_that_goes_on_is_forgiven():
     assert isinstance(note, events.Note) and machine.handle(events.Tick(), 130.9) == []
 
 
-def all_idle(spec: FixedGroup, idle_s: float) -> tuple[Gang, list[events.Action]]:
+def all_idle(spec: FixedGroup, idle_s: float) -> tuple[ElasticGroupMachine, list[events.Action]]:
     """Both workers have done nothing for ``idle_s`` seconds, rank 1 for a second less."""
     machine = running(spec)
     machine.handle(stepped("a", idle_s=idle_s + 1), 1000.0)
@@ -419,7 +425,7 @@ def test_a_progress_timeout_concerns_no_worker_alone():
     assert machine.handle(events.Tick(), 600.0) == []
 
 
-def left_alone(exited: bool, idle_s: float, after: float) -> Gang:
+def left_alone(exited: bool, idle_s: float, after: float) -> ElasticGroupMachine:
     """Rank 1 left at 10.0 s, and rank 0 has done nothing for ``idle_s`` seconds, ``after`` seconds later."""
     machine = running()
     machine.handle(events.Finished("b", 0, exited), 10.0)
@@ -546,7 +552,7 @@ def test_those_who_form_no_group_may_return_one_by_one():
 
 
 def test_an_evaluator_waits_as_long_as_it_likes():
-    machine = Gang(FixedGroup(size=2, returned_s=None, exited_s=None))
+    machine = ElasticGroupMachine(FixedGroup(size=2, returned_s=None, exited_s=None))
     machine.begin(0.0)
     machine.handle(events.Granted(NAMES), 1.0)
     for name in NAMES:
@@ -690,8 +696,8 @@ moves = st.one_of(
 sequences = st.lists(st.tuples(moves, st.floats(0, 5)), max_size=40)
 
 
-def play(sequence: list[tuple[events.Event, float]]) -> tuple[Gang, list[list[events.Action]]]:
-    machine, now = Gang(FixedGroup(size=3, start_timeout_s=10)), 0.0
+def play(sequence: list[tuple[events.Event, float]]) -> tuple[ElasticGroupMachine, list[list[events.Action]]]:
+    machine, now = ElasticGroupMachine(FixedGroup(size=3, start_timeout_s=10)), 0.0
     history = [machine.begin(now)]
     for event, pause in sequence:
         now += pause

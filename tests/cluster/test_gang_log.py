@@ -17,17 +17,16 @@ from hypothesis import strategies as st
 from hopsml.cluster.driver import gang_log
 from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.gang import Gang
-from hopsml.cluster.gang.growing_gang import GrowingGang
-from hopsml.cluster.gang.independent_gang import IndependentGang
-from hopsml.cluster.gang.mending_gang import MendingGang
-from hopsml.cluster.gang.server_gang import ServerGang
-from hopsml.cluster.shared.spec import FixedGroup
+from hopsml.cluster.gang.independent_machine import IndependentGroupMachine
+from hopsml.cluster.gang.machine import GroupMachine
+from hopsml.cluster.gang.server_machine import ServerGroupMachine
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, IndependentGroup, ServerGroup
 from hopsml.errors import WorkerFailed
 from tests.cluster import test_elastic_gang, test_gang, test_given_back, test_independent_gang
 from tests.cluster.backend_contract import submit
+from tests.cluster.elastic_group import Kind, mending, restarting
 from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import store
 from tools import replay_gang
@@ -39,7 +38,7 @@ __all__ = ["store"]
 REPOSITORY = Path(__file__).parents[2]
 
 
-def watch(machine: Gang) -> GangLog:
+def watch(machine: GroupMachine) -> GangLog:
     """A log of all that this machine is told from now on."""
     log, begin, handle = GangLog(machine), machine.begin, machine.handle
 
@@ -62,7 +61,7 @@ def watched() -> Iterator[list[GangLog]]:
     """The logs of all machines that are made inside."""
     logs: list[GangLog] = []
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (Gang, ElasticGang, MendingGang, GrowingGang, IndependentGang, ServerGang):
+        for kind in (ElasticGroupMachine, IndependentGroupMachine, ServerGroupMachine):
 
             def make(machine: Any, *given: Any, made: Callable[..., None] = kind.__init__, **named: Any) -> None:
                 made(machine, *given, **named)
@@ -89,10 +88,8 @@ def test_whatever_happens_to_a_group_of_fixed_size_replays(sequence: list[tuple[
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([ElasticGang, MendingGang]), test_elastic_gang._ROUNDS)
-def test_whatever_happens_to_a_group_that_changes_replays(
-    kind: type[ElasticGang], rounds: list[list[tuple[str, str, Any]]]
-) -> None:
+@given(st.sampled_from([restarting, mending]), test_elastic_gang._ROUNDS)
+def test_whatever_happens_to_a_group_that_changes_replays(kind: Kind, rounds: list[list[tuple[str, str, Any]]]) -> None:
     with watched() as logs:
         test_elastic_gang.test_every_sequence_keeps_the_rules_and_can_be_ended.hypothesis.inner_test(kind, rounds)
     check_replays(logs)
@@ -115,9 +112,33 @@ def test_whatever_happens_to_runs_one_after_the_other_replays(runs: list[tuple[s
     check_replays(logs)
 
 
+@pytest.mark.parametrize("name", replay_gang.OLD_MACHINES)
+def test_records_of_the_first_version_replay(name: str) -> None:
+    content = (Path(__file__).parent / "fixtures" / "gang_log" / f"{name}.jsonl").read_bytes()
+    assert json.loads(content.split(b"\n")[0])["machine"] == name
+    assert len(list(replay(content))) >= 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [
+        (ElasticGroupMachine, FixedGroup(size=2)),
+        (ElasticGroupMachine, ElasticGroup(size=2)),
+        (IndependentGroupMachine, IndependentGroup(size=2)),
+        (ServerGroupMachine, ServerGroup(size=2)),
+    ],
+)
+def test_after_the_end_only_granted_agents_have_a_transition(kind: type[GroupMachine], group: Any) -> None:
+    table = kind(group).table
+    assert {event for phase, event in table if phase.is_final} == {events.Granted}
+    for event in (events.Tick, events.MemberLost, events.Refused, events.CancelRequested, events.Granted):
+        missing = {phase for phase in Phase if not phase.is_final and (phase, event) not in table}
+        assert not missing - {Phase.REFORMING, Phase.STOPPING}, event
+
+
 def failing(cause: str = "killed by signal 9") -> GangLog:
     """Of a run whose rank 1 fails."""
-    machine = Gang(FixedGroup(size=2))
+    machine = ElasticGroupMachine(FixedGroup(size=2))
     log = watch(machine)
     machine.begin(10.0)
     machine.handle(events.Granted(("a", "b")), 11.0)

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.driver.active_run import gang_for
+from hopsml.cluster.driver.active_run import machine_for
 from hopsml.cluster.gang import events, pool
-from hopsml.cluster.gang.elastic_gang import ElasticGang
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.gang import Gang
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup, Roles, ServerGroup
 
@@ -34,13 +33,13 @@ class World:
         self.coming: list[tuple[int, int]] = []
         self.agents: dict[str, int | None] = {}  # -> generation of its worker, None: it has none
         self.count = 0
-        self.gang: Gang
+        self.gang: ElasticGroupMachine
         self.run_id = ""
         self.outcome: events.ConcludeRun | None = None
 
     def begin(self, kind: str) -> None:
         self.run_id, self.outcome = f"{kind}-{self.count}", None
-        self.gang = gang_for(KINDS[kind], Roles(1) if kind == "servers" else Roles())
+        self.gang = machine_for(KINDS[kind], Roles(1) if kind == "servers" else Roles())
         self.carry_out(self.gang.begin(self.now))
 
     def tell(self, event: events.Event) -> None:
@@ -53,7 +52,7 @@ class World:
                     most = action.most if self.gang.spec.changes else None
                     self.serve(self.pool.demand(self.run_id, action.count, most))
                 case events.StartGeneration():
-                    if isinstance(self.gang, ElasticGang):
+                    if isinstance(self.gang, ElasticGroupMachine):
                         self.tell(events.Ranked(action.agent_ids))
                     for agent_id in action.agent_ids:
                         self.agents[agent_id] = action.generation

@@ -7,43 +7,43 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic_gang import END_S
+from hopsml.cluster.gang.elastic.generations import END_S
+from hopsml.cluster.gang.elastic.in_place import AGAIN_S, GROW_S, MEND_S, PAUSE_S, TOGETHER_S
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.growing_gang import AGAIN_S, PAUSE_S, TOGETHER_S, GrowingGang
-from hopsml.cluster.gang.mending_gang import GROW_S, MEND_S
 from tests.cluster.elastic_group import close, committed, grant, of_kind, running, store_fails
 from tests.cluster.test_mending_gang import KILLED, kill, mended, notes
 
 pytestmark = pytest.mark.fast
 
 
-def at_work(*names: str, **other: Any) -> GrowingGang:
+def at_work(*names: str, **other: Any) -> ElasticGroupMachine:
     """All members train, in a group that can go on with others; each holds the commit of step 5."""
-    machine = running(*names, kind=GrowingGang, **{"min_size": 1, **other})
-    assert isinstance(machine, GrowingGang)
+    machine = running(*names, kind=ElasticGroupMachine, **{"min_size": 1, **other})
+    assert isinstance(machine, ElasticGroupMachine)
     committed(machine, 5, *names)
     for name in names:
         machine.handle(events.Reconfigurable(name, machine.generation), 3.0)
     return machine
 
 
-def prepared(machine: GrowingGang, *names: str, now: float = 4.0) -> list[events.Action]:
+def prepared(machine: ElasticGroupMachine, *names: str, now: float = 4.0) -> list[events.Action]:
     """These newcomers' workers have begun, and are ready."""
     actions = list[events.Action]()
     for name in names:
-        number = machine.newcomers[name].generation
+        number = machine.growth.newcomers[name].generation
         machine.handle(events.Started(name, number), now)
         machine.handle(events.Reconfigurable(name, number), now)
         actions += machine.handle(events.Paused(name, number, 6), now)
     return actions
 
 
-def paused(machine: GrowingGang, *names: str, step: int = 9, now: float = 4.2) -> list[events.Action]:
+def paused(machine: ElasticGroupMachine, *names: str, step: int = 9, now: float = 4.2) -> list[events.Action]:
     generation = machine.generation
     return [one for name in names for one in machine.handle(events.Paused(name, generation, step), now)]
 
 
-def coming(*names: str, **other: Any) -> GrowingGang:
+def coming(*names: str, **other: Any) -> ElasticGroupMachine:
     """Two members have paused for newcomers, with whom they form the next generation."""
     machine = at_work("a", "b", size=2 + len(names), **other)
     grant(machine, *names, now=3.5)
@@ -60,14 +60,14 @@ def coming(*names: str, **other: Any) -> GrowingGang:
 def test_a_newcomer_prepares_beside_the_others_who_pause_when_it_is_ready() -> None:
     machine = at_work("a", "b")
     assert grant(machine, "c", now=3.5) == [events.PrepareNewcomers(1, ("c",), ("a", "b"), 5, ("a", "b"))]
-    assert machine.phase is Phase.RUNNING and machine.generation == 0 and not machine.spares
-    assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))] and machine.commits["c"] == 5
+    assert machine.phase is Phase.RUNNING and machine.generation == 0 and not machine.membership.spares
+    assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))] and machine.commits.newest_of["c"] == 5
     assert paused(machine, "a") == []
     assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b", "c"), meets=True)]
     machine.handle(events.Ranked(("a", "b", "c")), 4.2)
     assert mended(machine, "a", "c") == []
     assert notes(mended(machine, "b")) == "1 more joined at step 9: 3 workers go on in their processes"
-    assert machine.phase is Phase.RUNNING and machine.resets == 0 and not machine.meets
+    assert machine.phase is Phase.RUNNING and machine.policy.resets == 0 and not machine.growth.meets
     assert machine.is_current("c", 1) and not machine.is_current("c", 0) and machine.is_current("a", 0)
 
 
@@ -95,8 +95,8 @@ def test_no_more_prepare_than_there_are_places_for() -> None:
     machine = at_work("a", "b", size=3)
     assert of_kind(grant(machine, "c", "d", now=3.5), events.PrepareNewcomers)[0].agent_ids == ("c",)
     actions = machine.handle(events.ResizeRequested(2), 3.6)
-    assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.newcomers
-    assert of_kind(machine.handle(events.Closed("c", 1), 3.7), events.ReturnAgents) or "c" in machine.spares
+    assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.growth.newcomers
+    assert of_kind(machine.handle(events.Closed("c", 1), 3.7), events.ReturnAgents) or "c" in machine.membership.spares
 
 
 def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_the_pause() -> None:
@@ -104,8 +104,8 @@ def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_th
     grant(machine, "c", now=3.5)
     assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))]
     actions = machine.handle(events.Reconfigurable("a", 0, "the data is shuffled anew"), 4.1)
-    assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.newcomers
-    assert not machine.pausing and machine.anew == "the data is shuffled anew"
+    assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.growth.newcomers
+    assert not machine.growth.pausing and machine.growth.anew == "the data is shuffled anew"
     assert paused(machine, "a") == [], "it had agreed before"
     assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b"), meets=False)]
     mended(machine, "a", "b")
@@ -138,13 +138,13 @@ def test_one_that_does_not_get_ready_costs_the_others_nothing(how: str, why: str
     actions = machine.handle(event, 13.5)
     assert not of_kind(actions, events.ReconfigureGroup) and not of_kind(actions, events.PauseGroup)
     assert all(stop.agent_ids == ("c",) for stop in of_kind(actions, events.StopWorkers))
-    assert machine.phase is Phase.RUNNING and set(machine.members) == {"a", "b"} and not machine.newcomers
+    assert machine.phase is Phase.RUNNING and set(machine.members) == {"a", "b"} and not machine.growth.newcomers
     text = f"a newcomer on host-c could not get ready, and the group goes on as it is: {why}"
     assert notes(actions) == (text if why else "")
     if how != "lost":
-        assert "c" not in machine.mendable
+        assert "c" not in machine.in_place.mendable
         assert machine.handle(events.Closed("c", 1), 13.6) == []  # it may try again, but not at once
-        assert machine.spares == {"c": True}
+        assert machine.membership.spares == {"c": True}
 
 
 def test_one_whose_worker_does_not_end_is_cut_off() -> None:
@@ -184,7 +184,7 @@ def test_what_a_worker_says_of_its_group_holds_for_all() -> None:
 
 
 def test_over_another_collective_all_begin_anew_and_a_note_says_why() -> None:
-    machine = running("a", "b", kind=GrowingGang, min_size=1)
+    machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
     assert grant(machine, "c", now=3.5) == []  # it may be that they have not come to their first operation
     actions = committed(machine, 5, "a", now=4.0)
     assert of_kind(actions, events.PauseWorkersAtCommit) == [
@@ -220,11 +220,11 @@ def test_a_pause_that_not_all_come_to_ends() -> None:
 @pytest.mark.parametrize("how", ["problem", "late"])
 def test_a_pause_after_which_one_cannot_go_on_is_the_whole_reason_to_begin_anew(how: str) -> None:
     machine = at_work("a", "b")
-    machine.why = "what ended the generation before"
+    machine.policy.why = "what ended the generation before"
     grant(machine, "c", now=3.5)
     prepared(machine, "c")
     machine.handle(events.MemberLost("c", "gone"), 4.1)
-    assert paused(machine, "a", "b") == [events.ReconfigureGroup(1 + machine.launched, ("a", "b"))]
+    assert paused(machine, "a", "b") == [events.ReconfigureGroup(1 + machine.growth.launched, ("a", "b"))]
     if how == "problem":
         machine.handle(events.Reconfigured("b", machine.generation, problem="rank 0 does not answer"), 4.3)
         why = "rank 1 could not go on in its process: rank 0 does not answer"
@@ -291,10 +291,10 @@ def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: s
     assert note == events.Note(f"1 newcomer could not come to the others, which go on as they were: {why}")
     assert stop == events.StopWorkers(2, ("c",), 0.0, 0.0, keep=True)
     assert mend == events.ReconfigureGroup(3, ("a", "b"), meets=True)  # some may exchange the state by now
-    assert machine.handle(events.Closed("c", 1), 9.3) == [] and machine.spares == {"c": True}
+    assert machine.handle(events.Closed("c", 1), 9.3) == [] and machine.membership.spares == {"c": True}
     assert mended(machine, "a", "b", now=9.4) == [], "it may try again, but not at once"
-    assert machine.phase is Phase.RUNNING and machine.resets == 0
-    assert not machine.meets
+    assert machine.phase is Phase.RUNNING and machine.policy.resets == 0
+    assert not machine.growth.meets
 
 
 @pytest.mark.parametrize("raised", [False, True])
@@ -305,8 +305,8 @@ def test_a_newcomer_that_fails_before_a_commit_with_it_costs_the_pause(raised: b
     actions += machine.handle(events.Tick(), 9.0)
     assert of_kind(actions, events.ReconfigureGroup) == [events.ReconfigureGroup(3, ("a", "b"))]
     mended(machine, "a", "b", now=9.1)
-    assert machine.phase is Phase.RUNNING and machine.resets == 0
-    assert machine.anew == ("ValueError: other data" if raised else "")
+    assert machine.phase is Phase.RUNNING and machine.policy.resets == 0
+    assert machine.growth.anew == ("ValueError: other data" if raised else "")
     assert not of_kind(machine.handle(events.Closed("c", 1), 9.2), events.PrepareNewcomers), "not at once again"
 
 
@@ -316,7 +316,7 @@ def test_the_loss_of_a_member_while_newcomers_come_lets_all_others_go_on_with_th
     actions = machine.handle(events.Failed("b", 0, KILLED, outside=True), 4.3)
     assert actions[-1] == events.ReconfigureGroup(3, ("a", "c"), meets=True)
     text = notes(mended(machine, "a", "c", now=4.4))
-    assert "rank 1 was lost" in text and "1 more joined" in text and machine.resets == 1
+    assert "rank 1 was lost" in text and "1 more joined" in text and machine.policy.resets == 1
 
 
 def test_the_loss_of_the_chief_while_newcomers_come_lets_all_begin_anew() -> None:
@@ -336,12 +336,12 @@ def test_a_newcomer_that_does_something_else_lets_all_begin_anew_from_now_on() -
     machine.handle(events.Tick(), 9.0)
     (start,) = of_kind(close(machine, "a", "b", "c", now=9.1), events.StartGeneration)
     assert start.generation == 3 and "calls other operations" in start.why
-    assert "members called different operations" in machine.anew
+    assert "members called different operations" in machine.growth.anew
 
 
 def test_all_begin_anew_after_a_while_where_a_loss_came_before() -> None:
     machine = at_work("a", "b", "c", size=3)
-    machine.anew = "it cannot"
+    machine.growth.anew = "it cannot"
     kill(machine, "c")
     machine.handle(events.Closed("c", 0), 4.05)
     assert not of_kind(mended(machine, "a", "b", now=4.1), events.PauseWorkersAtCommit)
@@ -354,11 +354,11 @@ def test_all_begin_anew_after_a_while_where_a_loss_came_before() -> None:
 def test_nobody_prepares_for_a_group_of_which_a_member_has_finished() -> None:
     machine = at_work("a", "b")
     machine.handle(events.Finished("a", 0), 3.2)
-    assert grant(machine, "c", now=3.5) == [] and machine.spares == {"c": True}
+    assert grant(machine, "c", now=3.5) == [] and machine.membership.spares == {"c": True}
 
 
 def test_the_commit_of_step_0_is_one_to_prepare_from() -> None:
-    machine = running("a", "b", kind=GrowingGang, min_size=1)
+    machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
     committed(machine, 0, "b")
     for name in "ab":
         machine.handle(events.Reconfigurable(name, 0), 3.0)
@@ -382,9 +382,9 @@ def test_a_newcomer_that_holds_an_older_commit_is_no_holder_of_any_until_its_wor
     mended(machine, "a")
     committed(machine, 8, "a", now=4.2)
     (prepare,) = machine.handle(events.Closed("b", 0), 4.3)
-    assert prepare == events.PrepareNewcomers(2, ("b",), ("a",), 8, ("a",)) and machine.commits == {"a": 8}
+    assert prepare == events.PrepareNewcomers(2, ("b",), ("a",), 8, ("a",)) and machine.commits.newest_of == {"a": 8}
     machine.handle(events.Started("b", 2), 4.4)
-    assert machine.commits == {"a": 8, "b": 8}
+    assert machine.commits.newest_of == {"a": 8, "b": 8}
 
 
 def test_a_newcomer_that_holds_the_newest_commit_keeps_it() -> None:
@@ -392,7 +392,7 @@ def test_a_newcomer_that_holds_the_newest_commit_keeps_it() -> None:
     kill(machine, "b")
     mended(machine, "a")
     machine.handle(events.Closed("b", 0), 4.2)
-    assert set(machine.newcomers) == {"b"} and machine.commits == {"a": 5, "b": 5}
+    assert set(machine.growth.newcomers) == {"b"} and machine.commits.newest_of == {"a": 5, "b": 5}
 
 
 def test_a_newcomer_whose_process_ends_without_a_report_is_a_spare_that_prepares_again_after_a_while() -> None:
@@ -401,7 +401,7 @@ def test_a_newcomer_whose_process_ends_without_a_report_is_a_spare_that_prepares
     machine.handle(events.Reconfigurable("c", 1), 3.6)
     (note,) = machine.handle(events.Closed("c", 1), 4.0)
     assert isinstance(note, events.Note) and note.text.endswith("goes on as it is: its process ended without a report")
-    assert machine.spares == {"c": True} and "c" not in machine.mendable
+    assert machine.membership.spares == {"c": True} and "c" not in machine.in_place.mendable
     assert machine.handle(events.Tick(), 63.9) == []
     assert machine.handle(events.Tick(), 64.0) == [events.PrepareNewcomers(2, ("c",), ("a", "b"), 5, ("a", "b"))]
 
@@ -419,7 +419,7 @@ def test_a_newcomer_whose_node_goes_is_dismissed_and_given_back_with_the_reason(
 
 
 def test_a_step_shows_that_a_member_is_in_no_group_of_the_collective() -> None:
-    machine = running("a", "b", kind=GrowingGang, min_size=1)
+    machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
     assert grant(machine, "c", now=3.5) == []
     actions = machine.handle(events.Stepped("b", 0, 1), 4.0)
     assert actions == [
@@ -482,7 +482,7 @@ def test_nobody_pauses_for_a_newcomer_while_a_member_is_about_to_leave() -> None
     grant(machine, "c", now=3.5)
     machine.handle(events.DrainRequested("b", "its node goes", 60.0), 3.6)
     assert prepared(machine, "c") == []
-    assert machine.handle(events.Tick(), 4.5) == [] and set(machine.newcomers) == {"c"}
+    assert machine.handle(events.Tick(), 4.5) == [] and set(machine.growth.newcomers) == {"c"}
 
 
 def test_a_pause_that_was_meant_for_an_earlier_generation_does_not_count() -> None:
@@ -557,10 +557,10 @@ def test_a_failed_newcomer_does_not_count_as_a_reset_where_all_begin_anew_after_
     mended(machine, "a", "b", "c")
     machine.handle(events.Failed("c", 1, KILLED, outside=True), 5.0)
     machine.handle(events.Reconfigured("b", 3, problem="rank 0 does not answer"), 5.1)
-    assert machine.phase is Phase.REFORMING and machine.resets == 0
+    assert machine.phase is Phase.REFORMING and machine.policy.resets == 0
 
 
-def outcome_of(machine: GrowingGang, cause: str) -> Phase:
+def outcome_of(machine: ElasticGroupMachine, cause: str) -> Phase:
     """The phase after an error of the user's that all members raise, once their workers have ended."""
     names = tuple(machine.members)
     for name in names:
@@ -590,7 +590,7 @@ def test_an_error_ends_the_run_unless_it_may_come_of_processes_of_different_ages
     if grown:
         mended(machine, "a", "b", "c")
         committed(machine, 12, "a", "b", "c", now=4.5)
-    machine.anew = anew
+    machine.growth.anew = anew
     assert outcome_of(machine, cause) is phase
 
 
@@ -605,10 +605,10 @@ def test_an_error_of_a_member_ends_the_run_after_a_loss_as_before_it() -> None:
 
 
 def test_a_store_that_does_not_answer_is_waited_for() -> None:
-    machine = running("a", "b", kind=GrowingGang, min_size=1, begun=False)
+    machine = running("a", "b", kind=ElasticGroupMachine, min_size=1, begun=False)
     text = "the store does not answer; the run waits for it, at most 20 s: the store could not be read: nobody answers"
     assert text in notes(store_fails(machine, 3.0))
-    assert machine.phase is Phase.WAITING and machine.try_again_at == 5.0
+    assert machine.phase is Phase.WAITING and machine.policy.try_again_at == 5.0
 
 
 def test_the_next_generation_waits_for_the_end_of_a_newcomers_worker() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hopsml.cluster.gang import events, pool
 from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.independent_gang import FRUITLESS_LIMIT, IndependentGang
+from hopsml.cluster.gang.independent_machine import FRUITLESS_LIMIT, IndependentGroupMachine
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.spec import IndependentGroup
 
@@ -21,12 +21,12 @@ def spec(**other: Any) -> IndependentGroup:
     return IndependentGroup(**{"size": 3, "start_timeout_s": 10, "host_cooldown_s": 5, **other})
 
 
-def grant(machine: IndependentGang, *names: str, host: str = "", now: float = 0.0) -> list[events.Action]:
+def grant(machine: IndependentGroupMachine, *names: str, host: str = "", now: float = 0.0) -> list[events.Action]:
     return machine.handle(events.Granted(names, tuple(host or f"host-{n}" for n in names)), now)
 
 
-def running(*names: str, host: str = "", **other: Any) -> IndependentGang:
-    machine = IndependentGang(spec(**other))
+def running(*names: str, host: str = "", **other: Any) -> IndependentGroupMachine:
+    machine = IndependentGroupMachine(spec(**other))
     machine.begin(0.0)
     grant(machine, *names, host=host)
     for number, name in enumerate(names):
@@ -39,12 +39,12 @@ def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def die(machine: IndependentGang, name: str, now: float) -> list[events.Action]:
+def die(machine: IndependentGroupMachine, name: str, now: float) -> list[events.Action]:
     lane = machine.members[name].rank
     return machine.handle(events.Failed(name, lane, "signal 9"), now) + machine.handle(events.Closed(name, lane), now)
 
 
-def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> IndependentGang:
+def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> IndependentGroupMachine:
     """Agents ``names`` of a host that is set aside from 6 s to 11 s, with others at work elsewhere."""
     machine = running(names[0], host="one", **{"size": len(names) + len(at_work), **other})
     for count in range(FRUITLESS_LIMIT):
@@ -58,7 +58,7 @@ def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> Indepen
 
 
 def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
-    machine = IndependentGang(spec())
+    machine = IndependentGroupMachine(spec())
     assert machine.begin(0.0) == [events.RequestAgents(1, 3)]
     assert grant(machine, "a") == [events.StartGeneration(0, ("a",))]
     assert machine.handle(events.Started("a", 0), 1.0) == [events.Announce("joined", 0, "host-a")]
@@ -67,7 +67,7 @@ def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
 
 
 def test_a_search_that_waits_counts_all_agents_and_needs_one():
-    assert [IndependentGang(spec()).attendance(idle) for idle in (0, 9)] == [(0, "1 or more"), (9, "1 or more")]
+    assert [IndependentGroupMachine(spec()).attendance(idle) for idle in (0, 9)] == [(0, "1 or more"), (9, "1 or more")]
 
 
 def test_a_worker_that_dies_is_another_lane_on_its_agent_and_takes_nobody_along():
@@ -92,7 +92,7 @@ def test_a_lost_agent_is_a_lost_lane_and_the_last_one_begins_a_wait_that_ends_wi
 
 
 def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
-    machine = IndependentGang(spec())
+    machine = IndependentGroupMachine(spec())
     machine.begin(5.0)
     assert machine.handle(events.Tick(), 14.9) == []
     ask, outcome = machine.handle(events.Tick(), 15.0)
@@ -200,7 +200,7 @@ def test_nobody_is_waited_for_while_no_lane_is_wanted():
 
 
 def test_a_grant_names_the_host_of_each_agent_or_none():
-    machine = IndependentGang(spec())
+    machine = IndependentGroupMachine(spec())
     machine.begin(0.0)
     with pytest.raises(ValueError, match="shorter"):
         machine.handle(events.Granted(("a", "b"), ("one",)), 0.0)
@@ -254,7 +254,7 @@ def test_a_search_that_ends_takes_no_more_agents_whatever_it_is_asked():
 
 
 def test_one_that_does_not_start_its_worker_is_cut_off():
-    machine = IndependentGang(spec())
+    machine = IndependentGroupMachine(spec())
     machine.begin(0.0)
     grant(machine, "a", "b")
     machine.handle(events.Started("a", 0), 1.0)
@@ -313,7 +313,7 @@ class World:
     def __init__(self, size: int) -> None:
         self.now = 0.0
         self.pool = Pool()
-        self.gang = IndependentGang(spec(size=size))
+        self.gang = IndependentGroupMachine(spec(size=size))
         self.coming: list[tuple[int, int]] = []
         self.agents: dict[str, int | None] = {}  # -> lane that its worker is, None: it has none
         self.told: set[int] = set()  # lanes that will end

@@ -7,31 +7,32 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.elastic_gang import END_S, ElasticGang
+from hopsml.cluster.gang.elastic.generations import END_S
+from hopsml.cluster.gang.elastic.in_place import GROW_S, MEND_S
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import ConcludeRun, Phase
-from hopsml.cluster.gang.mending_gang import GROW_S, MEND_S, MendingGang
-from tests.cluster.elastic_group import close, committed, grant, of_kind, parked, running, started
+from tests.cluster.elastic_group import close, committed, grant, mending, of_kind, parked, restarting, running, started
 
 pytestmark = pytest.mark.fast
 
 KILLED = "killed by signal 9"
 
 
-def at_work(*names: str, **other: Any) -> MendingGang:
+def at_work(*names: str, **other: Any) -> ElasticGroupMachine:
     """All members train, in a group that can go on without others; each holds the commit of step 5."""
-    machine = running(*names, kind=MendingGang, **{"min_size": 1, **other})
-    assert isinstance(machine, MendingGang)
+    machine = running(*names, kind=mending, **{"min_size": 1, **other})
+    assert isinstance(machine, ElasticGroupMachine)
     committed(machine, 5, *names)
     for name in names:
         machine.handle(events.Reconfigurable(name, machine.generation), 3.0)
     return machine
 
 
-def kill(machine: MendingGang, name: str, now: float = 4.0) -> list[events.Action]:
+def kill(machine: ElasticGroupMachine, name: str, now: float = 4.0) -> list[events.Action]:
     return machine.handle(events.Failed(name, machine.generation, KILLED, outside=True), now)
 
 
-def mended(machine: MendingGang, *names: str, step: int = 9, now: float = 4.1) -> list[events.Action]:
+def mended(machine: ElasticGroupMachine, *names: str, step: int = 9, now: float = 4.1) -> list[events.Action]:
     generation = machine.generation
     return [one for name in names for one in machine.handle(events.Reconfigured(name, generation, step), now)]
 
@@ -53,14 +54,14 @@ def test_the_others_go_on_when_a_worker_was_killed() -> None:
     (note,) = mended(machine, "c", step=10)
     text = "rank 1 was lost (killed by signal 9): 2 workers went on at step 10 in their processes"
     assert isinstance(note, events.Note) and note.text.startswith(text)
-    assert machine.phase is Phase.RUNNING and (machine.resets, machine.deadline) == (1, None)
+    assert machine.phase is Phase.RUNNING and (machine.policy.resets, machine.deadline) == (1, None)
 
 
 def test_they_go_on_when_an_agent_is_gone() -> None:
     machine = at_work("a", "b")
     assert machine.handle(events.MemberLost("b", "its executor died"), 4.0) == [events.ReconfigureGroup(1, ("a",))]
     assert "the chief alone went on at step 9 in its process" in notes(mended(machine, "a"))
-    assert "b" not in machine.commits and "b" not in machine.mendable and not machine.ending
+    assert "b" not in machine.commits.newest_of and "b" not in machine.in_place.mendable and not machine.in_place.ending
 
 
 def test_they_go_on_without_one_that_is_stopped_which_is_killed() -> None:
@@ -106,7 +107,7 @@ def test_the_agent_of_a_crashed_worker_that_has_ended_meanwhile_is_a_spare_at_on
     machine.handle(events.Failed("b", 0, "killed by signal 11"), 4.0)
     machine.handle(events.Closed("b", 0), 4.1)
     assert machine.handle(events.Tick(), 5.0) == [events.ReconfigureGroup(1, ("a", "c"))]
-    assert machine.spares == {"b": True} and not machine.ending
+    assert machine.membership.spares == {"b": True} and not machine.in_place.ending
 
 
 def test_those_that_go_on_keep_the_order_of_their_ranks() -> None:
@@ -150,7 +151,7 @@ def test_a_host_on_which_workers_are_lost_is_set_aside() -> None:
     kill(machine, "c")
     assert mended(machine, "a", "b")[1:] == [events.Note("host host-c is set aside for 60 s: 1 failures")]
     close(machine, "c", now=4.2)
-    assert machine.exclusions.excluded("host-c", 64.0) and not machine.exclusions.excluded("host-c", 64.1)
+    assert machine.policy.exclusions.excluded("host-c", 64.0) and not machine.policy.exclusions.excluded("host-c", 64.1)
 
 
 def test_two_that_are_lost_at_once_are_gone_without_in_two_goes() -> None:
@@ -168,7 +169,7 @@ def test_what_was_said_as_a_member_of_the_last_generation_counts() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     machine.handle(events.WorkerCommitted("b", 0, 8), 4.05)
-    assert machine.commits["b"] == 8 and machine.reached == 8
+    assert machine.commits.newest_of["b"] == 8 and machine.commits.reached == 8
     mended(machine, "a", "b")
     for name in "ab":
         machine.handle(events.Finished(name, 0), 4.2)
@@ -196,7 +197,7 @@ def test_the_time_to_go_on_is_bounded() -> None:
     (start,) = of_kind(actions, events.StartGeneration)
     assert (start.generation, start.step, set(start.agent_ids)) == (2, 5, {"a", "b", "c"})
     assert notes(actions).endswith(f"rank 2: killed by signal 9; rank 1 did not go on within {MEND_S:g} s")
-    assert machine.resets == 1
+    assert machine.policy.resets == 1
 
 
 def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
@@ -242,7 +243,7 @@ def test_with_too_few_left_all_begin_anew() -> None:
 
 def test_where_one_cannot_go_on_all_begin_anew() -> None:
     machine = at_work("a", "b", "c")
-    machine.mendable.discard("c")
+    machine.in_place.mendable.discard("c")
     (stop,) = kill(machine, "b")
     assert isinstance(stop, events.StopWorkers) and machine.phase is Phase.REFORMING
 
@@ -262,7 +263,7 @@ def test_an_error_while_the_others_go_on_does_not_hide_the_loss() -> None:
     assert of_kind(machine.handle(events.Tick(), 5.2), events.StopWorkers) and machine.phase is Phase.REFORMING
     close(machine, "c", now=5.3)
     (start,) = of_kind(close(machine, "a", "b", now=5.3), events.StartGeneration)
-    assert start.generation == 2 and machine.resets == 1
+    assert start.generation == 2 and machine.policy.resets == 1
 
 
 def test_while_a_change_is_under_way_all_begin_anew() -> None:
@@ -278,11 +279,11 @@ def test_while_a_change_is_under_way_all_begin_anew() -> None:
 
 
 def test_before_all_have_formed_their_group_all_begin_anew() -> None:
-    machine = running("a", "b", "c", kind=MendingGang, min_size=1)
+    machine = running("a", "b", "c", kind=mending, min_size=1)
     machine.handle(events.Reconfigurable("a", 0), 3.0)
     (stop,) = of_kind(machine.handle(events.MemberLost("b", "gone"), 4.0), events.StopWorkers)
     assert stop.agent_ids == ("a", "c")
-    forming = running("a", "b", kind=MendingGang, begun=False, min_size=1)
+    forming = running("a", "b", kind=mending, begun=False, min_size=1)
     assert not of_kind(forming.handle(events.MemberLost("b", "gone"), 4.0), events.ReconfigureGroup)
 
 
@@ -293,7 +294,7 @@ def test_a_newcomer_before_its_first_commit_costs_only_its_place() -> None:
     committed(machine, 7, "b", now=4.0)
     close(machine, "a", "b", now=4.0)
     started(machine, "a", "b", "c", now=4.5)
-    assert machine.phase is Phase.RUNNING and not machine.mendable  # of the last processes
+    assert machine.phase is Phase.RUNNING and not machine.in_place.mendable  # of the last processes
     for name in "abc":
         machine.handle(events.Reconfigurable(name, 1), 4.6)
     assert not of_kind(kill(machine, "c", now=5.0), events.ReconfigureGroup)
@@ -311,9 +312,9 @@ def test_the_reset_limit_counts_every_loss() -> None:
     assert of_kind(kill(machine, "c"), events.ReconfigureGroup)
     mended(machine, "a", "b")
     close(machine, "c", now=4.2)
-    machine.spares.clear()
+    machine.membership.spares.clear()
     machine.phase = Phase.RUNNING
-    machine.mendable = {"a", "b"}
+    machine.in_place.mendable = {"a", "b"}
     assert not of_kind(kill(machine, "b", now=5.0), events.ReconfigureGroup)
     (outcome,) = of_kind(close(machine, "a", "b", now=5.0), ConcludeRun)
     assert "reset limit of 1" in outcome.reason
@@ -323,18 +324,18 @@ def test_losses_count_once_each_and_those_that_all_begin_anew_for_count_once_tog
     machine = at_work("a", "b", "c", "d", "e", size=5)
     kill(machine, "e")
     mended(machine, "a", "b", "c", "d")
-    assert machine.resets == 1
+    assert machine.policy.resets == 1
     kill(machine, "d")
     mended(machine, "a", "b", "c")
-    assert machine.resets == 2
+    assert machine.policy.resets == 2
     kill(machine, "c", now=4.2)
     kill(machine, "b", now=4.3)
-    assert machine.resets == 4
+    assert machine.policy.resets == 4
     machine.handle(events.Reconfigured("a", machine.generation, problem="it does not work"), 4.4)
     for name in "bcde":
         machine.handle(events.Closed(name, 0), 4.5)
     close(machine, "a", now=4.5)
-    assert machine.phase is Phase.FORMING and machine.resets == 3
+    assert machine.phase is Phase.FORMING and machine.policy.resets == 3
 
 
 def test_failures_without_a_commit_in_between_end_the_run_where_going_on_always_fails() -> None:
@@ -344,7 +345,7 @@ def test_failures_without_a_commit_in_between_end_the_run_where_going_on_always_
         machine.handle(events.Reconfigured("a", generation + 1, problem="it does not work"), 4.1)
         close(machine, "c", now=4.2)
         actions = close(machine, "a", "b", now=4.2)
-        assert machine.resets == resets
+        assert machine.policy.resets == resets
         if generation == 4:
             break
         machine.handle(events.Ranked(("a", "b", "c")), 4.3)
@@ -361,12 +362,12 @@ def test_failures_without_a_commit_in_between_end_the_run_where_going_on_always_
 def test_the_agent_of_a_lost_worker_is_a_spare_once_that_has_ended() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
-    assert "c" not in machine.spares and machine.is_current("c", 0) and not machine.is_current("c", 2)
+    assert "c" not in machine.membership.spares and machine.is_current("c", 0) and not machine.is_current("c", 2)
     mended(machine, "a", "b")
-    assert machine.handle(events.WorkerCommitted("c", 0, 99), 4.2) == [] and machine.reached == 5
-    assert machine.handle(events.Stepped("c", 0, 99), 4.2) == [] and not machine.pace.steps
+    assert machine.handle(events.WorkerCommitted("c", 0, 99), 4.2) == [] and machine.commits.reached == 5
+    assert machine.handle(events.Stepped("c", 0, 99), 4.2) == [] and not machine.progress.pace.steps
     assert machine.handle(events.Closed("c", 0), 4.3) == []
-    assert machine.spares == {"c": True} and not machine.is_current("c", 0)
+    assert machine.membership.spares == {"c": True} and not machine.is_current("c", 0)
 
 
 def test_a_spare_that_holds_an_older_commit_than_the_store_is_not_gone_on_from() -> None:
@@ -383,13 +384,13 @@ def test_a_spare_that_holds_an_older_commit_than_the_store_is_not_gone_on_from()
 def test_a_newcomer_is_waited_with_for_a_while_after_a_loss() -> None:
     machine = at_work("a", "b", "c", size=4)
     kill(machine, "c")
-    assert machine.handle(events.Closed("c", 0), 4.05) == [] and machine.spares == {"c": True}
+    assert machine.handle(events.Closed("c", 0), 4.05) == [] and machine.membership.spares == {"c": True}
     assert not of_kind(mended(machine, "a", "b", now=4.1), events.PauseWorkersAtCommit)
     assert grant(machine, "d", now=5.0) == []
     assert machine.handle(events.Tick(), 4.1 + GROW_S - 0.1) == []
     (park,) = machine.handle(events.Tick(), 4.1 + GROW_S)
     assert park == events.PauseWorkersAtCommit(1, ("a", "b"), "2 more joined")
-    assert machine.grow_at == 0.0
+    assert machine.in_place.grow_at == 0.0
 
 
 def test_one_that_comes_just_when_the_wait_is_over_is_not_waited_with() -> None:
@@ -419,7 +420,7 @@ def test_one_that_does_not_tell_of_its_workers_end_is_cut_off() -> None:
     mended(machine, "a")
     assert machine.handle(events.Tick(), 4.0 + END_S - 0.1) == []
     (drop,) = machine.handle(events.Tick(), 4.0 + END_S)
-    assert drop == events.DropAgents(("b",), "did not report its worker's end in time") and not machine.ending
+    assert drop == events.DropAgents(("b",), "did not report its worker's end in time") and not machine.in_place.ending
     assert machine.handle(events.MemberLost("b", "cut off"), 14.1) == []
 
 
@@ -457,7 +458,7 @@ def test_all_wait_for_it_where_they_begin_anew(end: events.Event, members: set[s
 
 
 def test_a_group_that_says_nothing_of_itself_is_an_elastic_one() -> None:
-    for kind in (ElasticGang, MendingGang):
+    for kind in (restarting, mending):
         machine = running("a", "b", "c", kind=kind)
         committed(machine, 5, "a", "b", "c")
         (stop,) = machine.handle(events.MemberLost("c", "gone"), 4.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.server_gang import ServerGang
+from hopsml.cluster.gang.server_machine import ServerGroupMachine
 from hopsml.cluster.shared.spec import Roles, ServerGroup
 
 pytestmark = pytest.mark.fast
@@ -19,14 +19,16 @@ NAMES = ("chief", "worker0", "worker1", "ps0", "evaluator")
 FAILED, ENDED = "signal 9 (SIGKILL)", "its node died"
 
 
-def granted(**other: Any) -> ServerGang:
-    machine = ServerGang(ServerGroup(**{"size": 5, "start_timeout_s": 10, **other}), roles=Roles(1, evaluator=True))
+def granted(**other: Any) -> ServerGroupMachine:
+    machine = ServerGroupMachine(
+        ServerGroup(**{"size": 5, "start_timeout_s": 10, **other}), roles=Roles(1, evaluator=True)
+    )
     assert machine.begin(0.0) == [events.RequestAgents(5, 5)]
     assert machine.handle(events.Granted(NAMES), 1.0) == [events.StartGeneration(0, NAMES)]
     return machine
 
 
-def running(**other: Any) -> ServerGang:
+def running(**other: Any) -> ServerGroupMachine:
     machine = granted(**other)
     for name in NAMES:
         assert machine.handle(events.Started(name, 0), 2.0) == []
@@ -34,7 +36,7 @@ def running(**other: Any) -> ServerGang:
     return machine
 
 
-def die(machine: ServerGang, name: str, now: float, **how: Any) -> list[events.Action]:
+def die(machine: ServerGroupMachine, name: str, now: float, **how: Any) -> list[events.Action]:
     number = machine.members[name].generation
     told = events.Failed(name, number, FAILED, **{"outside": True, **how})
     return machine.handle(told, now) + machine.handle(events.Closed(name, number), now)
@@ -44,7 +46,7 @@ def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def conclusion(machine: ServerGang, actions: list[events.Action]) -> events.ConcludeRun:
+def conclusion(machine: ServerGroupMachine, actions: list[events.Action]) -> events.ConcludeRun:
     """What the run ends with, once whoever was told to end has."""
     for stop in of_kind(actions, events.StopWorkers):
         for name in stop.agent_ids:
@@ -426,7 +428,7 @@ def test_a_loss_that_changes_nothing_any_more_is_not_told() -> None:
 
 
 def test_two_of_three_workers_go_on() -> None:
-    machine = ServerGang(ServerGroup(size=4))
+    machine = ServerGroupMachine(ServerGroup(size=4))
     machine.begin(0.0)
     machine.handle(events.Granted(("chief", "w0", "w1", "w2")), 1.0)
     (note,) = machine.handle(events.MemberLost("w1", ENDED), 2.0)
@@ -507,7 +509,7 @@ KINDS = (
 MOVES = st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(NAMES), st.integers(0, 2)), max_size=60)
 
 
-def event_of(machine: ServerGang, kind: str, name: str, behind: int) -> events.Event:
+def event_of(machine: ServerGroupMachine, kind: str, name: str, behind: int) -> events.Event:
     number = machine.members[name].generation - (behind == 2)  # sometimes a late word of an earlier start
     return {
         "started": events.Started(name, number),

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.gang_log import GangLog
 from hopsml.cluster.driver.run_state import RunState
-from hopsml.cluster.gang.gang import Gang
-from hopsml.cluster.gang.growing_gang import GrowingGang
-from hopsml.cluster.gang.independent_gang import IndependentGang
-from hopsml.cluster.gang.server_gang import ServerGang
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
+from hopsml.cluster.gang.independent_machine import IndependentGroupMachine
+from hopsml.cluster.gang.machine import GroupMachine
+from hopsml.cluster.gang.server_machine import ServerGroupMachine
 from hopsml.cluster.gang.shares import SlotDemand, claim
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import Member, Placement
-from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, IndependentGroup, Roles, ServerGroup
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup, Roles, ServerGroup
 
 _ALL_TRAIN = Roles()
-_MACHINES: Mapping[type[AnyGroup], Any] = {
-    FixedGroup: Gang,
-    ElasticGroup: GrowingGang,
-    IndependentGroup: IndependentGang,
-}
 
 
-def gang_for(group: AnyGroup, roles: Roles = _ALL_TRAIN) -> Gang:
+def machine_for(group: AnyGroup, roles: Roles = _ALL_TRAIN) -> GroupMachine:
     """Return the state machine for a group: of fixed size, elastic, independent members, or a chief and servers."""
     if isinstance(group, ServerGroup):
-        return ServerGang(group, roles=roles)
-    machine: Gang = _MACHINES[type(group)](group)
-    return machine
+        return ServerGroupMachine(group, roles=roles)
+    return IndependentGroupMachine(group) if isinstance(group, IndependentGroup) else ElasticGroupMachine(group)
 
 
 @dataclass
@@ -46,7 +38,7 @@ class ActiveRun:
     # largest number of workers of a group that changes, whatever it requests; None: no limit
     allowed: int | None = None
     asked: int = field(init=False)  # number of workers
-    gang: Gang = field(init=False)
+    gang: GroupMachine = field(init=False)
     failures: dict[str, protocol.FailureReport] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
     seats: dict[str, Member] = field(default_factory=dict)  # the layout's input, with the workers' ports
@@ -67,7 +59,7 @@ class ActiveRun:
             group = msgspec.structs.replace(group, first_target=self.size)
         elif isinstance(group, IndependentGroup):
             group = msgspec.structs.replace(group, size=self.size)
-        self.gang = gang_for(group, self.request.spec.roles)
+        self.gang = machine_for(group, self.request.spec.roles)
         self.log = self.state.gang_log = GangLog(self.gang)
 
     @property

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.gang.events import Action, Event
-from hopsml.cluster.gang.gang import Gang
+from hopsml.cluster.gang.machine import GroupMachine
 from hopsml.core import redact
 
-VERSION = 1
+VERSION = 2
 PART = 2048  # events; the newest PART to twice as many are retained
 
 
@@ -35,7 +35,7 @@ class _Part:
 class GangLog:
     """Log of a group's events of bounded size; used on the same thread as the group."""
 
-    def __init__(self, gang: Gang) -> None:
+    def __init__(self, gang: GroupMachine) -> None:
         """Begin a log of ``gang``, which must not have begun."""
         self._gang = gang
         self._parts = [_Part(msgspec.to_builtins(gang))]

@@ -6,7 +6,7 @@
 
 An agent that is granted gets its worker at once, and another one when that one dies; the loss of a worker affects no
 other. Every start of a worker is a new trial slot (lane): its number, which only grows, is its rank and its generation.
-A host on which workers die repeatedly without having sent a message is excluded for a while. Pure, as ``gang.py``.
+A host on which workers die repeatedly without having sent a message is excluded for a while.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
-from hopsml.cluster.gang.exclusions import Exclusions
-from hopsml.cluster.gang.gang import Gang, MemberState
+from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
+from hopsml.cluster.gang.failures import Exclusions
+from hopsml.cluster.gang.machine import (
+    FINAL,
+    LIVE,
+    GroupMachine,
+    MemberState,
+    Table,
+    refuse,
+    return_granted,
+    table,
+)
 from hopsml.cluster.shared.spec import IndependentGroup
 
 FRUITLESS_LIMIT = 5  # workers in a row that died on a host without having sent a message
@@ -32,11 +41,11 @@ class LaneMember(MemberState):
 
 
 @dataclass
-class IndependentGang(Gang):
+class IndependentGroupMachine(GroupMachine):
     """State machine of a group of trial slots (lanes), of which ``target`` are wanted."""
 
-    spec: IndependentGroup  # type: ignore[assignment] # what needs more is not inherited
-    members: dict[str, LaneMember] = field(default_factory=dict)  # type: ignore[assignment] # lanes are members
+    spec: IndependentGroup
+    members: dict[str, LaneMember] = field(default_factory=dict)  # agent -> its lane
     target: int = 0
     lanes: int = 0  # number of lanes so far, the next one's number
     hosts: dict[str, str] = field(default_factory=dict)
@@ -68,27 +77,26 @@ class IndependentGang(Gang):
         lane = self.members.get(agent_id)
         return lane is not None and lane.rank == generation
 
-    def _other(self, event: Event, now: float) -> list[Action]:
-        """Process the events of a group of lanes."""
-        match event:
-            case events.WorkerActive():
-                self.exclusions.failures.pop(self.hosts[event.agent_id], None)
-            case events.ReleaseRequested():
-                agent_id = self.agent_of(event.rank)
-                if agent_id is None:
-                    return []
-                return self._break_off(agent_id) if event.at_once else self._let_go(agent_id, "")
-            case events.DrainRequested():
-                return self._drain(event)
-            case events.ResizeRequested():
-                return self._resize(max(0, event.size), now)
+    @property
+    def table(self) -> Table:
+        """Transition table of the machine."""
+        return _TABLE
+
+    def _active(self, event: events.WorkerActive, now: float) -> list[Action]:
+        """Record a message of a lane's worker, which proves that workers can start on its host."""
+        self.exclusions.failures.pop(self.hosts[event.agent_id], None)
         return []
 
-    def _resize(self, target: int, now: float) -> list[Action]:
-        """Set the number of wanted lanes; agents on excluded hosts are released first, then the search chooses lanes."""
-        if self.phase is Phase.STOPPING:
+    def _release(self, event: events.ReleaseRequested, now: float) -> list[Action]:
+        """End a lane and release its agent."""
+        agent_id = self.agent_of(event.rank)
+        if agent_id is None:
             return []
-        self.target = target
+        return self._break_off(agent_id) if event.at_once else self._let_go(agent_id, "")
+
+    def _resize(self, event: events.ResizeRequested, now: float) -> list[Action]:
+        """Set the number of wanted lanes; agents on excluded hosts are released first, then the search chooses lanes."""
+        target = self.target = max(0, event.size)
         surplus = max(0, self._count() - target)
         going, self.resting = tuple(self.resting[:surplus]), self.resting[surplus:]
         self._watch_for_agents(now)
@@ -154,20 +162,12 @@ class IndependentGang(Gang):
         lane.leave = lane.leave or ""
         return [events.StopWorkers(lane.rank, (agent_id,), self.spec.grace_s, self.spec.failed_flush_s)]
 
-    def _drain(self, event: events.DrainRequested) -> list[Action]:
+    def _drain(self, event: events.DrainRequested, now: float) -> list[Action]:
         """Record that an agent will end: release it, or let its lane finish."""
         if event.agent_id in self.resting:
             self.resting.remove(event.agent_id)
             return [events.ReturnAgents((event.agent_id,), event.reason)]
         return self._let_go(event.agent_id, event.reason) if event.agent_id in self.members else []
-
-    def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
-        """Ignore heartbeats: no other member waits for a lane, and its agent ends a stopped process."""
-        return []
-
-    def _finished(self, event: events.Finished, now: float) -> list[Action]:
-        """Do nothing yet: the ``Closed`` event that follows ends the lane."""
-        return []
 
     def _failed(self, event: events.Failed, now: float) -> list[Action]:
         """Announce the end of a lane whose worker has failed."""
@@ -192,14 +192,14 @@ class IndependentGang(Gang):
         self.last_cause = event.reason
         actions = self._left(lane, event.reason)
         self._watch_for_agents(now)
-        return actions + self._conclude_if_over()
+        return actions + self.conclude()
 
-    def _over(self, agent_id: str, now: float) -> list[Action]:
+    def _closed(self, event: events.Closed, now: float) -> list[Action]:
         """Release the agent whose worker has ended, or start another lane on it."""
-        lane = self.members.pop(agent_id)
+        agent_id, lane = event.agent_id, self.members.pop(event.agent_id)
         actions = self._left(lane, lane.leave or ("released" if lane.leave == "" else "its worker returned"))
         if self.phase is Phase.STOPPING:
-            return [*actions, events.ReturnAgents((agent_id,)), *self._conclude_if_over()]
+            return [*actions, events.ReturnAgents((agent_id,)), *self.conclude()]
         if lane.leave is not None:
             actions.append(events.ReturnAgents((agent_id,), lane.leave))
         else:
@@ -234,10 +234,8 @@ class IndependentGang(Gang):
         if self.phase is not Phase.WAITING or self.deadline is None:
             self.phase, self.deadline = Phase.WAITING, now + self.spec.start_timeout_s
 
-    def _tick(self, now: float) -> list[Action]:
+    def _tick(self, event: events.Tick, now: float) -> list[Action]:
         """Enforce deadlines, and start lanes on hosts whose exclusion has ended."""
-        if self.phase is Phase.STOPPING:
-            return self._stop_late(now)
         actions: list[Action] = []
         resting, self.resting = self.resting, []
         for agent_id in resting:
@@ -246,7 +244,7 @@ class IndependentGang(Gang):
         if late:
             actions.append(events.DropAgents(late, f"did not start its worker within {self.spec.start_timeout_s:g} s"))
         if self.phase is Phase.WAITING and self.deadline is not None and now >= self.deadline:
-            return actions + self._end(self._start_timeout(), now)
+            return actions + self.end(self._start_timeout(), now)
         return actions
 
     def _start_timeout(self) -> ConcludeRun:
@@ -258,29 +256,22 @@ class IndependentGang(Gang):
             reason += f"; what ended the last lane: {self.last_cause}"
         return ConcludeRun(Phase.FAILED, "start", reason, missing=((self.lanes, "no agent"),))
 
-    def cancel(self, event: events.CancelRequested, now: float) -> list[Action]:
-        """End the run as CANCELLED, or as FINISHED once all lanes have left if its work is done (``complete``).
-
-        Args:
-            event: The request to end the run.
-            now: Monotonic time in seconds.
-        """
-        if self.phase is Phase.STOPPING:
-            return []
+    def _cancel(self, event: events.CancelRequested, now: float) -> list[Action]:
+        """End the run as CANCELLED, or as FINISHED once all lanes have left if its work is done (``complete``)."""
         if not event.complete:
-            return self._end(ConcludeRun(Phase.CANCELLED, "cancelled", event.reason), now)
+            return self.end(ConcludeRun(Phase.CANCELLED, "cancelled", event.reason), now)
         self.phase, self.outcome = Phase.STOPPING, ConcludeRun(Phase.FINISHED, reason=event.reason)
         self.deadline = now + self.spec.grace_s
         actions = self._take_no_more()
         actions += [events.PauseWorkersAtCommit(lane.rank, (agent_id,), "") for agent_id, lane in self.members.items()]
-        return actions + self._conclude_if_over()
+        return actions + self.conclude()
 
-    def _end(self, outcome: ConcludeRun, now: float) -> list[Action]:
+    def end(self, outcome: ConcludeRun, now: float) -> list[Action]:
         """Stop all lanes; the run concludes when they have ended."""
         self.phase, self.outcome = Phase.STOPPING, outcome
-        return self._take_no_more() + self._stop_all(self.spec.failed_flush_s, now) + self._conclude_if_over()
+        return self._take_no_more() + self._stop_all(self.spec.failed_flush_s, now) + self.conclude()
 
-    def _stop_late(self, now: float) -> list[Action]:
+    def _stop_late(self, event: events.Tick, now: float) -> list[Action]:
         """At the deadline, stop the lanes that have not left, then disconnect agents that have not reported the end."""
         if self.deadline is None or now < self.deadline:
             return []
@@ -288,7 +279,7 @@ class IndependentGang(Gang):
             return self._stop_all(self.spec.flush_s, now)
         silent = tuple(self.members)
         self.members = {}
-        return [events.DropAgents(silent, "did not report its worker's end in time"), *self._conclude_if_over()]
+        return [events.DropAgents(silent, "did not report its worker's end in time"), *self.conclude()]
 
     def _all_told(self) -> bool:
         """Return True if all lanes have been requested to stop."""
@@ -308,9 +299,28 @@ class IndependentGang(Gang):
         resting, self.resting = tuple(self.resting), []
         return [events.RequestAgents(0, 0), *([events.ReturnAgents(resting)] if resting else [])]
 
-    def _conclude_if_over(self) -> list[Action]:
+    def conclude(self) -> list[Action]:
         """Conclude the run once no lane remains."""
         if self.outcome is None or self.members:
             return []
         self.phase, self.deadline = self.outcome.phase, None
         return [self.outcome]
+
+
+_OPEN = tuple(phase for phase in LIVE if phase is not Phase.STOPPING)
+_TABLE = table(
+    (events.Granted, LIVE, IndependentGroupMachine._granted),
+    (events.Granted, FINAL, return_granted),
+    (events.Started, LIVE, IndependentGroupMachine._started),
+    (events.WorkerActive, LIVE, IndependentGroupMachine._active),
+    (events.Failed, LIVE, IndependentGroupMachine._failed),
+    (events.Closed, LIVE, IndependentGroupMachine._closed),
+    (events.MemberLost, LIVE, IndependentGroupMachine._lost),
+    (events.ReleaseRequested, LIVE, IndependentGroupMachine._release),
+    (events.DrainRequested, LIVE, IndependentGroupMachine._drain),
+    (events.ResizeRequested, _OPEN, IndependentGroupMachine._resize),
+    (events.Refused, LIVE, refuse),
+    (events.CancelRequested, _OPEN, IndependentGroupMachine._cancel),
+    (events.Tick, _OPEN, IndependentGroupMachine._tick),
+    (events.Tick, (Phase.STOPPING,), IndependentGroupMachine._stop_late),
+)

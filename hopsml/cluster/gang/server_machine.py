@@ -11,8 +11,7 @@
 The chief's strategy addresses the other members for its whole lifetime, so a lost one comes back as the same task at
 the same address: as another process on the same agent. The chief has to repeat or restore what was lost with it. Each
 start of a member is a generation, whose number only grows. A member that dies repeatedly soon after its start is given
-up: the group continues without a worker or the evaluator, and the run ends without a parameter server. Pure, as
-``gang.py``.
+up: the group continues without a worker or the evaluator, and the run ends without a parameter server.
 """
 
 from __future__ import annotations
@@ -21,12 +20,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
-from hopsml.cluster.gang.blame import Failure
-from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
-from hopsml.cluster.gang.gang import UNREPORTED, Gang, MemberState, failure_of
+from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
+from hopsml.cluster.gang.failures import Failure
+from hopsml.cluster.gang.machine import (
+    FINAL,
+    LIVE,
+    UNREPORTED,
+    GroupMachine,
+    MemberState,
+    Table,
+    cancel,
+    failure_of,
+    refuse,
+    return_granted,
+    table,
+)
 from hopsml.cluster.shared.layout import CHIEF, EVALUATOR, PS, WORKER
 from hopsml.cluster.shared.spec import Roles, ServerGroup
 
+TRAINING = (Phase.FORMING, Phase.RUNNING)
 _RESUME = "experiment.resume goes on from its last checkpoint"
 
 
@@ -48,14 +60,19 @@ class ServerMember(MemberState):
 
 
 @dataclass
-class ServerGang(Gang):
+class ServerGroupMachine(GroupMachine):
     """State machine of a chief and its servers; ``roles`` has the number of members of each role."""
 
-    spec: ServerGroup  # type: ignore[assignment] # what needs more is not inherited
+    spec: ServerGroup
     roles: Roles = field(default_factory=Roles)
-    members: dict[str, ServerMember] = field(default_factory=dict)  # type: ignore[assignment] # with a role each
+    members: dict[str, ServerMember] = field(default_factory=dict)
     starts: int = 0  # the newest generation
     evaluator_until: float | None = None  # once the chief has finished: until when the evaluator may continue
+
+    @property
+    def table(self) -> Table:
+        """Transition table of the machine."""
+        return _TABLE
 
     def is_current(self, agent_id: str, generation: int) -> bool:
         """Return True if ``generation`` is the newest start of the agent's member."""
@@ -66,8 +83,6 @@ class ServerGang(Gang):
 
     def _granted(self, event: events.Granted, now: float) -> list[Action]:
         """Assign ranks and roles to the granted agents and start all members."""
-        if self.phase is not Phase.WAITING:
-            return [events.ReturnAgents(event.agent_ids)]
         self.members = {
             agent_id: ServerMember(rank, role=self._role(rank, len(event.agent_ids)))
             for rank, agent_id in enumerate(event.agent_ids)
@@ -92,6 +107,11 @@ class ServerGang(Gang):
         self._look_who_is_there()
         return [events.Note(f"{_name(member)} is there again")] if comes_back else []
 
+    def _forming(self, event: events.Forming, now: float) -> list[Action]:
+        """Record that a member waits in its first collective operation."""
+        self.members[event.agent_id].forms = event.size
+        return []
+
     def _look_who_is_there(self) -> None:
         """Let the run begin once every member that is not lost has started."""
         if self.phase is Phase.FORMING and all(m.started or m.is_gone for m in self.members.values()):
@@ -109,7 +129,7 @@ class ServerGang(Gang):
         if member.role == EVALUATOR or self.phase is Phase.STOPPING:
             return []
         self.phase, self.outcome = Phase.STOPPING, ConcludeRun(Phase.FINISHED)
-        return self._stop_servers(now) + self._conclude_if_over()
+        return self._stop_servers(now) + self.conclude()
 
     def _stop_servers(self, now: float) -> list[Action]:
         """Stop the servers; the evaluator may finish, as the last checkpoint is only just written."""
@@ -129,7 +149,7 @@ class ServerGang(Gang):
     def _failed(self, event: events.Failed, now: float) -> list[Action]:
         """Record a member's failure, which ends the run only if it is the chief's or prevents the start."""
         member = self.members[event.agent_id]
-        if member.failed or self.phase not in (*self.training, Phase.SETTLING):
+        if member.failed:
             return []
         member.failed, member.cause = True, event.cause
         cannot_begin = self.phase is Phase.FORMING and not event.outside and not member.generation
@@ -145,6 +165,10 @@ class ServerGang(Gang):
             return self._settled(now)
         self.phase, self.deadline = Phase.SETTLING, now + self.spec.settle_s
         return []
+
+    def _settled(self, now: float) -> list[Action]:
+        """End the run because of the failures that are known, without a further wait."""
+        return self.end(self._blamed(), now)
 
     def _dead_server(self) -> ServerMember | None:
         """Return a server that has failed and not been restarted, parameter servers first; None if all are alive."""
@@ -162,17 +186,15 @@ class ServerGang(Gang):
             )
         return ConcludeRun(Phase.FAILED, "worker", reason, failure.agent_id, failure.rank)
 
-    def _over(self, agent_id: str, now: float) -> list[Action]:
+    def _closed(self, event: events.Closed, now: float) -> list[Action]:
         """Start a member again if it is still needed, as no process of it remains."""
-        member = self.members.get(agent_id)
-        if member is None:
-            return []
+        agent_id, member = event.agent_id, self.members[event.agent_id]
         member.over = True
-        if self.phase in self.training and member.role == CHIEF and not member.lost:
+        if self.phase in TRAINING and member.role == CHIEF and not member.lost:
             self.failures.append(Failure(agent_id, member.rank, f"{UNREPORTED}; {_RESUME}"))
             return self._settled(now)
-        if self.phase not in self.training or member.finished or member.lost:
-            return self._conclude_if_over()
+        if self.phase not in TRAINING or member.finished or member.lost:
+            return self.conclude()
         return self._start_again(agent_id, member, now)
 
     def _start_again(self, agent_id: str, member: ServerMember, now: float) -> list[Action]:
@@ -202,8 +224,8 @@ class ServerGang(Gang):
             self.explained_by = now + self.spec.settle_s
         if self.phase is Phase.SETTLING:
             return self._settled(now)
-        if self.phase not in self.training or member.is_given_up or (member.over and member.role == EVALUATOR):
-            return self._conclude_if_over()
+        if self.phase not in TRAINING or member.is_given_up or (member.over and member.role == EVALUATOR):
+            return self.conclude()
         return self._without(event.agent_id, member, event.reason, now)
 
     def _without(self, agent_id: str, member: ServerMember, reason: str, now: float) -> list[Action]:
@@ -225,17 +247,12 @@ class ServerGang(Gang):
 
     # -------------------------------------------------------------------------------- deadlines
 
-    def _other(self, event: Event, now: float) -> list[Action]:
+    def _drain(self, event: events.DrainRequested, now: float) -> list[Action]:
         """Report that an agent will end, and what follows."""
-        if not isinstance(event, events.DrainRequested) or (member := self.members.get(event.agent_id)) is None:
+        if (member := self.members.get(event.agent_id)) is None:
             return []
-        follows = {
-            CHIEF: f"the run ends with it; {_RESUME}",
-            PS: f"the run ends with it; {_RESUME}",
-            WORKER: "the others go on without it",
-            EVALUATOR: "the others go on without it",
-        }
-        return [events.Note(f"{_name(member)} is about to be lost ({event.reason}): {follows[member.role]}")]
+        follows = f"the run ends with it; {_RESUME}" if member.role in (CHIEF, PS) else "the others go on without it"
+        return [events.Note(f"{_name(member)} is about to be lost ({event.reason}): {follows}")]
 
     def _stepped(self, event: events.Stepped, now: float) -> list[Action]:
         """Process a heartbeat; report a stopped process, which blocks all members while TensorFlow reports nothing."""
@@ -244,7 +261,7 @@ class ServerGang(Gang):
             return []
         was_stopped = event.agent_id in self.liveness.stopped
         self.liveness.record_heartbeat(event.agent_id, event.stopped, 0.0, now)
-        if self.phase not in self.training or was_stopped or not event.stopped:
+        if self.phase not in TRAINING or was_stopped or not event.stopped:
             return []
         then = "it counts as lost" if member.role == CHIEF else "another one takes its place"
         limit = f"if nobody lets it go on within {self._stopped_limit(member):g} s, {then}"
@@ -278,24 +295,52 @@ class ServerGang(Gang):
             actions.append(events.DropAgents(tuple(late), reason))
         return actions
 
-    def _tick(self, now: float) -> list[Action]:
-        """Enforce the evaluator's deadline, then those of ``Gang``."""
+    def _tick(self, event: events.Tick, now: float) -> list[Action]:
+        """Enforce the deadlines of the evaluator, of silent members and of the phase."""
         if self.evaluator_until is not None and now >= self.evaluator_until:
             self.evaluator_until = None
             late = [m for m in self.members.values() if m.role == EVALUATOR and not m.is_end_known]
             note = f"the evaluator is ended, {self.spec.evaluator_s:g} s after the chief's end"
             return [events.Note(note)] * bool(late) + self._stop((EVALUATOR,), self.spec.flush_s)
-        return super()._tick(now)
+        if self.phase in TRAINING and (actions := self._look(now)):
+            return actions
+        if self.explained_by is not None and now >= self.explained_by:
+            self.explained_by = None
+            return self.conclude()
+        if self.deadline is None or now < self.deadline:
+            return []
+        if self.phase is Phase.SETTLING:
+            return self._settled(now)
+        if self.phase is Phase.STOPPING:
+            return [*self.drop_silent(), *self.conclude()]
+        return self.end(self.missing_at_start(), now)
 
-    def _end(self, outcome: ConcludeRun, now: float) -> list[Action]:
+    def end(self, outcome: ConcludeRun, now: float) -> list[Action]:
         """Stop all members; the run concludes when they have ended."""
-        if self.phase is Phase.STOPPING and self.outcome and self.outcome.phase is not Phase.FINISHED:
+        if self.is_decided():
             return []
         self.phase, self.outcome, self.evaluator_until = Phase.STOPPING, outcome, None
         self.deadline = now + self.spec.grace_s + self.spec.failed_flush_s + 2
-        return self._stop((CHIEF, WORKER, PS, EVALUATOR), self.spec.failed_flush_s) + self._conclude_if_over()
+        return self._stop((CHIEF, WORKER, PS, EVALUATOR), self.spec.failed_flush_s) + self.conclude()
 
 
 def _name(member: ServerMember) -> str:
     """Return the member's name in messages: its rank, by which its log is found, and its role."""
     return f"rank {member.rank} ({member.role})"
+
+
+_TABLE = table(
+    (events.Granted, (Phase.WAITING,), ServerGroupMachine._granted),
+    (events.Granted, (*(phase for phase in LIVE if phase is not Phase.WAITING), *FINAL), return_granted),
+    (events.Started, LIVE, ServerGroupMachine._started),
+    (events.Forming, TRAINING, ServerGroupMachine._forming),
+    (events.Stepped, LIVE, ServerGroupMachine._stepped),
+    (events.Finished, LIVE, ServerGroupMachine._finished),
+    (events.Failed, (*TRAINING, Phase.SETTLING), ServerGroupMachine._failed),
+    (events.Closed, LIVE, ServerGroupMachine._closed),
+    (events.MemberLost, LIVE, ServerGroupMachine._lost),
+    (events.DrainRequested, LIVE, ServerGroupMachine._drain),
+    (events.Refused, LIVE, refuse),
+    (events.CancelRequested, LIVE, cancel),
+    (events.Tick, LIVE, ServerGroupMachine._tick),
+)

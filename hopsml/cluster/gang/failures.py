@@ -1,6 +1,6 @@
-"""Choice of the failure of a group from which all its other failures follow; pure.
+"""Failures of a group's members: which one caused the others, and for how long hosts that fail often are excluded; pure.
 
-The failure that is reported first need not be the first one: the neighbours of a process that was killed see their
+The failure that is reported first need not be the cause: the neighbours of a process that was killed see their
 connections break at once, while its own end is known only when the kernel has freed its memory. So the caller waits a
 while for further reports, and then prefers failures that can be a cause to those that can only be an effect.
 """
@@ -8,7 +8,32 @@ while for further reports, and then prefers failures that can be a cause to thos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from hopsml.storage.backoff import pause_s
+
+
+@dataclass
+class Exclusions:
+    """Failure counts by host: ``limit`` of them exclude a host for ``cooldown_s`` seconds, the next for twice that."""
+
+    limit: int
+    cooldown_s: float
+    failures: dict[str, int] = field(default_factory=dict)
+    until: dict[str, float] = field(default_factory=dict)
+
+    def failed(self, host: str, now: float) -> float | None:
+        """Count a failure of the host and return for how many seconds it is excluded now; None if it is not."""
+        count = self.failures[host] = self.failures.get(host, 0) + 1
+        if count < self.limit:
+            return None
+        length = pause_s(count - self.limit + 1, self.cooldown_s)
+        self.until[host] = now + length
+        return length
+
+    def excluded(self, host: str, now: float) -> bool:
+        """Return True if the host is excluded at the time ``now``."""
+        return now < self.until.get(host, now)
 
 
 @dataclass(frozen=True)
