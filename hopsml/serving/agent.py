@@ -14,14 +14,14 @@ import logging
 import os
 import shutil
 import socket
-import ssl
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from hopsml.cluster.shared import processes
+from hopsml.cluster.shared import agent_client, processes
 from hopsml.core import redact
 from hopsml.errors import HopsmlError
 from hopsml.model.registry import MODELS
@@ -29,14 +29,15 @@ from hopsml.model.version import Version
 from hopsml.serving import definitions, replica_launcher
 from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.messages import (
+    LONGEST_LINE,
     AgentHello,
     AgentWelcome,
     EndAgent,
     EndReplica,
     FollowRoute,
     ForwardToReplica,
+    FromAgent,
     FromReplica,
-    JsonLinesConnection,
     LogSent,
     ReplicaEnded,
     ReplicaMessage,
@@ -48,16 +49,22 @@ from hopsml.serving.messages import (
     StartReplica,
     ToAgent,
     ToReplica,
+    decode_for_agent,
+    encode_for_agents,
 )
 from hopsml.serving.replica_launcher import LocalProcess
 from hopsml.serving.request_log import Shipper
 from hopsml.storage import urls
 
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
 log = logging.getLogger("hopsml.serving")
 
 BACKLOG = 2048
-CONNECT_TIMEOUT_S = 30.0
 UNACKNOWLEDGED_S = 20.0
+LAST_S = 5.0  # for the last messages
+NOT_WELCOME = "the driver of this serving is gone, or does not want this agent"
 
 
 class AgentBootstrap(msgspec.Struct, frozen=True):
@@ -94,13 +101,56 @@ class AgentLost(HopsmlError):
     """Error for a connection to the supervisor that ended unexpectedly, after which Spark runs the task again."""
 
 
+class DriverConnection:
+    """Connection to the supervisor, on which messages are sent in order without waiting; a context manager."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._sending = asyncio.create_task(self._send_all())
+
+    async def __aenter__(self) -> DriverConnection:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                await asyncio.wait(
+                    [self._sending, asyncio.create_task(self._unsent.join())], return_when=asyncio.FIRST_COMPLETED
+                )
+        self._sending.cancel()
+        await self._connection.close()
+
+    def send(self, message: FromAgent) -> None:
+        """Send a message without waiting."""
+        self._unsent.put_nowait(encode_for_agents(message))
+
+    async def receive(self) -> ToAgent | None:
+        """Return the next message; None when the supervisor has disconnected."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            return decode_for_agent(await self._connection.recv(decode=False))
+        except ConnectionClosed:
+            return None
+
+    async def _send_all(self) -> None:
+        """Send queued messages until the connection ends."""
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await self._connection.send(await self._unsent.get())
+                self._unsent.task_done()
+
+
 class ServingAgent:
     """Agent with at most one replica at a time."""
 
     def __init__(
         self,
         folder: ServingFolder,
-        line: JsonLinesConnection,
+        line: DriverConnection,
         settings: ServingSettings,
         host: str,
         means: AgentResources,
@@ -284,27 +334,25 @@ def _put_away(folder: ServingFolder) -> None:
 
 async def _connected(bootstrap: AgentBootstrap, means: AgentResources, folder: ServingFolder) -> None:
     """Connect to the supervisor and run the agent."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # the certificate itself is pinned
-    context.load_verify_locations(cadata=bootstrap.certificate)
-    connecting = asyncio.open_connection(bootstrap.host, bootstrap.port, ssl=context)
-    reader, writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
-    _notice_losses(writer)
-    line = JsonLinesConnection(reader, writer, ToAgent)
-    line.send(AgentHello(bootstrap.token, socket.gethostname(), means.task))
-    welcome = await line.receive()
-    if not isinstance(welcome, AgentWelcome):
-        raise AgentLost("the driver of this serving is gone, or does not want this agent")
-    folder.write_token(welcome.token)
-    folder.settings.write_bytes(msgspec.json.encode(welcome.settings))
-    # Segments that this agent cannot upload before its end are uploaded by the next agent on this machine.
-    folder.requests.symlink_to(definitions.waiting_requests(welcome.settings.name, welcome.settings.project))
-    host = writer.get_extra_info("sockname")[0]  # the driver can reach this address
-    with contextlib.closing(line):
+    from websockets.exceptions import InvalidHandshake
+
+    try:
+        connection = await agent_client.connect(
+            ((bootstrap.host, bootstrap.port),), bootstrap.token, bootstrap.certificate, LONGEST_LINE
+        )
+    except InvalidHandshake as error:
+        raise AgentLost(NOT_WELCOME) from error
+    # Closes the connection if the driver's machine does not acknowledge data; a failed machine sends nothing.
+    own: socket.socket = connection.transport.get_extra_info("socket")
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_S * 1000))
+    async with DriverConnection(connection) as line:
+        line.send(AgentHello(socket.gethostname(), means.task))
+        welcome = await line.receive()
+        if not isinstance(welcome, AgentWelcome):
+            raise AgentLost(NOT_WELCOME)
+        folder.write_token(welcome.token)
+        folder.settings.write_bytes(msgspec.json.encode(welcome.settings))
+        # Segments that this agent cannot upload before its end are uploaded by the next agent on this machine.
+        folder.requests.symlink_to(definitions.waiting_requests(welcome.settings.name, welcome.settings.project))
+        host = connection.local_address[0]  # the driver can reach this address
         await ServingAgent(folder, line, welcome.settings, host, means).live()
-
-
-def _notice_losses(writer: asyncio.StreamWriter) -> None:
-    """Close the connection if the driver's machine does not acknowledge data; a failed machine sends nothing."""
-    connection: socket.socket = writer.get_extra_info("socket")
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_S * 1000))

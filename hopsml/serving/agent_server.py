@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -15,11 +14,12 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from hopsml.cluster.driver.websocket import AgentHandler, Connection
 from hopsml.cluster.shared import tls
-from hopsml.cluster.shared.acceptor import Acceptor, Pending, logged_once, with_streams
+from hopsml.cluster.shared.acceptor import Acceptor, Pending, logged_once, reporting
 from hopsml.serving.front import Front
 from hopsml.serving.messages import (
-    LONGEST_HELLO,
+    LONGEST_LINE,
     AgentHello,
     AgentWelcome,
     EndAgent,
@@ -27,7 +27,6 @@ from hopsml.serving.messages import (
     ForwardToReplica,
     FromAgent,
     FromReplica,
-    JsonLinesConnection,
     LogSent,
     ReplicaAlive,
     ReplicaEnded,
@@ -36,12 +35,14 @@ from hopsml.serving.messages import (
     RouteTurned,
     SendLog,
     StartReplica,
+    ToAgent,
     ToReplica,
+    decode_of_agent,
+    encode_for_agents,
 )
 
 log = logging.getLogger("hopsml.serving")
 
-HELLO_S = 10.0
 KILL_S = 5.0  # time for an agent to kill its replica; after that the agent is evicted
 LOG_S = 5.0
 END_S = 30.0  # time for agents to upload the request log
@@ -52,8 +53,8 @@ Evict = Callable[[int], None]  # kills a Spark task attempt
 class AgentConnection:
     """Connection to one agent, and the replica that it holds, if any."""
 
-    def __init__(self, line: JsonLinesConnection, hello: AgentHello) -> None:
-        self.line, self.hello = line, hello
+    def __init__(self, connection: Connection, hello: AgentHello) -> None:
+        self.connection, self.hello = connection, hello
         self.process: RemoteReplica | None = None
         self.started: asyncio.Future[ReplicaStarted] | None = None
         self.log: asyncio.Future[LogSent] | None = None
@@ -64,7 +65,11 @@ class AgentConnection:
             self.started.set_result(ReplicaStarted(error=f"its place on {self.hello.machine} was lost"))
         if self.process is not None:
             self.process.mark_ended(f"was lost with its place on {self.hello.machine}")
-        self.line.abort()
+        self.connection.transport.abort()
+
+    def send(self, message: ToAgent) -> None:
+        """Send a message without waiting."""
+        self.connection.write(encode_for_agents(message))
 
 
 class RemoteReplica:
@@ -85,7 +90,7 @@ class RemoteReplica:
         """Send a message to the replica by its agent."""
         if not self._over.is_set():
             assert isinstance(message, ToReplica)
-            self._place.line.send(ForwardToReplica(message))
+            self._place.send(ForwardToReplica(message))
 
     async def receive(self) -> object | None:
         """Return the replica's next message; None when it has ended."""
@@ -108,7 +113,7 @@ class RemoteReplica:
     def kill(self) -> None:
         """Request the agent to kill the replica; if it does not, the agent and its task are evicted."""
         if not self._over.is_set():
-            self._place.line.send(EndReplica())
+            self._place.send(EndReplica())
             asyncio.get_running_loop().call_later(KILL_S, self._late)
 
     def _late(self) -> None:
@@ -133,7 +138,9 @@ class AgentServer:
             token: Token of the agents.
             evict: Function that kills a Spark task attempt.
         """
-        self._welcome, self._token, self._evict = welcome, token, evict
+        self._welcome, self.token, self._evict = welcome, token, evict
+        self.inside: set[Connection] = set()
+        self.refuse = logged_once(log)
         self.front: Front | None = None
         self.identity = tls.make_identity("hopsml-serving")
         self._free: deque[AgentConnection] = deque()
@@ -157,12 +164,12 @@ class AgentServer:
         place = self._free.popleft()
         process = place.process = RemoteReplica(place, number, self._give_up)
         waiting = place.started = asyncio.get_running_loop().create_future()
-        place.line.send(StartReplica(number))
+        place.send(StartReplica(number))
         try:
             started = await waiting
         except BaseException:  # the start was cancelled
             if place.process is process:  # else the start has failed, and the agent may hold another replica
-                place.line.send(EndReplica())
+                place.send(EndReplica())
             raise
         if started.error:
             raise OSError(started.error)
@@ -183,7 +190,7 @@ class AgentServer:
         waiting = []
         for place in self._places:
             place.log = place.log or loop.create_future()
-            place.line.send(SendLog(last))
+            place.send(SendLog(last))
             waiting.append(place.log)
         done = (await asyncio.wait(waiting, timeout=LOG_S))[0] if waiting else set()
         found = [one.result() for one in done]
@@ -197,46 +204,51 @@ class AgentServer:
 
         At the end, all agents are requested to end, and waited for.
         """
-        acceptor = Acceptor(with_streams(self._agent), self.identity.context, logged_once(log))
+
+        def make(pending: Pending) -> Connection:
+            return Connection(AgentHandler(self, pending), LONGEST_LINE)
+
+        acceptor = Acceptor(make, reporting(self.identity.context, self.refuse), self.refuse)
         port = await acceptor.open(host)
         try:
             yield port
         finally:
             acceptor.close()
             for place in self._places:
-                place.line.send(EndAgent())
+                place.send(EndAgent())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     while self._places:
                         self._changed.clear()
                         await self._changed.wait()
-            for place in list(self._places):
-                self._lose(place)
+            for connection in list(self.inside):
+                connection.transport.abort()
+            while self.inside:
+                await asyncio.sleep(0.01)
 
-    async def _agent(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Authenticate an agent, and receive its messages until it disconnects."""
-        line = JsonLinesConnection(reader, writer, FromAgent)
-        try:
-            hello = await asyncio.wait_for(line.receive(LONGEST_HELLO), HELLO_S)
-        except (TimeoutError, msgspec.MsgspecError):
-            return
-        if not isinstance(hello, AgentHello) or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
-            return
-        pending.release()
-        place = AgentConnection(line, hello)
-        line.send(self._welcome)
+    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> AgentConnection:
+        """Add an agent by its hello; see ``AgentListener``."""
+        hello = decode_of_agent(frame)
+        if not isinstance(hello, AgentHello):
+            raise msgspec.DecodeError(f"expected a hello, got {hello!r:.200}")
+        place = AgentConnection(connection, hello)
+        place.send(self._welcome)
         self._places.add(place)
         self._free.append(place)
         self._changed.set()
         log.info("a place on %s", hello.machine)
-        try:
-            while (message := await line.receive()) is not None:
-                self._hear(place, message)
-        finally:
-            self._lose(place)
-            log.info("the place on %s is gone", hello.machine)
+        return place
 
-    def _hear(self, place: AgentConnection, message: object) -> None:
+    def received(self, place: AgentConnection, frame: bytes) -> None:
+        """Process a message of an agent."""
+        self._hear(place, decode_of_agent(frame))
+
+    def forget(self, place: AgentConnection, reason: str) -> None:
+        """Remove an agent whose connection has ended."""
+        self._lose(place)
+        log.info("the place on %s is gone: %s", place.hello.machine, reason)
+
+    def _hear(self, place: AgentConnection, message: FromAgent) -> None:
         """Handle a message of an agent."""
         process = place.process
         if isinstance(message, LogSent) and place.log is not None:

@@ -1,4 +1,8 @@
-"""Messages between supervisor, replicas, agents and clients of the supervisor, each one line of JSON."""
+"""Messages between supervisor, replicas, agents and clients of the supervisor.
+
+Those of agents are msgpack, one WebSocket frame each, as between the coordinator and its agents; others are one line of
+JSON each.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.routes import Route
 
 LONGEST_LINE = 64 << 20  # bytes; a description lists all files of a model
-LONGEST_HELLO = 4 << 10  # bytes; the message is read before its token is checked
 
 
 class ServedVersion(msgspec.Struct, frozen=True):
@@ -212,12 +215,10 @@ class AgentHello(msgspec.Struct, frozen=True, tag=True):
     """First message of an agent, which offers a slot for a replica.
 
     Attributes:
-        token: Token of the agents.
         machine: Host name of its machine.
         task: ID of its Spark task attempt; -1 without Spark.
     """
 
-    token: str
     machine: str
     task: int
 
@@ -255,6 +256,9 @@ FromAgent = AgentHello | ReplicaStarted | ReplicaMessage | ReplicaEnded | LogSen
 
 decode_command: Callable[[bytes], Command] = msgspec.json.Decoder(Command).decode
 decode_answer = msgspec.json.Decoder(SupervisorAnswer).decode
+encode_for_agents = msgspec.msgpack.Encoder().encode
+decode_for_agent: Callable[[bytes], ToAgent] = msgspec.msgpack.Decoder(ToAgent).decode
+decode_of_agent: Callable[[bytes], FromAgent] = msgspec.msgpack.Decoder(FromAgent).decode
 decode_settings = msgspec.json.Decoder(ServingSettings).decode
 
 
@@ -282,14 +286,11 @@ class JsonLinesConnection:
         if not self._writer.is_closing():
             self._writer.write(encode_line(message))
 
-    async def receive(self, most: int = LONGEST_LINE) -> object | None:
+    async def receive(self) -> object | None:
         """Return the next message; None when the other side has disconnected.
 
-        Args:
-            most: Maximum size of the message in bytes.
-
         Raises:
-            msgspec.MsgspecError: The line is not a message, or is longer than ``most``.
+            msgspec.MsgspecError: The line is not a message, or is longer than ``LONGEST_LINE``.
         """
         line = bytearray()
         while not line.endswith(b"\n"):
@@ -297,8 +298,8 @@ class JsonLinesConnection:
                 line += await self._next()
             except (ConnectionError, asyncio.IncompleteReadError):
                 return None
-            if len(line) > most:
-                raise msgspec.DecodeError(f"a line of more than {most} bytes; a message has no more")
+            if len(line) > LONGEST_LINE:
+                raise msgspec.DecodeError(f"a line of more than {LONGEST_LINE} bytes; a message has no more")
         try:
             message: object = self._decoder.decode(line)
         except RecursionError as error:
@@ -315,10 +316,6 @@ class JsonLinesConnection:
     def close(self) -> None:
         """Close the connection after pending messages are sent."""
         self._writer.close()
-
-    def abort(self) -> None:
-        """Close the connection at once; pending messages are dropped."""
-        self._writer.transport.abort()
 
 
 def known_versions(route: Route, versions: Mapping[int, ServedVersion]) -> dict[int, ServedVersion]:

@@ -98,7 +98,7 @@ def test_a_stranger_without_the_token_gets_401(besieged: Besieged, token: str | 
 
 
 def test_who_connects_and_says_nothing_is_hung_up_on(besieged: Besieged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "HELLO_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(websocket, "HELLO_TIMEOUT_S", 0.3)
 
     async def keep_silent() -> None:
         for _ in range(TRIES):

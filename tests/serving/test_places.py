@@ -15,8 +15,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from hopsml import model
+from hopsml.cluster.shared import agent_client
+from hopsml.serving import messages
 from hopsml.serving.agent import AgentBootstrap
 from hopsml.serving.agent_server import AgentServer
 from hopsml.serving.definitions import ServingLimits
@@ -26,6 +30,7 @@ from hopsml.serving.messages import (
     AgentWelcome,
     ChangeRoute,
     EndReplica,
+    FromAgent,
     JsonLinesConnection,
     LogSent,
     ReplicaEnded,
@@ -35,11 +40,12 @@ from hopsml.serving.messages import (
     StartReplica,
     StatusRequest,
     ToAgent,
+    decode_for_agent,
+    encode_for_agents,
 )
 from hopsml.serving.routes import Route
 from hopsml.serving.supervisor import Supervisor, bound
 from hopsml.storage import python_child
-from tests.cluster.simulated import client_tls
 from tests.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.local
@@ -82,78 +88,85 @@ class Agents:
                 stream.close()
 
 
-def test_a_stranger_at_the_door_is_refused_before_its_line_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be read into memory, from each of its connections."""
-    for name in ("hopsml.serving.agent_server.HELLO_S", "hopsml.cluster.shared.acceptor.SHOW_S"):
-        monkeypatch.setattr(name, 3600.0)
-    settings = ServingSettings("m", "file:///p", "m", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
+SETTINGS = ServingSettings("m", "file:///p", "m", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
+AGENTS_TOKEN = "a" * 20
 
-    async def sent(line: bytes) -> bytes:
-        door = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
-        async with door.open("127.0.0.1") as port:
-            tls = client_tls(door.identity.certificate)
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-            try:
-                async with asyncio.timeout(WAIT_S):
-                    writer.write(line)
-                    return await reader.read(10)
-            except ConnectionError:
-                return b""
-            finally:
-                writer.transport.abort()
 
-    hello = msgspec.json.encode(AgentHello("a" * 20, "here", 0)) + b"\n"
-    assert asyncio.run(sent(hello)) == b'{"type":"A'
-    assert asyncio.run(sent(b"[" * 300_000)) == b""
-    assert asyncio.run(sent(b"[" * 4000 + b"\n")) == b""
-    assert asyncio.run(sent(hello.replace(b"aaaa", b"bbbb"))) == b""
+@asynccontextmanager
+async def agent_of(server: AgentServer, token: str = AGENTS_TOKEN) -> AsyncIterator[ClientConnection]:
+    """A connection to a server of agents, which is open meanwhile."""
+    async with server.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
+        certificate = server.identity.certificate
+        async with await agent_client.connect([("127.0.0.1", port)], token, certificate, 1 << 20) as connection:
+            yield connection
+
+
+@pytest.mark.parametrize(
+    "first", [b"[" * 300_000, encode_for_agents(LogSent("here", ""))], ids=["no message", "no hello"]
+)
+def test_an_agent_without_token_or_hello_is_refused(first: bytes) -> None:
+    async def greeted(first: bytes, token: str) -> object:
+        server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
+        async with agent_of(server, token) as connection:
+            await connection.send(first)
+            return decode_for_agent(await connection.recv(decode=False))
+
+    hello = encode_for_agents(AgentHello("here", 0))
+    assert isinstance(asyncio.run(greeted(hello, AGENTS_TOKEN)), AgentWelcome)
+    with pytest.raises(ConnectionClosed):
+        asyncio.run(greeted(first, AGENTS_TOKEN))
+    with pytest.raises(InvalidStatus, match="401"):
+        asyncio.run(greeted(hello, "b" * 20))
 
 
 @pytest.mark.parametrize("how", ["fails after it was cancelled", "ends at once"])
 def test_an_agent_is_free_again_however_the_start_of_its_replica_ends(how: str) -> None:
-    settings = ServingSettings("m", "file:///p", "m", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
-
     async def run() -> None:
-        door = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
-        async with door.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
-            tls = client_tls(door.identity.certificate)
-            agent = JsonLinesConnection(*await asyncio.open_connection("127.0.0.1", port, ssl=tls), ToAgent)
-            agent.send(AgentHello("a" * 20, "here", 0))
-            assert isinstance(await agent.receive(), AgentWelcome)
-            starting = asyncio.create_task(door.start(0))
-            assert await agent.receive() == StartReplica(0)
+        server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
+        async with agent_of(server) as connection:
+
+            async def send(*messages: FromAgent) -> None:
+                for message in messages:
+                    await connection.send(encode_for_agents(message))
+
+            async def received() -> ToAgent:
+                return decode_for_agent(await connection.recv(decode=False))
+
+            await send(AgentHello("here", 0))
+            assert isinstance(await received(), AgentWelcome)
+            starting = asyncio.create_task(server.start(0))
+            assert await received() == StartReplica(0)
             if how == "ends at once":  # both messages are there before the task that starts it continues
-                for message in (ReplicaStarted(1, "127.0.0.1", 1), ReplicaEnded("exit status 1")):
-                    agent.send(message)
+                await send(ReplicaStarted(1, "127.0.0.1", 1), ReplicaEnded("exit status 1"))
                 assert await (await starting).ended() == "exit status 1"
             else:
                 starting.cancel()
-                assert await agent.receive() == EndReplica()
-                agent.send(ReplicaStarted(error="no memory"))
-            again = asyncio.create_task(door.start(1))
-            assert await agent.receive() == StartReplica(1)
-            agent.send(ReplicaStarted(2, "127.0.0.1", 2))
-            assert (await again).pid == 2 and door.machines() == ("here",)
-            agent.close()
+                assert await received() == EndReplica()
+                await send(ReplicaStarted(error="no memory"))
+            again = asyncio.create_task(server.start(1))
+            assert await received() == StartReplica(1)
+            await send(ReplicaStarted(2, "127.0.0.1", 2))
+            assert (await again).pid == 2 and server.machines() == ("here",)
 
     asyncio.run(run())
 
 
-def test_a_message_may_be_longer_than_what_is_read_ahead() -> None:
-    async def sent(text: str, most: int) -> object:
+def test_a_message_may_be_longer_than_what_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sent(text: str) -> object:
         ours, theirs = socket.socketpair()
         one = JsonLinesConnection(*await asyncio.open_connection(sock=ours), LogSent)
         other = JsonLinesConnection(*await asyncio.open_connection(sock=theirs), LogSent)
         try:
             one.send(LogSent("here", text))
-            return await asyncio.wait_for(other.receive(most), WAIT_S)
+            return await asyncio.wait_for(other.receive(), WAIT_S)
         finally:
             one.close()
             other.close()
 
-    assert asyncio.run(sent("x" * 300_000, 1 << 20)) == LogSent("here", "x" * 300_000)
+    assert asyncio.run(sent("x" * 300_000)) == LogSent("here", "x" * 300_000)
+    monkeypatch.setattr(messages, "LONGEST_LINE", 100_000)
     with pytest.raises(msgspec.DecodeError, match="a line of more than 100000 bytes"):
-        asyncio.run(sent("x" * 300_000, 100_000))
+        asyncio.run(sent("x" * 300_000))
 
 
 @asynccontextmanager

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ import msgspec
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_server import preload_order
-from hopsml.cluster.shared import acceptor, processes, protocol
+from hopsml.cluster.shared import acceptor, agent_client, processes, protocol
 from hopsml.cluster.shared.framing import read_frame
 from hopsml.cluster.worker import server_guard
 from hopsml.core.callbacks import nonblocking_logger
@@ -46,10 +45,7 @@ if TYPE_CHECKING:
 log = nonblocking_logger("hopsml.agent")  # a local agent shares the driver's stderr, which may be an unread pipe
 
 HEARTBEAT_S = 1.0
-CONNECT_TIMEOUT_S = 10.0
 AGAIN_LEASES, AGAIN_PAUSE_S = 2, 1.0  # leases for which a replacement agent retries, and its pause
-# per address: the coordinator may be busy admitting a thousand agents and rejecting unauthenticated peers
-CONNECT_TRIES = 2
 SPARE_AFTER_S = 0.5  # seconds from the end of a run's sidecar to the start of the spare one for the next run
 DRAIN_S = 10.0  # seconds after SIGTERM for the worker to leave its group at a commit
 LOCK = "agent.lock"
@@ -244,38 +240,17 @@ class Agent:
         deadline = time.monotonic() + self.patience_s
         while True:
             try:
-                return await self._connect_now()
+                return await agent_client.connect(
+                    self.bootstrap.addresses,
+                    self.bootstrap.token,
+                    self.bootstrap.certificate,
+                    protocol.MAX_TO_AGENT,
+                    self._heard_of(),
+                )
             except ConnectionError:
                 if time.monotonic() + AGAIN_PAUSE_S >= deadline:
                     raise
                 await asyncio.sleep(AGAIN_PAUSE_S)
-
-    async def _connect_now(self) -> ClientConnection:
-        """Try each address of the coordinator; raise ConnectionError if none answers."""
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import InvalidMessage
-
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # the certificate itself is pinned
-        context.load_verify_locations(cadata=self.bootstrap.certificate)
-        problems = []
-        for host, port in self.bootstrap.addresses * CONNECT_TRIES:
-            url_host = f"[{host}]" if ":" in host else host
-            try:
-                return await connect(
-                    f"wss://{url_host}:{port}/",
-                    ssl=context,
-                    additional_headers={"Authorization": f"Bearer {self.bootstrap.token}"},
-                    compression=None,
-                    max_size=protocol.MAX_TO_AGENT,
-                    create_connection=self._heard_of(),
-                    ping_interval=None,
-                    open_timeout=CONNECT_TIMEOUT_S,
-                    proxy=None,
-                )
-            except (OSError, InvalidMessage) as error:  # InvalidMessage: disconnected during the handshake
-                problems.append(f"{host}:{port}: {error}")
-        raise ConnectionError(f"no address of the coordinator answers: {'; '.join(problems)}")
 
     def _heard_of(self) -> type[ClientConnection]:
         """Return a connection class that counts every received byte as a message.

@@ -8,7 +8,6 @@ microsecond per frame counts, so neither connections nor messages have a queue o
 from __future__ import annotations
 
 import asyncio
-import hmac
 import secrets
 import time
 from collections import Counter
@@ -23,15 +22,12 @@ from hopsml.cluster.shared.tls import make_identity
 from hopsml.core.callbacks import nonblocking_logger
 
 if TYPE_CHECKING:
-    from websockets.http11 import Request
-
     from hopsml.cluster.driver.websocket import Connection
 
 log = nonblocking_logger("hopsml.coordinator")
 
-HELLO_TIMEOUT_S = 10.0
 TAKEN_BYTES = 32 << 10  # bytes per acknowledgement of an agent's messages; fewer than the agent may have in transit
-GOING_AWAY, NOT_OURS, BROKEN = 1001, 1008, 1011  # close codes (RFC 6455, section 7.4.1)
+GOING_AWAY = 1001  # close code (RFC 6455, section 7.4.1)
 _HEARTBEAT = protocol.encode(protocol.Heartbeat())  # not decoded: its arrival is its only content
 
 
@@ -123,10 +119,10 @@ class Sessions:
         Raises:
             OSError: No port is available.
         """
-        from hopsml.cluster.driver.websocket import Connection
+        from hopsml.cluster.driver.websocket import AgentHandler, Connection
 
         def make(pending: Pending) -> Connection:
-            return Connection(_Handler(self, pending), protocol.MAX_TO_COORDINATOR)
+            return Connection(AgentHandler(self, pending), protocol.MAX_TO_COORDINATOR)
 
         self._acceptor = Acceptor(make, reporting(self.identity.context, self.refuse), self.refuse)
         return await self._acceptor.open(host, port_range)
@@ -193,78 +189,11 @@ class Sessions:
         self.agents[session.agent_id] = session
         session.post(protocol.Welcome(self._lease_s))
         self.listener.joined(session)
+        session.acknowledge(len(frame))
         return session
 
-
-class _Handler:
-    """Handler of one connection: pending until it has shown the token, an agent's after its hello."""
-
-    def __init__(self, door: Sessions, pending: Pending) -> None:
-        self._door, self._pending = door, pending
-        self._session: AgentSession | None = None
-        self._hello_due: asyncio.TimerHandle | None = None
-        self._knows_token = True
-        self._admitted = 0.0
-
-    def admit(self, connection: Connection, request: Request) -> str:
-        """Refuse a request without the token."""
-        offered = "\n".join(request.headers.get_all("Authorization"))  # two headers are as invalid as none
-        expected = f"Bearer {self._door.token}".encode()
-        if hmac.compare_digest(offered.encode(errors="surrogateescape"), expected):
-            self._pending.release()
-            self._admitted = time.time()  # before the response: whatever the peer sends is later
-            return ""
-        self._knows_token = False
-        self._door.refuse("token", f"{connection.address} came without the token of this application")
-        return "hopsml: a token is needed\n"
-
-    def opened(self, connection: Connection) -> None:
-        """Wait for the hello, at most ``HELLO_TIMEOUT_S``."""
-        self._door.inside.add(connection)
-        self._hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._too_late, connection)
-
-    def _too_late(self, connection: Connection) -> None:
-        """Close a connection without a hello."""
-        if self._session is None:
-            self._door.refuse("silence", f"{connection.address} did not say who it is")
-            connection.close(NOT_OURS, "no hello")
-
-    def message_received(self, connection: Connection, message: bytes) -> None:
-        """Process a message of the agent: the first is the hello, and most others are heartbeats."""
-        if self._session is None:
-            self._session = self._door.welcome(connection, message, self._admitted)
-        elif message == _HEARTBEAT:
-            return
-        else:
-            self._door.listener.message_received(self._session, protocol.decode_for_coordinator(message))
-        self._session.acknowledge(len(message))
-
-    def failed(self, connection: Connection, error: Exception) -> None:
-        """Close a connection whose message is invalid or could not be processed."""
-        if isinstance(error, msgspec.MsgspecError):
-            self._door.refuse("message", f"{connection.address} sent what is no message of ours: {error}")
-            connection.close(NOT_OURS, "not a message of this protocol")
-        else:
-            log.error("what %s sent could not be dealt with", connection.address, exc_info=error)
-            connection.close(BROKEN)
-        self._leave(connection)
-
-    def ended(self, connection: Connection) -> None:
-        """Count the fault, if there was one, and inform the listener of an agent's end."""
-        self._pending.release()
-        if self._hello_due is not None:
-            self._hello_due.cancel()
-        self._door.inside.discard(connection)
-        if connection.was_open and (problem := connection.oversize):
-            self._door.refuse("size", f"{connection.address} sent too large a message: {problem}")
-        elif not connection.was_open and self._knows_token:
-            problem = connection.refused_by_protocol
-            self._door.refuse("handshake", f"{connection.address} does not speak WebSocket: {problem}")
-        self._leave(connection)
-
-    def _leave(self, connection: Connection) -> None:
-        """Remove the agent's session, with its reason if it has sent one."""
-        if self._session is not None:
-            word = connection.last_word
-            broke = "its connection broke: the executor or the agent in it was ended"
-            self._door.forget(self._session, f"it ended itself: {word}" if word else broke)
+    def received(self, session: AgentSession, frame: bytes) -> None:
+        """Process a message of an agent; most of them are heartbeats."""
+        if frame != _HEARTBEAT:
+            self.listener.message_received(session, protocol.decode_for_coordinator(frame))
+            session.acknowledge(len(frame))

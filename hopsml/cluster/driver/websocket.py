@@ -1,17 +1,19 @@
-"""Server side of a WebSocket connection without a queue or a task, for a thousand agents that join at once.
+"""Server side of an agent's WebSocket connection, without a queue or a task, for a thousand agents that join at once.
 
 ``websockets`` checks requests, frames and closings. Its own connection for asyncio has a task for each peer, puts every
 frame into a queue, and waits for the transport, which is right for conversations. Here a message is handled or passed
-on within microseconds, so it can be handled where it is parsed, and messages must be sent at once.
+on within microseconds, so it can be handled where it is parsed, and messages must be sent at once. A connection must send
+the token of the agents in its HTTP request, before the upgrade, and then its hello.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import http
 import logging
 import time
-from typing import Any, Protocol, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 from websockets.frames import CloseCode, Frame, Opcode
@@ -20,11 +22,15 @@ from websockets.protocol import Event
 from websockets.protocol import State as Stage
 from websockets.server import ServerProtocol
 
+from hopsml.cluster.shared.acceptor import Pending
 from hopsml.core.callbacks import nonblocking_logger
 
 log = nonblocking_logger("hopsml.coordinator")
 
 CLOSE_S = 10.0  # for the peer to end a connection after it was requested to
+HELLO_TIMEOUT_S = 10.0
+NOT_OURS, BROKEN = 1008, 1011  # close codes (RFC 6455, section 7.4.1)
+S = TypeVar("S")
 _CONTENTS = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 
 
@@ -180,3 +186,102 @@ class _Aside(logging.Handler):
 # at the default level each connection would be logged
 _library_log = logging.Logger("hopsml.coordinator.websocket", logging.WARNING)
 _library_log.addHandler(_Aside())
+
+
+class AgentListener(Protocol[S]):
+    """Interface of a server of agents, called on its loop; ``S`` is its session of one agent.
+
+    Attributes:
+        token: Token that agents must send.
+        inside: Connections of agents, and of peers that have not sent their hello yet.
+    """
+
+    token: str
+    inside: set[Connection]
+
+    def refuse(self, kind: str, text: str) -> None:
+        """Record a refusal of this kind."""
+
+    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> S:
+        """Return the session of an agent that has sent this hello; the token was accepted at ``admitted`` (epoch, s).
+
+        Raises:
+            msgspec.MsgspecError: The message is no hello.
+        """
+
+    def received(self, session: S, frame: bytes) -> None:
+        """Process a further message of an agent. Raises msgspec.MsgspecError for an invalid one."""
+
+    def forget(self, session: S, reason: str) -> None:
+        """Process the end of an agent's connection, for this reason; may be called again."""
+
+
+class AgentHandler(Generic[S]):
+    """Handler of one connection: pending until it has shown the token, an agent's after its hello."""
+
+    def __init__(self, door: AgentListener[S], pending: Pending) -> None:
+        self._door, self._pending = door, pending
+        self._session: S | None = None
+        self._hello_due: asyncio.TimerHandle | None = None
+        self._knows_token = True
+        self._admitted = 0.0
+
+    def admit(self, connection: Connection, request: Request) -> str:
+        """Refuse a request without the token."""
+        offered = "\n".join(request.headers.get_all("Authorization"))  # two headers are as invalid as none
+        expected = f"Bearer {self._door.token}".encode()
+        if hmac.compare_digest(offered.encode(errors="surrogateescape"), expected):
+            self._pending.release()
+            self._admitted = time.time()  # before the response: whatever the peer sends is later
+            return ""
+        self._knows_token = False
+        self._door.refuse("token", f"{connection.address} came without the token of this application")
+        return "hopsml: a token is needed\n"
+
+    def opened(self, connection: Connection) -> None:
+        """Wait for the hello, at most ``HELLO_TIMEOUT_S``."""
+        self._door.inside.add(connection)
+        self._hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._too_late, connection)
+
+    def _too_late(self, connection: Connection) -> None:
+        """Close a connection without a hello."""
+        if self._session is None:
+            self._door.refuse("silence", f"{connection.address} did not say who it is")
+            connection.close(NOT_OURS, "no hello")
+
+    def message_received(self, connection: Connection, message: bytes) -> None:
+        """Process a message of the agent: the first is the hello."""
+        if self._session is None:
+            self._session = self._door.welcome(connection, message, self._admitted)
+        else:
+            self._door.received(self._session, message)
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Close a connection whose message is invalid or could not be processed."""
+        if isinstance(error, msgspec.MsgspecError):
+            self._door.refuse("message", f"{connection.address} sent what is no message of ours: {error}")
+            connection.close(NOT_OURS, "not a message of this protocol")
+        else:
+            log.error("what %s sent could not be dealt with", connection.address, exc_info=error)
+            connection.close(BROKEN)
+        self._leave(connection)
+
+    def ended(self, connection: Connection) -> None:
+        """Count the fault, if there was one, and inform the listener of an agent's end."""
+        self._pending.release()
+        if self._hello_due is not None:
+            self._hello_due.cancel()
+        self._door.inside.discard(connection)
+        if connection.was_open and (problem := connection.oversize):
+            self._door.refuse("size", f"{connection.address} sent too large a message: {problem}")
+        elif not connection.was_open and self._knows_token:
+            problem = connection.refused_by_protocol
+            self._door.refuse("handshake", f"{connection.address} does not speak WebSocket: {problem}")
+        self._leave(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        """Remove the agent's session, with its reason if it has sent one."""
+        if self._session is not None:
+            word = connection.last_word
+            broke = "its connection broke: the executor or the agent in it was ended"
+            self._door.forget(self._session, f"it ended itself: {word}" if word else broke)
