@@ -1,12 +1,13 @@
-"""Clock of the tests that excludes the time in which this machine was stopped.
+"""Clock of the tests: seconds of a machine that is as fast as the authors' and has a processor for each runnable process.
 
     began = clock.awake()
     ...
-    assert clock.awake() - began < 10     # a limit for hopsml, not for the host of a virtual machine
+    assert clock.awake() - began < 10     # a limit for hopsml, not for the machine
 
-Excluded are delays of half a second or more of a separate process that sleeps briefly (the machine was paused, or had no
-free processor), and the time in which all runnable processes waited for the disk (the kernel's pressure information,
-``full``, if available). A stall of the tests' own interpreter counts: hopsml may be the cause.
+Excluded are delays of half a second or more of a separate process that sleeps briefly (the machine was paused), and the
+time in which all runnable processes waited for the disk (the kernel's pressure information, ``full``, if available). A
+stall of the tests' own interpreter counts: hopsml may be the cause. While more processes are runnable than there are
+processors, or on a slower machine, the clock runs slower in proportion.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from pathlib import Path
 
 TICK_S = 0.05
 LATE_S = 0.5
+WAIT_S = 60.0  # for what takes a moment; far above what it needs
+LOAD = Path("/proc/loadavg")
+REMEMBERED = 0.05  # of the newest number of runnable processes in the mean, at each tick: a mean over a second
+LOOPS, LOOPS_S = 100_000, 0.0015  # a loop of so many turns, and seconds that it takes on the authors' machine
 DISK = Path("/proc/pressure/io")
 # The file in which seconds are counted: functions that use ``awake`` can travel to a worker, which reads it as well.
 _told = [""]
@@ -79,7 +84,7 @@ def awake() -> float:
 
 
 def counted() -> tuple[float, float]:
-    """Seconds of standstill that the watch has counted, and how much of them its process was late; 0 without one."""
+    """Seconds that the watch has counted as lost to the machine, and how much of them its process was late; 0 without one."""
     try:
         with open(_told[0], "rb") as file:
             lost_s, late_s = struct.unpack(_COUNTS, file.read(struct.calcsize(_COUNTS)))
@@ -102,14 +107,41 @@ def waited_for_disk(disk: Path | None = None) -> float:
     return int(full.removeprefix("total=")) / 1e6
 
 
+def runnable(load: Path = LOAD) -> int:
+    """Processes and threads that run or wait for a processor, without the one that asks; 0 where the kernel does not say."""
+    try:
+        return int(load.read_text().split()[3].partition("/")[0]) - 1
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def slowness() -> float:
+    """Processor time of a fixed loop over that on the authors' machine, 1 or more; the least of ten, about 30 ms."""
+    least = float("inf")
+    for _ in range(10):
+        began = time.thread_time()
+        for _ in range(LOOPS):
+            pass
+        least = min(least, time.thread_time() - began)
+    return max(1.0, least / LOOPS_S)
+
+
+def lost_to_others(passed_s: float, runnable: float, processors: int, slow: float) -> float:
+    """Seconds of ``passed_s`` that a process lacked since others were runnable, and the machine is ``slow`` times slower."""
+    return passed_s * (1 - 1 / (slow * max(1.0, runnable / processors)))
+
+
 def main(descriptor: int, disk: Path) -> None:
     """The process: count until the input ends."""
+    processors, slow, others = len(os.sched_getaffinity(0)), slowness(), 0.0
     lost, late, last, waited = 0.0, 0.0, time.monotonic(), waited_for_disk(disk)
     os.write(1, b"x")
     while not select.select([0], [], [], TICK_S)[0]:
         now, waited_now = time.monotonic(), waited_for_disk(disk)
+        others += REMEMBERED * (runnable() - others)
         late += standstill(now - last - TICK_S, 0.0)
-        lost += standstill(now - last - TICK_S, waited_now - waited)
+        stood_s = standstill(now - last - TICK_S, waited_now - waited)
+        lost += stood_s + lost_to_others(max(0.0, now - last - stood_s), others, processors, slow)
         os.pwrite(descriptor, struct.pack(_COUNTS, lost, late), 0)
         last, waited = now, waited_now
 

@@ -1,8 +1,9 @@
-"""Tests of the tests' clock, which excludes standstills of the machine."""
+"""Tests of the tests' clock, which excludes standstills of the machine, and slows down with it."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import time
@@ -117,3 +118,45 @@ def test_the_disk_is_asked_of_the_kernel(tmp_path: Path, monkeypatch: pytest.Mon
         "some avg10=1.24 avg60=1.13 avg300=0.74 total=662016895\nfull avg10=1.16 avg60=0.99 avg300=0.50 total=2500000\n"
     )
     assert clock.waited_for_disk() == 2.5
+
+
+BUSY = """
+import subprocess, sys, time
+from tests import clock
+clock.WATCH.start()
+busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(int(sys.argv[1]))]
+try:
+    began, counted = time.monotonic(), clock.awake()
+    while clock.awake() - counted < 2:
+        time.sleep(clock.TICK_S)
+    print(time.monotonic() - began)
+finally:
+    for process in busy:
+        process.kill()
+        process.wait()
+clock.WATCH.stop()
+"""
+
+
+def test_two_seconds_take_longer_beside_three_busy_processes_for_each_processor() -> None:
+    """The mean of runnable processes takes a second to rise, so not quite three times as long."""
+    busy = str(3 * len(os.sched_getaffinity(0)))
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY, busy], capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 3.2
+
+
+@pytest.mark.parametrize(
+    ("runnable", "slow", "lost_s"), [(0, 1.0, 0.0), (2, 1.0, 0.0), (8, 1.0, 9.0), (1, 3.0, 8.0), (4, 3.0, 10.0)]
+)
+def test_what_a_process_lacks_beside_others_and_on_a_slow_machine(runnable: int, slow: float, lost_s: float) -> None:
+    assert clock.lost_to_others(12.0, runnable, 2, slow) == pytest.approx(lost_s)
+
+
+def test_runnable_processes_are_read_from_the_kernel(tmp_path: Path) -> None:
+    told = tmp_path / "loadavg"
+    assert clock.runnable(told) == 0
+    told.write_text("9.98 8.11 7.02 7/1482 30911\n")
+    assert clock.runnable(told) == 6
