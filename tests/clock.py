@@ -19,11 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 TICK_S = 0.05
 LATE_S = 0.5
-WAIT_S = 60.0  # for what takes a moment; far above what it needs
+WAIT_S = 60.0  # of `awake`, for what takes a moment; far above what it needs
+END_S = 300.0  # for ends and answers that are waited for without this clock: a test that passes never waits so long
 LOAD = Path("/proc/loadavg")
 REMEMBERED = 0.05  # of the newest number of runnable processes in the mean, at each tick: a mean over a second
 LOOPS, LOOPS_S = 100_000, 0.0015  # a loop of so many turns, and seconds that it takes on the authors' machine
@@ -83,8 +86,18 @@ def awake() -> float:
     return time.monotonic() - counted()[0]
 
 
+def wait_until(condition: Callable[[], Any], what: str | Callable[[], str] = "", timeout_s: float = WAIT_S) -> Any:
+    """Return the first true value of ``condition``; TimeoutError with ``what`` after so many seconds of ``awake``."""
+    deadline = awake() + timeout_s
+    while not (value := condition()):
+        if awake() > deadline:
+            raise TimeoutError(f"{what() if callable(what) else what}: not within {timeout_s:g} s")
+        time.sleep(0.01)
+    return value
+
+
 def counted() -> tuple[float, float]:
-    """Seconds that the watch has counted as lost to the machine, and how much of them its process was late; 0 without one."""
+    """Seconds that the watch counted as lost to the machine, and how much of them its process was late; 0 without one."""
     try:
         with open(_told[0], "rb") as file:
             lost_s, late_s = struct.unpack(_COUNTS, file.read(struct.calcsize(_COUNTS)))

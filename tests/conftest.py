@@ -147,7 +147,7 @@ def _need(item: pytest.Item) -> str | None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say where a slow run's time went, if it was not the tests'."""
     if clock.WATCH.lost_s >= 1:
-        terminalreporter.line(f"of this, {clock.WATCH.lost_s:.0f} s were lost since the machine was slow, busy with more processes, or paused")
+        terminalreporter.line(f"{clock.WATCH.lost_s:.0f} s of it were lost: the machine was slow, paused, or too busy")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -27,6 +27,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import END_S
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _DETACH = 2
 _MOST_WRITE = 1 << 17
@@ -68,7 +70,7 @@ class LossyDisk:
         """Unmount the disk, and end its process."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(END_S)
         self._process.stdout.close()
 
 

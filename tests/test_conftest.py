@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import clock
+from tests.clock import END_S
 from tests.side_by_side import LONG, SHARED, place
 
 pytestmark = pytest.mark.local  # each is a session of pytest
@@ -71,7 +72,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
         os.devnull,
     ]
     command += ["--rootdir", str(folder), f"--basetemp={folder}/tmp", *arguments, str(folder)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=END_S)
 
 
 def test_tests_that_leak_fail_and_the_others_pass(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import END_S
+
 pytestmark = pytest.mark.local
 PACKAGE = Path(__file__).parents[1] / "hopsml"
 
@@ -43,7 +45,7 @@ for _ in range(30):
 
 
 def test_threads_may_read_the_first_descriptions_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", FIRST_DECODING], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", FIRST_DECODING], capture_output=True, text=True, timeout=END_S)
     assert done.returncode == 0, done.stderr
 
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import leaks
+from tests.clock import END_S
 
 pytestmark = pytest.mark.local
 
@@ -71,7 +72,7 @@ def test_a_child_is_found_even_without_the_mark(
 def test_what_is_left_is_killed(before: leaks.Snapshot, sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     child = sleeper()
     leaks.leaks_since(before, 0)
-    assert child.wait(5) == -signal.SIGKILL
+    assert child.wait(END_S) == -signal.SIGKILL
 
 
 def test_a_process_that_ran_away_is_found_by_its_mark(before: leaks.Snapshot) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import END_S
 from tools import setup_environment
 
 pytestmark = pytest.mark.local
@@ -26,7 +27,7 @@ def make(folder: Path, path: Path, *arguments: str, **more: str) -> subprocess.C
         env={**kept, "PATH": str(path), **more},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=END_S,
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import clock
+from tests.clock import END_S
 from tools.hadoop import spark
 from tools.spark_standalone import StandaloneError, StandaloneSpark, processes_of
 
@@ -59,7 +60,7 @@ def test_a_job_on_one_worker_with_two_gpus(tmp_path: Path) -> None:
             script, str(tmp_path), conf=conf | {"spark.master": cluster.url}, deploy_mode="client"
         )
         environment = spark.submit_env(tmp_path)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=END_S)
         assert done.returncode == 0, done.stderr[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("HELD ")]
     assert sorted(json.loads(line.removeprefix("HELD "))) == [["0"], ["1"]]

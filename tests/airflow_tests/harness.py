@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests import clock
+from tests.clock import END_S, wait_until
 from tools import airflow_environment
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +117,7 @@ class Forker:
 
     def close(self) -> None:
         """End it, and what it has forked."""
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=END_S)
 
 
 @dataclass
@@ -221,22 +222,14 @@ class Started:
     def wait_for(self, text: str, timeout_s: float = 180) -> None:
         """Until it has printed this."""
         wait_until(
-            lambda: text in self.output or self.process.poll() is not None, timeout_s, lambda: self.output[-6000:]
+            lambda: text in self.output or self.process.poll() is not None, lambda: self.output[-6000:], timeout_s
         )
         assert text in self.output, self.output[-6000:]
 
     def kill(self) -> None:
         """By -9, as a machine's operator or the kernel does."""
         self.process.send_signal(signal.SIGKILL)
-        assert self.process.wait(20) == -signal.SIGKILL
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 60.0, why: Callable[[], str] = lambda: "") -> None:
-    """Until something is true."""
-    deadline = clock.awake() + timeout_s
-    while not condition():
-        assert clock.awake() < deadline, f"not within {timeout_s} s: {why()}"
-        time.sleep(0.05)
+        assert self.process.wait(END_S) == -signal.SIGKILL
 
 
 @contextmanager

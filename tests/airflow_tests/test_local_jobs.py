@@ -22,7 +22,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import ENDED
 from hopsml.errors import ArgumentError
-from tests import clock
+from tests.clock import END_S, wait_until
 
 pytestmark = pytest.mark.airflow  # for its time: nothing of Airflow is needed
 
@@ -46,13 +46,6 @@ def request_of(tmp_path: Path) -> Iterator[Callable[..., Request]]:
     for asked in made:
         for known in local_jobs.find(asked):
             local_jobs.end(known.job)
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = clock.awake() + timeout_s
-    while not condition():
-        assert clock.awake() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.01)
 
 
 def ended(job: Job) -> Lifecycle:
@@ -98,7 +91,7 @@ def test_a_driver_outlives_who_started_it_and_is_found_again(request_of):
         f"from hopsml.airflow import local_jobs; from hopsml.airflow.jobs import Request; local_jobs.start({asked!r})"
     )
     starter = subprocess.Popen([sys.executable, "-c", text + "; import os; os.kill(os.getpid(), 9)"])
-    assert starter.wait(20) == -signal.SIGKILL
+    assert starter.wait(END_S) == -signal.SIGKILL
     (known,) = local_jobs.find(asked)
     assert (known.state, known.delivered) == (Lifecycle.RUNNING, False)
     with pytest.raises(ArgumentError, match="follow it instead"):

@@ -126,7 +126,7 @@ def test_a_task_that_was_killed_finds_its_job_again(airflow: Airflow) -> None:
         task.wait_for("it has begun")
         task.kill()
     go.touch()
-    wait_until(lambda: list(airflow.jobs.glob("*/1/exit.json")), 30)
+    wait_until(lambda: list(airflow.jobs.glob("*/1/exit.json")))
     collected = airflow.run("test", *dag, RUN_AFTER)  # without its memory: dag.test() makes the DAG run anew
     assert collected.told["xcoms"]["train"]["metrics"] == {"answer": 42}
     assert collected.lines_with("was started for this task and has succeeded")

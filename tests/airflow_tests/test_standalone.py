@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.airflow_tests.harness import ROOT, Airflow, environment, wait_until
+from tests.clock import END_S
 from tests.docs import pages
 from tools import airflow_environment
 
@@ -54,11 +55,11 @@ def test_a_dag_runs_under_airflow_standalone(airflow: Airflow) -> None:
         dag_id="standing",
     )
     with standalone(airflow) as (variables, said):
-        wait_until(lambda: rows(airflow, "select 1 from serialized_dag where dag_id = 'standing'"), STARTED_S, said)
+        wait_until(lambda: rows(airflow, "select 1 from serialized_dag where dag_id = 'standing'"), said, STARTED_S)
         command = [airflow_environment.VENV / "bin" / "airflow", "dags", "trigger", "standing"]
-        subprocess.run(command, env=variables, cwd=airflow.home, check=True, capture_output=True, timeout=100)
+        subprocess.run(command, env=variables, cwd=airflow.home, check=True, capture_output=True, timeout=END_S)
         over = "select state from dag_run where dag_id = 'standing' and state in ('success', 'failed')"
-        wait_until(lambda: rows(airflow, over), STARTED_S, said)
+        wait_until(lambda: rows(airflow, over), said, STARTED_S)
         assert rows(airflow, over) == [("success",)], said()
     tasks = rows(
         airflow, "select task_id, state, try_number from task_instance where dag_id = 'standing' order by task_id"
@@ -99,13 +100,13 @@ def standalone(airflow: Airflow) -> Iterator[tuple[dict[str, str], Callable[[], 
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(30)
+            process.wait(END_S)
         finally:
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-            process.wait(20)
+            process.wait(END_S)
 
 
 def rows(airflow: Airflow, query: str) -> list[tuple[object, ...]]:

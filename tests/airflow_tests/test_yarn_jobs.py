@@ -19,6 +19,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError
 from hopsml.yarn import YarnApplication
 from tests import clock
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -94,7 +95,7 @@ def test_a_submission_ends_with_the_task_that_made_it(tmp_path):
 
 def test_a_leash_passes_the_exit_status_on():
     line = [sys.executable, "-m", "hopsml.airflow.parent_guard", str(os.getpid()), "bash", "-c", "exit 3"]
-    assert subprocess.run(line, timeout=20).returncode == 3
+    assert subprocess.run(line, timeout=END_S).returncode == 3
 
 
 def test_without_airflow_the_message_says_where_it_is():

@@ -18,6 +18,7 @@ from benchmarks.peers.base import SparkSubmit
 from benchmarks.scripts import hopsml_evaluated, hopsml_fits
 from benchmarks.turn_server import TurnServer
 from hopsml.cluster.shared import processes
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast
@@ -164,7 +165,7 @@ def test_groups_take_turns(tmp_path):
             assert len(server.steps("b", 2)) == 2
             for way in ("a", "b"):
                 server.steps(way, 0)
-            assert [process.wait(10) for process in launched.processes] == [0] * 4
+            assert [process.wait(END_S) for process in launched.processes] == [0] * 4
 
 
 def test_step_commands_share_one_conf(tmp_path):

@@ -16,6 +16,7 @@ from hopsml import experiment
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import TorchOptions
 from hopsml.experiment.run import Run
+from tests.clock import END_S
 from tests.cluster import elastic_torch_workload, elastic_workload
 from tests.cluster.elastic_workload import announce
 
@@ -40,7 +41,7 @@ def main(folder: str, framework: str) -> None:
     while run.status()["generation"] == 0 and not run.done():
         time.sleep(0.001)
     announce(Path(folder, "mending"), "")
-    value = run.result(120).value
+    value = run.result(END_S).value
     announce(Path(folder, "result"), json.dumps({"value": value, "notes": run.state.notes}))
 
 

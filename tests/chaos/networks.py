@@ -16,6 +16,7 @@ import pytest
 from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from tests.chaos.places import needs_root
+from tests.clock import END_S
 
 BRIDGE, SUBNET = "hopsml-t0", "10.213.77"
 HOSTS = 2
@@ -24,7 +25,7 @@ Host = tuple[int, int]  # descriptors of its network namespace, and of that of i
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=20, capture_output=True)
+    subprocess.run(["ip", *words], check=True, timeout=END_S, capture_output=True)
 
 
 def pull_cable(host: int) -> None:
@@ -87,7 +88,7 @@ def _host(number: int) -> Iterator[Host]:
             ["link", "set", "eth0", "up"],
         ):
             enter = ["nsenter", f"--net=/proc/{keeper.pid}/ns/net", "ip"]
-            subprocess.run([*enter, *words], check=True, timeout=20)
+            subprocess.run([*enter, *words], check=True, timeout=END_S)
         network, name = (os.open(f"/proc/{keeper.pid}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts"))
         stack.callback(os.close, network)
         stack.callback(os.close, name)

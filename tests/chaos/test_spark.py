@@ -12,6 +12,7 @@ from tests.chaos import torch_trainings
 from tests.chaos.mends import MENDS
 from tests.chaos.runner import OVER, Outcome, play
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.conftest import end_spark, spark_environment, store
 
@@ -32,7 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         from pyspark import SparkContext
 
         try:
-            experiment.submit(lambda: None, profile="local-cluster", progress=False).result(120)
+            experiment.submit(lambda: None, profile="local-cluster", progress=False).result(END_S)
             experiment.shutdown()
             yield SparkContext._active_spark_context
         finally:

@@ -20,6 +20,7 @@ from tests.chaos.runner import OVER, Outcome
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
 from tests.chaos.yarn_drivers import DRIVER_SCENARIOS, DriverScenario
 from tests.chaos.yarn_scenarios import YARN_SCENARIOS, containers
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.conftest import end_spark, spark_environment
 from tests.hadoop_tests.conftest import Hadoop
@@ -94,7 +95,7 @@ def application(cluster: Hadoop, settings: dict[str, str], tmp_path_factory: pyt
         environment.setenv("HOPSML_CONF_DIR", str(conf))
         environment.setenv("HOPSML_PROJECT_URL", f"{cluster.namenode_url}/Projects/chaos")
         try:
-            experiment.submit(lambda: None, num_workers=1, profile="chaos", progress=False).result(120)
+            experiment.submit(lambda: None, num_workers=1, profile="chaos", progress=False).result(END_S)
             experiment.shutdown()
             yield os.environ["HOPSML_PROJECT_URL"]
         finally:

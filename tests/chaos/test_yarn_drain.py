@@ -17,6 +17,7 @@ from tests.chaos import runner
 from tests.chaos.runner import Outcome
 from tests.chaos.scenarios import Scenario
 from tests.chaos.yarn_scenarios import DRAIN_SCENARIOS, busy_nodes
+from tests.clock import END_S
 from tests.cluster_tests.conftest import end_spark, spark_environment
 from tests.hadoop_tests.conftest import Hadoop, keep_logs
 from tools.hadoop.jars import CACHE, ensure_jars
@@ -57,7 +58,7 @@ def application(cluster: Hadoop, tmp_path: Path) -> Iterator[str]:
         environment.setenv("HOPSML_CONF_DIR", str(conf))
         environment.setenv("HOPSML_PROJECT_URL", f"{cluster.namenode_url}/Projects/drain")
         try:
-            experiment.submit(lambda: None, num_workers=2, profile="drain", progress=False).result(120)
+            experiment.submit(lambda: None, num_workers=2, profile="drain", progress=False).result(END_S)
             assert len(busy_nodes(cluster)) == 2
             cluster.add_nodemanager()
             yield os.environ["HOPSML_PROJECT_URL"]

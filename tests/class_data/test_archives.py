@@ -14,6 +14,7 @@ from hopsml import class_data, submission
 from hopsml.class_data import OPTIONS, archive_of, with_archives
 from hopsml.core import profiles, spark_home
 from hopsml.errors import ArgumentError
+from tests.clock import END_S
 
 SETTINGS = {OPTIONS["driver"]: "-XX:+UseSerialGC", OPTIONS["executor"]: "-XX:+UseSerialGC", "spark.app.name": "x"}
 
@@ -151,6 +152,6 @@ def test_jvms_map_what_was_made_and_start_without_what_does_not_fit(tmp_path, mo
 def mapped(profile: profiles.Profile) -> dict[str, list[str]]:
     """Archives of ours in the memory of the JVMs of a job."""
     line = submission.command(profile, str(Path(__file__).parent / "jobs" / "mapped.py"))
-    done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=100)
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=END_S)
     found = json.loads(done.stdout.splitlines()[-1])
     return {role: [path for path in paths if "class-data" in path] for role, paths in found.items()}

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from hopsml.cli import main
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -47,5 +48,7 @@ main()
 
 @pytest.mark.parametrize("module", ["typer", "hopsml.cli.submit"])
 def test_who_leaves_before_a_command_has_begun_sees_no_traceback(module: str) -> None:
-    done = subprocess.run([sys.executable, "-c", HURRIED, "--help", module], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", HURRIED, "--help", module], capture_output=True, text=True, timeout=END_S
+    )
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

@@ -13,6 +13,7 @@ import pytest
 from hopsml.cli.renamed import RENAMED, SERVE_NAME, current_words
 from hopsml.storage.run_dir import RunDir
 from tests.cli.conftest import Cli
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -101,7 +102,7 @@ def test_the_shell_completes_nouns_and_verbs(tmp_path: Path) -> None:
     def completed(line: str) -> list[str]:
         words = {"_HOPSML_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
         command = [str(Path(sys.executable).with_name("hopsml"))]
-        done = subprocess.run(command, env={**os.environ, **words}, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env={**os.environ, **words}, capture_output=True, text=True, timeout=END_S)
         assert done.stderr == ""
         return done.stdout.split()
 

@@ -19,6 +19,7 @@ from hopsml.notebook.tensorboard_server import fetch
 from hopsml.storage.filesystem import for_url
 from hopsml.tracking import event_file
 from tests import clock
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,7 @@ def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path, event
             assert "train" in runs_of(announced(page), page)
         finally:
             page.send_signal(signal.SIGINT)
-            page.wait(30)
+            page.wait(END_S)
         assert page.returncode == 0
 
 
@@ -118,7 +119,7 @@ def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path,
             assert "a=1/events" in runs_of(announced(page), page)
         finally:
             page.send_signal(signal.SIGINT)
-            page.wait(30)
+            page.wait(END_S)
         assert page.returncode == 0
 
 
@@ -138,7 +139,7 @@ def announced(page: subprocess.Popen[bytes]) -> int:
     for line in page.stdout:
         if port := line.decode().partition("http://127.0.0.1:")[2].partition("/")[0]:
             return int(port)
-    raise AssertionError(f"it named no address and ended with exit status {page.wait(30)}")
+    raise AssertionError(f"it named no address and ended with exit status {page.wait(END_S)}")
 
 
 def runs_of(port: int, page: subprocess.Popen[bytes], timeout_s: float = 120) -> list[str]:

@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.shared import protocol
+from tests.clock import END_S
 from tools.simulated_agent import client_tls, connected, hello
 
 __all__ = ["SimulatedBackend", "client_tls", "connected", "hello", "live"]
@@ -103,4 +104,4 @@ class SimulatedBackend:
 
     def close(self) -> None:
         for thread in self._threads:
-            thread.join(30)
+            thread.join(END_S)

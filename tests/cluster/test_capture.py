@@ -33,6 +33,7 @@ from hopsml.cluster.driver.capture import capture
 from hopsml.cluster.driver.captured_objects import is_own_path, refusal
 from hopsml.errors import ArgumentError, ArgumentTypeError, CaptureError
 from hopsml.maggy import distributed
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -46,7 +47,9 @@ print(function(**args))
 
 def run_elsewhere(payload: bytes, folder: Path) -> str:
     """In a process that has none of the user's files, nor hopsml: only Python's path and cloudpickle."""
-    done = subprocess.run([sys.executable, "-c", RESTORE], input=payload, capture_output=True, cwd=folder, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", RESTORE], input=payload, capture_output=True, cwd=folder, timeout=END_S
+    )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip()
 

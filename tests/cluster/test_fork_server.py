@@ -26,7 +26,8 @@ from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.worker.worker import Assignment, Event
-from tests import clock, small_disk
+from tests import small_disk
+from tests.clock import wait_until
 
 pytestmark = pytest.mark.local
 TIMEOUT_S = 20.0
@@ -412,13 +413,6 @@ def lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = clock.awake() + timeout_s
-    while not condition():
-        assert clock.awake() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("victim", ["agent", "fork server", "agent of a stopped fork server"])

@@ -12,6 +12,7 @@ import pytest
 from hopsml.cluster.agent import agent
 from hopsml.cluster.shared import acceptor
 from hopsml.cluster.shared.acceptor import ConnectionLimits
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -53,6 +54,6 @@ except errors.CoordinatorLost as error:
 
 def test_a_driver_says_so_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", tmp_path.as_uri())
-    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=END_S, check=False)
     said = "this process may open 32 files (ulimit -n), and hopsml needs 64: raise it (ulimit -n, LimitNOFILE)\n"
     assert (done.stdout, done.returncode) == (said, 0), done.stderr

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hopsml.cluster.shared import commit_slots
+from tests.clock import END_S
 
 
 @pytest.mark.fast
@@ -39,7 +40,7 @@ def test_as_many_threads_as_there_are_cores_up_to_four(
 
     def watched(target: np.ndarray, source: np.ndarray) -> None:
         seen.add(threading.get_ident())
-        together.wait(10)  # a thread that has ended could lend its number, or its work, to another part
+        together.wait(END_S)  # a thread that has ended could lend its number, or its work, to another part
         copyto(target, source)
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
@@ -93,5 +94,5 @@ threading.Thread(target=last).start()
 
 @pytest.mark.local
 def test_a_commit_that_is_written_while_the_interpreter_ends_is_copied() -> None:
-    ended = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=END_S)
     assert ended.stdout == "copied True\n", ended.stderr

@@ -22,6 +22,7 @@ import pytest
 
 from hopsml.cluster.worker import server_guard
 from hopsml.training.tensorflow import setup
+from tests.clock import END_S
 from tools import build_native
 
 pytestmark = pytest.mark.local  # real processes, thirty tests of a tenth of a second and more
@@ -59,7 +60,7 @@ class Process:
     def end(self) -> str:
         """End it; what it has said of errors."""
         with contextlib.suppress(BrokenPipeError):
-            return self._process.communicate(timeout=20)[1]
+            return self._process.communicate(timeout=END_S)[1]
         return ""
 
     def answer(self) -> str:
@@ -273,7 +274,7 @@ class Network:
     def close(self) -> None:
         """Nothing of it is left."""
         for host in reversed(self._hosts):
-            host.communicate(timeout=20)
+            host.communicate(timeout=END_S)
 
 
 @pytest.fixture
@@ -376,7 +377,7 @@ def test_a_library_that_lets_the_kernel_choose_its_port_is_kept_to_a_range() -> 
     """But for loopback, for datagrams, and for ports of its own choice; where none is free it is told so."""
     first, last = 42100, 42109
     command = [sys.executable, "-c", BOUND, str(first), str(last)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False)
     assert done.returncode == 0, done.stderr
     lines = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
     inside, inside_6, others, (bound, error) = lines

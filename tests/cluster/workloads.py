@@ -16,20 +16,9 @@ from typing import Any
 
 import psutil
 
-from tests.clock import awake
-
-WAIT_S = 60.0  # for what takes a moment; far above what it needs on a busy machine
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """The first true value of ``condition``."""
-    deadline = awake() + timeout_s
-    while not (value := condition()):
-        if awake() > deadline:
-            raise TimeoutError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(0.01)
-    return value
-
+from tests.clock import WAIT_S as WAIT_S
+from tests.clock import awake as awake
+from tests.clock import wait_until as wait_until
 
 # ------------------------------------------------------------------------------------------ in the worker
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.clock import END_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,7 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             return [hopsml.__file__]
 
         try:
-            result = experiment.submit(look, profile="local-cluster", progress=False).result(120)
+            result = experiment.submit(look, profile="local-cluster", progress=False).result(END_S)
             assert Path(result.value[0]).is_relative_to(ROOT)
             assert len(result.workers) == 4  # one for each slot of two executors
             experiment.shutdown()
@@ -84,7 +86,7 @@ def end_spark() -> None:
         SparkContext._gateway = SparkContext._jvm = None
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(30)
+        gateway.proc.wait(END_S)
 
 
 @pytest.fixture

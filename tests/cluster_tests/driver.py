@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from hopsml import experiment
+from tests.clock import END_S
 from tests.cluster import workloads
 
 
@@ -42,7 +43,7 @@ def stop_spark(folder: str, by_itself: bool = False, **size: int) -> Any:
         context._jsc.sc().stop()
     else:
         context.stop()
-    return run.result(60)
+    return run.result(END_S)
 
 
 def noted(x: int, folder: str) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from hopsml.errors import WorkerFailed
 from tests import clock
+from tests.clock import END_S
 from tests.cluster import workloads
 from tests.cluster.backend_contract import GONE_S, check_run_dir, submit
 from tests.cluster.workloads import living, traces, wait_until
@@ -53,7 +54,7 @@ def test_a_worker_killed_in_the_middle_of_a_collective_is_named_and_not_its_echo
     began = clock.awake()
     os.kill(found[rank].worker, 9)
     with pytest.raises(WorkerFailed) as caught:
-        run.result(60)
+        run.result(END_S)
     assert clock.awake() - began < GONE_S
     assert caught.value.rank == rank and "SIGKILL" in caught.value.cause
     assert not living([pid for trace in found for pid in (trace.worker, trace.child)])
@@ -62,4 +63,4 @@ def test_a_worker_killed_in_the_middle_of_a_collective_is_named_and_not_its_echo
         return  # once is enough
     (tmp_path / "again").mkdir()
     again = submit(all_reduce_for_ever, args={"folder": str(tmp_path / "again"), "steps": 3}, keep_warm=60)
-    assert again.result(60).value == 6.0  # on the same agents, after the failure
+    assert again.result(END_S).value == 6.0  # on the same agents, after the failure

@@ -19,6 +19,7 @@ import pytest
 
 from hopsml.cluster.shared import processes
 from tests import clock
+from tests.clock import END_S
 from tests.cluster.workloads import Trace, living, traces, wait_until
 from tests.cluster_tests.conftest import ROOT, spark_environment
 
@@ -75,7 +76,7 @@ class Driver:
     def end(self) -> None:
         for pid in self.descendants():
             processes.kill_quietly(pid)
-        self.process.wait(30)
+        self.process.wait(END_S)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import END_S
 from tests.cluster_tests.conftest import ROOT
 from tests.cluster_tests.test_drivers import Driver, roles, workers_alone_hold_gpus
 
@@ -64,5 +65,5 @@ def test_with_dynamic_allocation_the_others_get_executors_without_a_gpu(
 
 def test_what_spark_refuses_is_said_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, capture_output=True, text=True, timeout=END_S)
     assert "ALIKE 0 ResourceProfiles are only supported on YARN" in done.stdout, done.stdout + done.stderr[-2000:]

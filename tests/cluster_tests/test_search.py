@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.cluster_tests.test_drivers import Driver
 from tests.cluster_tests.test_trouble import executor_of
@@ -78,7 +79,7 @@ def test_an_executor_is_killed_in_the_middle(store: Path, tmp_path: Path) -> Non
     )  # fmt: skip
     mark = wait_until(lambda: next(tmp_path.glob("began-4-*"), None), "the fifth trial to begin", 60)
     os.kill(executor_of(int(mark.name.split("-")[2])), signal.SIGKILL)
-    result = run.result(120)
+    result = run.result(END_S)
     assert result.counts["completed"] == 16 and result.value == 15.0
     assert sum(row["lost"] for row in result.rows) >= 1  # what was lost with it ran again, and failed nobody
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import END_S
 from tests.cluster_tests.conftest import ROOT, spark_environment
 
 pytestmark = pytest.mark.spark
@@ -53,7 +54,7 @@ def test_the_run_is_cancelled_without_a_page_of_java(tmp_path: Path, number: sig
             assert line, "it ended before"
         if number is None:
             (run,) = (tmp_path / "project").glob("Experiments/*")
-            cancelled = subprocess.run([HOPSML, "runs", "cancel", run], capture_output=True, text=True, timeout=60)
+            cancelled = subprocess.run([HOPSML, "runs", "cancel", run], capture_output=True, text=True, timeout=END_S)
             assert (cancelled.returncode, cancelled.stdout) == (0, f"{run.name}: CANCELLED\n"), cancelled.stderr
         else:
             os.killpg(job.pid, number)  # as a terminal does it: every process of the foreground group

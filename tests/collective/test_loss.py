@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import END_S
 from tests.collective.family import WORK
 from tests.collective.together import TRANSPORTS
 
@@ -22,7 +23,7 @@ NOTICED_WITHIN_S = 10.0  # it is 20 ms where fifteen processes do not share two 
 def do_harm(harm: str, transport: str, *more: str) -> dict[str, list[dict[str, Any]]]:
     """What was said of each operation."""
     command = [sys.executable, "-m", "tests.collective.family", harm, transport, str(SIZE), *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=END_S, check=True)
     said = defaultdict(list)
     for line in done.stdout.splitlines():
         said[json.loads(line)["operation"]].append(json.loads(line))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.clock import END_S
 from tests.docs import pages
 from tests.docs.pages import ROOT
 
@@ -44,7 +45,7 @@ def test_a_commit_with_a_mistake_is_refused(tmp_path: Path) -> None:
     variables["PRE_COMMIT_HOME"] = str(tmp_path / "cache")
 
     def call(*line: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(line, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+        return subprocess.run(line, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=END_S)
 
     call("git", "init", "--quiet")
     call("git", "add", "tools", "pyproject.toml", ".pre-commit-config.yaml")

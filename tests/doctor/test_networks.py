@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import END_S
 from tools.shaped_network import hindrance
 
 pytestmark = [pytest.mark.local, pytest.mark.skipif(hindrance() != "", reason=f"no networks of our own: {hindrance()}")]
@@ -54,7 +55,7 @@ def look(folder: Path, devices: str, hosts: str = "", resolver: str = "", driver
         driver_host,
         "",
     ]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=END_S, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.clock import END_S
+
 pytestmark = pytest.mark.local
 
 INTERRUPTED = """
@@ -17,5 +19,7 @@ applications.filesystem.close_all = lambda: signal.raise_signal(signal.SIGINT)  
 
 
 def test_an_impatient_person_sees_no_traceback() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=END_S, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")

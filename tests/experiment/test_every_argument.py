@@ -21,6 +21,7 @@ from hopsml.errors import HopsmlError
 from hopsml.experiment import collective, mirroring, options, parameter_servers, repeat
 from hopsml.experiment.searches import call as calls
 from hopsml.maggy import experiment as maggy
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 launch, search = (
@@ -332,12 +333,12 @@ def test_the_table_knows_every_argument_of_the_other_verbs(verb: str) -> None:
 
 def test_a_profile_that_comes_too_late_is_noted(store: Path) -> None:
     first = experiment.submit(train, num_workers=1, progress=False)
-    first.result(60)
+    first.result(END_S)
     Path(os.environ["HOPSML_CONF_DIR"], "yarn-cluster.yaml").write_text("master: yarn\n")
     again = experiment.submit(train, num_workers=1, progress=False, profile="yarn-cluster")
-    again.result(60)
+    again.result(END_S)
     same = experiment.submit(train, num_workers=1, progress=False, profile="local")
-    same.result(60)
+    same.result(END_S)
     assert first.state.notes == [] == same.state.notes
     (note,) = again.state.notes
     assert re.match(r"profile='yarn-cluster' has no effect: .* was started with profile 'local'", note)
@@ -346,12 +347,12 @@ def test_a_profile_that_comes_too_late_is_noted(store: Path) -> None:
 def test_a_model_that_nobody_registers_is_noted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = experiment.submit(train, num_workers=1, progress=False, register_as="digits")
-    run.result(60)
+    run.result(END_S)
     assert any("register_as='digits' has no effect" in note for note in run.state.notes)
 
 
 def test_preflight_is_repeated_or_given_anew(store: Path) -> None:
     run = experiment.submit(train, num_workers=1, progress=False, preflight="off")
-    run.result(60)
+    run.result(END_S)
     assert repeat.build(run.run_dir, profile=None, progress=False).spec.preflight == "off"
     assert repeat.build(run.run_dir, profile=None, progress=False, preflight="enforce").spec.preflight == "enforce"

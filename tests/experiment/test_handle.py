@@ -18,6 +18,7 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import mlflow
 from hopsml.experiment.run import Run
+from tests.clock import END_S
 from tests.cluster.backend_contract import submit
 from tests.cluster.workloads import WAIT_S, Trap, wait_until
 
@@ -72,7 +73,7 @@ def test_an_interrupt_that_another_thread_receives_ends_the_wait(store: Path) ->
     )
     threading.Timer(0.2, receiver.start).start()  # while the main thread waits
     with pytest.raises(KeyboardInterrupt, match="was cancelled"):
-        run.result(60)
+        run.result(END_S)
     receiver.join()
 
 

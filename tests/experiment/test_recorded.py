@@ -16,6 +16,7 @@ from hopsml.core import profiles
 from hopsml.errors import ArgumentError
 from hopsml.storage import job_record
 from hopsml.tracking import machine
+from tests.clock import END_S
 
 pytestmark = pytest.mark.local
 
@@ -105,7 +106,7 @@ def test_begin_and_end_record_what_the_driver_does_between_them(project: Path) -
 
 def test_begin_without_end_is_cancelled_at_the_programs_end(project: Path) -> None:
     code = "from hopsml import experiment; print(experiment.begin('left open'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=END_S)
     status = read(done.stdout.strip(), "status.json")
     assert status["state"] == "CANCELLED" and "without experiment.end()" in str(status["error"])
 

@@ -26,6 +26,7 @@ from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.study import study_of
 from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
 
@@ -252,7 +253,7 @@ def test_the_handle_knows_how_far_it_is_and_takes_more(store: Path) -> None:
     )
     run.extend(1)
     gate.touch()
-    assert run.result(30).counts["completed"] == 4
+    assert run.result(END_S).counts["completed"] == 4
     with pytest.raises(ArgumentError, match="continue_search"):
         run.extend(1)
 
@@ -272,7 +273,7 @@ def test_a_deadline_ends_it_with_what_there_is(store: Path) -> None:
     )  # fmt: skip
     wait_until(lambda: any(one["value"] == 0.9 for one in run.status()["trials_running"]), "the second trial's report")
     run.extend(deadline="0.1 s")  # is over: it counts from the search's begin
-    result = run.result(60)
+    result = run.result(END_S)
     assert result.reason == "deadline"
     assert result.counts["completed"] == 1 and result.counts["stopped"] == 1 and result.value == 0.9
 
@@ -294,7 +295,7 @@ def test_cancelled_and_continued(store: Path, capfd: pytest.CaptureFixture[str])
         experiment.continue_search(run, progress=False)
     assert run.cancel("enough")
     with pytest.raises(RunCancelled, match=r"enough.*0\.2"):
-        run.result(30)
+        run.result(END_S)
     gate.touch()
     result = experiment.continue_search(run.run_id, progress=False)
     assert result.run_dir == run.run_dir and result.value == 0.9 and result.counts["completed"] == 4
@@ -304,7 +305,7 @@ def test_cancelled_and_continued(store: Path, capfd: pytest.CaptureFixture[str])
     assert experiment.continue_search(result).counts["completed"] == 4
     assert "nothing is left to do: all 4 trials are over" in capfd.readouterr().err
     more = submit_continued(result, num_trials=3, progress=False)
-    assert more.result(30).counts["completed"] == 4, "the grid has no more"
+    assert more.result(END_S).counts["completed"] == 4, "the grid has no more"
 
 
 def test_of_several_that_go_on_with_a_search_at_once_one_does(store: Path) -> None:
@@ -321,7 +322,7 @@ def test_of_several_that_go_on_with_a_search_at_once_one_does(store: Path) -> No
     (run,) = [answer for answer in answers if not isinstance(answer, str)]
     refused = [answer for answer in answers if isinstance(answer, str)]
     assert len(refused) == 3 and all("goes on in process" in told or "is under way" in told for told in refused)
-    assert len(run.result(30).trials) == 2
+    assert len(run.result(END_S).trials) == 2
     assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 3
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.local
@@ -95,7 +96,7 @@ def test_agents_and_runners_are_killed_in_the_middle(store: Path, tmp_path: Path
     wait_until(lambda: list(tmp_path.glob("begun-5-*")), "the sixth trial to begin")
     _, lane = map(int, next(tmp_path.glob("begun-5-*")).name.split("-")[2:])
     os.kill(lane, signal.SIGKILL)  # the lane's process, with its runner
-    result = run.result(60)
+    result = run.result(END_S)
     assert result.counts["completed"] == 10 and result.value == 9.0
     rows = {row["config"]["x"]: row for row in result.rows}
     assert rows[2]["failures"] == 1 and rows[2]["state"] == "completed"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.experiment.shown_output import FIRST_LINES, LAST_LINES, OVER_S, TELL_EVERY_S, ShownOutput
+from tests.clock import END_S
 
 pytestmark = pytest.mark.local
 
@@ -122,7 +123,7 @@ def test_a_traceback_of_somebody_elses_is_shown() -> None:
 def test_a_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, once: str, said: list[str]) -> None:
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, script, how], env=os.environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script, how], env=os.environ, capture_output=True, text=True, timeout=END_S)
     assert done.returncode == 1
     assert done.stderr.count(once) == 1
     assert done.stderr.count("Traceback (most recent call last):") == 2  # of the call, and of the worker
@@ -134,7 +135,9 @@ def test_a_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, o
 def test_a_terminal_is_not_flooded(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, script, "flood"], env=os.environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, script, "flood"], env=os.environ, capture_output=True, text=True, timeout=END_S
+    )
     lines = done.stderr.splitlines()
     assert done.returncode == 0 and len(lines) < 1000
     assert "[rank 0] line 0" in lines and "[rank 0] line 299999" in lines

@@ -29,6 +29,7 @@ from hopsml.experiment import collective, mirroring, parameter_servers, plan, re
 from hopsml.experiment.options import MirroredOptions, ParameterServerOptions, RunOptions, TorchOptions
 from hopsml.experiment.verbs import Verb
 from hopsml.storage.run_dir import RunDir
+from tests.clock import END_S
 from tests.experiment.conftest import store
 
 __all__ = ["store"]
@@ -166,7 +167,7 @@ def test_what_is_done_with_gradients_in_words(given: dict[str, Any], words: str)
 
 def test_worker_record_and_rerun_have_what_the_verb_was_called_with(store: Path) -> None:
     run = experiment.submit(seen_by_worker, progress=False, **{**GIVEN, "register_as": None})
-    result = run.result(60)
+    result = run.result(END_S)
     told = msgspec.convert(json.loads(result.metrics["spec"]), RunSpec)
     recorded = msgspec.convert(RunDir(result.run_dir).read_run()["spec"], RunSpec)
     again = repeat.build(result.run_dir).spec

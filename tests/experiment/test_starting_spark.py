@@ -9,6 +9,7 @@ from types import FrameType
 import pytest
 
 from hopsml.experiment import applications
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -45,7 +46,7 @@ def test_an_interrupt_waits_for_the_context_and_stops_it() -> None:
 
     def make() -> Context:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        assert interrupted.wait(20)
+        assert interrupted.wait(END_S)
         return context
 
     signal.signal(signal.SIGINT, interrupt)
@@ -73,5 +74,5 @@ def test_what_making_it_raises_comes_as_it_is() -> None:
     thread = threading.Thread(target=lambda: seen.append(applications._uninterrupted(lambda: context)))
     before = signal.getsignal(signal.SIGINT)
     thread.start()
-    thread.join(20)
+    thread.join(END_S)
     assert seen == [context] and signal.getsignal(signal.SIGINT) is before  # other threads hear no Ctrl-C

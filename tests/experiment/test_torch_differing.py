@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hopsml.errors import WorkerFailed
+from tests.clock import END_S
 from tests.experiment.conftest import local_application
 from tests.experiment.test_torch import submit
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.torch
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One application for all."""
     with local_application(tmp_path_factory.mktemp("differing")) as folder:
-        submit(lambda: None, num_workers=2).result(60)
+        submit(lambda: None, num_workers=2).result(END_S)
         yield folder
 
 
@@ -97,4 +98,4 @@ def tired_actor() -> None:
 )
 def test_a_difference_is_named_and_nothing_hangs(project: Path, function: Callable[[], Any], words: str) -> None:
     with pytest.raises(WorkerFailed, match=words):
-        submit(function, num_workers=2).result(60)
+        submit(function, num_workers=2).result(END_S)

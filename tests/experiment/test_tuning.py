@@ -13,6 +13,7 @@ from hopsml.cluster.shared.spec import Communication
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.experiment import tuned
+from tests.clock import END_S
 from tests.experiment.conftest import store
 
 __all__ = ["store"]
@@ -31,7 +32,7 @@ def communication() -> dict[str, Any]:
 def test_a_run_takes_what_was_tuned(store: Path) -> None:
     tuned.write(tuned.record_url("communication", 2), RECORD)
     run = experiment.submit(communication, num_workers=2, tuned=True, progress=False)
-    assert run.result(60).metrics["implementation"] == "hopsml"
+    assert run.result(END_S).metrics["implementation"] == "hopsml"
     assert run.result().implementation == "hopsml" and run.result().tuned is True
     assert "communication as it was tuned: hopsml, 0.40 of the default's time" in run.state.notes
 

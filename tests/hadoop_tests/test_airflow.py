@@ -26,6 +26,7 @@ from tests.airflow_tests.harness import (
     pipelines_server,
     wait_until,
 )
+from tests.clock import END_S
 from tests.hadoop_tests.conftest import APPLICATION_ID, Hadoop
 from tools.hadoop import spark
 
@@ -146,7 +147,7 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
     with airflow.started("test", *dag, RUN_AFTER) as task:
         wait_until(lambda: is_submitting(task.process.pid), 180, lambda: task.output[-4000:])
         os.kill(task.process.pid, signal.SIGTERM)
-        ended = task.wait(60)
+        ended = task.wait(END_S)
     assert ended.told["state"] == "failed" and ended.lines_with("killed while its job was being started")
     assert set(states(hadoop, before).values()) <= {"KILLED"}, "whatever has reached YARN was ended"
 
@@ -160,7 +161,7 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
         assert len(states(hadoop, before)) == 1
         application = application_in(second.output)
         os.kill(second.process.pid, signal.SIGTERM)
-        ended = second.wait(60)
+        ended = second.wait(END_S)
     assert ended.told["state"] == "failed" and ended.lines_with(f"{application} ended as KILLED")
     assert states(hadoop, before) == {application: "KILLED"}
 
@@ -190,5 +191,5 @@ def test_a_trigger_follows_an_application_over_restarts_of_triggerer_and_resourc
         second.wait_for("asking again", 60)
         hadoop.revive("rm")
         go.touch()
-        event = second.wait(60).told["event"]
+        event = second.wait(END_S).told["event"]
     assert (event["state"], event["job"]["id"]) == ("SUCCEEDED", application)

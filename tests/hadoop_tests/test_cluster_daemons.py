@@ -13,6 +13,7 @@ import pytest
 from hdfs_native import Client
 
 from tests import clock
+from tests.clock import END_S
 from tests.hadoop_tests.conftest import Hadoop
 from tools.hadoop import daemons
 from tools.hadoop.cluster import Cluster
@@ -192,7 +193,7 @@ def test_a_cluster_goes_with_a_starter_that_is_killed(starter: tuple[subprocess.
 @pytest.mark.variant  # of the tool alone; what uses it is tested below
 def test_an_orderly_stop_leaves_nothing(starter: tuple[subprocess.Popen[str], Path]) -> None:
     process, home = starter
-    process.communicate("", timeout=30)
+    process.communicate("", timeout=END_S)
     assert process.returncode == 0
     assert gone(home)
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.clock import END_S
 from tools.hadoop.spark import DISCOVERY_SCRIPT
 
 pytestmark = pytest.mark.local
@@ -174,7 +175,7 @@ def run_script(tmp_path: Path, environment: dict[str, str]) -> subprocess.Comple
     """The script by itself, without emulation."""
     own = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     own |= {"HOPSML_GPU_CLAIMS": str(tmp_path / "claims"), "HOPSML_GPU_WAIT_S": "0", **environment}
-    return subprocess.run([DISCOVERY_SCRIPT], env=own, capture_output=True, text=True, timeout=30)
+    return subprocess.run([DISCOVERY_SCRIPT], env=own, capture_output=True, text=True, timeout=END_S)
 
 
 REAL = "0, GPU-aaaa-1\n1, GPU-bbbb-2\n10, GPU-cccc-3"

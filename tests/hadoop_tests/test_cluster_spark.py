@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.clock import END_S
 from tests.hadoop_tests.conftest import APPLICATION_ID, Hadoop
 from tools.hadoop import daemons, spark
 
@@ -51,7 +52,7 @@ def test_a_killed_application_is_killed(hadoop: Hadoop) -> None:
         daemons.wait_until("running", lambda: hadoop.application_state(app_id).state == "RUNNING", 120)
         hadoop.kill_application(app_id)
         state = hadoop.wait_application(app_id, 30)
-        process.communicate(timeout=60)
+        process.communicate(timeout=END_S)
     assert (state.state, state.final_status) == ("KILLED", "KILLED")
     assert process.returncode != 0
     for name in hadoop.names("nm"):
@@ -89,7 +90,7 @@ def test_four_executors_hold_four_different_gpus_and_a_lost_one_is_replaced(hado
         victim = first[0]
         os.kill(int(victim["executor_pid"]), signal.SIGKILL)
         killed.touch()
-        rest, _ = process.communicate(timeout=200)
+        rest, _ = process.communicate(timeout=END_S)
     assert process.returncode == 0, rest
     assert hadoop.application_state(hadoop.applications()[-1]["id"]).final_status == "SUCCEEDED"
     second = holders(rest)

@@ -16,6 +16,7 @@ from hopsml.errors import RunCancelled
 from hopsml.storage import filesystem
 from tests import clock
 from tests.cli.conftest import Cli, cli
+from tests.clock import END_S
 from tests.hadoop_tests.conftest import Hadoop
 from tests.tracking import jobs
 
@@ -38,7 +39,7 @@ def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_runs_are_recorded_listed_repeated_and_deleted_in_hdfs(project: str, cli: Cli) -> None:
     run = experiment.submit(jobs.descend, num_workers=2, progress=False, keep_warm=60)
-    run.result(60)
+    run.result(END_S)
     record = run.directory.read_json(run.directory.environment_json)
     assert record["problems"] == [] and filesystem.exists(run.directory.function)
     again = cli("runs", "rerun", run.run_id, "--json")
@@ -75,7 +76,7 @@ def test_a_run_whose_directory_is_in_hdfs_is_watched_and_cancelled(project: str,
     ended = cli("runs", "cancel", run.run_id)
     assert (ended.status, ended.out) == (0, f"{run.run_id}: CANCELLED\n"), ended.err
     with pytest.raises(RunCancelled, match="hopsml runs cancel"):
-        run.result(60)
+        run.result(END_S)
 
 
 def test_the_doctor_finds_the_cluster_well(project: str, cli: Cli) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hopsml import experiment
 from hopsml.errors import PermissionRefused, QuotaExceeded, StorageTimeout, StorageUnavailable, WorkerFailed
 from hopsml.storage import checkpoints, filesystem
 from tests import clock
+from tests.clock import wait_until
 from tests.hadoop_tests.conftest import Hadoop
 
 pytestmark = pytest.mark.hadoop
@@ -32,13 +33,6 @@ def project(hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "5")
     yield url
     experiment.shutdown()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = clock.awake() + timeout_s
-    while not condition():
-        assert clock.awake() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.05)
 
 
 def names(url: str) -> set[str]:
@@ -263,7 +257,7 @@ def test_a_checkpoint_that_was_waited_for_is_in_hdfs_however_long_that_takes(had
     (tmp_path / "frozen").touch()
     wait_until((tmp_path / "late").exists)
     hadoop.revive("nn")
-    wait_until((tmp_path / "second").exists, 120)
+    wait_until((tmp_path / "second").exists)
     assert checkpoints.latest_complete(f"{run.run_dir}/checkpoints") == 2
     (tmp_path / "seen").touch()
     assert run.result(timeout=120).value == {"timed out": True}

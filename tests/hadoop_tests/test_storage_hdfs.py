@@ -27,6 +27,7 @@ from hopsml.errors import (
 from hopsml.storage import filesystem, leftovers, run_dir, urls
 from hopsml.storage.filesystem import for_url
 from tests import clock
+from tests.clock import END_S
 from tests.storage.filesystem_contract import FileSystemContract
 
 pytestmark = pytest.mark.hadoop
@@ -243,7 +244,7 @@ for _ in range(20):
     assert system.read_bytes(join({folder!r}, "0")) == b"0" * 100_000
 print([os.waitpid(pid, 0)[1] for pid in children])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=END_S)
     assert (done.stdout.strip(), done.stderr) == ("[0, 0, 0, 0]", "")
 
 

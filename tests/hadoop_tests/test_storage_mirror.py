@@ -18,6 +18,7 @@ from hopsml.storage import checkpoints, filesystem, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.mirror import MirrorProcess
 from tests import clock
+from tests.clock import END_S
 
 pytestmark = pytest.mark.hadoop
 
@@ -190,7 +191,7 @@ def test_a_reader_never_sees_less_than_a_complete_prefix(folder: str, tmp_path: 
             training.work()
             assert mirror.flush(30).is_complete
         stop.set()
-        reader.join(30)
+        reader.join(END_S)
     assert wrong.empty(), wrong.get()
     assert len(seen) > 2
 

@@ -22,6 +22,7 @@ from hopsml.errors import ApplicationNotFound, ClusterUnavailable
 from hopsml.storage import filesystem
 from hopsml.yarn import ResourceManager, logs
 from tests import clock
+from tests.clock import wait_until
 from tests.hadoop_tests.conftest import APPLICATION_ID, Hadoop
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
@@ -60,7 +61,7 @@ class Running:
 
     def wait_for(self, text: str, timeout_s: float = 90) -> None:
         """Until it is printed, on either way."""
-        wait_until(lambda: text in self.out + self.err or self.process.poll() is not None, timeout_s)
+        wait_until(lambda: text in self.out + self.err or self.process.poll() is not None)
         assert text in self.out + self.err, f"{self.out}\n{self.err}"
 
     def ended(self, timeout_s: float = 90) -> int:
@@ -68,7 +69,7 @@ class Running:
 
     def application(self) -> str:
         """The id that it names."""
-        wait_until(lambda: APPLICATION_ID.search(self.out + self.err) or self.process.poll() is not None, 90)
+        wait_until(lambda: APPLICATION_ID.search(self.out + self.err) or self.process.poll() is not None)
         found = APPLICATION_ID.search(self.out + self.err)
         assert found, f"{self.out}\n{self.err}"
         return found[0]
@@ -99,14 +100,7 @@ def hopsml(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         running.process.kill()
         running.process.wait()
     filesystem.close_all()
-    wait_until(lambda: not processes.carrying(MARK, mark), 20)  # neither spark-submit nor a container
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = clock.awake() + timeout_s
-    while not condition():
-        assert clock.awake() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.05)
+    wait_until(lambda: not processes.carrying(MARK, mark))  # neither spark-submit nor a container
 
 
 @pytest.mark.variant
@@ -161,7 +155,7 @@ def aggregated(application_id: str) -> None:
     application = ResourceManager.of_environment().application(application_id)
     page = re.match(r"(https?://[^/]+)/.*/(container_\w+)", application.am_log_url)
     assert page is not None
-    wait_until(lambda: logs._from_node(page[1], page[2], "stdout", 0, 1000, 5.0) is None, 30)
+    wait_until(lambda: logs._from_node(page[1], page[2], "stdout", 0, 1000, 5.0) is None)
 
 
 @pytest.mark.variant  # of tests/submission: what a final state means; of the good end above, on YARN
@@ -240,7 +234,7 @@ def test_client_mode_leaves_nothing_behind(hopsml: Hopsml, tmp_path: Path, numbe
     assert mark is None  # the processes that carry it are the command's
     submit.process.send_signal(number)
     assert submit.ended(40) == (128 + number if number == signal.SIGTERM else -number), submit.err
-    wait_until(lambda: yarn.application(found.id).is_final, 30)
+    wait_until(lambda: yarn.application(found.id).is_final)
 
 
 @pytest.mark.variant  # of tests/yarn, on YARN

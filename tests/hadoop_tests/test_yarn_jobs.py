@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from hopsml.cluster.shared import processes
 from hopsml.storage import filesystem
-from tests import clock
+from tests.clock import END_S, wait_until
 from tests.hadoop_tests.conftest import Hadoop
 from tools.hadoop import spark
 
@@ -46,13 +46,6 @@ def project_of(settings: dict[str, str]) -> str:
     return settings["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"]
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = clock.awake() + timeout_s
-    while not condition():
-        assert clock.awake() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.05)
-
-
 def read(url: str) -> Any:
     return json.loads(filesystem.for_url(url).read_bytes(url))
 
@@ -81,7 +74,7 @@ def test_a_job_succeeds_with_one_gpu_for_each_worker(hadoop, settings, deploy_mo
     assert len(places) == 2 and all(len(gpus) == 1 for _, gpus in places)
     assert len({(worker["executor"], *worker["gpu_indices"]) for worker in status["workers"]}) == 2
     assert read(f"{run}/.outputs.json")["tasks"] == 2
-    wait_until(lambda: not left(settings), 10)
+    wait_until(lambda: not left(settings))
 
 
 @pytest.mark.timeout(300)
@@ -93,7 +86,7 @@ def test_a_worker_that_fails_fails_the_application(hadoop, settings, how, deploy
     assert done.state.final_status == "FAILED"
     status = read(f"{project_of(settings)}/Experiments/{done.app_id}_1/status.json")
     assert status["state"] == "FAILED" and "rank 1" in status["error"]
-    wait_until(lambda: not left(settings), 10)
+    wait_until(lambda: not left(settings))
 
 
 @pytest.mark.variant  # of test_submit.py, with GPUs
@@ -104,11 +97,11 @@ def test_an_application_that_yarn_kills_leaves_no_process(hadoop, settings):
         command, env=hadoop.submit_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
     ) as job:
         try:
-            wait_until(lambda: len(workers(settings)) == 2, 120)
+            wait_until(lambda: len(workers(settings)) == 2)
             (application,) = [app["id"] for app in hadoop.applications() if app["state"] == "RUNNING"]
             hadoop.kill_application(application)
-            wait_until(lambda: not left(settings), 10)
-            assert job.wait(60) != 0
+            wait_until(lambda: not left(settings))
+            assert job.wait(END_S) != 0
         finally:
             job.kill()
 

@@ -18,6 +18,7 @@ from hopsml.errors import WorkerFailed
 from hopsml.experiment import progress
 from hopsml.notebook import display, frontend
 from hopsml.notebook.display import Bundle, RunDisplay
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -129,13 +130,13 @@ def test_a_front_end_that_hangs_holds_the_runs_end_only_for_a_moment(
     def hanging(bundle: Bundle, update: bool) -> None:
         if update:
             hangs.set()
-            go_on.wait(30)
+            go_on.wait(END_S)
             left.set()
 
     state.observe(RunDisplay(state, "digits", DIRECTORY, hanging).show())
     for step in range(100):
         state.publish(Change("report", 0, step=step, time=time.time()))
-    assert hangs.wait(30)
+    assert hangs.wait(END_S)
     state.publish(Change("closed"))
     assert not left.is_set(), "the run's end has waited for the front end"
     go_on.set()

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from hopsml.storage.run_dir import RunDir
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.leaks import not_of_this_test
 from tests.notebook.kernels import ROOT, Cell, Kernel, environment
@@ -71,7 +72,7 @@ def jupyterlab(runtime: Path) -> Iterator[Lab]:
         yield lab
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(END_S)
 
 
 class LabKernel(Kernel):

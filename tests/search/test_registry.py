@@ -15,6 +15,7 @@ from hopsml.search.algorithms.random import GridSearcher, RandomSearcher, Single
 from hopsml.search.algorithms.tpe import Tpe
 from hopsml.search.contract import Suggestion
 from hopsml.search.space.space import Searchspace
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -109,7 +110,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
         "s = registry.searcher('random', space.Searchspace(a=('DOUBLE', [0, 1])))\n"
         "print([name for name in ('optuna', 'scipy', 'sklearn', 'cmaes', 'pandas') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=END_S, check=True)
     assert done.stdout == "[]\n"
 
 
@@ -121,7 +122,7 @@ def test_a_library_that_is_missing_is_named_at_the_call() -> None:
         "    try: registry.searcher(name, space.Searchspace(a=('DOUBLE', [0, 1])), seed=1, **more).ask(0)\n"
         "    except ValueError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=END_S, check=True)
     how = extras.install("search")
     assert how.startswith("pip install ") and "/" in how and how.endswith("[search]'")
     assert done.stdout.splitlines() == [

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hopsml.client import Client, ServiceJob
 from hopsml.core.states import Lifecycle
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.service.project import ProjectOnDisk
 
@@ -51,7 +52,7 @@ class Stage:
     def close(self) -> None:
         """End it."""
         self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(20) == 0 and self._process.stdout is not None
+        assert self._process.wait(END_S) == 0 and self._process.stdout is not None
         self._process.stdout.close()
 
     def client(self, user: str) -> Client:

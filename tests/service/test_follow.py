@@ -17,6 +17,7 @@ from hopsml.client import Client
 from hopsml.core.states import Lifecycle
 from hopsml.errors import JobNotFound
 from hopsml.service import log_stream
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.service.stage import Stage
 
@@ -36,7 +37,7 @@ class Follower:
             self.said += text
 
     def ended(self) -> str:
-        self._thread.join(30)
+        self._thread.join(END_S)
         assert not self._thread.is_alive()
         return self.said
 
@@ -75,11 +76,11 @@ def test_a_terminal_is_spared_and_a_pipe_gets_all(stage: Stage) -> None:
     command = [sys.executable, "-m", "hopsml", "jobs", "logs", "-f", job.id]
     client = stage.client("ana")
     variables = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
-    piped = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    piped = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=END_S)
     assert (piped.returncode, piped.stdout) == (0, raw)
     ours, theirs = pty.openpty()
     try:
-        ended = subprocess.run(command, env=variables, stdout=theirs, stderr=subprocess.PIPE, timeout=60)
+        ended = subprocess.run(command, env=variables, stdout=theirs, stderr=subprocess.PIPE, timeout=END_S)
         shown = os.read(ours, 1 << 16).decode()
     finally:
         os.close(ours)

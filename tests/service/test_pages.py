@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import leaks
+from tests.clock import END_S
 from tests.service.project import ProjectOnDisk
 from tests.service.searching import searched
 from tests.service.tabs import HOSTILE, NARROW, WIDE, Tab, until, violations
@@ -58,7 +59,7 @@ def address(filled: ProjectOnDisk) -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(END_S) == 0
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests import leaks
+from tests.clock import END_S
 from tests.service.project import ProjectOnDisk, RunOnDisk
 from tests.service.tabs import HOSTILE, NARROW, WIDE, Tab, until, violations
 
@@ -131,7 +132,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(END_S) == 0
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.clock import END_S
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.local
@@ -36,11 +37,11 @@ def served(project: ProjectOnDisk, limits: tuple[str, ...] = ()) -> Iterator[tup
             with client.stream("GET", f"{root}api/events") as stream:  # it is open when the server is told to end
                 next(stream.iter_lines())
                 process.send_signal(signal.SIGINT)
-                process.wait(20)
+                process.wait(END_S)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=20)
+        out, errors = process.communicate(timeout=END_S)
     assert (process.returncode, out) == (0, "") and (errors == "" or limits)
 
 
@@ -86,5 +87,5 @@ def test_idle_connections_keep_nobody_out_who_has_the_token(project: ProjectOnDi
 
 
 def test_another_host_is_refused_in_one_sentence(project: ProjectOnDisk) -> None:
-    ended = subprocess.run([*UI, project.url, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*UI, project.url, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=END_S)
     assert ended.returncode == 1 and ended.stderr.startswith("hopsml: host='0.0.0.0'") and not ended.stdout

@@ -18,6 +18,7 @@ from hopsml.client import CA, Client
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service.rest import server, tls
 from hopsml.service.server import ServerSettings, serve
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.service.certificates import Authority
 from tests.service.prefix_proxy import prefixed
@@ -40,7 +41,7 @@ def serving(folder: Path, *more: str) -> Iterator[tuple[str, Path]]:
         yield line, log
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, log.read_text()
+        assert process.wait(END_S) == 0, log.read_text()
         process.stdout.close()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsml.model.description import Signature, TensorSpec
+from tests.clock import END_S
 
 
 class Scaled:
@@ -31,7 +32,7 @@ class Scaled:
     def predict(self, inputs: Any) -> dict[str, NDArray[Any]]:
         x = inputs["x"]
         self.entered.set()
-        assert self.gate.wait(60)
+        assert self.gate.wait(END_S)
         self.batches.append(len(x))
         if (x == -1).any():
             raise ValueError("cannot compute -1")

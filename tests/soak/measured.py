@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 
 LINES = 12
@@ -62,7 +63,7 @@ class Process:
         """End the process by SIGTERM, and return its exit status."""
         self.popen.terminate()
         try:
-            return self.popen.wait(60)
+            return self.popen.wait(END_S)
         except subprocess.TimeoutExpired:
             self.popen.kill()
             raise

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import psutil
 
 from hopsml.client import Client
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.service.project import ProjectOnDisk
 from tests.soak.measured import Process
@@ -258,7 +259,7 @@ class Session:
         assert told is not None and heard is not None
         try:
             told.close()
-            self._driver.popen.wait(90)
+            self._driver.popen.wait(END_S)
         finally:
             heard.close()
             for process in (*helpers, self._driver.popen):

@@ -22,6 +22,7 @@ from hopsml.errors import WorkerFailed
 from hopsml.experiment import applications, sign_of_life
 from hopsml.experiment.run import Run
 from hopsml.storage import run_logs
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 
 REPORTS = 500
@@ -117,7 +118,7 @@ class Session:
         """End the long run and all agents."""
         (self._folder / "stop").touch()
         if self._long is not None:
-            assert self._long.result(60).metrics["n"] > 0
+            assert self._long.result(END_S).metrics["n"] > 0
         experiment.shutdown()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import END_S
 from tests.soak.__main__ import LEAST_ROUNDS, judged, play
 from tests.soak.measured import Process
 from tests.soak.parts import Sample, Service, files
@@ -44,7 +45,7 @@ class Leaking:
         for pipe in (self._process.popen.stdin, self._process.popen.stdout):
             assert pipe is not None
             pipe.close()
-        assert self._process.popen.wait(60) == 0
+        assert self._process.popen.wait(END_S) == 0
 
 
 @pytest.mark.local

@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from hopsml.storage.mirror import MirrorProcess
 from hopsml.storage.mirror_loop import scan
 from hopsml.storage.run_dir import step_name
 from tests import clock
+from tests.clock import wait_until
 
 pytestmark = pytest.mark.local
 
@@ -41,13 +40,6 @@ def write_checkpoint(root: Path, step: int, rename: bool = True) -> None:
     (aside / "weights").write_bytes(os.urandom(1000))
     if rename:
         aside.rename(root / "checkpoints" / f"step-{step:09d}")
-
-
-def wait_until(check: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    deadline_s = clock.awake() + timeout_s
-    while not check():
-        assert clock.awake() < deadline_s, "not in time"
-        time.sleep(0.02)
 
 
 def test_what_counts_on_disk(root: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from hopsml.storage.remote.channel import ChannelClosed
 from hopsml.storage.remote.pool import AllBusy, HelperPool
+from tests.clock import END_S
 
 pytestmark = pytest.mark.local
 
@@ -142,4 +143,4 @@ def test_who_leaves_without_cleaning_up_ends_those_at_work_and_those_that_were_s
         for helper in (idle, busy):
             os.kill(helper.process.pid, signal.SIGSTOP)
         pool.kill_all()
-        assert [helper.process.wait(10.0) for helper in (idle, busy)] == [-signal.SIGKILL] * 2
+        assert [helper.process.wait(END_S) for helper in (idle, busy)] == [-signal.SIGKILL] * 2

@@ -18,6 +18,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotF
 from hopsml.storage import job_record, run_dir, segments, trust
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, claim, step_name, step_of
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -162,7 +163,7 @@ print([claim({str(tmp_path)!r}, "app").run_id for _ in range(25)])
         assert claimer.stdin is not None
         claimer.stdin.write("go\n")
         claimer.stdin.flush()
-    answers = [claimer.communicate(timeout=30)[0] for claimer in claimers]
+    answers = [claimer.communicate(timeout=END_S)[0] for claimer in claimers]
     ids = [name for answer in answers for name in json.loads(answer.replace("'", '"'))]
     assert sorted(ids) == sorted(f"app_{number}" for number in range(1, 51))
 

@@ -21,6 +21,7 @@ from hopsml.core import profiles, settings
 from hopsml.errors import ArgumentError
 from hopsml.submission import environment_archive, shipping
 from hopsml.submission.environment_archive import Environment
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -101,7 +102,7 @@ def test_of_two_at_once_one_uploads_and_both_go_on(small: Environment, tmp_path:
 
     def meet() -> None:  # called before each file: both find nothing, and both pack
         if not both.broken:
-            both.wait(10)
+            both.wait(END_S)
 
     def submit() -> None:
         try:

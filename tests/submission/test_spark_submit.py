@@ -13,6 +13,7 @@ import pytest
 
 from hopsml.submission.spark_submit import Interrupts, SparkSubmit, _is_alive, _processes
 from tests import clock
+from tests.clock import END_S
 
 pytestmark = pytest.mark.local
 
@@ -22,7 +23,7 @@ STUBBORN = "trap '' TERM; sleep 100 & echo $$ > $FILE; wait; wait; sleep 100"
 
 def test_status_and_kept_output(tmp_path: Path) -> None:
     with SparkSubmit(["sh", "-c", "echo out; echo err >&2; exit 3"], os.environ, quiet=True) as job:
-        job._process.wait(10)
+        job._process.wait(END_S)
         assert (job.poll(), job.tail()) == (3, "out\nerr")
 
 
@@ -61,7 +62,7 @@ with SparkSubmit(["sh", "-c", "echo $$ > $FILE; exec sleep 100"], os.environ, qu
         if beginning == KILLED_LATER:
             wait_for(file)
             starter.kill()
-        assert starter.wait(20) == -signal.SIGKILL
+        assert starter.wait(END_S) == -signal.SIGKILL
     deadline = clock.awake() + 10
     while _runs_of(file):
         assert clock.awake() < deadline
@@ -99,7 +100,7 @@ def test_signals_wait_until_they_are_asked_for() -> None:
         assert interrupts.wait(0) is None
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
-        assert {interrupts.wait(5), interrupts.wait(5)} == {signal.SIGTERM, signal.SIGINT}
+        assert {interrupts.wait(END_S), interrupts.wait(END_S)} == {signal.SIGTERM, signal.SIGINT}
         read, write = os.pipe()
         os.write(write, b"x")
         assert interrupts.wait(60, read) is None

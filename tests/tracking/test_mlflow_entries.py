@@ -26,6 +26,7 @@ from hopsml.tracking.mlflow.models import register_model
 from hopsml.tracking.mlflow.order import Order, RunGroup
 from hopsml.tracking.mlflow.sender import Sender, send_recorded
 from hopsml.tracking.mlflow.store import MlflowAway, MlflowRefused
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import store
 
@@ -467,7 +468,7 @@ def test_a_missing_package_is_named_and_the_run_goes_on(
     monkeypatch.syspath_prepend(tmp_path / "missing")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
     run = experiment.submit(lambda: 1, progress=False, num_workers=1)
-    assert run.result(60).metrics["metric"] == 1
+    assert run.result(END_S).metrics["metric"] == 1
     wait_until(lambda: run.state.notes, "the note")
     assert extras.install("mlflow") in run.state.notes[0]
     assert json.loads((store / "Experiments" / run.run_id / "mlflow.json").read_text())["state"] == "refused"
@@ -476,7 +477,7 @@ def test_a_missing_package_is_named_and_the_run_goes_on(
 def test_registering_says_what_is_missing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = experiment.submit(lambda: 1, progress=False, num_workers=1)
-    run.result(60)
+    run.result(END_S)
     with pytest.raises(ArgumentError, match="set MLFLOW_TRACKING_URI"):
         tracking.register_model(run, "digits")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)

@@ -12,6 +12,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.experiment import repeat
+from tests.clock import END_S
 from tests.experiment.conftest import store
 from tests.tracking import jobs
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.variant  # of tests/tracking/test_rerun.py, and of the demo's job in tests/notebooks
 @pytest.mark.timeout(300)
 def test_on_local_workers(store: Path) -> None:
-    first = experiment.submit(jobs.train_digits, num_workers=2, progress=False, keep_warm=60).result(200)
+    first = experiment.submit(jobs.train_digits, num_workers=2, progress=False, keep_warm=60).result(END_S)
     again = repeat.rerun(first, progress=False)
     assert again.verdict.same, again.verdict.differing
     assert first.metrics["weights"] == again.result.metrics["weights"]

@@ -26,6 +26,7 @@ from hopsml.storage.remote.adapter import RemoteFileSystem
 from hopsml.training.data import block_cache
 from hopsml.training.data.block_cache import BlockCache
 from tests import small_disk
+from tests.clock import END_S
 from tests.training import record_files
 
 pytestmark = pytest.mark.local
@@ -148,7 +149,7 @@ def test_several_processes_read_write_and_remove_at_once(tmp_path: Path) -> None
         subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
         for seed in range(4)
     ]
-    assert [process.communicate(timeout=120)[0] for process in begun] == ["read True\n"] * 4
+    assert [process.communicate(timeout=END_S)[0] for process in begun] == ["read True\n"] * 4
     assert kept(tmp_path / "c") <= 12_000
 
 

@@ -29,6 +29,7 @@ from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.elastic import commit_format, commit_writer, elastic_state
 from hopsml.training.elastic.commit_format import Snapshot
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 TOKEN = "t" * 43
@@ -474,7 +475,7 @@ def test_a_worker_ends_only_when_its_last_commit_is_announced(
     def announce(kind: str, step: int, slot: int, length: int) -> None:
         if step == 3:
             is_there.set()
-            assert waited_for.wait(60)
+            assert waited_for.wait(END_S)
             history.append("announced")
 
     port = CommitPort(slots, -1, announce)
@@ -490,7 +491,7 @@ def test_a_worker_ends_only_when_its_last_commit_is_announced(
     for _ in state.resume(hopsml.elastic.Sampler(6 if ends_itself else 60, 2)):
         state.commit(every=3)
         if state.batches == 3:
-            assert is_there.wait(60)
+            assert is_there.wait(END_S)
             if not ends_itself:
                 break
     for complete in () if ends_itself else port.at_end:

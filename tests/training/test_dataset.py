@@ -19,6 +19,7 @@ import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.training.data import batch_reader
 from hopsml.training.data.batch_reader import BatchReader
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 THREAD = "hopsml-read-ahead"
@@ -37,7 +38,7 @@ def no_thread_stays() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == THREAD:
-            thread.join(10)
+            thread.join(END_S)
     assert THREAD not in [thread.name for thread in threading.enumerate()]
 
 

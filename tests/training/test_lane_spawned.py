@@ -21,6 +21,7 @@ from hopsml.search import messages
 from hopsml.search.messages import RunTrial, ToDriver, TrialEnded
 from hopsml.training.trials.lane import Lane
 from hopsml.training.trials.runner import Options
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -66,7 +67,7 @@ def test_trials_run_in_interpreters_of_their_own_where_a_fork_is_not_safe(tmp_pa
             said = [messages.decode_for_driver.decode(frame) for frame in frames.feed(lane.stdout.read(1 << 16))]
             ends += [message for message in said if isinstance(message, TrialEnded)]
         lane.stdin.close()
-        assert lane.wait(20) == 0
+        assert lane.wait(END_S) == 0
     values = [pickle.loads(end.outputs) for end in ends if isinstance(end, TrialEnded)]
     assert values == [{"metric": number, "spawned": how == "threads", "name": "train"} for number in range(3)]
 

@@ -14,6 +14,7 @@ import pytest
 from hopsml.storage.checkpoints import read_keep
 from hopsml.training.checkpoint_files import complete_checkpoints
 from tests import clock
+from tests.clock import END_S
 from tests.training.group import group, run_group
 
 pytestmark = pytest.mark.tensorflow
@@ -174,7 +175,7 @@ def test_killed_while_saving(tmp_path: Path) -> None:
             assert saver.processes[0].poll() is None, saver.log(0)
             time.sleep(0.001)
         saver.processes[0].send_signal(signal.SIGKILL)
-        saver.processes[0].wait(10)
+        saver.processes[0].wait(END_S)
     newest = complete_checkpoints(directory)[-1].step
     result = run_group("results:restore_number", tmp_path / "reader", workers=1, directory=str(directory))[0]
     assert (result["step"], result["values"]) == (newest, [float(newest)])

@@ -17,6 +17,7 @@ from hopsml.training.data.row_gatherer import RowGatherer
 from hopsml.training.data.shard_order import KnownShards
 from hopsml.training.data.shard_rows import WindowRows
 from hopsml.training.data.shard_sampler import ShardSampler
+from tests.clock import END_S
 from tools import build_native
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def test_rows_lie_in_their_order(threads: int, window: int) -> None:
     one_by_one.close()
     for thread in threading.enumerate():
         if thread.name == "hopsml-read-ahead":
-            thread.join(10)
+            thread.join(END_S)
 
 
 @pytest.mark.usefixtures("library")

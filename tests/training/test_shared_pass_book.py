@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hopsml.training.torch.seen_rows import SeenRows
+from tests.clock import END_S
 from tests.training.test_pass_book import of
 
 pytestmark = pytest.mark.local
@@ -43,7 +44,7 @@ def test_a_process_that_is_started_counts_on() -> None:
     process = context.Process(target=put, args=(book, answers))
     process.start()
     assert answers.get(timeout=60) == 4
-    process.join(60)
+    process.join(END_S)
     assert process.exitcode == 0 and book.begin(of(7, 1)) == 4
     answers.close()
     answers.join_thread()

@@ -22,6 +22,7 @@ from hopsml.training.data.stage_client import CERTIFIED, StageClient
 from hopsml.training.data.stage_endpoint import StageEndpoint
 from hopsml.training.data.stage_folder import StageFolder
 from tests import small_disk
+from tests.clock import END_S
 from tests.cluster.simulated import client_tls
 from tests.cluster.workloads import WAIT_S
 
@@ -103,7 +104,7 @@ def test_a_table_is_waited_for_and_files_that_do_not_count_are_deleted(
     counts, stages = (StagedPartition(0, 1, address.url, second),), {address.url: address}
     table = FrameTable("clicks", 1, counts, stages, ((0,),), is_whole=True, is_settled=False)
     client.publish(table)
-    waits.join(30)
+    waits.join(END_S)
     assert found == [table]
     assert len(list(Path(address.folder, "data-clicks").iterdir())) == 2  # what is on its way may be of any attempt
     client.publish(msgspec.structs.replace(table, version=2, is_settled=True))

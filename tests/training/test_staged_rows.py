@@ -24,6 +24,7 @@ from hopsml.training.data.stage import StageServer
 from hopsml.training.data.stage_client import CERTIFIED, StageClient
 from hopsml.training.data.stage_folder import StageFolder
 from hopsml.training.data.staged_rows import StagedRows
+from tests.clock import END_S
 
 pytestmark = pytest.mark.local
 
@@ -107,7 +108,7 @@ def test_a_process_that_a_worker_starts_reads_the_same(stage: Stage) -> None:
     process = context.Process(target=send, args=(rows, answers))
     process.start()
     assert answers.get(timeout=60) == wanted
-    process.join(60)
+    process.join(END_S)
     assert process.exitcode == 0
     answers.close()
     answers.join_thread()

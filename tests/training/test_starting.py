@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests import clock
+from tests.clock import END_S
 from tests.training.group import group, run_group
 
 pytestmark = pytest.mark.tensorflow
@@ -42,7 +43,7 @@ def test_a_peer_that_goes_is_noticed(
         _wait_for([tmp_path / "stepping-0", tmp_path / "stepping-1"], 60, workers)
         workers.processes[1].send_signal(how)
         _wait_for([tmp_path / "seen"], within_s, workers)
-        workers.processes[0].wait(10)
+        workers.processes[0].wait(END_S)
         seen = json.loads((tmp_path / "seen").read_text())
     assert seen == {"error": error, "built_after_leader": True}
 

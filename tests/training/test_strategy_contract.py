@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import END_S
 from tests.training.group import group, run_group
 
 pytestmark = pytest.mark.tensorflow
@@ -272,7 +273,7 @@ def test_a_step_that_is_cancelled_while_it_waits_leaves_the_group(own: Results) 
 @pytest.mark.parametrize("kind", ["hopsml", pytest.param("tensorflow", marks=pytest.mark.variant)])
 def test_a_member_that_is_killed_in_a_step(kind: str, tmp_path: Any) -> None:
     with group("strategy_contract:loss", tmp_path, kind=kind) as started:
-        started.processes[1].wait(60.0)
+        started.processes[1].wait(END_S)
         found = started.wait_for(0)
     assert found["done"] == 5
     assert found["error"] == "UnavailableError"

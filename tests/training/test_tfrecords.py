@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.training.data import crc32c, record_framing
+from tests.clock import END_S
 from tests.training import record_files
 from tests.training.record_files import example, framed
 
@@ -32,7 +33,7 @@ def no_thread_stays() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == "hopsml-read-ahead":
-            thread.join(10)
+            thread.join(END_S)
             assert not thread.is_alive()
 
 

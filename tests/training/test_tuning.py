@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.tuning.candidates import candidates
+from tests.clock import END_S
 from tests.experiment.conftest import store
 
 __all__ = ["store"]
@@ -52,7 +53,7 @@ def test_a_script_is_tuned(store: Path, tmp_path: Path) -> None:
         "--",
         "8",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=END_S)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["function"], found["workers"]) == ("train", 2)

@@ -14,6 +14,7 @@ from hopsml.training.data.batch_reader import BatchReader, batches_of_turn
 from hopsml.training.data.shard_order import KnownShards
 from hopsml.training.data.shard_sampler import ShardSampler
 from hopsml.training.data.turn_sampler import TurnSampler
+from tests.clock import END_S
 from tests.training.test_shard_order import SHARDS, WAVES, Arriving, rows_of, sampler
 
 if TYPE_CHECKING:
@@ -128,4 +129,4 @@ def test_a_process_reads_the_shards_of_its_own_batches_alone_on_one_thread() -> 
     reader.close()
     for thread in threading.enumerate():
         if thread.name == "hopsml-read-ahead":
-            thread.join(10)
+            thread.join(END_S)

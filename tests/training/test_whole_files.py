@@ -12,6 +12,7 @@ import pytest
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.training.data.whole_files import grouped
+from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
 
@@ -21,7 +22,7 @@ def no_thread_stays() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == "hopsml-read-ahead":
-            thread.join(10)
+            thread.join(END_S)
             assert not thread.is_alive()
 
 

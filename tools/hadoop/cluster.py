@@ -348,7 +348,16 @@ class Cluster:
         return self._tool("org.apache.hadoop.yarn.client.cli.RMAdminCLI", arguments)
 
     def application_logs(self, app_id: str) -> str:
-        """Return the aggregated logs of an ended application, by ``yarn logs -applicationId``."""
+        """Return the aggregated logs of an ended application, by ``yarn logs -applicationId``.
+
+        NodeManagers upload them after the application's end, so this waits for the state that the ResourceManager reports.
+        """
+
+        def uploaded() -> bool:
+            status = self.resource_manager.application(app_id).get("logAggregationStatus", "")
+            return status in ("SUCCEEDED", "FAILED", "TIME_OUT", "DISABLED")
+
+        daemons.wait_until(f"logs of {app_id}", uploaded, TOOL_TIMEOUT_S)
         return self._tool("org.apache.hadoop.yarn.client.cli.LogsCLI", ("-applicationId", app_id))
 
     def _tool(self, main_class: str, arguments: Sequence[str]) -> str:

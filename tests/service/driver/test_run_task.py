@@ -17,6 +17,7 @@ from hopsml.service.engine.local import said_last
 from hopsml.service.render import spark_submit
 from hopsml.training.discovery.announcing import TaskListener
 from hopsml.training.discovery.names import ListeningPlace
+from tests.clock import END_S
 
 JOB = """
 name: small
@@ -73,7 +74,7 @@ def driver(
     """A task's driver, which has ended; its output is one stream, as in a log. ``before``: in front of its command."""
     planned = spark_submit.plans(spec.load(job_file), job_file, profiles.load("local"))[name]
     command = [*before, *planned.command]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.STDOUT, text=True, timeout=100)
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.STDOUT, text=True, timeout=END_S)
 
 
 def run(job_file: Path, name: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from hopsml.errors import ProviderError
 from hopsml.service.providers.command import CommandProvider
 from hopsml.service.providers.exclusion import YarnExclusion
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.service.providers import hook
 
@@ -88,7 +89,7 @@ def test_a_service_that_ends_does_not_wait_for_one_that_hangs(tmp_path: Path) ->
         wait_until((tmp_path / "runs").exists, "it to run")
         provider.close()
         with pytest.raises(ProviderError, match="exit status -9"):
-            call.result(30)
+            call.result(END_S)
 
 
 def test_one_that_is_not_there() -> None:
