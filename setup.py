@@ -12,6 +12,7 @@ CORE = [
     "cloudpickle>=3.1",
     "cryptography>=44",
     "fsspec>=2025.1",
+    "google-crc32c>=1.6",
     "hdfs>=2.7",
     "hdfs-native>=0.14.7",
     "msgspec>=0.19",

@@ -26,8 +26,7 @@ from benchmarks.peers.base import SCRIPTS
 from benchmarks.peers.hopsml import PEER
 from benchmarks.turn_server import TurnServer
 from hopsml.tuning import scaling
-from hopsml.tuning.costs import Cluster, LinkCosts, Measured, fitted
-from hopsml.tuning.scaling import StepSettings, Training
+from hopsml.tuning.scaling import Cluster, LinkCosts, Measured, StepSettings, Training, fitted
 
 WORKERS = (2, 3, 4)  # one worker has nothing to send
 LINKS = ("memory", "sockets")

@@ -3,6 +3,6 @@
 hopsml.job.addresses("server")      # ["node2:41001", "node5:41007"], once all workers are registered
 """
 
-from hopsml.training.discovery.lookup import addresses
+from hopsml.training.discovery import addresses
 
 __all__ = ["addresses"]

@@ -15,10 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentTypeError
-from hopsml.training.large_batch.batch_sizes import BatchSizeSchedule
-from hopsml.training.large_batch.noise_scale import GradientNoiseScale
-from hopsml.training.large_batch.normalizer import Normalizer
-from hopsml.training.large_batch.recipe import BatchPlan, Recipe
+from hopsml.training.large_batch.batch_sizes import BatchSizeSchedule, GradientNoiseScale
+from hopsml.training.large_batch.recipe import BatchPlan, Normalizer, Recipe
 from hopsml.training.large_batch.rules import smooth_labels
 from hopsml.training.large_batch.schedules import Constant, Cosine, Polynomial, SlowStart, Steps
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks import gradient_sets
 from hopsml import experiment
 from hopsml.training.tensorflow.distribution import tuning
-from hopsml.tuning.candidates import candidates
+from hopsml.tuning.choice import candidates
 
 TURN_S = 0.3
 

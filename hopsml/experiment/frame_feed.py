@@ -22,7 +22,7 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
 from hopsml.experiment.applications import Application
-from hopsml.training.data import frame_schema, jvm_push
+from hopsml.training.data import push
 from hopsml.training.data.dataset import Dataset
 from hopsml.training.data.frame_log import (
     Action,
@@ -37,10 +37,8 @@ from hopsml.training.data.frame_log import (
     described,
     not_brought,
 )
-from hopsml.training.data.jvm_push import JvmPush
-from hopsml.training.data.push import PythonPush
-from hopsml.training.data.stage_client import StageClient
-from hopsml.training.data.staged_rows import StagedRows
+from hopsml.training.data.push import JvmPush, PythonPush
+from hopsml.training.data.staged_rows import StageClient, StagedRows
 
 log = nonblocking_logger("hopsml.data")
 
@@ -71,7 +69,7 @@ def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
                 f"{verb}(): data={{{name!r}: ...}} is a {type(frame).__name__}; it must be a DataFrame of Spark's. What "
                 "lies in files needs no Spark: hopsml.data.parquet(url) in the function; small data travels by args="
             )
-        if problem := frame_schema.problem(frame.schema.jsonValue()["fields"], frame.isStreaming):
+        if problem := push.problem(frame.schema.jsonValue()["fields"], frame.isStreaming):
             raise ArgumentError(f"{verb}(): the DataFrame of data={{{name!r}: ...}} {problem}")
     return {name: Dataset(StagedRows(name)) for name in data}
 
@@ -416,7 +414,7 @@ def _has_tasks(tracker: Any, numbers: Collection[int]) -> bool:
 
 def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
     """Return the JVM implementation, which is faster, if it is installed and accepts the DataFrame; else Python's."""
-    if jvm_push.JAR.exists():
+    if push.JAR.exists():
         try:
             return JvmPush(frame)
         except Exception as error:  # noqa: BLE001 py4j's: a column of another type, another Spark's classes

@@ -37,7 +37,7 @@ from hopsml.search import messages
 from hopsml.search.dispatch.events import Began, Ended, Event, LaneJoined, LaneLost, Reported, SlotsChanged
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
 from hopsml.search.metric import finite, name_of
-from hopsml.training.trials.trial_result import as_number, score_of
+from hopsml.training.trials.trial_reports import as_number, score_of
 
 BREAK_OFF_S = 60.0  # time for a trial whose slot another job gets; after it the trial is restarted on another lane
 

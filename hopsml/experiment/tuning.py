@@ -21,8 +21,7 @@ from hopsml.errors import ArgumentError
 from hopsml.experiment import collective, plan, tuned
 from hopsml.experiment.options import RunOptions
 from hopsml.training.tensorflow.distribution import tuning
-from hopsml.tuning.candidates import OURS, TENSORFLOWS, Candidate, Gradient, bytes_of, candidates
-from hopsml.tuning.choice import Fastest, choose
+from hopsml.tuning.choice import OURS, TENSORFLOWS, Candidate, Fastest, Gradient, bytes_of, candidates, choose
 
 ROUNDS = 9
 TURN_S = 0.3

@@ -1,7 +1,7 @@
 """Batch inference: ``hopsml.model.predict`` calls a model for the rows of a Spark or pandas DataFrame.
 
 Each Python worker of Spark loads a model once and caches it for later tasks. Rows are transferred in Arrow format, and
-columns are converted to arrays without a loop over rows.
+columns are converted to arrays without a loop over rows. The rows in one call of a model are tuned on the first batches.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.model import columns, pandas_tables, registry
-from hopsml.model.batch_size import BatchTuner
+from hopsml.model import columns, registry
 from hopsml.model.columns import Binding, InputColumns
 from hopsml.model.description import LATEST, ModelDescription, Signature
 from hopsml.model.flavors import contract
@@ -32,6 +31,16 @@ if TYPE_CHECKING:
     Table = TypeVar("Table", DataFrame, pd.DataFrame)
 else:
     Table = TypeVar("Table")
+
+# Batch sizes that are tried, in rows of one call of a model.
+FIRST = 256
+FACTOR = 4
+LARGEST = 65_536
+WORTH = 1.05  # minimum speed-up that justifies a larger batch, which takes more memory
+MOST_BYTES = 64 << 20  # maximum size of the inputs of one batch
+SAMPLES = 2  # calls with each size; the fastest one counts
+MOST_KEPT = 3  # cached models per process, as Spark and notebooks live for hours; least recently used ones go
+_lock = threading.Lock()
 
 
 def predict(
@@ -151,14 +160,14 @@ def _on_pandas(
     """Return a pandas DataFrame with the predictions."""
     import pyarrow as pa
 
-    table = pandas_tables.arrow_of(df)
+    table = arrow_of(df)
     if df.empty and df.shape[1]:  # in this case pandas has no type of list elements, and there are no rows to compute
         if inputs is not None or len(signature.inputs) > 1 or next(iter(signature.inputs.values())).features:
             unknown = pa.schema([(name, pa.null()) for name in table.column_names])
-            columns.bind(signature, unknown, pandas_tables.by_text(inputs), takes_missing=True)
+            columns.bind(signature, unknown, by_text(inputs), takes_missing=True)
         fields = columns.output_fields(signature, table.schema, prefix)
         return df.assign(**{field.name: pa.array([], field.type).to_numpy(zero_copy_only=False) for field in fields})
-    work = _work(version, signature, table.schema, pandas_tables.by_text(inputs), prefix, batch_size)
+    work = _work(version, signature, table.schema, by_text(inputs), prefix, batch_size)
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     whole = pa.Table.from_batches(predicted(batches, work, _loaded(work, 0)), pa.schema([*table.schema, *work.fields]))
     result = df.copy(deep=False)
@@ -239,9 +248,7 @@ class _Kept:
     tuner: BatchTuner
 
 
-MOST_KEPT = 3  # cached models per process, as Spark and notebooks live for hours; least recently used ones go
 _kept: dict[tuple[str, str, int | None], _Kept] = {}
-_lock = threading.Lock()
 
 
 def _loaded(work: Inference, cores: int) -> _Kept:
@@ -305,3 +312,136 @@ def _call(part: Any, work: Inference, kept: _Kept) -> dict[str, Any]:
     kept.tuner.record_call(part.num_rows, time.perf_counter() - began)
     arrays = {work.prefix + name: array for name, array in found.items()}
     return {field.name: columns.column_of(arrays[field.name], field) for field in work.fields}
+
+
+class BatchTuner:
+    """Tuner that enlarges batches while that increases the rows per second.
+
+    Attributes:
+        size: Number of rows for the next call.
+        settled: True if the size is final.
+    """
+
+    def __init__(self, row_bytes: int, fixed: int | None = None) -> None:
+        """Initialize the tuner with its first size.
+
+        Args:
+            row_bytes: Size of one row of inputs, in bytes.
+            fixed: Size given by the user, which is not tuned.
+        """
+        self._most = max(1, min(LARGEST, MOST_BYTES // max(1, row_bytes)))
+        self.size = fixed if fixed is not None else min(FIRST, self._most)  # rows of the next call
+        self.settled = fixed is not None
+        self._best, self._rate, self._seen = self.size, 0.0, list[float]()
+        self._warm = False
+
+    def record_call(self, rows: int, seconds: float) -> None:
+        """Record the duration of a call; the first call, and calls with fewer rows than ``size``, are ignored."""
+        if self.settled or rows != self.size:
+            return
+        if not self._warm:
+            self._warm = True
+            return
+        self._seen.append(rows / max(seconds, 1e-9))
+        if len(self._seen) < SAMPLES:
+            return
+        rate, self._seen = max(self._seen), []
+        if rate < self._rate * WORTH:
+            self.size, self.settled = self._best, True
+            return
+        self._best, self._rate = self.size, rate
+        larger = min(self.size * FACTOR, self._most)
+        self.settled = larger == self.size
+        self.size = larger
+
+
+# -- pandas
+
+
+def by_text(inputs: Any) -> InputColumns | None:
+    """Return ``inputs`` of ``predict`` with column names as text, as in Arrow; those of pandas may be numbers."""
+    if isinstance(inputs, Mapping):
+        return {name: _text(asked) for name, asked in inputs.items()}
+    return None if inputs is None else _text(inputs)
+
+
+def _text(asked: Any) -> Any:
+    """Return one column name, or a list of them, as text."""
+    return [_name(one) for one in asked] if isinstance(asked, (list, tuple)) else _name(asked)
+
+
+def _name(column: Any) -> Any:
+    """Return a column name as text if it is a number."""
+    return str(column) if isinstance(column, int) and not isinstance(column, bool) else column
+
+
+def arrow_of(df: Any) -> Any:
+    """Convert a DataFrame to an Arrow table; NaN among numbers is retained, because models may accept it.
+
+    Raises:
+        ArgumentError: A column has no common type, or two columns have the same name.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    if not df.columns.is_unique:
+        twice = df.columns[df.columns.duplicated()][0]
+        raise ArgumentError(f"the table has more than one column {str(twice)!r}; rename one, or leave it out")
+    found, fields, names = [], [], [str(name) for name in df.columns]
+    for place, name in enumerate(names):
+        try:
+            column = df.iloc[:, place]
+            if isinstance(column.dtype, pd.SparseDtype):  # as get_dummies(sparse=True) creates them
+                column = column.sparse.to_dense()
+            found.append(_array(column))
+            fields.append(_field(name, found[-1].type, column))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise ArgumentError(
+                f"the column {name!r} of the table has no common type: {error}; give numbers, texts, or arrays"
+            ) from error
+    return pa.Table.from_arrays(found, schema=pa.schema(fields))
+
+
+def _field(name: str, kind: Any, column: Any) -> Any:
+    """Return a column's Arrow field with the kind of missing value among objects: NaN, as read from files, or None."""
+    import pyarrow as pa
+
+    field = pa.field(name, kind)
+    missing = list(column[column.isna()][:1]) if column.dtype.kind == "O" else []
+    if not missing or not (missing[0] is None or isinstance(missing[0], float)):
+        return field
+    return columns.with_missing(field, missing[0] is not None)
+
+
+def _array(column: Any) -> Any:
+    """Convert a column to an Arrow array."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not isinstance(column.dtype, np.dtype):
+        return pa.Array.from_pandas(column)
+    if column.dtype.kind == "f":
+        return pa.array(column.to_numpy(), from_pandas=False)
+    first = next((one for one in column if one is not None), None) if column.dtype.kind == "O" else None
+    if isinstance(first, np.ndarray) and first.ndim > 1:
+        return _of_arrays(column)
+    array = pa.Array.from_pandas(column)
+    if pa.types.is_list(array.type) and pc.list_flatten(array).null_count:
+        array = pa.array([None if isinstance(one, float) else one for one in column], array.type, from_pandas=False)
+    return array
+
+
+def _of_arrays(column: Any) -> Any:
+    """Convert a column of multidimensional arrays, such as images, to nested lists."""
+    import numpy as np
+    import pyarrow as pa
+
+    shapes = sorted({np.shape(one) for one in column})
+    if len(shapes) > 1:
+        raise ArgumentError(
+            f"the column {str(column.name)!r} of the table has arrays of the shapes {', '.join(map(str, shapes[:3]))}; make "
+            "them of one shape, such as by padding"
+        )
+    stacked = np.stack(list(column))
+    return columns.nested(pa.array(stacked.reshape(-1)), stacked.shape)

@@ -24,6 +24,7 @@ FORMAT = 1  # of the file; a reader rejects higher values
 LATEST, BEST = "latest", "best"  # computed names, which no alias may have
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 _RESERVED_ALIAS = re.compile(rf"{LATEST}|{BEST}|v?\d+")
+_SMALLER_IS_BETTER = {"loss", "error", "err", "mse", "mae", "rmse", "mape", "msle", "logloss", "perplexity", "deviance"}
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -278,9 +279,6 @@ def usual_direction(metric: str) -> str:
     """Return MIN for a metric whose name denotes a loss or an error, otherwise MAX."""
     words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", metric).lower())
     return Metric.MIN if _SMALLER_IS_BETTER & set(words) else Metric.MAX
-
-
-_SMALLER_IS_BETTER = {"loss", "error", "err", "mse", "mae", "rmse", "mape", "msle", "logloss", "perplexity", "deviance"}
 
 
 def best(versions: Iterable[ModelDescription], metric: str, direction: str) -> ModelDescription:

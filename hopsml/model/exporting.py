@@ -1,7 +1,8 @@
-"""Export of a model, or of files, as a new version in the registry."""
+"""Export of a model, or of files, as a new version in the registry, with its lineage as far as it is recorded."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -13,20 +14,91 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hopsml.cluster.worker.context import current
+from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.core import settings
-from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.model import description, lineage, registry, version_lock
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
+from hopsml.model import description, directory, registry
 from hopsml.model.description import Lineage, ModelDescription, ModelFile
-from hopsml.model.flavors import contract, files
+from hopsml.model.flavors import contract, onnx
 from hopsml.model.flavors.contract import SavedModel
 from hopsml.model.version import Version, sha256
 from hopsml.storage import checkpoints, run_dir, urls
 from hopsml.storage.filesystem import exists, for_url
-from hopsml.storage.run_dir import step_of
+from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_lines, step_of
 from hopsml.storage.tree import copy_tree, local_files
+from hopsml.tracking import code, inputs
 
+_BY_SUFFIX = {".keras": ("keras", "keras"), ".onnx": ("onnx", "onnx"), ".pt2": ("torch", "torch_export")}
 logger = logging.getLogger(__name__)
+_version, _metrics = description.checked_version, description.checked_metrics  # an argument shadows the module
+
+
+def detect_flavor(folder: Path) -> tuple[str, SavedModel]:
+    """Return the flavor of a folder's files, ``files`` if it is unknown, and what can be loaded from it."""
+    for place in (folder, folder / "saved_model"):
+        if (place / "saved_model.pb").is_file():
+            return "tensorflow", SavedModel({"saved_model": "" if place == folder else "saved_model"})
+    found = [path.name for path in folder.iterdir() if path.suffix in _BY_SUFFIX]
+    if len(found) == 1:
+        flavor, artifact = _BY_SUFFIX[Path(found[0]).suffix]
+        return flavor, SavedModel(
+            {artifact: found[0]}, onnx.signature_of(folder / found[0]) if flavor == "onnx" else None
+        )
+    return "files", SavedModel({})
+
+
+def lineage_of_run(run_url: str, noted: list[dict[str, Any]] | None = None) -> Lineage:
+    """Return the lineage from the record of a run.
+
+    Args:
+        run_url: URL of the run directory.
+        noted: Inputs that the training function recorded and that may not be on the store yet; None to read them from
+            the store.
+    """
+    run = RunDir(run_url)
+    around = _record(run, run.environment_json)
+    repository = (around.get("code") or {}).get("git") or {}
+    data = [*(around.get("inputs") or []), *(run.read_lines(run.inputs) if noted is None else noted)]
+    return Lineage(run.run_id, run_url, str(repository.get("commit", "")), repository.get("dirty"), _unique(data))
+
+
+def lineage_of_worker(context: WorkerContext) -> Lineage:
+    """Return the lineage in a worker: the run's record so far, with the inputs recorded in this process."""
+    try:
+        text = (context.events_dir.parent / "inputs.jsonl").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    return lineage_of_run(context.run_url, parse_lines(text))
+
+
+def lineage_of_driver() -> Lineage:
+    """Return the lineage outside a run: the code of this process, and the inputs that it recorded."""
+    script = code.script()
+    repository, _ = code.git(script.parent if script is not None else Path.cwd())
+    return Lineage("", "", str(repository.get("commit", "")), repository.get("dirty"), _unique(inputs.declared()))
+
+
+def run_above(url: str) -> str:
+    """Return the URL of the run directory that contains a file; "" if none does."""
+    while (above := urls.parent(url)) != url and above not in ("", "."):
+        if urls.name(above) == EXPERIMENTS:
+            return url
+        url = above
+    return ""
+
+
+def _record(run: RunDir, url: str) -> dict[str, Any]:
+    """Return the content of a run's JSON file; empty if it cannot be read."""
+    try:
+        return run.read_json(url)
+    except (PathNotFound, StorageError):  # it is written during the run; a missing lineage must not prevent the export
+        return {}
+
+
+def _unique(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each input once, as last recorded, as plain JSON."""
+    found = {str(one.get("url", "")): one for one in data}
+    return [json.loads(json.dumps(one, default=str)) for one in found.values()]
 
 
 def export(
@@ -105,9 +177,6 @@ class _Asked:
     description: str
 
 
-_version, _metrics = description.checked_version, description.checked_metrics  # an argument shadows the module
-
-
 def _export_object(model: Any, asked: _Asked, example: Any) -> Version | None:
     """Save a model in memory by its flavor, and register it."""
     flavor = contract.flavor_of(model)
@@ -116,7 +185,7 @@ def _export_object(model: Any, asked: _Asked, example: Any) -> Version | None:
         saved = module.save(model, folder, example)
         if not module.keeps():
             return None
-        origin = lineage.of_driver() if context is None else lineage.of_worker(context)
+        origin = lineage_of_driver() if context is None else lineage_of_worker(context)
         return _register(asked, flavor, folder, saved, origin)
 
 
@@ -126,8 +195,8 @@ def _export_files(given: str, asked: _Asked, project: str | None) -> Version | N
     if context is not None and not context.is_chief:
         return None
     source = _located(given, project)
-    run = lineage.run_above(source)
-    origin = lineage.of_worker(context) if context is not None else lineage.of_run(run) if run else lineage.of_driver()
+    run = run_above(source)
+    origin = lineage_of_worker(context) if context is not None else lineage_of_run(run) if run else lineage_of_driver()
     with _temporary_folder() as folder:
         is_dir = for_url(source).status(source).is_dir
         if is_dir and urls.is_local(source):
@@ -136,7 +205,7 @@ def _export_files(given: str, asked: _Asked, project: str | None) -> Version | N
             target = folder / "files"
             copy_tree(source, str(target) if is_dir else urls.join(str(target), urls.name(source)))
         _check_checkpoints(target, source)
-        flavor, saved = files.detect_flavor(target)
+        flavor, saved = detect_flavor(target)
         return _register(asked, flavor, target, saved, origin)
 
 
@@ -159,7 +228,7 @@ def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origi
     if not found:
         raise ArgumentError("the model has no files: there is nothing to export")
     run_dir.make_project(urls.parent(urls.parent(asked.url)))
-    claim = version_lock.claim(asked.url, asked.version, asked.overwrite)
+    claim = directory.claim(asked.url, asked.version, asked.overwrite)
     try:
         claim.fill(folder)
         return claim.complete(

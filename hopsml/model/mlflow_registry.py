@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from hopsml.core import settings
 from hopsml.errors import StorageError
-from hopsml.model.alias_store import Aliases, FolderAliases
+from hopsml.model.directory import Aliases, FolderAliases
 from hopsml.model.version import Version
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir

@@ -16,9 +16,9 @@ from typing import Any
 
 from hopsml.core import settings, suggestions
 from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound
-from hopsml.model import description, mlflow_registry, version_lock
-from hopsml.model.alias_store import Aliases, FolderAliases
+from hopsml.model import description, directory, mlflow_registry
 from hopsml.model.description import BEST, LATEST, MODEL_JSON, ModelDescription
+from hopsml.model.directory import Aliases, FolderAliases
 from hopsml.model.version import Version
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url, read_record
@@ -45,7 +45,7 @@ def versions(name: str, project: str | None = None) -> list[Version]:
     """
     url = model_url(name, project)
     with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="hopsml-read-model") as pool:
-        found = pool.map(lambda number: _read(url, number), version_lock.numbers(url))
+        found = pool.map(lambda number: _read(url, number), directory.numbers(url))
         complete = [version for version in found if version is not None]
     if not complete:
         raise _unknown_model(name, project)
@@ -164,11 +164,11 @@ def delete(name: str, version: int | str, *, force: bool = False, project: str |
             f"version {number} of the model '{name}' is {', '.join(standing)}: let that be another version first, or pass "
             "force=True (--force); nothing was deleted"
         )
-    if number not in version_lock.numbers(url):
+    if number not in directory.numbers(url):
         _no_such_version(name, number, project)
     for alias in standing:
         kept.delete(alias)
-    version_lock.delete(urls.join(url, str(number)))
+    directory.delete(urls.join(url, str(number)))
     if mlflow_registry.tracking_uri():
         mlflow_registry.unpublish(name, url, number)
 
@@ -209,7 +209,7 @@ def _read(url: str, number: int) -> Version | None:
 
 def _newest(url: str) -> Version | None:
     """Return the complete version with the highest number; None if there is none."""
-    return next(filter(None, (_read(url, number) for number in reversed(version_lock.numbers(url)))), None)
+    return next(filter(None, (_read(url, number) for number in reversed(directory.numbers(url)))), None)
 
 
 def _best(found: list[Version], metric: str, direction: str) -> Version:
@@ -257,7 +257,7 @@ def _unknown_alias(name: str, alias: str, project: str | None) -> ModelNotFound:
 def _no_such_version(name: str, number: int, project: str | None) -> Any:
     """Raise the error for a version that does not exist."""
     numbers = [version.version for version in versions(name, project)]
-    claimed = number in version_lock.numbers(model_url(name, project))
+    claimed = number in directory.numbers(model_url(name, project))
     why = ": its export is not complete, or it was deleted" if claimed else ""
     raise ModelNotFound(f"the model '{name}' has no version {number}{why}; it has {_listed(numbers)}")
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from hopsml.cluster.shared.commit_slots import FAILED, SLOTS, WAITS
 from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.errors import StorageTimeout
-from hopsml.training.elastic import commit_format
-from hopsml.training.elastic.commit_format import Snapshot
-from hopsml.training.elastic.commit_writer import memory_room
+from hopsml.training.elastic import commits
+from hopsml.training.elastic.commits import Snapshot, memory_room
 
 _POLL_S = 0.002
 
@@ -73,7 +72,7 @@ class Handover:
         held, is_held = HeldCheckpoint(self._number + 1, slot), False
         try:
             self._slots.pin(slot, True)
-            pieces = commit_format.encode(snapshot)
+            pieces = commits.encode(snapshot)
             snapshot.arrays.clear()
             self._slots.write(slot, held.number, pieces)
             is_held = True

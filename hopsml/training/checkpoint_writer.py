@@ -20,8 +20,8 @@ from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.training.checkpoint_files import Description, FileDescription, write_complete, write_file
-from hopsml.training.elastic import commit_format
-from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic import commits
+from hopsml.training.elastic.commits import Snapshot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,7 +61,7 @@ def run(_assignment: str, answers: int, slots: Sequence[int], requests: int) -> 
 def _write(held: CommitSlots, slot: int) -> str:
     """Write the checkpoint in a slot; return the error message, empty on success."""
     try:
-        snapshot = commit_format.decode(held.read(slot))
+        snapshot = commits.decode(held.read(slot))
         description = _decoder.decode(snapshot.values[_DESCRIPTION])
         module, _, name = snapshot.values[_WRITE].decode().partition(":")
         write = getattr(importlib.import_module(module), name)

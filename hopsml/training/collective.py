@@ -21,7 +21,7 @@ from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext, current
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveTimeout
 from hopsml.training.elastic import reconfiguration
-from hopsml.training.elastic.pause_point import PausePoint
+from hopsml.training.elastic.reconfiguration import PausePoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

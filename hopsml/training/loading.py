@@ -18,8 +18,8 @@ from hopsml.storage import trust
 from hopsml.storage.checkpoints import STATE_FILE, UNPICKLED
 from hopsml.storage.filesystem import read_record
 from hopsml.training import checkpoint_files
-from hopsml.training.elastic import commit_format
-from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic import commits
+from hopsml.training.elastic.commits import Snapshot
 from hopsml.training.torch import state_tensors
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ def _of_state(folder: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
     """Load objects from a folder that a ``State`` has committed."""
     content, _ = trust.read_bytes(str(folder / STATE_FILE), UNPICKLED, most=None)
     try:
-        snapshot = commit_format.decode(memoryview(content))
+        snapshot = commits.decode(memoryview(content))
     except ValueError as error:
         raise ArgumentError(f"{folder / STATE_FILE}: {error}") from error
     variables = {key: array for key, array in snapshot.arrays.items() if not key.startswith(state_tensors.PREFIX)}
     kept = set(snapshot.values) | {key.partition("/")[0] for key in variables}
     _check_names(folder, objects, kept)
-    plain = {name: commit_format.unpickle(value) for name, value in snapshot.values.items()}
+    plain = {name: commits.unpickle(value) for name, value in snapshot.values.items()}
     for name in objects.keys() & plain.keys():
         _load_state_dict(folder, name, objects[name], plain[name], snapshot)
     if others := {name: value for name, value in objects.items() if name not in plain}:

@@ -18,7 +18,7 @@ def prepare(context: WorkerContext) -> None:
     mlflow_run.attach(context)
     driver_log.attach()
     if context.spec.framework == "torch":
-        from hopsml.training.torch import setup as torch_setup
+        from hopsml.training.torch import process_group as torch_setup
 
         torch_setup.prepare(context)
     if context.spec.framework == "jax":

@@ -10,16 +10,151 @@ the longer of the two, plus the share of communication that uses the worker's ow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from hopsml.tuning import costs
-from hopsml.tuning.costs import Algorithm, Cluster
+from hopsml.errors import ArgumentError
 
+Algorithm = Literal["ring", "halving-doubling", "doubling", "direct"]
 ALONE_BYTES: Final = 1 << 20  # hopsml's collective sends a tensor of this size or more separately
 PACK_BYTES: Final = 4 << 20
 FORWARD_SHARE: Final = 1 / 3  # of a step's computation: a backward pass needs twice the matrix products
+
+
+@dataclass(frozen=True)
+class LinkCosts:
+    """Cost of a message between two members: ``alpha_s`` seconds, and ``beta_s`` for each of its bytes.
+
+    ``per_message_s`` is the cost of each further message that is sent in the same step.
+    """
+
+    alpha_s: float
+    beta_s: float
+    per_message_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Cluster of machines of one kind.
+
+    Attributes:
+        memory: link between two workers of one machine.
+        network: link between two workers of different machines.
+        workers_per_host: number of workers on each machine but the last.
+        cores_per_host: number of cores; more workers than that share cores, and all take longer. 0: each has the cores
+            that it needs.
+    """
+
+    memory: LinkCosts
+    network: LinkCosts
+    workers_per_host: int = 1
+    cores_per_host: int = 0
+
+    def hosts(self, workers: int) -> int:
+        """Return the number of machines on which so many workers run."""
+        return -(-workers // self.workers_per_host)
+
+    def load(self, workers: int) -> float:
+        """Return the number of workers per core on the fullest machine; at least 1."""
+        here = min(workers, self.workers_per_host)
+        return max(1.0, here / self.cores_per_host) if self.cores_per_host else 1.0
+
+
+def ring(link: LinkCosts, members: int, size: float) -> float:
+    """Return the seconds of a ring all-reduce of ``size`` bytes."""
+    if members < 2:
+        return 0.0
+    return 2 * (members - 1) * (link.alpha_s + size / members * link.beta_s)
+
+
+def halving_doubling(link: LinkCosts, members: int, size: float) -> float:
+    """Return the seconds of an all-reduce of ``size`` bytes by recursive halving and doubling."""
+    if members < 2:
+        return 0.0
+    power = 1 << (members.bit_length() - 1)
+    inner = 2 * math.log2(power) * link.alpha_s + 2 * (power - 1) / power * size * link.beta_s
+    outside = 0.0 if power == members else 2 * (link.alpha_s + size * link.beta_s)
+    return inner + outside
+
+
+def doubling(link: LinkCosts, members: int, size: float) -> float:
+    """Return the seconds of an all-reduce of ``size`` bytes by recursive doubling."""
+    return math.ceil(math.log2(members)) * (link.alpha_s + size * link.beta_s) if members > 1 else 0.0
+
+
+def direct(link: LinkCosts, members: int, size: float) -> float:
+    """Return the seconds of an all-reduce of ``size`` bytes by direct exchange between all members."""
+    if members < 2:
+        return 0.0
+    further = 2 * (members - 2) * link.per_message_s
+    return 2 * link.alpha_s + further + 2 * (members - 1) / members * size * link.beta_s
+
+
+ALGORITHMS: Final[dict[Algorithm, Callable[[LinkCosts, int, float], float]]] = {
+    "ring": ring,
+    "halving-doubling": halving_doubling,
+    "doubling": doubling,
+    "direct": direct,
+}
+
+
+def flat(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> float:
+    """Return the seconds of one all-reduce in which all workers take part alike.
+
+    A step is as slow as its slowest link.
+    """
+    link = cluster.memory if cluster.hosts(workers) == 1 else cluster.network
+    return ALGORITHMS[algorithm](link, workers, size) * cluster.load(workers)
+
+
+def hierarchical(cluster: Cluster, workers: int, size: float, algorithm: Algorithm) -> float:
+    """Return the seconds of a hierarchical all-reduce.
+
+    It sums within each machine's memory, then between machines, and distributes the result in memory.
+    """
+    hosts = cluster.hosts(workers)
+    here = direct(cluster.memory, min(workers, cluster.workers_per_host), size) * cluster.load(workers)
+    return here + ALGORITHMS[algorithm](cluster.network, hosts, size)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measurement of one all-reduce of ``size`` bytes between ``members`` workers."""
+
+    members: int
+    size: int
+    seconds: float
+
+
+def fitted(measured: Sequence[Measured], per_message_s: float = 0.0) -> LinkCosts:
+    """Return the link costs that fit measurements of the ``direct`` all-reduce best.
+
+    The fit is by least squares of relative differences.
+
+    Args:
+        measured: the measurements, of at least two sizes.
+        per_message_s: cost of each further message of a step, which is not fitted.
+
+    Raises:
+        ArgumentError: measurements of fewer than two sizes, through which no line can be fitted.
+    """
+    if len({one.size for one in measured}) < 2:
+        raise ArgumentError(
+            "the cost of a message and that of a byte are told apart by all-reduces of two sizes or more"
+        )
+    # Each row is (2, 2 (p-1)/p n) . (alpha, beta) = seconds, divided by the seconds.
+    rows = [(2 / one.seconds, 2 * (one.members - 1) / one.members * one.size / one.seconds) for one in measured]
+    aa, ab, bb = (sum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a1, b1 = sum(row[0] for row in rows), sum(row[1] for row in rows)
+    determinant = aa * bb - ab * ab
+    alpha, beta = (bb * a1 - ab * b1) / determinant, (aa * b1 - ab * a1) / determinant
+    if alpha < 0:
+        alpha, beta = 0.0, b1 / bb
+    if beta < 0:
+        alpha, beta = a1 / aa, 0.0
+    return LinkCosts(alpha, beta, per_message_s)
 
 
 @dataclass(frozen=True)
@@ -108,7 +243,7 @@ def step(training: Training, cluster: Cluster, workers: int, settings: StepSetti
     compute = training.compute_s * load
     if workers < 2 or not training.gradients:  # nothing is sent
         return Step(compute, compute, 0.0)
-    reduce: Callable[..., float] = costs.hierarchical if settings.hierarchical else costs.flat
+    reduce: Callable[..., float] = hierarchical if settings.hierarchical else flat
     together = packs(training.gradients, settings)
     seconds = []
     for pack in together:

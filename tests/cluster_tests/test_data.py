@@ -18,7 +18,7 @@ from hopsml import experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunError, WorkerFailed
 from hopsml.experiment import applications, frame_feed
 from hopsml.experiment.run import Run
-from hopsml.training.data import jvm_push
+from hopsml.training.data import push
 from tests.cluster.finding import agent_of
 from tests.cluster.workloads import wait_until
 from tests.docs import pages
@@ -70,7 +70,7 @@ def count(rows: Any, folder: str = "", pause_at: int = 0) -> dict[str, Any]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How rows go to the stages."""
     if request.param == "by Python":
-        monkeypatch.setattr(jvm_push, "JAR", Path("nowhere.jar"))
+        monkeypatch.setattr(push, "JAR", Path("nowhere.jar"))
     return str(request.param)
 
 

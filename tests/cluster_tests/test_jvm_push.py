@@ -16,11 +16,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 
 from hopsml.cluster.shared.tls import make_key_pair, server_context
-from hopsml.training.data import jvm_push
+from hopsml.training.data import push
 from hopsml.training.data.frame_log import StageAddress, StagedPartition
-from hopsml.training.data.jvm_push import JvmPush
-from hopsml.training.data.stage_endpoint import StageEndpoint
-from hopsml.training.data.stage_folder import StageFolder
+from hopsml.training.data.push import JvmPush
+from hopsml.training.data.stage import StageEndpoint, StageFolder
 from tests import small_disk
 
 pytestmark = pytest.mark.spark
@@ -199,4 +198,4 @@ def test_a_full_disk_is_said(session: Any, tmp_path: Path, where: Any) -> None:
 
 
 def test_the_jar_is_that_of_the_package() -> None:
-    assert jvm_push.JAR.exists(), "make setup builds it"
+    assert push.JAR.exists(), "make setup builds it"

@@ -25,7 +25,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from hopsml import model
 from hopsml.errors import ArgumentError, ArgumentTypeError, ModelNotFound
-from hopsml.model import batch, columns, pandas_tables
+from hopsml.model import batch, columns
 from hopsml.model import version as versions
 from hopsml.model.description import Signature, TensorSpec
 from hopsml.model.flavors import contract
@@ -237,10 +237,10 @@ def test_columns_of_pandas_may_be_called_by_numbers(estimator: Any) -> None:
 
 def test_arrays_of_several_dimensions_are_lists_in_lists() -> None:
     pictures = [np.arange(6.0).reshape(2, 3), np.ones((2, 3))]
-    table = pandas_tables.arrow_of(pd.DataFrame({"picture": pictures}))
+    table = batch.arrow_of(pd.DataFrame({"picture": pictures}))
     assert table["picture"].to_pylist() == [one.tolist() for one in pictures]
     with pytest.raises(ArgumentError, match=r"'picture' of the table has arrays of the shapes \(1, 3\), \(2, 3\)"):
-        pandas_tables.arrow_of(pd.DataFrame({"picture": [pictures[0], np.ones((1, 3))]}))
+        batch.arrow_of(pd.DataFrame({"picture": [pictures[0], np.ones((1, 3))]}))
 
 
 PEOPLE = pd.DataFrame({"town": ["Bonn", "Rome", "Bonn", "Rome"], "age": [20.0, 30.0, 40.0, 50.0]})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.model.batch_size import FACTOR, FIRST, LARGEST, MOST_BYTES, BatchTuner
+from hopsml.model.batch import FACTOR, FIRST, LARGEST, MOST_BYTES, BatchTuner
 
 pytestmark = pytest.mark.fast
 

@@ -23,9 +23,7 @@ from hopsml.search.dispatch.events import Form, Reported
 from hopsml.search.messages import RunTrial
 from hopsml.search.metric import finite, name_of, why_no_value
 from hopsml.tracking import catalog
-from hopsml.training.trials.runner_channel import Channel
-from hopsml.training.trials.trial_reports import TrialReporter
-from hopsml.training.trials.trial_result import score_of
+from hopsml.training.trials.trial_reports import Channel, TrialReporter, score_of
 from tests.tracking.test_catalog import make_run
 
 pytestmark = pytest.mark.fast

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.training.elastic.commit_pace import CommitPace
+from hopsml.training.elastic.commits import CommitPace
 
 pytestmark = pytest.mark.fast
 BATCH_S, AT_ONCE_S, CALL_S, WRITING_S = 0.1, 0.015, 0.001, 0.06

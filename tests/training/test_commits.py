@@ -27,8 +27,8 @@ from hopsml.cluster.worker.context import CommitPort, WorkerContext
 from hopsml.errors import ArgumentError
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
-from hopsml.training.elastic import commit_format, commit_writer, elastic_state
-from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic import commits, elastic_state
+from hopsml.training.elastic.commits import Snapshot
 from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
@@ -51,7 +51,7 @@ def test_arrays_and_values_come_back_as_they_were() -> None:
         "flags": np.array([True, False]),
     }
     snapshot = Snapshot(7, arrays, {"x": b"abc"}, {"epoch": 1, "offset": 5})
-    found = commit_format.decode(memoryview(b"".join(commit_format.encode(snapshot))))
+    found = commits.decode(memoryview(b"".join(commits.encode(snapshot))))
     assert (found.step, found.values, found.position) == (7, {"x": b"abc"}, {"epoch": 1, "offset": 5})
     for key, array in arrays.items():
         assert found.arrays[key].dtype == array.dtype and found.arrays[key].shape == array.shape
@@ -61,7 +61,7 @@ def test_arrays_and_values_come_back_as_they_were() -> None:
 @pytest.mark.parametrize("content", [b"", b"12345678", b"\x05" + bytes(7) + b"junk!"])
 def test_what_is_no_commit_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="not a commit"):
-        commit_format.decode(memoryview(content))
+        commits.decode(memoryview(content))
 
 
 def test_a_slot_holds_a_whole_commit_or_none(slots: CommitSlots) -> None:
@@ -161,7 +161,7 @@ def watched(tmp_path: Path) -> Any:
 def test_what_is_written_is_held_no_longer(in_memory: bool, watched: Watched) -> None:
     arrays = {str(number): np.full(10_000, number) for number in range(3)}
     kept = [weakref.ref(array) for array in arrays.values()]
-    pieces = commit_format.encode(Snapshot(1, arrays))
+    pieces = commits.encode(Snapshot(1, arrays))
     arrays.clear()
     alive: list[int] = []
     watched.look = lambda slot: alive.append(sum(array() is not None for array in kept))
@@ -361,14 +361,14 @@ def worker(slots: CommitSlots, tmp_path: Path) -> Any:
 @pytest.fixture(autouse=True)
 def threads_may_stay(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A worker's process ends with its commit thread; here the thread is ended by its own error."""
-    made: list[commit_writer.CommitWriter] = []
-    real = commit_writer.CommitWriter.__init__
+    made: list[commits.CommitWriter] = []
+    real = commits.CommitWriter.__init__
 
     def remember(self: Any, port: CommitPort) -> None:
         real(self, port)
         made.append(self)
 
-    monkeypatch.setattr(commit_writer.CommitWriter, "__init__", remember)
+    monkeypatch.setattr(commits.CommitWriter, "__init__", remember)
     yield
     for writer in made:
         writer.close()
@@ -529,18 +529,18 @@ def test_what_is_written_at_once_is_there_when_the_call_ends_whoever_is_to_hear_
     heard = threading.Event()
     array = np.arange(100_000)
     kept, content = weakref.ref(array), array.tobytes()
-    writer = commit_writer.CommitWriter(CommitPort(slots, -1, lambda *what: heard.wait()))
+    writer = commits.CommitWriter(CommitPort(slots, -1, lambda *what: heard.wait()))
     writer.write(Snapshot(7, {"a": array}), at_once=True)
     del array
     assert kept() is None and slots.step(0) == 7
-    assert commit_format.decode(slots.read(0)).arrays["a"].tobytes() == content
+    assert commits.decode(slots.read(0)).arrays["a"].tobytes() == content
     assert writer.is_busy  # the agent, which may stand still, has not been told
     heard.set()
     writer.wait()
 
 
 def test_what_goes_wrong_at_once_is_raised_by_that_call(slots: CommitSlots) -> None:
-    writer = commit_writer.CommitWriter(CommitPort(slots, -1, lambda *what: None))
+    writer = commits.CommitWriter(CommitPort(slots, -1, lambda *what: None))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
     try:
@@ -565,13 +565,13 @@ def test_both_ways_of_writing_are_tried_in_a_training(worker: Any, slots: Commit
         state.table[:] = -1  # what comes behind a commit is not in it
         state._writer.wait()
         kind, step, slot, _ = announced[-1]
-        found = commit_format.decode(slots.read(slot))
-        assert (kind, step, commit_format.unpickle(found.values["total"])) == (
+        found = commits.decode(slots.read(slot))
+        assert (kind, step, commits.unpickle(found.values["total"])) == (
             "committed",
             state.batches,
             state.batches,
         )
-        assert set(commit_format.unpickle(found.values["table"])) == {state.batches}
+        assert set(commits.unpickle(found.values["table"])) == {state.batches}
     assert ways[:8] == [False, False, True, True, True, False, False, False]
 
 
@@ -585,7 +585,7 @@ def test_a_value_that_cannot_be_pickled_is_named(worker: Any) -> None:
 def test_a_state_that_does_not_fit_in_memory_is_said_with_both_sizes_and_goes_to_disk(
     worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commit_writer, "_ROOM", 1e-6)  # of the free memory: some kilobytes
+    monkeypatch.setattr(commits, "_ROOM", 1e-6)  # of the free memory: some kilobytes
     announced = worker()
     state = hopsml.elastic.State(total=0, ballast=bytes(3_000_000))
     count(state, hopsml.elastic.Sampler(8, 2), until=4)

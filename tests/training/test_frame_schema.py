@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.training.data import frame_schema
+from hopsml.training.data import push
 
 pytestmark = pytest.mark.fast
 
@@ -52,7 +52,7 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_what_arrays_hold_is_taken(kind: Any) -> None:
-    assert frame_schema.problem([field("id", "long"), field("c", kind)]) == ""
+    assert push.problem([field("id", "long"), field("c", kind)]) == ""
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_what_arrays_hold_is_taken(kind: Any) -> None:
     ],
 )
 def test_what_they_cannot_hold_is_named(fields: list[dict[str, Any]], word: str) -> None:
-    assert re.search(word, frame_schema.problem(fields))
+    assert re.search(word, push.problem(fields))
 
 
 def test_a_stream_has_no_end() -> None:
-    assert "is a stream, which has no end" in frame_schema.problem([field("id", "long")], is_streaming=True)
+    assert "is a stream, which has no end" in push.problem([field("id", "long")], is_streaming=True)

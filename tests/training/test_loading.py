@@ -14,8 +14,8 @@ import pytest
 import hopsml
 from hopsml.errors import ArgumentError
 from hopsml.storage import checkpoints, trust
-from hopsml.training.elastic import commit_format, elastic_state
-from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic import commits, elastic_state
+from hopsml.training.elastic.commits import Snapshot
 from tests.training.group import run_group
 
 
@@ -53,7 +53,7 @@ def test_a_module_of_torch_also_out_of_a_wrapper(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         state = hopsml.elastic.State(net=module, optimizer=optimizer, losses=[0.5])
-        pieces = commit_format.encode(state._snapshot())
+        pieces = commits.encode(state._snapshot())
         (folder / "state.hopsml").write_bytes(b"".join(bytes(piece) for piece in pieces))
         for model in (build(), Wrapper(build())):
             assert hopsml.load_checkpoint(folder, net=model) == {"step": 0, "losses": [0.5]}
@@ -93,7 +93,7 @@ def test_a_checkpoint_of_another_user_is_not_unpickled_unless_they_are_trusted(
     monkeypatch.delenv(trust.VARIABLE, raising=False)
     mark, made, run = tmp_path / "code-ran", tmp_path / "made", str(tmp_path / "checkpoints")
     made.mkdir()
-    pieces = commit_format.encode(Snapshot(3, {}, {"planted": pickle.dumps(_RunsCode(mark))}))
+    pieces = commits.encode(Snapshot(3, {}, {"planted": pickle.dumps(_RunsCode(mark))}))
     (made / "state.hopsml").write_bytes(b"".join(bytes(piece) for piece in pieces))
     stored = Path(checkpoints.commit(made, run, 3))
     (stored / "state.hopsml").chmod(0o664)

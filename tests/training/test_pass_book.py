@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.training.torch.seen_rows import LoaderProcess, Passes, begin
+from hopsml.training.torch.input_batches import LoaderProcess, Passes, begin
 
 pytestmark = pytest.mark.fast
 

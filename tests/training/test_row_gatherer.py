@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from hopsml.errors import StorageError
-from hopsml.training.data import row_gatherer, shard_rows
-from hopsml.training.data.array_pool import ArrayPool
+from hopsml.training.data import row_gatherer
 from hopsml.training.data.batch_reader import BatchReader
-from hopsml.training.data.row_gatherer import RowGatherer
+from hopsml.training.data.row_gatherer import ArrayPool, RowGatherer, WindowRows
 from hopsml.training.data.shard_order import KnownShards
-from hopsml.training.data.shard_rows import WindowRows
 from hopsml.training.data.shard_sampler import ShardSampler
 from tests.clock import END_S
 from tools import build_native
@@ -56,15 +54,15 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "native":
         build_native.build_rows()
     else:
-        monkeypatch.setattr(shard_rows, "PATH", shard_rows.PATH.with_name("none.so"))
-    shard_rows.library.cache_clear()
-    assert (shard_rows.library() is None) == (request.param == "numpy")
+        monkeypatch.setattr(row_gatherer, "PATH", row_gatherer.PATH.with_name("none.so"))
+    row_gatherer.library.cache_clear()
+    assert (row_gatherer.library() is None) == (request.param == "numpy")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forgotten() -> Iterator[None]:
     yield
-    shard_rows.library.cache_clear()
+    row_gatherer.library.cache_clear()
 
 
 @pytest.mark.parametrize("window", [0, 300, 1000, 10_000])

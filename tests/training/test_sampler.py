@@ -190,14 +190,14 @@ def test_a_state_of_other_data_is_refused() -> None:
 @pytest.mark.parametrize(
     ("named", "kind", "word"),
     [
-        ({"n_samples": 0}, ArgumentError, "n_samples=0 is too small; it must be 1 or more"),
+        ({"n_samples": 0}, ArgumentError, "n_samples=0 is too small; it must be at least 1"),
         (
             {"global_batch_size": 2.5},
             ArgumentTypeError,
-            "global_batch_size=2.5 is a float; it must be a whole number of 1 or more",
+            "global_batch_size=2.5 is a float; it must be a whole number, at least 1",
         ),
-        ({"epochs": True}, ArgumentTypeError, "epochs=True is a bool; it must be a whole number of 1 or more"),
-        ({"reference_workers": 0}, ArgumentError, "reference_workers=0 is too small; it must be 1 or more"),
+        ({"epochs": True}, ArgumentTypeError, "epochs=True is a bool; it must be a whole number, at least 1"),
+        ({"reference_workers": 0}, ArgumentError, "reference_workers=0 is too small; it must be at least 1"),
         ({"scaling": "cubic"}, ArgumentError, "scaling='cubic': it must be 'constant' or 'linear'"),
         ({"ramp_epochs": -1}, ArgumentError, "ramp_epochs=-1: it must be a number of epochs, or 0 for none"),
         ({"ramp_epochs": float("nan")}, ArgumentError, "ramp_epochs=nan: it must be a number of epochs, or 0 for none"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.training.torch.seen_rows import SeenRows
+from hopsml.training.torch.input_batches import SeenRows
 from tests.clock import END_S
 from tests.training.test_pass_book import of
 

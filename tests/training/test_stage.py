@@ -17,10 +17,8 @@ from hopsml.cluster.shared import acceptor
 from hopsml.cluster.shared.acceptor import ConnectionLimits
 from hopsml.cluster.shared.tls import make_key_pair, server_context
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition, StagedShard, file_of
-from hopsml.training.data.stage import StageServer
-from hopsml.training.data.stage_client import CERTIFIED, StageClient
-from hopsml.training.data.stage_endpoint import StageEndpoint
-from hopsml.training.data.stage_folder import StageFolder
+from hopsml.training.data.stage import StageEndpoint, StageFolder, StageServer
+from hopsml.training.data.staged_rows import CERTIFIED, StageClient
 from tests import small_disk
 from tests.clock import END_S
 from tests.cluster.simulated import client_tls

@@ -17,13 +17,11 @@ from hopsml.cluster.shared.tls import make_key_pair
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.errors import ArgumentError, RunError
-from hopsml.training.data import stage_client
+from hopsml.training.data import staged_rows
 from hopsml.training.data.dataset import Dataset
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedPartition
-from hopsml.training.data.stage import StageServer
-from hopsml.training.data.stage_client import CERTIFIED, StageClient
-from hopsml.training.data.stage_folder import StageFolder
-from hopsml.training.data.staged_rows import StagedRows
+from hopsml.training.data.stage import StageFolder, StageServer
+from hopsml.training.data.staged_rows import CERTIFIED, StageClient, StagedRows
 from tests.clock import END_S
 
 pytestmark = pytest.mark.local
@@ -141,5 +139,5 @@ def test_outside_of_the_run_there_are_no_rows(stage: Stage, monkeypatch: pytest.
 
 def test_a_process_that_has_asked_nobody_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     for first, cut_off in ((0, False), (os.getpid(), False), (os.getppid(), True)):
-        monkeypatch.setattr(stage_client, "_first_in", first)
-        assert stage_client.is_cut_off() is cut_off
+        monkeypatch.setattr(staged_rows, "_first_in", first)
+        assert staged_rows.is_cut_off() is cut_off

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
-from hopsml.training.data import crc32c, record_framing
+from hopsml.training.data import tfrecord_files
 from tests.clock import END_S
 from tests.training import record_files
 from tests.training.record_files import example, framed
@@ -118,7 +118,7 @@ def test_of_large_records_nothing_but_the_lengths_is_read_to_count_them() -> Non
         asked.append(length)
         return content[offset : offset + length]
 
-    assert [span.rows for span in record_framing.spans(count, len(content), 1 << 30, "f")] == [4]
+    assert [span.rows for span in tfrecord_files.split_records(count, len(content), 1 << 30, "f")] == [4]
     assert asked == [len(content)]
     size = 1 << 20
     header = size.to_bytes(8, "little")
@@ -130,7 +130,7 @@ def test_of_large_records_nothing_but_the_lengths_is_read_to_count_them() -> Non
         assert offset % (size + 16) == 0
         return (header + bytes(length))[:length]
 
-    assert [span.rows for span in record_framing.spans(sparse, 5 * (size + 16), 3 << 20, "f")] == [3, 2]
+    assert [span.rows for span in tfrecord_files.split_records(sparse, 5 * (size + 16), 3 << 20, "f")] == [3, 2]
     assert asked[1:] == [12] * 4
 
 
@@ -312,27 +312,12 @@ def test_of_a_large_first_record_no_more_than_itself_is_read() -> None:
         asked.append((offset, length))
         return content[offset : offset + length]
 
-    span = record_framing.RecordSpan(3, len(content), 0, 2)
-    assert record_framing.first(read_at, span, "f") == bytes(100_000)
+    span = tfrecord_files.RecordSpan(3, len(content), 0, 2)
+    assert tfrecord_files.first_record(read_at, span, "f") == bytes(100_000)
     assert asked == [(3, 1 << 16), (3, len(large))]
 
 
 # ---------------------------------------------------------------------------------------------- damage
-
-
-@given(st.lists(st.binary(max_size=300), max_size=30), st.integers(0, 70))
-def test_checksums_are_those_that_are_counted_bit_by_bit(pieces: list[bytes], before: int) -> None:
-    data = bytes(before) + b"".join(pieces)
-    lengths = np.array([len(piece) for piece in pieces], np.int64)
-    begins = np.cumsum([before, *lengths])[:-1].astype(np.int64)
-    assert crc32c.of_pieces(data, begins, lengths).tolist() == [record_files.crc32c(piece) for piece in pieces]
-
-
-def test_a_checksum_that_is_published() -> None:
-    """RFC 3720, B.4."""
-    some = bytes(32) + b"\xff" * 32 + bytes(range(32))
-    found = crc32c.of_pieces(some, np.array([0, 32, 64]), np.array([32, 32, 32])).tolist()
-    assert found == [0x8A9136AA, 0x62A8AB43, 0x46DD794E]
 
 
 @pytest.mark.parametrize("at", [0, 9, 14, -1])

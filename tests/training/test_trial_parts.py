@@ -12,9 +12,9 @@ import pytest
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, TrialStopped
-from hopsml.training.trials import between_trials
-from hopsml.training.trials.trial_arguments import bind, refuse
-from hopsml.training.trials.trial_result import score_of
+from hopsml.training.trials import runner
+from hopsml.training.trials.trial import bind, refuse
+from hopsml.training.trials.trial_reports import score_of
 
 pytestmark = pytest.mark.fast
 
@@ -151,11 +151,11 @@ class _Loader:
 
 def test_seeds_differ_by_trial_and_are_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_SEED", "1")
-    seeds = [between_trials.seed_of(5, number) for number in range(100)]
-    assert len(set(seeds)) == 100 and seeds == [between_trials.seed_of(5, number) for number in range(100)]
-    between_trials.sow(seeds[0])
+    seeds = [runner.seed_of(5, number) for number in range(100)]
+    assert len(set(seeds)) == 100 and seeds == [runner.seed_of(5, number) for number in range(100)]
+    runner.seed_generators(seeds[0])
     first = random.random(), np.random.rand()
-    between_trials.sow(seeds[0])
+    runner.seed_generators(seeds[0])
     assert (random.random(), np.random.rand()) == first
 
 

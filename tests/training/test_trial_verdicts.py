@@ -17,8 +17,7 @@ from hopsml.search import messages
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialReported
 from hopsml.training.trials import trial_reports
 from hopsml.training.trials.lane_queue import AssignTrial, FromRunner, LaneQueue
-from hopsml.training.trials.runner_channel import Channel
-from hopsml.training.trials.trial_reports import TrialReporter
+from hopsml.training.trials.trial_reports import Channel, TrialReporter
 
 pytestmark = pytest.mark.fast
 LONG_S = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.tuning.candidates import candidates
+from hopsml.tuning.choice import candidates
 from tests.clock import END_S
 from tests.experiment.conftest import store
 

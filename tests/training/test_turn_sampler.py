@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from hopsml.training.data.batch_reader import BatchReader, batches_of_turn
 from hopsml.training.data.shard_order import KnownShards
-from hopsml.training.data.shard_sampler import ShardSampler
-from hopsml.training.data.turn_sampler import TurnSampler
+from hopsml.training.data.shard_sampler import ShardSampler, TurnSampler
 from tests.clock import END_S
 from tests.training.test_shard_order import SHARDS, WAVES, Arriving, rows_of, sampler
 

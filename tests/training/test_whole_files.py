@@ -11,7 +11,7 @@ import pytest
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
-from hopsml.training.data.whole_files import grouped
+from hopsml.training.data.stored_files import grouped
 from tests.clock import END_S
 
 pytestmark = pytest.mark.fast

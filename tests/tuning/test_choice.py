@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopsml.errors import ArgumentError
-from hopsml.tuning.candidates import OURS, bytes_of, candidates
-from hopsml.tuning.choice import MARGIN, choose
+from hopsml.tuning.choice import MARGIN, OURS, bytes_of, candidates, choose
 
 pytestmark = pytest.mark.fast
 

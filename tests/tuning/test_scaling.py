@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from benchmarks import gradient_sets
 from benchmarks import scaling as published
-from hopsml.tuning import costs, scaling
-from hopsml.tuning.costs import Cluster, LinkCosts
-from hopsml.tuning.scaling import StepSettings, Training
+from hopsml.tuning import scaling
+from hopsml.tuning.scaling import Cluster, LinkCosts, StepSettings, Training
 
 pytestmark = pytest.mark.fast
 
@@ -90,14 +89,14 @@ def test_one_worker_computes():
     assert scaling.step(Training(0.2, (8,), per_step_s=1.0), shared, 2).compute_s == 0.4
 
 
-@pytest.mark.parametrize("algorithm", list(costs.ALGORITHMS))
+@pytest.mark.parametrize("algorithm", list(scaling.ALGORITHMS))
 @pytest.mark.parametrize("hierarchical", [False, True])
-def test_each_pack_is_an_all_reduce_of_its_bytes_on_the_wire(algorithm: costs.Algorithm, hierarchical: bool):
+def test_each_pack_is_an_all_reduce_of_its_bytes_on_the_wire(algorithm: scaling.Algorithm, hierarchical: bool):
     """Three gradients in two packs, sent as 2 bytes of 4, by 6 workers on two machines."""
     cluster = Cluster(LinkCosts(1e-6, 1e-11, 1e-7), LINK, workers_per_host=4)
     training = Training(0.1, (1000, 2000, 4000), per_gradient_s=1e-3, per_byte_s=1e-7, per_step_s=5e-3)
     settings = StepSettings(algorithm, merge_scope=2, wire_bytes=2, convert_s=2e-7, hierarchical=hierarchical)
-    reduce = costs.hierarchical if hierarchical else costs.flat
+    reduce = scaling.hierarchical if hierarchical else scaling.flat
     wire = reduce(cluster, 6, 3000, algorithm) + reduce(cluster, 6, 500, algorithm)
     step = scaling.step(training, cluster, 6, settings)
     assert step.communication_s == pytest.approx(wire + 3 * 1e-3 + 7000 * 3e-7 + 5e-3, rel=1e-12)
@@ -110,7 +109,7 @@ def test_settings_that_are_left_out_merge_all_gradients_into_a_ring_of_float32()
     assert step == scaling.step(
         training, CLUSTER, 4, StepSettings("ring", None, None, 4, 0.0, False, False, False, 0.0)
     )
-    assert step.communication_s == costs.ring(LINK, 4, 3000) and step.seconds == 0.1 + step.communication_s
+    assert step.communication_s == scaling.ring(LINK, 4, 3000) and step.seconds == 0.1 + step.communication_s
 
 
 # A step of 9 s has 3 s of forward pass; of three layers' gradients the last is there at 5 s, then at 7 s and at 9 s.
@@ -234,7 +233,7 @@ def test_the_published_table():
 def test_a_larger_network_is_no_faster():
     steps = [scaling.step(TRAINING, CLUSTER, workers).seconds for workers in (1, 2, 4, 8, 64, 1024)]
     assert steps == sorted(steps)
-    assert costs.ring(LINK, 1024, sum(RESNET)) == pytest.approx(steps[-1] - 0.2)
+    assert scaling.ring(LINK, 1024, sum(RESNET)) == pytest.approx(steps[-1] - 0.2)
 
 
 def test_each_cost_of_a_step_is_counted_where_it_arises():
@@ -245,7 +244,7 @@ def test_each_cost_of_a_step_is_counted_where_it_arises():
     cluster = Cluster(LINK, LINK, workers_per_host=4, cores_per_host=2)  # two workers share a core
     step = scaling.step(training, cluster, workers, settings)
     outside = 2 * 1e-3 + 2 * size * (2e-9 + 3e-9)
-    wire = costs.flat(cluster, workers, size, "ring")  # half of two times 1 MB
+    wire = scaling.flat(cluster, workers, size, "ring")  # half of two times 1 MB
     assert step.communication_s == pytest.approx(wire + outside * 2 + 5e-3) and step.compute_s == pytest.approx(0.2)
     assert step.seconds == pytest.approx(step.compute_s + step.communication_s)
 

@@ -37,8 +37,8 @@ from hopsml.search.dispatch.events import (
 from hopsml.search.metric import finite, name_of
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
-from hopsml.training.trials import group_trial
-from hopsml.training.trials.trial_result import as_number, score_of
+from hopsml.training.trials import trial
+from hopsml.training.trials.trial_reports import as_number, score_of
 
 log = nonblocking_logger("hopsml.search")
 
@@ -187,7 +187,7 @@ class GroupExecutor:
                 preload=spec.preload or plans.modules_of(spec, self._plan.captured.preload),
                 resume=None if form.resume_from is None else self._folder(form.resume_from),
             ),
-            function=group_trial.carry_out,
+            function=trial.carry_out,
             arguments={
                 "payload": self._plan.captured.shipped,
                 "config": form.config,
@@ -212,7 +212,7 @@ class GroupExecutor:
             return
         if action.patience_s > 0:
             group.kill_at = time.monotonic() + action.patience_s
-        group.run.send(group_trial.TellEnd(action.how), rank=0)
+        group.run.send(trial.TellEnd(action.how), rank=0)
 
     def go_on(self, news: News) -> None:
         """Do nothing: reports of distributed trials do not wait."""
@@ -248,7 +248,7 @@ class GroupExecutor:
                 self._came.put(News(Reported(form.number, form.attempt, change.step, finite(value))))
 
     def _on_message(self, group: _Group, value: Any) -> None:
-        if isinstance(value, group_trial.Left):
+        if isinstance(value, trial.Left):
             group.told = value.how
             group.run.cancel(f"the search has told it to {value.how}")
 

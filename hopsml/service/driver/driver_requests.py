@@ -24,7 +24,7 @@ from hopsml.errors import ArgumentError, CoordinatorLost, PathNotFound, ServiceE
 from hopsml.service.spec import secret_rules
 from hopsml.storage import mailbox, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.training.discovery.names import FOLDER as ADDRESSES
+from hopsml.training.discovery import FOLDER as ADDRESSES
 
 log = logging.getLogger("hopsml.service")
 

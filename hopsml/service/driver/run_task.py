@@ -22,8 +22,8 @@ from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.search import searchspace
 from hopsml.service.spec.task import Task
 from hopsml.submission import script
-from hopsml.training.discovery import lookup, names
-from hopsml.training.discovery.announcing import TaskListener, driver_host, known_tasks, remove_earlier
+from hopsml.training import discovery
+from hopsml.training.discovery import TaskListener, driver_host, known_tasks, remove_earlier
 from hopsml.training.secret_variables import masked
 
 
@@ -112,7 +112,7 @@ def _listener(job: JobSpec, name: str, task: Task) -> TaskListener:
 
     Trials of a search start and end often: they have ports, but do not publish them.
     """
-    folder = "" if _is_searched(job, name) else os.environ.get(names.FOLDER, "")
+    folder = "" if _is_searched(job, name) else os.environ.get(discovery.FOLDER, "")
     launch = int(os.environ.get("HOPSML_APPLICATION_ATTEMPT", "1"))
     listener = TaskListener(name, task.ports, folder, launch, settings.port_range(), changes=task.min is not None)
     if folder and task.ports:
@@ -133,14 +133,14 @@ def _variables(job: JobSpec, task: Task) -> dict[str, str]:
 
 def _known_addresses(job: JobSpec) -> dict[str, str]:
     """Return variables with the addresses of tasks that have started, and with the means to look up the others."""
-    if not (folder := os.environ.get(names.FOLDER)):
+    if not (folder := os.environ.get(discovery.FOLDER)):
         return {}
     tasks = {name: task for name, task in job.tasks.items() if task.ports and not _is_searched(job, name)}
-    found = {name: lookup.found_now(folder, name, task.ports[0]) for name, task in tasks.items()}
+    found = {name: discovery.found_now(folder, name, task.ports[0]) for name, task in tasks.items()}
     return {
-        names.FOLDER: folder,
-        names.TASKS: known_tasks({name: (task.fewest, task.ports) for name, task in tasks.items()}),
-        **{names.variable(name): ",".join(there) for name, there in found.items()},
+        discovery.FOLDER: folder,
+        discovery.TASKS: known_tasks({name: (task.fewest, task.ports) for name, task in tasks.items()}),
+        **{discovery.variable(name): ",".join(there) for name, there in found.items()},
     }
 
 

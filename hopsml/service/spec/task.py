@@ -14,7 +14,7 @@ from hopsml.service.spec.model import SpecPart
 from hopsml.service.spec.names import FILE_LETTER, Names, Variable, check_in_the_workspace
 from hopsml.service.spec.resources import WorkerResources
 from hopsml.service.spec.restart import Restart
-from hopsml.training.discovery import names as discovered
+from hopsml.training import discovery as discovered
 
 FUNCTION_PATTERN = rf"^{FILE_LETTER}+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 SCRIPT_PATTERN = rf"^{FILE_LETTER}+\.py$"

@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hopsml.training.data.row_gatherer import Chunk, RowGatherer
-from hopsml.training.data.shard_order import Piece
-from hopsml.training.data.shard_sampler import ShardSampler
-from hopsml.training.data.source import Source
-from hopsml.training.data.turn_sampler import TurnSampler
+from hopsml.training.data.shard_order import Piece, Source
+from hopsml.training.data.shard_sampler import ShardSampler, TurnSampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,8 +2,8 @@
 
 Each block is a file whose name is derived from the remote file's URL, length and modification time, so that blocks of a
 changed file are never found. A block is written under a temporary name and renamed, and ends in a checksum; a process
-that has opened a block can read it to the end even if it is removed. ``cache_plan`` selects the blocks to remove. A
-failure of the cache is logged, and the data is read from its store instead: the cache never causes an error.
+that has opened a block can read it to the end even if it is removed. A failure of the cache is logged, and the data is
+read from its store instead: the cache never causes an error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from hopsml.errors import ArgumentError
 from hopsml.storage import privacy
-from hopsml.training.data import cache_plan
-from hopsml.training.data.cache_plan import CachedPiece
 
+_FREE = 8  # 1/8 of the bound stays free, for what other processes write between their checks
+_LEFT_OF_DISK, _LEFT_BYTES = 10, 10 << 30  # space reserved for others: a tenth of the disk, at most 10 GiB
 log = logging.getLogger(__name__)
 FOLDER, BYTES = "HOPSML_DATA_CACHE", "HOPSML_DATA_CACHE_BYTES"
 DEFAULT_BYTES = 10 << 30
@@ -38,8 +39,59 @@ _PART = 64  # the whole cache is listed each time when 1/64 of its size has been
 _NAME = re.compile(r"[0-9a-f]{32}-\d+")
 _UNFINISHED = ".tmp-"
 _ABANDONED_S = 3600.0  # age after which an unfinished block belongs to a process that has ended
-
 Fetch = Callable[[int, int], bytes]  # offset, length
+
+
+@dataclass(frozen=True)
+class CachedPiece:
+    """One file of the cache, with its size and time of last use."""
+
+    name: str
+    size: int  # bytes
+    used_s: float  # time of the last read or write; seconds since 1970
+
+
+def free_room(most_bytes: int, cached: int, disk_free: int, disk_total: int) -> int:
+    """Return how many bytes the cache may hold, within its bound and without filling the disk; 0 or more.
+
+    Args:
+        most_bytes: bound of the cache.
+        cached: bytes that it holds now.
+        disk_free: free bytes of its disk.
+        disk_total: bytes of its disk.
+    """
+    others = min(disk_total // _LEFT_OF_DISK, _LEFT_BYTES)
+    return max(0, min(most_bytes - most_bytes // _FREE, cached + disk_free - others))
+
+
+def to_remove(pieces: Iterable[CachedPiece], room: int) -> list[str]:
+    """Return the names of the least recently used files, whose removal leaves ``room`` bytes at most.
+
+    The oldest comes first.
+    """
+    newest_first = sorted(pieces, key=lambda piece: (piece.used_s, piece.name), reverse=True)
+    kept, removed = 0, list[str]()
+    for piece in newest_first:
+        if removed or kept + piece.size > room:
+            removed.append(piece.name)
+        else:
+            kept += piece.size
+    return removed[::-1]
+
+
+def missing_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the maximal runs of consecutive numbers as ranges (begin, end); each range is fetched by one request.
+
+    Args:
+        numbers: block numbers, ascending.
+    """
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0], number + 1)
+        else:
+            runs.append((number, number + 1))
+    return runs
 
 
 def of_settings() -> BlockCache:
@@ -101,7 +153,7 @@ class BlockCache:
             number: self._block(key, number, min(BLOCK, file_length - number * BLOCK))
             for number in range(first, -(-end // BLOCK))
         }
-        for begin, behind in cache_plan.missing_runs(number for number, block in blocks.items() if block is None):
+        for begin, behind in missing_runs(number for number, block in blocks.items() if block is None):
             content = fetch(begin * BLOCK, min(behind * BLOCK, file_length) - begin * BLOCK)
             for number in range(begin, behind):
                 blocks[number] = content[(number - begin) * BLOCK : (number - begin + 1) * BLOCK]
@@ -168,8 +220,8 @@ class BlockCache:
                 return
             self._written = size
         pieces, disk = self._pieces(), shutil.disk_usage(self._folder)
-        room = cache_plan.room(self._most, sum(piece.size for piece in pieces), disk.free, disk.total)
-        for name in cache_plan.to_remove(pieces, max(0, room - size)):
+        room = free_room(self._most, sum(piece.size for piece in pieces), disk.free, disk.total)
+        for name in to_remove(pieces, max(0, room - size)):
             with contextlib.suppress(FileNotFoundError):  # another process removed it first
                 (self._folder / name).unlink()
         if room < size:

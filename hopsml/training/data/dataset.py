@@ -11,11 +11,10 @@ from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
 from hopsml.training.data.batch_reader import Batch, BatchReader, Names
 from hopsml.training.data.parquet_files import ParquetFiles
+from hopsml.training.data.shard_order import Source, shards_of
 from hopsml.training.data.shard_sampler import ShardSampler
-from hopsml.training.data.source import Source, shards_of
-from hopsml.training.data.stored_files import Paths
+from hopsml.training.data.stored_files import Paths, WholeFiles
 from hopsml.training.data.tfrecord_files import Features, TFRecordFiles
-from hopsml.training.data.whole_files import WholeFiles
 
 if TYPE_CHECKING:
     import tensorflow as tf

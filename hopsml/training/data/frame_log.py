@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+FIRST_PAUSE_S = 0.25  # between the first two waves
+PAUSE_SHARE = 0.25  # fraction of the time since the start, between later waves: their number grows logarithmically
+
 
 class StageAddress(msgspec.Struct, frozen=True):
     """Network address and credentials of an agent's stage, the process that stores rows."""
@@ -86,9 +89,6 @@ class FrameTable(msgspec.Struct, frozen=True):
     is_whole: bool
     is_settled: bool
 
-
-FIRST_PAUSE_S = 0.25  # between the first two waves
-PAUSE_SHARE = 0.25  # fraction of the time since the start, between later waves: their number grows logarithmically
 
 decode_address = msgspec.msgpack.Decoder(StageAddress).decode
 decode_addresses = msgspec.msgpack.Decoder(tuple[StageAddress, ...]).decode

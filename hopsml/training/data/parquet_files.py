@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError, HopsmlError, StorageError
-from hopsml.training.data import column_types, stored_files
 from hopsml.training.data import columns as arrow_columns
+from hopsml.training.data import stored_files
 from hopsml.training.data.stored_files import Paths, StoredFile
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ParquetFiles:
         """
         self._columns, self._fill = None if columns is None else list(columns), dict(fill or {})
         what = f"Parquet file (*{', *'.join(_SUFFIXES)})"
-        found = stored_files.found(given, lambda name: name.endswith(_SUFFIXES), what, is_cached)
+        found = stored_files.find_files(given, lambda name: name.endswith(_SUFFIXES), what, is_cached)
         with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-parquet") as readers:
             descriptions = list(readers.map(_description, found))
         self._groups = [
@@ -84,11 +84,13 @@ class ParquetFiles:
         }
         self._check_fill(types)
         filled = {group.file.url for group in self._groups if group.rows}
-        self._types = column_types.common({url: of_file for url, of_file in types.items() if url in filled}, self._fill)
+        self._types = arrow_columns.common(
+            {url: of_file for url, of_file in types.items() if url in filled}, self._fill
+        )
         self._compared = self._check_lengths()
         self._first: arrow_columns.Forms | None = None  # of the columns in _compared
 
-    def _types_of(self, schema: pa.Schema, url: str) -> column_types.Types:
+    def _types_of(self, schema: pa.Schema, url: str) -> arrow_columns.Types:
         """Return the types of a file's columns that are read; null for a filled column that the file lacks."""
         import pyarrow as pa
 
@@ -101,14 +103,14 @@ class ParquetFiles:
                 + f"; names of folders ({', '.join(folders)}) are no columns" * bool(folders)
             )
         read = [field for field in schema if self._columns is None or field.name in self._columns]
-        types = list(column_types.flat(read))
+        types = list(arrow_columns.flat(read))
         if twice := sorted(name for name, count in Counter(name for name, _ in types).items() if count > 1):
             raise ArgumentError(
                 f"{url} has several columns called {', '.join(twice)}, of which a batch takes one; rename them"
             )
         return {**dict(types), **{name: pa.null() for name in absent}}
 
-    def _check_fill(self, types: Mapping[str, column_types.Types]) -> None:
+    def _check_fill(self, types: Mapping[str, arrow_columns.Types]) -> None:
         """Raise ArgumentError if ``fill`` has a value for a column that no file has."""
         there = {name for of_file in types.values() for name in of_file}
         there |= {name for group in self._groups for name in group.description.schema.to_arrow_schema().names}
@@ -126,9 +128,9 @@ class ParquetFiles:
 
         Returns the columns with several axes whose shape the metadata do not show in full.
         """
-        lists = {name for name, kind in self._types.items() if column_types.is_list(kind)}
-        compared = {name for name in lists if not column_types.is_list_of_values(self._types[name])}
-        compared |= {name for name, kind in self._types.items() if column_types.is_vector(kind)}
+        lists = {name for name, kind in self._types.items() if arrow_columns.is_list(kind)}
+        compared = {name for name in lists if not arrow_columns.is_list_of_values(self._types[name])}
+        compared |= {name for name, kind in self._types.items() if arrow_columns.is_vector(kind)}
         filled = [group for group in self._groups if group.rows]
         places = {group.file.url: _places_of(lists, group.description) for group in filled} if lists else {}
         seen: dict[str, tuple[float, str]] = {}

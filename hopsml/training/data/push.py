@@ -1,24 +1,180 @@
-"""Transfer of Spark's rows to stages by Python tasks with ``DataFrame.mapInArrow``, for columns of any type."""
+"""Transfer of a DataFrame's rows from Spark to stages: by the JVM for plain types, else by Python tasks.
+
+The JVM side is ``native/spark_push``; Python tasks use ``DataFrame.mapInArrow`` and take columns of any type for which
+there is an array.
+"""
 
 from __future__ import annotations
 
 import base64
 import itertools
+import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml.training.data import jvm_push
-from hopsml.training.data.frame_log import StageAddress, StagedPartition, decode_addresses, decode_partition
-from hopsml.training.data.stage_client import StageClient
+from hopsml.training.data.frame_log import (
+    StageAddress,
+    StagedPartition,
+    StagedShard,
+    decode_addresses,
+    decode_partition,
+)
+from hopsml.training.data.staged_rows import StageClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+# Types that ``columns.arrays`` converts; all other types, also those of newer Spark versions, are rejected.
+_WITH_ARRAY = re.compile(
+    r"boolean|byte|short|integer|long|float|double|decimal\(.*\)|binary|date|timestamp|timestamp_ntz"
+    r"|(string|char|varchar)\b.*|interval (day|hour|minute|second)( to (hour|minute|second))?"
+)
+_VECTOR, _MATRIX = "VectorUDT", "MatrixUDT"  # class names of Spark ML
+
+Field = Mapping[str, Any]  # of a Spark schema, as JSON
+_LOOK_MS = 500  # longest wait for results before the job's state is checked again
 RESULT = "answer string"  # schema of a task's result
 STAGES = "hopsml.stages"  # local property of a job with the stages at its start, so that all jobs share one plan
+PushBatches = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
+
+
+def problem(fields: Sequence[Field], is_streaming: bool = False) -> str:
+    """Return why the rows cannot form batches, with the remedy; an empty string if they can.
+
+    Args:
+        fields: fields of the DataFrame's schema, as JSON.
+        is_streaming: whether the DataFrame is a stream, which is rejected.
+    """
+    if is_streaming:
+        return "is a stream, which has no end; give what spark.read has read, or write the stream out before"
+    if not fields:
+        return "has no columns; select those that the training reads"
+    counts = Counter(_names(fields))
+    if twice := [name for name, count in counts.items() if count > 1]:
+        return (
+            f"has several columns called {', '.join(twice)}, of which a batch takes one; rename them, or df.drop(...)"
+        )
+    for field in fields:
+        if kind := _without_array(field["type"]):
+            return (
+                f"has the column {field['name']} with values of type {kind}, of which there is no array; "
+                f"df.drop({field['name']!r}), or make numbers, text or lists of it before"
+            )
+    return ""
+
+
+def _names(fields: Sequence[Field], above: str = "") -> Iterator[str]:
+    """Yield the names of the columns that the fields become; those of a struct are ``struct.field``."""
+    for field in fields:
+        name, kind = f"{above}{field['name']}", field["type"]
+        if isinstance(kind, Mapping) and kind["type"] == "struct":
+            yield from _names(kind["fields"], f"{name}.")
+        else:
+            yield name
+
+
+def _without_array(kind: Any, in_list: bool = False) -> str:
+    """Return the first type within ``kind`` that no array can hold; an empty string if there is none."""
+    if isinstance(kind, str):
+        return "" if _WITH_ARRAY.fullmatch(kind) else kind
+    match kind["type"]:
+        case "array":
+            return _without_array(kind["elementType"], in_list=True)
+        case "struct" if in_list:
+            return "array of struct"
+        case "struct":
+            return next(filter(None, (_without_array(field["type"]) for field in kind["fields"])), "")
+        case "udt":
+            name = str(kind.get("class", "")).rpartition(".")[2]
+            if name == _VECTOR:
+                return f"array of {name}" if in_list else ""
+            return name if name == _MATRIX else _without_array(kind.get("sqlType", ""), in_list)
+        case other:
+            return str(other)
+
+
+JAR = Path(__file__).parent / "lib" / "hopsml-spark-push.jar"
+
+
+class JvmPush:
+    """Plan of one DataFrame and its transfer jobs in the JVM; failures raise py4j's errors."""
+
+    def __init__(self, frame: Any) -> None:
+        """Create the plan of a DataFrame in the JVM.
+
+        Raises py4j's error for a schema that is not supported, or an incompatible Spark version.
+        """
+        self._rows = classes(frame).PushRows(frame._jdf.queryExecution())
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions of the plan; reading it computes the query up to its last shuffle."""
+        return int(self._rows.partitions())
+
+    def push(
+        self,
+        name: str,
+        stages: Sequence[StageAddress],
+        partitions: Sequence[int],
+        arrived: Callable[[list[StagedPartition]], object],
+    ) -> None:
+        """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end.
+
+        Args:
+            name: of the DataFrame.
+            stages: where the partitions may be stored.
+            partitions: numbers of the partitions.
+            arrived: called with partitions as they are stored.
+        """
+        follow(self._rows.push(name, lines(stages), ",".join(map(str, partitions))), parse_result, arrived)
+
+
+def classes(frame: Any) -> Any:
+    """Return the classes of ``native/spark_push`` in the JVM of a DataFrame; its executors fetch them as well."""
+    session = frame.sparkSession
+    session.sql(f"ADD JAR '{JAR}'")
+    return session._jvm.io.hopsml
+
+
+def follow(
+    job: Any, read: Callable[[str], StagedPartition], arrived: Callable[[list[StagedPartition]], object]
+) -> None:
+    """Wait for a ``PushJob``, and pass partitions to ``arrived`` as they are stored.
+
+    Args:
+        job: the job, in the JVM.
+        read: parses a task's result.
+        arrived: called with the partitions that new results report.
+    """
+    while not job.isOver():
+        if answers := job.next(_LOOK_MS):
+            arrived([read(answer) for answer in answers])
+    job.finish()
+
+
+def lines(stages: Sequence[StageAddress]) -> str:
+    """Format the addresses of stages as lines, which ``Stage.parse`` in the JVM reads."""
+    return "\n".join("\t".join(_words(one)) for one in stages)
+
+
+def _words(one: StageAddress) -> list[str]:
+    """Return the fields of a stage's address, with the certificate in Base64."""
+    certificate = base64.b64encode(one.certificate.encode()).decode()
+    return [one.url, one.host, str(one.door), one.token, certificate, one.hostname, one.folder]
+
+
+def parse_result(answer: str) -> StagedPartition:
+    """Parse the result of a ``PushTask``."""
+    partition, attempt, stage, *batches = answer.split(" ")
+    sizes = [tuple(map(int, batch.split(":"))) for batch in batches]
+    shards = tuple(StagedShard(number, 1, rows, size) for number, (rows, size) in enumerate(sizes))
+    return StagedPartition(int(partition), int(attempt), stage, shards)
 
 
 class PythonPush:
@@ -28,9 +184,9 @@ class PythonPush:
         answers = frame.mapInArrow(pusher(name), RESULT)
         self._context = frame.sparkSession.sparkContext
         self._rows: Any = None  # without the JVM library, all results arrive at the end of the job
-        self._answers = answers.rdd if not jvm_push.JAR.exists() else None
+        self._answers = answers.rdd if not JAR.exists() else None
         if self._answers is None:
-            self._rows = jvm_push.classes(frame).AnswerRows(answers._jdf.queryExecution())
+            self._rows = classes(frame).AnswerRows(answers._jdf.queryExecution())
 
     @property
     def partitions(self) -> int:
@@ -54,13 +210,10 @@ class PythonPush:
         """
         self._context.setLocalProperty(STAGES, property_of(tuple(stages)))
         if self._answers is None:
-            jvm_push.follow(self._rows.push(",".join(map(str, partitions))), staged, arrived)
+            follow(self._rows.push(",".join(map(str, partitions))), staged, arrived)
         else:
             rows = self._context.runJob(self._answers, list, list(partitions))
             arrived([staged(row.answer) for row in rows])
-
-
-PushBatches = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 def pusher(name: str) -> PushBatches:

@@ -290,3 +290,24 @@ def _permutation(key: tuple[int, ...], size: int) -> NDArray[Any]:
     import numpy as np
 
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key))).permutation(size)
+
+
+class Source(Protocol):
+    """Interface of a source of shards, the units in which rows are read."""
+
+    @property
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Number of rows of each shard."""
+
+    @property
+    def row_bytes(self) -> float:
+        """Approximate memory that a row takes, in bytes; the same in all processes."""
+
+    def read(self, shard: int) -> dict[str, NDArray[Any]]:
+        """Return one shard's columns, which are read-only."""
+
+
+def shards_of(source: Source) -> Shards:
+    """Return the shards of a source, from its ``arriving`` attribute if not all of them are known yet."""
+    arriving: Shards | None = getattr(source, "arriving", None)
+    return KnownShards(source.shard_sizes) if arriving is None else arriving

@@ -4,16 +4,27 @@ An Arrow Flight server with the run's own token and a certificate of its own, wh
 request whole, however large, before anybody can look at its token. An attempt at a partition is one Arrow file:
 workers on the same machine map it, others fetch record batches of it. Which attempts count is not known here: the driver
 publishes a table of them, for which workers may wait.
+
+``StageEndpoint`` receives Arrow files from Spark's JVM (``native/spark_push``), over TLS. A task sends the token and the
+file name, each preceded by its length in two bytes; then pieces of the file, each preceded by its length in four bytes;
+then a length of 0. The reply is an error message preceded by its length in two bytes, empty if the file is stored.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
+import os
+import re
 import resource
 import secrets
 import socket
+import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -22,17 +33,72 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from hopsml.cluster.agent import network
+from hopsml.cluster.shared.acceptor import Acceptor, ConnectionLimits, Pending, logged_once
 from hopsml.cluster.shared.tls import make_key_pair, server_context
 from hopsml.cluster.worker.sidecar import SidecarSeat, Tell
+from hopsml.core.callbacks import nonblocking_logger
 from hopsml.training.data.frame_log import FrameTable, StageAddress, StagedShard, decode_table, file_of
-from hopsml.training.data.stage_client import CERTIFIED, PUBLISH, TABLE, TableQuestion, decode_fetch, decode_question
-from hopsml.training.data.stage_endpoint import StageEndpoint
-from hopsml.training.data.stage_folder import StageFolder
+from hopsml.training.data.staged_rows import CERTIFIED, PUBLISH, TABLE, TableQuestion, decode_fetch, decode_question
 
+_FILE = re.compile(r"data-(\w+)/\d+-\d+\.arrow")  # as frame_log.py names them
 SHARD_BYTES = 16 << 20  # a shard has at least so many bytes, if the partition has them
 _TRIES = 10  # number of ports that are tried
 _WAIT_S = 5.0  # longest wait for a table; the worker then requests it again
 _Server = TypeVar("_Server")
+log = nonblocking_logger("hopsml.data")
+_HEAD_S = 15.0  # deadline for the TLS handshake, token and name
+_MOST_PENDING = 256  # unauthenticated connections, each with a thread
+_SILENCE_S = 60  # idle time after which TCP keepalive checks the other machine
+_PIECE = 1 << 20
+_MOST_HEAD = 1 << 10  # longest token or name, in bytes
+_SHORT, _LONG = struct.Struct(">H"), struct.Struct(">i")
+
+
+class StageFolder:
+    """Folder of a stage, in which tasks on the same machine write as well (``native/spark_push``)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path_of(self, file: str) -> Path:
+        """Return the path of an attempt's file. Raises ValueError for any other name."""
+        if not _FILE.fullmatch(file):
+            raise ValueError(f"{file!r} is none of this stage's files")
+        return self._folder / file
+
+    @contextlib.contextmanager
+    def keeping(self, file: str) -> Iterator[BinaryIO]:
+        """Open a file for writing, which gets its name once the context ends without an error.
+
+        Args:
+            file: path of an attempt's file in the folder.
+
+        Raises:
+            ValueError: the name is not that of an attempt's file.
+            OSError: the file cannot be written; the message names the host and the folder.
+        """
+        path = self.path_of(file)
+        part = path.with_suffix(".arrow.part")
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as content:
+                yield content
+            part.rename(path)
+        except OSError as error:
+            where = f"{socket.gethostname()} cannot keep the rows of {path.parent.name} in {path.parent}"
+            raise OSError(error.errno, f"{where}: {error.strerror or error}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    def keep_only(self, table: FrameTable) -> None:
+        """Delete the attempts that a settled table does not list; a table that is not settled deletes nothing."""
+        if not table.is_settled:
+            return
+        counting = {self._folder / one.file(table.name) for one in table.partitions}
+        for path in self._folder.glob(file_of(table.name, "*", "*")):
+            if path not in counting:
+                path.unlink(missing_ok=True)
 
 
 def serve(seat: SidecarSeat, tell: Tell) -> None:
@@ -188,3 +254,125 @@ def _write(file: BinaryIO, reader: Any) -> tuple[StagedShard, ...]:
     if count:
         shards.append(StagedShard(number - count, count, rows, size))
     return tuple(shards)
+
+
+class StageEndpoint:
+    """Server that receives files on its own threads until the process ends."""
+
+    def __init__(self, listening: socket.socket, context: ssl.SSLContext, token: str, folder: StageFolder) -> None:
+        self._listening, self._context, self._token, self._folder = listening, context, token.encode(), folder
+        self._thread: threading.Thread | None = None
+        self._end: Callable[[], object] = lambda: None
+        self.port: int = listening.getsockname()[1]
+
+    def serve(self) -> None:
+        """Start to accept connections, on a thread."""
+        begun: Future[Callable[[], object]] = Future()
+        thread = threading.Thread(
+            target=lambda: asyncio.run(self._accept(begun)), name="hopsml-stage-door", daemon=True
+        )
+        thread.start()
+        self._thread = thread
+        self._end = begun.result()
+
+    def close(self) -> None:
+        """Stop accepting connections, and wait for the accepting thread."""
+        with contextlib.suppress(RuntimeError):  # closed already
+            self._end()
+        if self._thread is not None:
+            self._thread.join()  # the acceptor closes the listening socket
+
+    async def _accept(self, begun: Future[Callable[[], object]]) -> None:
+        """Run the acceptor until ``close``; ``begun`` receives the function that ends it."""
+        acceptor = Acceptor(refuse=logged_once(log), in_thread=self._let_in)
+        limits = acceptor.limits
+        most = min(limits.pending, _MOST_PENDING)
+        acceptor.limits = ConnectionLimits(most, most * 3 // 4, limits.descriptors)
+        acceptor.adopt(self._listening)
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        begun.set_result(lambda: loop.call_soon_threadsafe(ended.set))
+        await ended.wait()
+        acceptor.close()
+
+    def _let_in(self, pending: Pending) -> None:
+        """Serve one connection, and release its slot of pending connections."""
+        try:
+            self._receive(pending)
+        finally:
+            pending.release()
+
+    def _receive(self, pending: Pending) -> None:
+        """Authenticate a connection, receive one file, and send the reply."""
+        plain = pending.connection
+        with contextlib.suppress(OSError, EOFError), plain:
+            plain.settimeout(_HEAD_S)
+            with self._context.wrap_socket(plain, server_side=True) as connection, connection.makefile("rb") as pieces:
+                if not hmac.compare_digest(_text(pieces), self._token):
+                    return
+                pending.release()
+                name = _text(pieces).decode(errors="replace")
+                connection.settimeout(None)
+                for option, value in ((socket.TCP_KEEPIDLE, _SILENCE_S), (socket.TCP_KEEPINTVL, _SILENCE_S // 4)):
+                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                problem = self._take(name, pieces).encode()[:_MOST_HEAD]
+                connection.sendall(_SHORT.pack(len(problem)) + problem)
+
+    def _take(self, name: str, pieces: BinaryIO) -> str:
+        """Store a file; return an error message, empty if it is stored. Raises EOFError if the connection breaks."""
+        coming = _Pieces(pieces)
+        try:
+            with self._folder.keeping(name) as file:
+                for piece in coming:
+                    while piece:
+                        piece = piece[file.write(piece) :]
+        except (OSError, ValueError) as error:
+            for _ in coming:  # the client reads the reply only after it has sent everything
+                pass
+            return str(getattr(error, "strerror", None) or error)
+        return ""
+
+
+class _Pieces:
+    """Iterator over the received pieces until the length of 0.
+
+    It stays exhausted. Raises EOFError if the connection breaks, or a length is negative.
+    """
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._left, self._is_over = source, 0, False
+        self._buffer = memoryview(bytearray(_PIECE))
+
+    def __iter__(self) -> _Pieces:
+        return self
+
+    def __next__(self) -> memoryview:
+        """Return the next piece; it is valid until the following call."""
+        if not self._left and not self._is_over:
+            self._left = _LONG.unpack(_exactly(self._source, _LONG.size))[0]
+            if self._left < 0:
+                raise EOFError
+            self._is_over = not self._left
+        if self._is_over:
+            raise StopIteration
+        got = self._source.readinto(self._buffer[: min(self._left, _PIECE)])  # type: ignore[attr-defined]
+        if not got:
+            raise EOFError
+        self._left -= got
+        return self._buffer[:got]
+
+
+def _text(pieces: BinaryIO) -> bytes:
+    """Read a byte string preceded by its length in two bytes. Raises EOFError if it is too long or incomplete."""
+    size = _SHORT.unpack(_exactly(pieces, _SHORT.size))[0]
+    if size > _MOST_HEAD:
+        raise EOFError
+    return _exactly(pieces, size)
+
+
+def _exactly(pieces: BinaryIO, size: int) -> bytes:
+    """Read ``size`` bytes. Raises EOFError if the connection ends before."""
+    found = pieces.read(size)
+    if len(found) < size:
+        raise EOFError
+    return found

@@ -1,19 +1,27 @@
-"""Files on any store that are read as data: listing, and reading directly or through the local cache."""
+"""Files of a data set on any store, which must not change while they are read; and whole files as rows."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.storage import filesystem, streams, urls
 from hopsml.training.data import block_cache
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 AT_ONCE = 8  # files that are opened at the same time when a data set is created
+_SHARD_BYTES, _SHARD_FILES = 16 << 20, 4096
+_AT_ONCE = 4  # files; the number of helper processes that are retained for reuse (hopsml/storage/remote/pool.py)
+_OF_A_ROW = 200  # approximate bytes of a row in addition to the file's content
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ class StoredFile:
         )
 
 
-def found(given: Paths, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
+def find_files(given: Paths, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
     """Return the files that URLs denote: each file itself, and those at any depth of a folder, sorted by URL.
 
     In folders, names that begin with ``_`` or ``.`` are left out: they are writers' internal files.
@@ -119,10 +127,10 @@ def found(given: Paths, is_wanted: Callable[[str], bool], what: str, is_cached: 
         raise ArgumentError(
             f"{given!r} names nothing: give the URL or local path of a file or a folder, or a list of them"
         )
-    return [file for one in texts for file in _found(one, is_wanted, what, is_cached)]
+    return [file for one in texts for file in _files_of(one, is_wanted, what, is_cached)]
 
 
-def _found(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
+def _files_of(given: str, is_wanted: Callable[[str], bool], what: str, is_cached: bool) -> list[StoredFile]:
     """Return the files that one URL denotes."""
     try:
         itself = filesystem.for_url(given).status(given)
@@ -163,3 +171,60 @@ def _file(status: filesystem.FileStatus, is_cached: bool) -> StoredFile:
 def _is_hidden(path: str) -> bool:
     """Return True if a part of the path begins with ``_`` or ``.``."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))
+
+
+class WholeFiles:
+    """Source of shards of whole files; it lists the files when it is created."""
+
+    def __init__(self, given: Paths, suffixes: Sequence[str] | None, is_cached: bool) -> None:
+        """List the files; arguments and errors are those of ``hopsml.data.files``."""
+        endings = None if suffixes is None else tuple(one.lower() for one in suffixes)
+        what = "file" if endings is None else f"file with a name that ends so (*{', *'.join(endings)})"
+        found = find_files(given, lambda name: endings is None or name.lower().endswith(endings), what, is_cached)
+        self._groups = [found[begin:end] for begin, end in grouped([file.length for file in found])]
+
+    @property
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Number of rows of each shard."""
+        return tuple(map(len, self._groups))
+
+    @property
+    def row_bytes(self) -> float:
+        """Average memory that a row takes, in bytes."""
+        return sum(file.length for group in self._groups for file in group) / max(1, sum(self.shard_sizes)) + _OF_A_ROW
+
+    def read(self, shard: int) -> dict[str, NDArray[Any]]:
+        """Return one shard's columns, which are read-only. Raises StorageError for a file that cannot be read."""
+        import numpy as np
+
+        group = self._groups[shard]
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, "hopsml-files") as readers:
+            contents = list(readers.map(StoredFile.whole, group))
+        paths = [file.url for file in group]
+        folders = [urls.name(urls.parent(path)) for path in paths]
+        found = {"path": paths, "folder": folders, "content": contents}
+        columns = {name: np.empty(len(group), object) for name in found}
+        for name, values in found.items():
+            columns[name][:] = values
+        return columns
+
+
+def grouped(
+    sizes: Sequence[int], most_bytes: int = _SHARD_BYTES, most_files: int = _SHARD_FILES
+) -> list[tuple[int, int]]:
+    """Divide successive files into groups of at most so many bytes and files; a larger file forms a group alone.
+
+    Returns ranges (begin, end) of indices.
+
+    Args:
+        sizes: bytes of each file.
+        most_bytes: bytes of a group.
+        most_files: files of a group.
+    """
+    groups, begin, size = list[tuple[int, int]](), 0, 0
+    for number, more in enumerate(sizes):
+        if number > begin and (size + more > most_bytes or number - begin == most_files):
+            groups.append((begin, number))
+            begin, size = number, 0
+        size += more
+    return [*groups, (begin, len(sizes))] if sizes else []

@@ -1,28 +1,195 @@
-"""Source of TFRecord files of ``tf.train.Example`` on any store; about 16 MB of successive records form a shard."""
+"""Source of TFRecord files of ``tf.train.Example`` on any store; about 16 MB of successive records form a shard.
+
+A record is its length (8 bytes, little-endian), the masked CRC-32C of these, the record, and its masked CRC-32C
+(tensorflow/core/lib/io/record_writer.h).
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
+import gzip
 import math
 import re
-from collections.abc import Mapping, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.data import column_types, examples, record_framing, stored_files
+import google_crc32c
+
+from hopsml.errors import ArgumentError, ArgumentTypeError, StorageError
 from hopsml.training.data import columns as arrow_columns
-from hopsml.training.data.record_framing import RecordSpan
+from hopsml.training.data import examples, stored_files
 from hopsml.training.data.stored_files import Paths, StoredFile
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
+
+HEADER, FOOTER = 12, 4  # bytes before and after a record
+BEGINNING = 1 << 16  # bytes that are read for a first record; a larger record takes a second request
+_PIECE = 1 << 20  # bytes that are read together of small records
+_LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
+_GZIP = b"\x1f\x8b\x08"
+_MASK_DELTA = 0xA282EAD8
+
+Read = Callable[[int, int], bytes]  # offset, length
 _SHARD_BYTES = 16 << 20
 _NAMES = re.compile(r".*\.tfrecords?\b.*|part-.*")  # file names that writers of TFRecords use
-
 Features = Sequence[str] | Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class RecordSpan:
+    """Byte range of successive records of a file that are read together."""
+
+    begin: int  # byte offset of the first record's length field
+    end: int
+    first: int  # number of the first record in its file
+    rows: int
+
+
+def is_gzip(beginning: bytes) -> bool:
+    """Return True if a file with this beginning is GZIP-compressed.
+
+    The length checksum rules out a TFRecord of such a length.
+    """
+    return beginning.startswith(_GZIP) and not _is_length(beginning)
+
+
+def decompressed(content: bytes, url: str) -> bytes:
+    """Return the whole content of a GZIP file. Raises StorageError with its URL."""
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise StorageError(f"{url} is no whole GZIP file: {error}; write it anew", url) from error
+
+
+def split_records(read: Read, length: int, most_bytes: int, url: str) -> list[RecordSpan]:
+    """Split a file's records into spans of about ``most_bytes``; of large records only the lengths are read.
+
+    Args:
+        read: reads (offset, length) of the file.
+        length: bytes of the file.
+        most_bytes: size from which on a span ends.
+        url: of the file, for messages.
+
+    Raises:
+        StorageError: a length is damaged, or the file is truncated; the message names the file, the record and its byte
+            offset.
+    """
+    found, begin, first, at, number = list[RecordSpan](), 0, 0, 0, 0
+    for number, at in enumerate(_ends(read, length, url), 1):
+        if at - begin >= most_bytes:
+            found.append(RecordSpan(begin, at, first, number - first))
+            begin, first = at, number
+    if at > begin:
+        found.append(RecordSpan(begin, at, first, number - first))
+    return found
+
+
+def _ends(read: Read, length: int, url: str) -> Iterator[int]:
+    """Yield the byte offset of the end of each record."""
+    at, number, piece, piece_at = 0, 0, b"", 0
+    while at < length:
+        if length - at < HEADER:
+            raise _cut_off(url, number, at, length)
+        if at + HEADER > piece_at + len(piece):
+            is_small = at <= number * (_PIECE // 4) or not number
+            piece_at, piece = at, read(at, min(_PIECE if is_small else HEADER, length - at))
+        header = piece[at - piece_at : at - piece_at + HEADER]
+        if not _is_length(header):
+            raise _damaged(url, number, at, "the checksum of its length is another one")
+        size = HEADER + _LENGTH.unpack_from(header)[0] + FOOTER
+        if size > length - at:
+            raise _cut_off(url, number, at, length)
+        at += size
+        number += 1
+        yield at
+
+
+def record_offsets(content: bytes, span: RecordSpan, url: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the offset of each record within a span's content, and its length.
+
+    Raises:
+        StorageError: a record is damaged, or the span does not have the records that it had.
+    """
+    import numpy as np
+
+    begins, lengths, at = list[int](), list[int](), 0
+    while at + HEADER <= len(content):
+        (size,) = _LENGTH.unpack_from(content, at)
+        begins.append(at + HEADER)
+        lengths.append(size)
+        at += HEADER + size + FOOTER
+    if at != len(content) or len(begins) != span.rows:
+        raise StorageError(
+            f"{url} was changed while it was read: between bytes {span.begin} and {span.end} are other records than there "
+            "were; write new data under a new name",
+            url,
+        )
+    where, sizes = np.array(begins, np.int64), np.array(lengths, np.int64)
+    if (bad := _first_damaged(content, where, sizes)) is not None:
+        offset = span.begin + begins[bad] - HEADER
+        raise _damaged(url, span.first + bad, offset, "its content and its checksum do not agree")
+    return where, sizes
+
+
+def first_record(read: Read, span: RecordSpan, url: str) -> bytes:
+    """Return the first record of a span. Raises StorageError, as ``record_offsets`` does."""
+    content = read(span.begin, min(BEGINNING, span.end - span.begin))
+    size = end_of_first(content)
+    content = content[:size] if size <= len(content) else read(span.begin, size)
+    record_offsets(content, RecordSpan(span.begin, span.begin + size, span.first, 1), url)
+    return content[HEADER:-FOOTER]
+
+
+def end_of_first(content: bytes) -> int:
+    """Return the byte offset of the end of the first record, which may lie beyond ``content``."""
+    return HEADER + int(_LENGTH.unpack_from(content)[0]) + FOOTER
+
+
+def _first_damaged(content: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> int | None:
+    """Return the index of the first record with a wrong checksum; None if all are right."""
+    for number, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
+        end = begin + length
+        header = content[begin - HEADER : begin]
+        if not _is_length(header) or _masked_crc32c(content[begin:end]) != _CRC.unpack_from(content, end)[0]:
+            return number
+    return None
+
+
+def _masked_crc32c(content: bytes) -> int:
+    """Return TFRecord's CRC-32C, which is masked because it is stored within data that is itself checksummed."""
+    crc: int = google_crc32c.value(content)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def _is_length(header: bytes) -> bool:
+    """Return True if a record's header has the right checksum of its length."""
+    is_whole = len(header) >= HEADER
+    return is_whole and _masked_crc32c(header[: _LENGTH.size]) == _CRC.unpack_from(header, _LENGTH.size)[0]
+
+
+def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
+    """Return the error for a damaged record."""
+    return StorageError(
+        f"{url}: record {number} (counted from 0), at byte {offset}, is damaged, or the file holds no TFRecords: {why}; "
+        "write the file anew",
+        url,
+    )
+
+
+def _cut_off(url: str, number: int, offset: int, length: int) -> StorageError:
+    """Return the error for a truncated file."""
+    return StorageError(
+        f"{url} ends after {length} bytes, within record {number} (counted from 0), which begins at byte {offset}: it was "
+        "cut off, or is still being written; write it anew",
+        url,
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +222,7 @@ class TFRecordFiles:
                 f"fill= names {', '.join(unknown)}, which features= leaves out; there are {', '.join(self._features or ())}"
             )
         what = "TFRecord file (*.tfrecord*, part-*)"
-        found = stored_files.found(given, lambda name: _NAMES.fullmatch(name) is not None, what, is_cached)
+        found = stored_files.find_files(given, lambda name: _NAMES.fullmatch(name) is not None, what, is_cached)
         with concurrent.futures.ThreadPoolExecutor(stored_files.AT_ONCE, "hopsml-tfrecord") as readers:
             read = list(readers.map(_groups_of, found))
         self._groups = [group for groups, _ in read for group in groups]
@@ -72,7 +239,7 @@ class TFRecordFiles:
 
         return np.ravel(value).tolist() if len(self._shapes.get(name, ())) > 1 else value
 
-    def _common_types(self, tables: Mapping[str, pa.Table]) -> column_types.Types:
+    def _common_types(self, tables: Mapping[str, pa.Table]) -> arrow_columns.Types:
         """Return the features' types in the first records of all files.
 
         ``tables`` are these records by URL. A feature that no record has gets the type of its fill value. Raises
@@ -81,12 +248,12 @@ class TFRecordFiles:
         import pyarrow as pa
 
         values = {
-            url: {name: getattr(kind, "value_type", kind) for name, kind in column_types.flat(table.schema)}
+            url: {name: getattr(kind, "value_type", kind) for name, kind in arrow_columns.flat(table.schema)}
             | {name: pa.null() for name in self._fill if name not in table.column_names}
             for url, table in tables.items()
         }
-        of_fill = {name: _of_examples(kind) for name, kind in column_types.common(values, self._fill).items()}
-        there = [{name: kind for name, kind in column_types.flat(table.schema)} for table in tables.values()]
+        of_fill = {name: _of_examples(kind) for name, kind in arrow_columns.common(values, self._fill).items()}
+        there = [{name: kind for name, kind in arrow_columns.flat(table.schema)} for table in tables.values()]
         return {name: next((one[name] for one in there if name in one), of_fill[name]) for name in sorted(of_fill)}
 
     def _common_forms(self, tables: Mapping[str, pa.Table]) -> arrow_columns.Forms:
@@ -122,7 +289,7 @@ class TFRecordFiles:
         group = self._groups[shard]
         span, url = group.span, group.file.url
         content = _reader(group)(span.begin, span.end - span.begin)
-        begins, lengths = record_framing.records(content, span, url)
+        begins, lengths = record_offsets(content, span, url)
         table = examples.table(content, begins.tolist(), lengths.tolist(), self._features, url, span.first)
         place = f"{url}, records {span.first} to {span.first + span.rows - 1},"
         found = self._arrays(table, span.rows, place)
@@ -148,14 +315,14 @@ class TFRecordFiles:
         return dict(sorted(found.items()))
 
 
-def _reader(group: RecordGroup) -> record_framing.Read:
+def _reader(group: RecordGroup) -> Read:
     """Return a function that reads (offset, length) of the records, decompressed if necessary."""
     if not group.is_compressed:
         return group.file.read
-    return _slices(record_framing.decompressed(group.file.read(0, group.file.length), group.file.url))
+    return _slices(decompressed(group.file.read(0, group.file.length), group.file.url))
 
 
-def _slices(content: bytes) -> record_framing.Read:
+def _slices(content: bytes) -> Read:
     """Return a function that reads (offset, length) of a buffer."""
     return lambda offset, length: content[offset : offset + length]
 
@@ -164,25 +331,25 @@ def _groups_of(file: StoredFile) -> tuple[list[RecordGroup], bytes]:
     """Return the groups of records of a file that are read together, and its first record; b"" if it has none."""
     if not file.length:
         return [], b""
-    beginning = file.read(0, min(record_framing.BEGINNING, file.length))
-    is_compressed = record_framing.is_gzip(beginning[: record_framing.HEADER])
+    beginning = file.read(0, min(BEGINNING, file.length))
+    is_compressed = is_gzip(beginning[:HEADER])
     if is_compressed:
-        content = record_framing.decompressed(file.read(0, file.length), file.url)
-        spans = record_framing.spans(_slices(content), len(content), len(content) + 1, file.url)
+        content = decompressed(file.read(0, file.length), file.url)
+        spans = split_records(_slices(content), len(content), len(content) + 1, file.url)
         near = _slices(content)
     else:
-        spans = record_framing.spans(file.read, file.length, _SHARD_BYTES, file.url)
-        is_near = spans and record_framing.end_of_first(beginning) <= len(beginning)
+        spans = split_records(file.read, file.length, _SHARD_BYTES, file.url)
+        is_near = spans and end_of_first(beginning) <= len(beginning)
         near = _slices(beginning) if is_near else file.read
     groups = [RecordGroup(file, span, is_compressed) for span in spans]
-    return groups, record_framing.first(near, spans[0], file.url) if spans else b""
+    return groups, first_record(near, spans[0], file.url) if spans else b""
 
 
 def _of_examples(kind: pa.DataType) -> pa.DataType:
     """Return the type with which an Example stores values of this type."""
     import pyarrow as pa
 
-    if column_types.is_list(kind):
+    if arrow_columns.is_list(kind):
         return pa.list_(_of_examples(kind.value_type))
     if pa.types.is_floating(kind):
         return pa.float32()

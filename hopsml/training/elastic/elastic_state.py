@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any, overload
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
-from hopsml.training.elastic import commit_format, state_exchange
-from hopsml.training.elastic.commit_format import Snapshot
-from hopsml.training.elastic.commit_pace import CommitPace
-from hopsml.training.elastic.commit_writer import CommitWriter, writer_of
+from hopsml.training.elastic import commits, reconfiguration
+from hopsml.training.elastic.commits import CommitPace, CommitWriter, Snapshot, writer_of
 from hopsml.training.elastic.sampler import Sampler
 from hopsml.training.report import ProgressSender
 from hopsml.training.torch import state_tensors
@@ -212,19 +210,19 @@ class State:
         if generation is None:
             return None
         joins = collective.prospect() is not None
-        room = state_exchange.room(len(self._found() or b"")) if joins else None
+        room = reconfiguration.room(len(self._found() or b"")) if joins else None
         group = collective.meet(generation, self._batches)
         if group is None:
             return None
         if group.rank == 0:
             snapshot = self._snapshot()
-            state_exchange.send(group, replace(snapshot, values=snapshot.values | {_BESIDE: pickle.dumps(beside())}))
+            reconfiguration.send(group, replace(snapshot, values=snapshot.values | {_BESIDE: pickle.dumps(beside())}))
             return None
-        received = state_exchange.receive(group, room)
+        received = reconfiguration.receive(group, room)
         if received is None:
             return None
         values = dict(received.values)
-        return Given(beside=commit_format.unpickle(values.pop(_BESIDE)), snapshot=replace(received, values=values))
+        return Given(beside=commits.unpickle(values.pop(_BESIDE)), snapshot=replace(received, values=values))
 
     def _take_up(self, given: Given) -> None:
         """Continue from the others' state as a joining worker; results of the batch done alone are discarded."""
@@ -399,7 +397,7 @@ class State:
         content = self._found()
         if content is None:
             return
-        self._take(commit_format.decode(content))
+        self._take(commits.decode(content))
 
     def _take(self, snapshot: Snapshot, adopts: bool = False) -> None:
         """Set the values from a snapshot; raise ArgumentError if it belongs to another training.
@@ -415,7 +413,7 @@ class State:
 
             state_variables.assign(self._variables(), variables, adopts)
         for name, pickled in snapshot.values.items():
-            value = commit_format.unpickle(pickled)
+            value = commits.unpickle(pickled)
             if _has_state_dict(self._values[name]):
                 _load(self._values[name], _together(value, tensors))
             else:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from hopsml.cluster.shared.checks import whole_number
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -72,13 +73,10 @@ class Sampler:
             ArgumentTypeError: an argument is not a number of the right type.
             ArgumentError: a number is out of range.
         """
-        for name, value in (
-            ("n_samples", n_samples),
-            ("global_batch_size", global_batch_size),
-            ("epochs", epochs),
-            ("reference_workers", reference_workers),
-        ):
-            _check_count(name, value)
+        self.n_samples = whole_number("n_samples", n_samples)
+        self.global_batch_size = whole_number("global_batch_size", global_batch_size)
+        self.epochs = whole_number("epochs", epochs)
+        self.reference_workers = whole_number("reference_workers", reference_workers)
         if scaling not in ("constant", "linear"):
             raise ArgumentError(f"scaling={scaling!r}: it must be 'constant' or 'linear'")
         if drop_last and n_samples < global_batch_size:
@@ -90,11 +88,10 @@ class Sampler:
             seed = operator.index(seed)  # also a NumPy integer, which a commit could not hold
         except TypeError:
             raise ArgumentTypeError(f"seed={seed!r} is a {type(seed).__name__}; it must be a whole number") from None
-        self.n_samples, self.global_batch_size, self.seed = n_samples, global_batch_size, seed
-        self.epochs, self.shuffle, self.drop_last = epochs, shuffle, drop_last
+        self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         if isinstance(ramp_epochs, bool) or not isinstance(ramp_epochs, (int, float)) or not 0 <= ramp_epochs < 1e6:
             raise ArgumentError(f"ramp_epochs={ramp_epochs!r}: it must be a number of epochs, or 0 for none")
-        self.scaling, self.reference_workers, self.ramp_epochs = scaling, reference_workers, ramp_epochs
+        self.scaling, self.ramp_epochs = scaling, ramp_epochs
         self.epoch, self.offset = 0, 0  # position of the next batch
         self.rank, self.world_size = 0, 1
         self.batch_size = 0  # samples in the present global batch
@@ -249,14 +246,6 @@ def share(batch: Any, rank: int, world_size: int) -> Any:
     base, more = divmod(len(batch), world_size)
     start = rank * base + min(rank, more)
     return batch[start : start + base + (rank < more)]
-
-
-def _check_count(name: str, value: Any) -> None:
-    """Raise an error if a value is not an integer of 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number of 1 or more")
-    if value < 1:
-        raise ArgumentError(f"{name}={value} is too small; it must be 1 or more")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Hyper-parameters tuned at one batch size, converted to another: ``Recipe(...).at(8192, n)``; pure."""
+"""Hyper-parameters tuned at one batch size, converted to another: single numbers, and whole recipes; pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,70 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from hopsml.cluster.shared.checks import whole_number
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training.large_batch import schedules
-from hopsml.training.large_batch.normalizer import SCALINGS, Normalizer
-from hopsml.training.large_batch.numbers import PlainNumbers, choice, count, number
+from hopsml.training.large_batch.schedules import PlainNumbers, choice, number
 
 if TYPE_CHECKING:
     import keras
     import torch
 
+
+SCALINGS = ("linear", "sqrt", "none")
 OPTIMIZERS = ("momentum", "lars", "lamb", "adam", "rmsprop_warmup")
 WITH_BETAS = ("lamb", "adam")
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Conversion of numbers from ``reference_batch_size`` to ``batch_size``, both in samples of the group's batch.
+
+        at = hopsml.large_batch.Normalizer(reference_batch_size=256, batch_size=8192)
+        at.learning_rate(0.1), at.decay(0.99), at.steps(1000)
+
+    Args:
+        reference_batch_size: batch size at which the numbers were tuned.
+        batch_size: batch size to convert to.
+
+    Raises:
+        ArgumentError: a size is below 1.
+        ArgumentTypeError: a size is not an integer.
+    """
+
+    reference_batch_size: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        whole_number("reference_batch_size", self.reference_batch_size)
+        whole_number("batch_size", self.batch_size)
+
+    @property
+    def ratio(self) -> float:
+        """Number of reference batches in one batch."""
+        return self.batch_size / self.reference_batch_size
+
+    def learning_rate(self, value: float, rule: str = "linear") -> float:
+        """Return a learning rate scaled to the batch size.
+
+        Args:
+            value: the learning rate at the reference batch.
+            rule: multiply by the ratio ("linear", arXiv 1706.02677), by its square root ("sqrt", 1904.00962), or not
+                at all ("none").
+
+        Raises:
+            ArgumentError: another rule.
+        """
+        choice("scaling", rule, SCALINGS)
+        return value * {"linear": self.ratio, "sqrt": math.sqrt(self.ratio), "none": 1.0}[rule]
+
+    def decay(self, value: float) -> float:
+        """Return a decay factor for each step (momentum, beta) that gives the same memory in samples."""
+        return float(number("decay", value, 0, 1) ** self.ratio)
+
+    def steps(self, value: int) -> int:
+        """Return a number of steps (between logs, commits, of a warm-up) that covers as many samples; at least 1."""
+        return max(1, round(whole_number("steps", value, 0) / self.ratio))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +123,7 @@ class Recipe:
     keep_memory: bool = False
 
     def __post_init__(self) -> None:
-        count("reference_batch_size", self.reference_batch_size)
+        whole_number("reference_batch_size", self.reference_batch_size)
         number("learning_rate", self.learning_rate, 0, above=True)
         number("epochs", self.epochs, 0, above=True)
         number("weight_decay", self.weight_decay, 0)
@@ -122,7 +175,9 @@ class Recipe:
             ArgumentError: the batch is larger than the data.
         """
         return BatchPlan(
-            recipe=self, batch_size=count("batch_size", batch_size), n_samples=count("n_samples", n_samples)
+            recipe=self,
+            batch_size=whole_number("batch_size", batch_size),
+            n_samples=whole_number("n_samples", n_samples),
         )
 
 
@@ -182,7 +237,7 @@ class BatchPlan:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        return float(self.learning_rate_at(count("step", step, 0) / self.steps_per_epoch))
+        return float(self.learning_rate_at(whole_number("step", step, 0) / self.steps_per_epoch))
 
     @property
     def base_momentum(self) -> float:
@@ -232,7 +287,7 @@ class BatchPlan:
 
         Call the scheduler's ``step()`` after each step of the optimizer.
         """
-        made: tuple[Any, Any] = importlib.import_module("hopsml.training.torch.plan_optimizers").make(
+        made: tuple[Any, Any] = importlib.import_module("hopsml.training.torch.layerwise_optimizers").make(
             self, module
         )  # the module imports this one
         return made

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
-from hopsml.training.elastic.commit_format import ALIGNMENT
+from hopsml.training.elastic.commits import ALIGNMENT
 from hopsml.training.tensorflow.groups import latest_strategy
 
 if TYPE_CHECKING:

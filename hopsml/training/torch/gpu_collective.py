@@ -1,23 +1,50 @@
 """Collective operations on torch tensors in GPU memory (``hopsml.all_reduce(x)`` and others) by NCCL.
 
 Each worker has its own GPU, which holds its tensors. ``group`` is that of the training workers; None for a single
-worker.
+worker. NCCL and gloo listen on the network interface of the worker's address and on no other.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from typing import TYPE_CHECKING
 
+from hopsml.cluster.worker.context import current
 from hopsml.collective.group import Group
 from hopsml.collective.nccl import GpuGroup, GpuMemory
-from hopsml.training.torch import interface
 
 if TYPE_CHECKING:
     import torch
 
 _lock = threading.Lock()
 _formed: tuple[Group, GpuGroup] | None = None
+
+
+def choose(variable: str, exactly: str = "") -> None:
+    """Set an environment variable to the name of the interface that has this worker's address.
+
+    Nothing happens if the user has set the variable, or if this process is not a training worker.
+
+    Args:
+        variable: name of the environment variable.
+        exactly: prefix of the value, such as "=" for an exact match.
+    """
+    import psutil
+
+    context = current()
+    if context is None or context.collective is None or variable in os.environ:
+        return
+    host = context.collective.addresses[context.rank].rpartition(":")[0].strip("[]")
+    try:
+        own = {found[4][0] for found in socket.getaddrinfo(host, None)}
+    except OSError:
+        return
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address.partition("%")[0] in own for address in addresses):
+            os.environ[variable] = exactly + name
+            return
 
 
 def all_reduce(group: Group | None, tensor: torch.Tensor, reduction: str, name: str) -> torch.Tensor:
@@ -77,7 +104,7 @@ def _on_gpus(group: Group | None, tensor: torch.Tensor) -> GpuGroup | None:
         return None
     with _lock:
         if _formed is None or _formed[0] is not group:
-            interface.choose("NCCL_SOCKET_IFNAME", "=")
+            choose("NCCL_SOCKET_IFNAME", "=")
             with torch.cuda.device(tensor.device):
                 _formed = group, GpuGroup(group)
         return _formed[1]

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from hopsml.errors import ArgumentError
-from hopsml.training.large_batch import statistics
+from hopsml.training.large_batch import rules
 
 _LAST = ("bn3", "bn2")  # names in torchvision's bottleneck and basic block, and in code modelled on them
 
@@ -28,7 +28,7 @@ def reduce_statistics(module: torch.nn.Module) -> int:
     """Replace the statistics of every batch normalisation by those of all workers; return the number of them."""
     found = [one for one in module.modules() if _is_normalisation(one) and one.running_mean is not None]
     for one in found:
-        mean, variance = statistics.reduced(one.running_mean.double(), one.running_var.double(), _average())
+        mean, variance = rules.reduced(one.running_mean.double(), one.running_var.double(), _average())
         one.running_mean.copy_(mean)
         one.running_var.copy_(variance)
     return len(found)

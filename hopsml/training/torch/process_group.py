@@ -1,4 +1,4 @@
-"""Set-up of a worker's default torch process group before the user's function, with the run's backend.
+"""Set-up of PyTorch in a worker before the user's function: threads, and the default process group of the run's backend.
 
 The user's function stays unchanged: its own ``torch.distributed.init_process_group`` finds the group initialized, as
 do Lightning, Accelerate and others that call ``is_initialized()``.
@@ -19,7 +19,7 @@ from hopsml.cluster.worker.context import WorkerContext
 from hopsml.collective import library
 from hopsml.errors import ArgumentError, CollectiveUnavailable
 from hopsml.training import collective
-from hopsml.training.torch import interface
+from hopsml.training.torch import gpu_collective
 
 LATER_S = 1800.0  # time limit of an operation of gloo or nccl; after the loss of a member the group ends it long before
 
@@ -69,8 +69,8 @@ def _over(name: str, context: WorkerContext) -> Callable[[], None]:
     collective.listen_in_port_range(os.path.dirname(torch.__file__) + os.sep, "gloo")
     assert context.collective is not None
     context.collective.announce()  # the function starts only after all workers have arrived
-    interface.choose("GLOO_SOCKET_IFNAME")
-    interface.choose("NCCL_SOCKET_IFNAME", "=")
+    gpu_collective.choose("GLOO_SOCKET_IFNAME")
+    gpu_collective.choose("NCCL_SOCKET_IFNAME", "=")
     limit = timedelta(seconds=context.spec.group.start_timeout_s)
     store, times, original = _store(context, limit), itertools.count(), dist.init_process_group
 
@@ -171,3 +171,22 @@ def _accept_repetition(formed: str, begin: Callable[[], None]) -> None:
         original(backend, init_method, *positional, **named)
 
     dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
+
+
+def prepare(context: WorkerContext) -> None:
+    """Set the number of torch threads, and form the process group.
+
+    The number is that of ``OMP_NUM_THREADS``; without it, a worker with a GPU uses its share of the host's cores.
+    """
+    import torch
+
+    # The variable is read at torch's import, which the fork server has made with one thread.
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal() and int(threads):
+        torch.set_num_threads(int(threads))
+    # No cores are reserved for a worker with a GPU.
+    elif not threads and context.gpu_indices and context.collective is not None:
+        neighbours = int(os.environ["LOCAL_WORLD_SIZE"])
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // neighbours))
+    if context.collective is not None:
+        form(context)

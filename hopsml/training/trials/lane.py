@@ -26,7 +26,7 @@ from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError
 from hopsml.search import messages
 from hopsml.search.messages import TrialEnded, TrialReported
-from hopsml.training.trials import between_trials, lane_queue, runner, trial_files
+from hopsml.training.trials import lane_queue, runner, trial_files
 from hopsml.training.trials.lane_queue import FromRunner, LaneQueue
 
 _READ_BYTES = 1 << 18
@@ -75,7 +75,7 @@ class Lane:
         """Run the event loop until the driver sends no more trials and the last runner has exited."""
         import cloudpickle  # noqa: F401 what every runner needs is imported once, before they are forked
 
-        between_trials.prepare()
+        runner.import_deferred_modules()
         processes.become_subreaper()
         gc.freeze()  # keeps the objects that exist now out of the runners' garbage collection
         self._poll.register(self.inbox.fileno(), select.POLLIN)

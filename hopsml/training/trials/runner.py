@@ -1,7 +1,8 @@
 """Process that runs the trials of a trial slot (lane), forked from the lane or started as a module.
 
 It calls the user's function for each trial that the lane sends, one after another. It exits after a trial that
-failed, that required its own process, or that left threads or processes running. A lane that cannot fork starts
+failed, that required its own process, or that left threads or processes running; between two trials it releases what
+frameworks retain and seeds the random generators. A lane that cannot fork starts
 ``python -m hopsml.training.trials.runner``.
 """
 
@@ -9,11 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
+import importlib
 import os
 import pickle
+import random
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -34,11 +39,68 @@ from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls
 from hopsml.tracking import inputs
-from hopsml.training.trials import between_trials, trial_arguments, trial_files, trial_result
+from hopsml.training.trials import trial_files, trial_reports
 from hopsml.training.trials.lane_queue import RunnerRetired
-from hopsml.training.trials.runner_channel import Channel
-from hopsml.training.trials.trial import Trial
-from hopsml.training.trials.trial_reports import TrialReporter
+from hopsml.training.trials.trial import Trial, bind
+from hopsml.training.trials.trial_reports import Channel, TrialReporter
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return the random seed of trial ``number``, derived from the search's ``seed``; the same in every attempt."""
+    digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def import_deferred_modules() -> None:
+    """Import modules that every runner would import otherwise, once, before runners are forked."""
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")  # takes 9 ms; numpy defers it to the first use
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the random generators of imported packages, and store the seed in ``HOPSML_SEED`` for others."""
+    os.environ[inputs.SEED_VARIABLE] = str(seed)
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.random.set_seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
+def release_frameworks() -> None:
+    """Release what frameworks retain after a trial: graphs, layer names, compiled functions, memory."""
+    for name in ("keras", "tf_keras"):
+        framework = sys.modules.get(name)
+        if framework is not None and hasattr(framework, "backend"):
+            framework.backend.clear_session()
+    if "keras" not in sys.modules and (tensorflow := sys.modules.get("tensorflow")):
+        with contextlib.suppress(AssertionError):  # raised for a graph that the function has left open
+            tensorflow.compat.v1.reset_default_graph()
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def left_running() -> str:
+    """Describe processes and threads that the trial has left running and that must end with it; "" if there are none.
+
+    Daemon threads may remain: progress bars and loggers use such threads, and they block nothing. hopsml's own
+    threads that gather rows end by themselves.
+    """
+    while True:
+        try:
+            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return "processes"
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            break
+    own = (threading.main_thread(), threading.current_thread())
+    others = [thread for thread in threading.enumerate() if thread not in own and not thread.daemon]
+    threads = [thread.name for thread in others if not thread.name.startswith("hopsml-gather")]
+    return f"threads ({', '.join(threads[:3])})" if threads else ""
 
 
 @dataclass(frozen=True)
@@ -139,8 +201,8 @@ class Runner:
             set_current(self.context)
             self._restore()
             self._keep_what_it_saved(folder, before)
-            between_trials.clear()
-            left = between_trials.left_running()
+            release_frameworks()
+            left = left_running()
         end = msgspec.structs.replace(
             end,
             seconds=round(time.time() - began, 6),
@@ -164,7 +226,7 @@ class Runner:
             context = self._context(trial, resume)
             set_current(context)
             inputs.attach(context)
-            between_trials.sow(between_trials.seed_of(self.options.seed, message.number))
+            seed_generators(seed_of(self.options.seed, message.number))
         except Exception as error:  # noqa: BLE001 a trial that cannot be prepared has failed
             return _failed(message, error)
         return self._call(trial, context)
@@ -178,9 +240,9 @@ class Runner:
             self.channel.send(TrialBegan(message.number, message.attempt, os.getpid()))
             function, fixed = self._function()
             calling.reset_argv(function)
-            value = calling.call(function, trial_arguments.bind(function, fixed, trial.config, trial.reporter))
+            value = calling.call(function, bind(function, fixed, trial.config, trial.reporter))
             told = trial.reporter.history if value is None else []  # reported values replace a missing return value
-            metric = told[-1][1] if told else trial_result.score_of(value, message.metric)
+            metric = told[-1][1] if told else trial_reports.score_of(value, message.metric)
             result = pickle_result(value, context, _note)
             self._write_outputs(trial, context, value, metric)
         except TrialStopped as stop:

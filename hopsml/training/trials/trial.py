@@ -1,18 +1,89 @@
-"""Access to the trial that the calling code belongs to (``hopsml.trial()``)."""
+"""Trial that the calling code belongs to (``hopsml.trial()``), its arguments, and distributed training as one trial.
+
+In a distributed trial the chief's reports are the trial's. When the search ends the trial, the chief's next report
+raises ``TrialStopped``; the other workers are ended with the group as soon as the chief has left the function.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import pickle
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from hopsml.cluster.worker.context import current
-from hopsml.errors import ArgumentError
+from hopsml.cluster.worker.context import WorkerContext, current, set_current
+from hopsml.errors import ArgumentError, ArgumentTypeError, TrialStopped
+from hopsml.search.metric import name_of
+from hopsml.search.space.space import parameters_of, takes_any
 from hopsml.storage import durable, urls
 from hopsml.storage.run_dir import step_name
+
+WHOLE, REPORTER, BUDGET = "hparams", "reporter", "budget"
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def bind(
+    function: Callable[..., Any], fixed: Mapping[str, Any], config: Mapping[str, Any], reporter: Any
+) -> dict[str, Any]:
+    """Return the keyword arguments of the training function for one trial.
+
+    A parameter named like a hyper-parameter gets its value, ``hparams`` the whole configuration as a dict,
+    ``reporter`` the reporter. A ``budget`` is left out if the function has no parameter for it.
+
+    Args:
+        function: the training function.
+        fixed: arguments that are the same in every trial.
+        config: the trial's hyper-parameters.
+        reporter: the trial's reporter.
+
+    Raises:
+        ArgumentTypeError: a value has no parameter, or a parameter has no value.
+    """
+    given = {**fixed, **config}
+    names = parameters_of(function)
+    if names is None:
+        return given
+    offered = {WHOLE: dict(config), REPORTER: reporter}
+    extra = {name: value for name, value in offered.items() if name in names and name not in given}
+    if takes_any(names):
+        return {**given, **extra}
+    refuse(function, config)
+    bound = {**{name: value for name, value in given.items() if name in names}, **extra}
+    missing = [
+        name
+        for name, parameter in names.items()
+        if parameter.kind in _BY_NAME and parameter.default is inspect.Parameter.empty and name not in bound
+    ]
+    if missing:
+        raise ArgumentTypeError(
+            f"{_name(function)} needs {', '.join(missing)}, which the search space does not have; it has "
+            f"{', '.join(config) or 'nothing'}: add the names to the space, or give the parameters defaults"
+        )
+    return bound
+
+
+def refuse(function: Callable[..., Any], names: Iterable[str]) -> None:
+    """Raise ArgumentTypeError if the function has no parameter for one of these hyper-parameters."""
+    parameters = parameters_of(function)
+    if parameters is None or WHOLE in parameters or takes_any(parameters):
+        return
+    known = [name for name, parameter in parameters.items() if parameter.kind in _BY_NAME]
+    strangers = [name for name in names if name not in known and name != BUDGET]
+    if strangers:
+        raise ArgumentTypeError(
+            f"{_name(function)} has no parameter {', '.join(strangers)}; it has {', '.join(known) or 'none'}: add it, or a "
+            "parameter hparams, which gets the whole configuration"
+        )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Return a function's name for messages."""
+    return str(getattr(function, "__name__", repr(function)))
 
 
 @dataclass(frozen=True)
@@ -84,3 +155,99 @@ def trial() -> Trial | None:
     """Return the search trial that the calling code runs in; None outside of a search."""
     context = current()
     return None if context is None else cast("Trial | None", context.trial)
+
+
+@dataclass(frozen=True)
+class TellEnd:
+    """Message from the driver to the chief: end the trial at its next report; ``how`` is "stop" or "pause"."""
+
+    how: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """Message from the chief to the driver: the function has ended as requested; ``how`` is "stop" or "pause"."""
+
+    how: str
+
+
+def carry_out(
+    payload: bytes, config: dict[str, Any], number: int, trial_id: str, attempt: int, metric: str, done_step: int
+) -> Any:
+    """Run the user's function as this worker's part of the trial and return the function's value.
+
+    Args:
+        payload: pickled pair of the function and its fixed keyword arguments.
+        config: the trial's hyper-parameters.
+        number: the trial's number in the search.
+        trial_id: name of the trial's folder.
+        attempt: number of the attempt.
+        metric: name of the searched metric.
+        done_step: last step reported in an earlier part of the trial, -1 for none.
+    """
+    context = current()
+    if context is None:
+        raise ArgumentError("a trial of a search is a worker's work; experiment.search() starts it")
+    function, fixed = pickle.loads(payload)
+    reporter = GroupReporter(context, metric, done_step)
+    trial = Trial(
+        number=number,
+        trial_id=trial_id,
+        config=dict(config),
+        checkpoint_dir=context.checkpoint_dir,
+        resume_checkpoint=context.resume_checkpoint,
+        done_step=done_step,
+        attempt=attempt,
+        folder=context.export_dir.parent,
+    )
+    set_current(replace(context, trial=trial, send=reporter.pass_on))
+    told = ""
+    try:
+        value = function(**bind(function, fixed, config, reporter))
+    except TrialStopped as stop:
+        told, value = stop.how, None
+    finally:
+        set_current(context)
+    if told or reporter.told:  # also if the function has caught TrialStopped, for instance to save something
+        context.say(pickle.dumps(Left(told or reporter.told)))
+    return value
+
+
+class GroupReporter:
+    """Reporter passed to a training function, with Maggy's interface; usable from any thread of any worker."""
+
+    def __init__(self, context: WorkerContext, metric: str, done_step: int) -> None:
+        self._context, self._metric = context, name_of(metric)
+        self._next = done_step + 1 if context.resume_checkpoint is not None else 0
+        self._lock = threading.Lock()
+        self.told = ""
+
+    def broadcast(self, metric: Any, step: int | None = None) -> None:
+        """Report a value of the metric at ``step``; without a step, steps are counted."""
+        self.pass_on({"kind": "report", "step": step, "metrics": {self._metric: metric}})
+
+    def log(self, message: Any, jupyter: bool = False) -> None:
+        """Print a line to the worker's log; ``jupyter`` has no effect."""
+        print(message, flush=True)
+
+    def pass_on(self, message: Mapping[str, Any]) -> None:
+        """Send a report to the driver; on the chief, raise TrialStopped once the search has ended the trial."""
+        if message.get("kind") != "report" or not self._context.is_chief:
+            self._context.send(dict(message))
+            return
+        with self._lock:
+            step = message.get("step")
+            step = self._next if step is None else int(step)
+            self._next = max(self._next, step + 1)
+            self._context.send({**message, "step": step})
+            if not self.told:
+                self._listen()
+        if self.told:
+            raise TrialStopped(self.told, step)
+
+    def _listen(self) -> None:
+        """Read the driver's messages and record a request to end the trial."""
+        for data in self._context.inbox.take() if self._context.inbox is not None else ():
+            value = pickle.loads(data)
+            if isinstance(value, TellEnd):
+                self.told = value.how

@@ -15,8 +15,7 @@ from hopsml.service import spec
 from hopsml.service.driver import run_task
 from hopsml.service.engine.local import said_last
 from hopsml.service.render import spark_submit
-from hopsml.training.discovery.announcing import TaskListener
-from hopsml.training.discovery.names import ListeningPlace
+from hopsml.training.discovery import ListeningPlace, TaskListener
 from tests.clock import END_S
 
 JOB = """

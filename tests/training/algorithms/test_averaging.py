@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.algorithms.averaging import Averaging, BlockMomentum, ElasticAveraging, LocalSGD
-from hopsml.training.algorithms.choice import averaging
+from hopsml.training.averaging import Averaging, BlockMomentum, ElasticAveraging, LocalSGD, averaging
 
 pytestmark = pytest.mark.fast
 

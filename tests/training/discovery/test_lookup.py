@@ -15,9 +15,8 @@ from hopsml import job
 from hopsml.cluster.worker.context import WorkerContext, set_current
 from hopsml.errors import ArgumentError, StartTimeout
 from hopsml.service.spec.names import NAME_PATTERN
-from hopsml.training.discovery import announcing, names
-from hopsml.training.discovery.announcing import TaskListener
-from hopsml.training.discovery.names import ListeningPlace
+from hopsml.training import discovery
+from hopsml.training.discovery import ListeningPlace, TaskListener
 from tests.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast
@@ -33,8 +32,8 @@ def listener(folder: Path, launch: int = 1, **more: bool) -> TaskListener:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    known = announcing.known_tasks({"server": (2, ("rpc", "metrics")), "client": (1, ())})
-    return {names.FOLDER: (folder / "7").as_uri(), names.TASKS: known}
+    known = discovery.known_tasks({"server": (2, ("rpc", "metrics")), "client": (1, ())})
+    return {discovery.FOLDER: (folder / "7").as_uri(), discovery.TASKS: known}
 
 
 def test_addresses_are_there_once_all_workers_are(tmp_path: Path) -> None:
@@ -71,14 +70,16 @@ def test_an_earlier_try_is_neither_found_nor_kept(tmp_path: Path) -> None:
         old.announce(ListeningPlace(1, 0, 0, 1), "old", {"rpc": 1})
     with pytest.raises(StartTimeout, match="0 of 2"):
         job.addresses("server", timeout_s=0, variables=variables(tmp_path))
-    announcing.remove_earlier((tmp_path / "7").as_uri())
+    discovery.remove_earlier((tmp_path / "7").as_uri())
     assert [path.name for path in tmp_path.iterdir()] == ["8"]
-    announcing.remove_earlier((tmp_path / "none" / "7").as_uri())
+    discovery.remove_earlier((tmp_path / "none" / "7").as_uri())
 
 
 @given(st.lists(places, max_size=12), st.sets(st.integers(1, 4), max_size=2))
 def test_of_all_that_was_said_the_newest_counts(said: list[ListeningPlace], launches: set[int]) -> None:
-    found = names.newest([*(place.file for place in said), *map(names.begun, launches), "3.json", "x-1-0-2.json"])
+    found = discovery.newest(
+        [*(place.file for place in said), *map(discovery.begun, launches), "3.json", "x-1-0-2.json"]
+    )
     launch = max([*launches, *(place.launch for place in said)], default=0)
     of_launch = {place for place in said if place.launch == launch}
     generation = max((place.generation for place in of_launch), default=0)
@@ -87,7 +88,7 @@ def test_of_all_that_was_said_the_newest_counts(said: list[ListeningPlace], laun
 
 @given(task_names, task_names)
 def test_no_two_tasks_have_one_variable(one: str, other: str) -> None:
-    assert (names.variable(one) == names.variable(other)) == (one == other)
+    assert (discovery.variable(one) == discovery.variable(other)) == (one == other)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +128,15 @@ def test_a_worker_has_ports_of_its_own_before_its_function_begins(
 
 
 def test_no_port_is_given_out_twice() -> None:
-    taken = [announcing.take(None) for _ in range(20)]
+    taken = [discovery.take(None) for _ in range(20)]
     first = taken[0]
     assert len(set(taken)) == 20
     with pytest.raises(Exception, match="no port of HOPSML_PORT_RANGE"):
-        announcing.take((first, first))
+        discovery.take((first, first))
 
 
 def test_who_is_left_of_a_group_says_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcing, "CHANGE_S", 0.01)
+    monkeypatch.setattr(discovery, "CHANGE_S", 0.01)
     for name in ("RPC", "METRICS"):
         monkeypatch.setenv(f"HOPSML_PORT_{name}", "")
     begun = threading.active_count()
@@ -150,7 +151,7 @@ def test_who_is_left_of_a_group_says_it_again(tmp_path: Path, monkeypatch: pytes
         assert job.addresses("server", variables=variables(tmp_path)) == [f"node2:{os.environ['HOPSML_PORT_RPC']}"]
     finally:
         set_current(None)
-        announcing.forget()
+        discovery.forget()
     wait_until(lambda: threading.active_count() == begun, "the end of its thread")
 
 

@@ -14,7 +14,7 @@ from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.cluster.worker.context import CommitPort, current, set_current
 from hopsml.errors import ArgumentError
-from hopsml.training.elastic import state_exchange
+from hopsml.training.elastic import reconfiguration
 from hopsml.training.tensorflow import state_variables
 from hopsml.training.tensorflow.fit import elastic_fit, input_data
 from tests.training.jobs.common import digest
@@ -94,7 +94,7 @@ def _train(
         try:
             _call(fit, strategy, at, build)
         except BrokenOff:
-            hopsml.training.elastic.commit_writer.writer_of(current().commits).wait()
+            hopsml.training.elastic.commits.writer_of(current().commits).wait()
         else:
             raise AssertionError("it was not broken off")
     _join(CommitPort(slots, announced[-1][2] if announced else -1, lambda *what: None))
@@ -224,7 +224,7 @@ def _adopted() -> list[bool]:
 
     found = []
     for size, offset in ((1 << 20, 0), (1 << 20, 4), (16, 0)):
-        memory = state_exchange.room(4 << 20)
+        memory = reconfiguration.room(4 << 20)
         array = memory[offset : offset + 4 * size].view(np.float32)
         array[:] = 3.0
         variable = tf.Variable(tf.zeros(size))

@@ -12,7 +12,7 @@ import hopsml
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.worker.context import CommitPort, current, set_current
 from hopsml.errors import ArgumentError
-from hopsml.training.elastic import commit_format
+from hopsml.training.elastic import commits
 from hopsml.training.tensorflow import state_variables
 
 Made = tuple[
@@ -72,7 +72,7 @@ def _torn(make: Callable[[], Made], folder: Path) -> list[list[str]]:
         step()
         step()
         state._writer.wait()
-        written = commit_format.decode(slots.read(announced[-1][2]))
+        written = commits.decode(slots.read(announced[-1][2]))
         assert written.step == commit + 1 and written.arrays.keys() == expected.keys()
         found.append([key for key, array in written.arrays.items() if array.tobytes() != expected[key].tobytes()])
     slots.close()

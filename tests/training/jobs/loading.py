@@ -7,7 +7,7 @@ from typing import Any
 
 import hopsml
 from hopsml.errors import ArgumentError
-from hopsml.training.elastic import commit_format
+from hopsml.training.elastic import commits
 
 
 def _model(units: int = 3, *, compiled: str = "") -> Any:
@@ -31,7 +31,7 @@ def _trained(compiled: str = "") -> Any:
 def _committed(folder: Path, **values: Any) -> Path:
     """The folder of a checkpoint that is made of a commit."""
     folder.mkdir(parents=True)
-    pieces = commit_format.encode(hopsml.elastic.State(**values)._snapshot())
+    pieces = commits.encode(hopsml.elastic.State(**values)._snapshot())
     (folder / "state.hopsml").write_bytes(b"".join(bytes(piece) for piece in pieces))
     return folder
 

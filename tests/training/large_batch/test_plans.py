@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.large_batch import batch_sizes, noise_scale, rules, schedules
+from hopsml.training.large_batch import batch_sizes, rules, schedules
 from hopsml.training.large_batch.recipe import BatchPlan
 from tests.training.large_batch import references
 
@@ -265,8 +265,8 @@ def test_the_nearest_power_of_two_within_the_limits_is_advised(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: large.GradientNoiseScale(0, 2), "small_batch=0 is too small; it must be 1 or more"),
-        (lambda: large.GradientNoiseScale(1, 0), "big_batch=0 is too small; it must be 1 or more"),
+        (lambda: large.GradientNoiseScale(0, 2), "small_batch=0 is too small; it must be at least 1"),
+        (lambda: large.GradientNoiseScale(1, 0), "big_batch=0 is too small; it must be at least 1"),
         (lambda: large.GradientNoiseScale(1, 2, decay=1), "decay=1: it must be at least 0 and less than 1"),
         (lambda: large.GradientNoiseScale(1, 2, decay=-0.1), "decay=-0.1: it must be at least 0 and less than 1"),
         (
@@ -281,8 +281,8 @@ def test_the_nearest_power_of_two_within_the_limits_is_advised(
             lambda: noise_of(1).advise(least=5, most=7),
             "advise(least=5, most=7): there is no power of two between them",
         ),
-        (lambda: noise_of(1).advise(least=0), "least=0 is too small; it must be 1 or more"),
-        (lambda: noise_of(1).advise(most=0), "most=0 is too small; it must be 1 or more"),
+        (lambda: noise_of(1).advise(least=0), "least=0 is too small; it must be at least 1"),
+        (lambda: noise_of(1).advise(most=0), "most=0 is too small; it must be at least 1"),
         (
             lambda: large.GradientNoiseScale(1, 2).advise(),
             "advise() before the first add(): there is nothing to advise from",
@@ -303,7 +303,7 @@ def test_what_was_refused_leaves_the_estimate_as_it_was() -> None:
 
 
 def test_squares_are_summed_in_float64_over_all_arrays() -> None:
-    squared_norm = noise_scale.squared_norm
+    squared_norm = batch_sizes.squared_norm
     assert squared_norm([np.float16([300, 400])]) == 250_000  # float16 ends at 65504
     assert squared_norm([np.float32([4096.5])]) == 4096.5**2  # which float32 would round
     assert squared_norm([[3, 4], np.ones((2, 3)), 2.0]) == 35
@@ -394,9 +394,9 @@ def test_a_schedule_requests_each_size_once_and_never_the_size_that_the_group_ha
     ("make", "message"),
     [
         (lambda: large.BatchSizeSchedule([(-1, 2)]), r"^epoch=-1: it must be at least 0$"),
-        (lambda: large.BatchSizeSchedule([(0, 0)]), r"^workers=0 is too small; it must be 1 or more$"),
-        (lambda: large.BatchSizeSchedule.doubling(0, 1, 4), r"^workers=0 is too small; it must be 1 or more$"),
-        (lambda: large.BatchSizeSchedule.doubling(4, 1, 3), r"^most=3 is too small; it must be 4 or more$"),
+        (lambda: large.BatchSizeSchedule([(0, 0)]), r"^workers=0 is too small; it must be at least 1$"),
+        (lambda: large.BatchSizeSchedule.doubling(0, 1, 4), r"^workers=0 is too small; it must be at least 1$"),
+        (lambda: large.BatchSizeSchedule.doubling(4, 1, 3), r"^most=3 is too small; it must be at least 4$"),
         (lambda: large.BatchSizeSchedule.doubling(1, 0, 4), r"^every=0: it must be more than 0$"),
         (
             lambda: large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16)),

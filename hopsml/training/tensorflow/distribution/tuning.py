@@ -19,7 +19,7 @@ from hopsml.cluster.shared.spec import Communication
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training.tensorflow.import_hook import after_import
-from hopsml.tuning.candidates import WIRES, Candidate, Gradient
+from hopsml.tuning.choice import WIRES, Candidate, Gradient
 
 FEWEST = 2  # a single one may be that of a gradient penalty
 

@@ -13,8 +13,8 @@ from typing import Any
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
-from hopsml.training.elastic import commit_format, elastic_state
-from hopsml.training.elastic.commit_format import Snapshot
+from hopsml.training.elastic import commits, elastic_state
+from hopsml.training.elastic.commits import Snapshot
 from hopsml.training.elastic.elastic_state import Given
 from hopsml.training.elastic.sampler import Scaling
 from hopsml.training.tensorflow.fit import feeds
@@ -194,8 +194,8 @@ class ElasticCallback(FitHooks):
         self._feed.position.go_to(position)
         self._feed.join()
         self._state._sampler, self._state._restored = self._feed.position, True
-        self._state.history, self._went_on = commit_format.unpickle(values["history"]), True
-        self._rate = _Rate(commit_format.unpickle(values["rate"]))
+        self._state.history, self._went_on = commits.unpickle(values["history"]), True
+        self._rate = _Rate(commits.unpickle(values["rate"]))
         self.model._initial_epoch = self._feed.position.epoch
 
     def _between(self) -> None:
@@ -314,7 +314,7 @@ def _committed() -> tuple[int | None, int]:
         ArgumentError: the commit was made by another kind of loop.
     """
     content = elastic_state.found(current())
-    return (None, 0) if content is None else _position_of(commit_format.decode(content))
+    return (None, 0) if content is None else _position_of(commits.decode(content))
 
 
 def _position_of(snapshot: Snapshot) -> tuple[int, int]:
@@ -329,7 +329,7 @@ def _position_of(snapshot: Snapshot) -> tuple[int, int]:
             f"the state to go on from holds the values {sorted(values)}: it was committed by a loop with "
             "hopsml.elastic.State, not by fit(); go on with the same loop"
         )
-    return int(commit_format.unpickle(values["fit"])), int(snapshot.position["seed"])
+    return int(commits.unpickle(values["fit"])), int(snapshot.position["seed"])
 
 
 class _Rate:

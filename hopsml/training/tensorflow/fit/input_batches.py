@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
-from hopsml.training.data.shard_order import first_filled
-from hopsml.training.data.source import shards_of
+from hopsml.training.data.shard_order import first_filled, shards_of
 from hopsml.training.tensorflow.fit.input_data import prompt
 from hopsml.training.tensorflow.groups import in_group, latest_strategy
 

@@ -1,4 +1,4 @@
-"""Training loop for Keras 3 models with any algorithm of ``hopsml/training/algorithms``."""
+"""Training loop for Keras 3 models with any algorithm of ``hopsml/training/averaging.py``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hopsml.cluster.shared import checks
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
-from hopsml.training.algorithms.averaging import Averaging
-from hopsml.training.algorithms.choice import Algorithm, averaging
+from hopsml.training.averaging import Algorithm, Averaging, averaging
 from hopsml.training.report import ProgressSender, report
 from hopsml.training.tensorflow import parameter_servers
 from hopsml.training.tensorflow.distribution.strategy import strategy

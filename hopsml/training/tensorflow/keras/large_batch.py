@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from hopsml.errors import ArgumentError
 from hopsml.training.large_batch import rules, schedules
-from hopsml.training.large_batch.numbers import number
 from hopsml.training.large_batch.recipe import BatchPlan
+from hopsml.training.large_batch.schedules import number
 
 SPACE = SimpleNamespace(sqrt=tf.sqrt, sum=tf.reduce_sum, where=tf.where)
 # TensorFlow's name for a resource that is accessible only by its handle.

@@ -9,7 +9,7 @@ import numpy as np
 
 from hopsml.errors import ArgumentError
 from hopsml.training.collective import all_reduce
-from hopsml.training.large_batch import statistics
+from hopsml.training.large_batch import rules
 
 
 def reduce_statistics(model: Any) -> int:
@@ -20,7 +20,7 @@ def reduce_statistics(model: Any) -> int:
             np.asarray(each, np.float64) for each in (one.moving_mean.numpy(), one.moving_variance.numpy())
         )
         for variable, value in zip(
-            (one.moving_mean, one.moving_variance), statistics.reduced(mean, variance, all_reduce), strict=True
+            (one.moving_mean, one.moving_variance), rules.reduced(mean, variance, all_reduce), strict=True
         ):
             variable.assign(value)
     return len(found)

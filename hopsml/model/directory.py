@@ -1,15 +1,16 @@
-"""Creation of a version: claim its number, upload its files, then complete it by ``model.json``.
+"""Directory of a model: version numbers, creation and deletion of versions, and aliases.
 
     <project>/Models/<name>/<version>/
         claim.json     the exporter of this version; written exclusively, so that no two exporters have one number
         files/         the files of the model
         model.json     the description; written atomically at the end: without it the version does not exist
+    <project>/Models/<name>/aliases/production.json
 
 The files of a version that replaces another one are in a separate folder ``files-<token>``, which ``model.json`` names.
-The previous version exists until the new one is complete, so a failed export loses nothing.
-
-A claim remains when its exporter is killed and when its version is deleted: numbers are not reused, so that copies of a
-version in caches stay correct.
+The previous version exists until the new one is complete, so a failed export loses nothing. A claim remains when its
+exporter is killed and when its version is deleted: numbers are not reused, so that copies of a version in caches stay
+correct. Each alias has its own file, which is replaced atomically, so that concurrent changes of two aliases do not
+interfere.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import socket
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -32,7 +34,68 @@ from hopsml.storage import trust, urls
 from hopsml.storage.filesystem import exists, for_url, read_record
 from hopsml.storage.tree import upload_into
 
+FOLDER = "aliases"
 CLAIM_JSON = "claim.json"
+
+
+class Aliases(Protocol):
+    """Interface of the storage for the aliases of one model."""
+
+    def all(self) -> dict[str, int]:
+        """Return alias -> version number, sorted by alias."""
+
+    def set(self, alias: str, version: int) -> None:
+        """Assign an alias to a version, replacing an earlier assignment."""
+
+    def delete(self, alias: str) -> bool:
+        """Delete an alias of the model; return False if it did not exist."""
+
+
+class FolderAliases(Aliases):
+    """Aliases as files in the model's directory; its methods raise StorageError."""
+
+    def __init__(self, model_url: str) -> None:
+        self._url = urls.join(model_url, FOLDER)
+
+    def all(self) -> dict[str, int]:
+        """Return alias -> version number, from the files of the directory."""
+        try:
+            entries = for_url(self._url).list_dir(self._url)
+        except PathNotFound:
+            return {}
+        found = {}
+        for entry in entries:
+            if entry.name.endswith(".json") and not urls.is_temporary(entry.url):
+                try:
+                    found[entry.name.removesuffix(".json")] = _version_in(entry.url)
+                except PathNotFound:  # deleted since the listing
+                    continue
+        return found
+
+    def set(self, alias: str, version: int) -> None:
+        """Write the file of an alias."""
+        record = {"version": version, "user": settings.user_name(), "time": time.time()}
+        place = self._file(alias)
+        for_url(place).write_bytes(place, (json.dumps(record, indent=1) + "\n").encode())
+
+    def delete(self, alias: str) -> bool:
+        """Delete the file of an alias; return False if it did not exist."""
+        return for_url(self._url).delete(self._file(alias))
+
+    def _file(self, alias: str) -> str:
+        """Return the URL of an alias file."""
+        return urls.join(self._url, f"{alias}.json")
+
+
+def _version_in(url: str) -> int:
+    """Return the version number in an alias file."""
+    data = read_record(url)
+    try:
+        return int(json.loads(data)["version"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StorageError(
+            f"cannot read {url}: it is no alias that hopsml wrote ({error!r}); delete it", url
+        ) from error
 
 
 @dataclass(frozen=True)
