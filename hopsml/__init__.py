@@ -76,8 +76,7 @@ if TYPE_CHECKING:
     from hopsml.training.cached import cached
     from hopsml.training.collective import all_gather, all_reduce, barrier, broadcast
     from hopsml.training.loading import load_checkpoint
-    from hopsml.training.messages import receive, send
-    from hopsml.training.report import report
+    from hopsml.training.messages import receive, report, send
     from hopsml.training.trials.trial import trial
 
 _FUNCTIONS = {
@@ -86,7 +85,7 @@ _FUNCTIONS = {
     "cached": "hopsml.training.cached",
     "load_checkpoint": "hopsml.training.loading",
     "receive": "hopsml.training.messages",
-    "report": "hopsml.training.report",
+    "report": "hopsml.training.messages",
     "send": "hopsml.training.messages",
     "trial": "hopsml.training.trials.trial",
 }

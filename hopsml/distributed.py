@@ -9,8 +9,18 @@
 Outside of a run there is one worker, with rank 0. ``hopsml.all_reduce`` and related functions exchange arrays.
 """
 
-from hopsml.training.exchange import exchange
-from hopsml.training.task_addresses import address, addresses, host, leader, local_rank, port, rank, role, world_size
+from hopsml.training.distributed import (
+    address,
+    addresses,
+    exchange,
+    host,
+    leader,
+    local_rank,
+    port,
+    rank,
+    role,
+    world_size,
+)
 
 __all__ = [
     "address",

@@ -55,7 +55,7 @@ from hopsml.tracking import inputs
 from hopsml.tracking import record as run_record
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.record import Recording
-from hopsml.training import driver_log, mlflow_run
+from hopsml.training import mlflow_run, prepare
 
 HOOKS = (
     "hopsml.tracking.inputs:attach", "hopsml.tracking.machine:record_worker", "hopsml.training.prepare:prepare",
@@ -363,7 +363,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         "HOPSML_PROJECT_URL": settings.project_url(),
         settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
         settings.KEEPALIVE: str(settings.keepalive_s()),
-        driver_log.VARIABLE: driver_log.of(logging.getLogger()),
+        prepare.LOGGING: prepare.described_logging(logging.getLogger()),
         **{name: os.environ[name] for name in (settings.CORES, settings.PORT_RANGE) if name in os.environ},
         **spec.environment,
         inputs.SEED_VARIABLE: str(spec.seed),

@@ -20,8 +20,7 @@ from hopsml.maggy.config import TfDistributedConfig
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import inputs
-from hopsml.training.messages import send
-from hopsml.training.report import report
+from hopsml.training.messages import report, send
 
 _SETS = ("train_set", "test_set")
 

@@ -1,7 +1,7 @@
-"""Process that writes checkpoints from an agent's memory to disk; the fork server starts it next to the worker.
+"""Transfer of a checkpoint into a memory slot of the worker's agent, and the process that writes it to disk from there.
 
-It reads slot numbers of one byte each and answers each with a frame that holds an error message, empty on success. It
-exits when the requesting end of the pipe is closed.
+The fork server starts the process next to the worker. It reads slot numbers of one byte each and answers each with a
+frame that holds an error message, empty on success. It exits when the requesting end of the pipe is closed.
 """
 
 from __future__ import annotations
@@ -11,20 +11,167 @@ import importlib
 import os
 import pickle
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hopsml.cluster.shared import processes
-from hopsml.cluster.shared.commit_slots import CommitSlots
+from hopsml.cluster.shared.commit_slots import FAILED, SLOTS, WAITS, CommitSlots
 from hopsml.cluster.shared.framing import framed
+from hopsml.cluster.worker.context import CheckpointPort
+from hopsml.errors import StorageTimeout
 from hopsml.training.checkpoint_files import Description, FileDescription, write_complete, write_file
 from hopsml.training.elastic import commits
-from hopsml.training.elastic.commits import Snapshot
+from hopsml.training.elastic.commits import Snapshot, memory_room
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+_POLL_S = 0.002
+
+_made: tuple[CheckpointPort, Handover] | None = None
+
+
+def handover_of(port: CheckpointPort) -> Handover:
+    """Return this process's only ``Handover``, which numbers all checkpoints that the process saves."""
+    global _made
+    if _made is None or _made[0] is not port:
+        _made = (port, Handover(port))
+    return _made[1]
+
+
+@dataclass(frozen=True)
+class HeldCheckpoint:
+    """Checkpoint in a memory slot of the agent."""
+
+    number: int
+    slot: int
+
+
+class Handover:
+    """Worker side of its agent's queue of checkpoints; obtained from ``handover_of``."""
+
+    def __init__(self, port: CheckpointPort) -> None:
+        self._port, self._slots = port, port.slots
+        self._lock, self._giving = threading.RLock(), False  # one save at a time, whichever thread makes it
+        self._number = self._requests = 0
+        self._made = [0] * SLOTS  # bytes of memory allocated to each slot
+        self._newest: dict[int, tuple[HeldCheckpoint, str]] = {}  # by slot, with the target path
+
+    def hand_over(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
+        """Hand a snapshot to the agent, which writes it as the folder or file ``target``.
+
+        The snapshot's arrays are released. When this returns, the checkpoint survives the end of this process. Waits
+        while all slots are being written: for a moment, or a second or two where the disk is slow.
+
+        Returns:
+            The slot that holds the checkpoint. None if there is not enough memory, or if a signal handler calls this
+            in the middle of another save.
+        """
+        with self._lock:
+            if self._giving:
+                return None
+            self._giving = True
+            try:
+                return self._give(snapshot, target)
+            finally:
+                self._giving = False
+
+    def _give(self, snapshot: Snapshot, target: str) -> HeldCheckpoint | None:
+        """Write a snapshot into a free slot and announce it to the agent."""
+        while (slot := next((slot for slot in range(SLOTS) if not self._slots.is_pinned(slot)), None)) is None:
+            time.sleep(_POLL_S)
+        size = snapshot.size
+        if size > self._made[slot] and size > memory_room():
+            return None
+        held, is_held = HeldCheckpoint(self._number + 1, slot), False
+        try:
+            self._slots.pin(slot, True)
+            pieces = commits.encode(snapshot)
+            snapshot.arrays.clear()
+            self._slots.write(slot, held.number, pieces)
+            is_held = True
+            self._announce(held, size, target)
+        # Also an exception of a signal handler: a slot that stays pinned could never be used again.
+        except BaseException as error:
+            if is_held:
+                self._announce_again(held, size, target, error)
+            else:
+                self._slots.pin(slot, False)
+                # An OSError with an errno comes from allocating memory; a handler's TimeoutError has none.
+                if isinstance(error, OSError) and error.errno:
+                    return None
+            raise
+        return held
+
+    def _announce(self, held: HeldCheckpoint, size: int, target: str) -> None:
+        """Announce a filled slot to the agent."""
+        self._number = held.number
+        # Announced before any thread here can wait for it.
+        self._port.announce("saved", held.number, held.slot, target)
+        self._made[held.slot] = max(size, self._made[held.slot])
+        self._newest[held.slot] = held, target
+
+    def _announce_again(self, held: HeldCheckpoint, size: int, target: str, error: BaseException) -> None:
+        """Announce a slot whose first announcement was interrupted; the agent accepts each number once."""
+        try:
+            self._announce(held, size, target)
+        except BaseException:
+            self._slots.conclude(held.slot, held.number, FAILED, f"the agent could not be told of it: {error!r}")
+            self._slots.pin(held.slot, False)
+            raise
+
+    def wait_written(self, ending: str | tuple[str, ...] = "") -> None:
+        """Wait until the newest checkpoint in each slot is on this machine's disk.
+
+        Args:
+            ending: wait only for targets whose names end so; the default waits for all.
+        """
+        for held in [held for held, target in list(self._newest.values()) if target.endswith(ending)]:
+            while self._slots.outcome(held.slot, held.number) == WAITS:
+                time.sleep(_POLL_S)
+
+    def failed(self) -> list[str]:
+        """Return the targets that could not be written and have not been saved again since."""
+        newest = {target: held for held, target in sorted(self._newest.values(), key=lambda given: given[0].number)}
+        return [target for target, held in newest.items() if self._slots.outcome(held.slot, held.number) == FAILED]
+
+    def wait_stored(self, held: HeldCheckpoint | None, target: str, timeout_s: float | None) -> None:
+        """Wait until a checkpoint has reached the run's store.
+
+        Args:
+            held: its slot; None for one that this process has written itself.
+            target: its folder or file on this machine.
+            timeout_s: seconds to wait; None waits without limit.
+
+        Raises:
+            OSError: it could not be written to this machine's disk.
+            StorageTimeout: ``timeout_s`` seconds have passed.
+        """
+        deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
+        while held is not None and (outcome := self._slots.outcome(held.slot, held.number)) in (WAITS, FAILED):
+            if outcome == FAILED:
+                raise OSError(f"the checkpoint {target} could not be written: {self._slots.problem}")
+            self._pause(deadline, target)
+        self._requests += 1
+        self._port.announce("store", self._requests, -1, target)
+        while self._slots.stored < self._requests:
+            self._pause(deadline, target)
+
+    @staticmethod
+    def _pause(deadline: float, target: str) -> None:
+        """Sleep for one polling interval, or raise StorageTimeout after the deadline."""
+        if time.monotonic() > deadline:
+            raise StorageTimeout(
+                f"the checkpoint {target} has not reached its store yet; it is still on its way", target
+            )
+        time.sleep(_POLL_S)
+
 
 _DESCRIPTION, _WRITE, _TEXTS = "description", "write", "texts"
 _decoder = msgspec.msgpack.Decoder(Description | FileDescription)

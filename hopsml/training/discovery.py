@@ -198,9 +198,9 @@ def _place(launch: int) -> ListeningPlace:
 
 def _own_host() -> str:
     """Return the address by which other workers reach this one."""
-    from hopsml.training import task_addresses
+    from hopsml.training import distributed
 
-    return task_addresses.host()
+    return distributed.host()
 
 
 def driver_host(variables: Mapping[str, str]) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from hopsml.training.checkpoint_files import Description, FileDescription, complete_checkpoints, folder_name
-from hopsml.training.checkpoint_handover import Handover, HeldCheckpoint
-from hopsml.training.checkpoint_writer import pack
+from hopsml.training.checkpoint_writer import Handover, HeldCheckpoint, pack
 
 _WRITE = f"{__name__}:write"
 

@@ -22,10 +22,9 @@ from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, SLOTS, WAITS
 from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.errors import StorageTimeout
 from hopsml.storage import checkpoints
-from hopsml.training import checkpoint_handover
+from hopsml.training import checkpoint_writer
 from hopsml.training.checkpoint_files import Description
-from hopsml.training.checkpoint_handover import Handover, HeldCheckpoint
-from hopsml.training.checkpoint_writer import pack
+from hopsml.training.checkpoint_writer import Handover, HeldCheckpoint, pack
 from tests import clock, small_disk
 from tests.cluster import plain_checkpoints
 from tests.cluster.plain_checkpoints import found
@@ -335,12 +334,12 @@ def test_a_state_that_memory_does_not_take_stays_with_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(agent: Agent) -> None:
-        monkeypatch.setattr(checkpoint_handover, "memory_room", lambda: 1_000_000)
+        monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 1_000_000)
         agent.save(1, megabytes=0.9)
         await agent.written()
         with pytest.raises(AssertionError):  # nothing was given
             agent.save(2, megabytes=1.1)
-        monkeypatch.setattr(checkpoint_handover, "memory_room", lambda: 0)
+        monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 0)
         agent.save(3, megabytes=0.9)  # there is memory of this size already
         await agent.written()
         assert found(agent.directory) == [1, 3]

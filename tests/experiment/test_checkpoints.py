@@ -31,8 +31,7 @@ def save(directory: str, steps: int, how: str, marks: str) -> list[int]:
 
     from hopsml.cluster.worker.context import current
     from hopsml.training.checkpoint_files import Description
-    from hopsml.training.checkpoint_handover import handover_of
-    from hopsml.training.checkpoint_writer import pack
+    from hopsml.training.checkpoint_writer import handover_of, pack
 
     context = current()
     assert context is not None and context.checkpoints is not None

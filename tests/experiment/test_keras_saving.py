@@ -29,7 +29,7 @@ def train(folder: str, disk: str = "") -> dict[str, Any]:
 
     import hopsml
     from hopsml.cluster.worker.context import current
-    from hopsml.training.checkpoint_handover import handover_of
+    from hopsml.training.checkpoint_writer import handover_of
 
     context = current()
     assert context is not None and context.checkpoints is not None

@@ -218,8 +218,7 @@ def save_and_wait(marks: str) -> dict[str, Any]:
     from hopsml.cluster.worker.context import current
     from hopsml.errors import StorageTimeout
     from hopsml.training.checkpoint_files import Description
-    from hopsml.training.checkpoint_handover import HeldCheckpoint, handover_of
-    from hopsml.training.checkpoint_writer import pack
+    from hopsml.training.checkpoint_writer import HeldCheckpoint, handover_of, pack
 
     context = current()
     assert context is not None and context.checkpoints is not None

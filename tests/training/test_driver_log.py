@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.training import driver_log
+from hopsml.training import prepare
 from tests.cluster.backend_contract import submit
 from tests.cluster.workloads import WAIT_S
 from tests.experiment.conftest import local_application
@@ -43,17 +43,17 @@ def test_workers_write_as_the_drivers_root_logger(tmp_path: Path, configured: No
 
 def test_the_form_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     driver, worker = logging.Logger("root", logging.DEBUG), logging.Logger("root")
-    assert driver_log.of(driver) == ""
+    assert prepare.described_logging(driver) == ""
     driver.addHandler(logging.NullHandler())
-    assert driver_log.of(driver) == ""
+    assert prepare.described_logging(driver) == ""
     handler = logging.StreamHandler(sys.stdout)
     handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="then"))
     driver.addHandler(handler)
-    told = driver_log.of(driver)
-    driver_log.follow(told, worker)
-    driver_log.follow(told, worker)
+    told = prepare.described_logging(driver)
+    prepare.configure_logging(told, worker)
+    prepare.configure_logging(told, worker)
     worker.debug("below the handler's level")
     worker.info("once")
     assert capsys.readouterr() == ("then once\n", "") and worker.level == logging.DEBUG
-    assert driver_log.of(worker) == told
+    assert prepare.described_logging(worker) == told

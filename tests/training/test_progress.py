@@ -12,7 +12,7 @@ import pytest
 from hopsml import elastic
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import WorkerContext
-from hopsml.training import report
+from hopsml.training import messages
 from hopsml.training.tensorflow.fit.callbacks import ReportCallback
 
 pytestmark = pytest.mark.fast
@@ -24,7 +24,7 @@ Told = list[tuple[int, int, str]]
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     """What the chief has told; each step, however fast they come."""
     said: Told = []
-    monkeypatch.setattr(report.ProgressSender.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(messages.ProgressSender.__init__, "__defaults__", (0.0,))
     folders: dict[str, Any] = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), tmp_path)
     facts = {"run_id": "app_1", "generation": 0, "rank": 0, "world_size": 2, "local_rank": 0, "role": "chief"}
     contexts.set_current(
@@ -90,13 +90,13 @@ def test_the_other_ranks_and_a_script_on_its_own_tell_nothing(told: Told) -> Non
 
 
 def test_a_fast_training_tells_a_few_times_a_second_and_its_last_step(told: Told) -> None:
-    teller = report.ProgressSender(interval_s=60.0)
+    teller = messages.ProgressSender(interval_s=60.0)
     for step in range(1, 1_001):
         teller.send_progress(step, 1_000)
     assert told == [(1, 1_000, "step"), (1_000, 1_000, "step")]
 
 
 def test_the_end_of_an_epoch_is_told_in_any_case_as_its_report_is(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report.ProgressSender.__init__, "__defaults__", (60.0,))
+    monkeypatch.setattr(messages.ProgressSender.__init__, "__defaults__", (60.0,))
     fit(ReportCallback(), batches=100, epochs=range(3), steps=100)
     assert told == [(1, 300, "step"), (100, 300, "step"), (200, 300, "step"), (300, 300, "step"), (300, 300, "step")]

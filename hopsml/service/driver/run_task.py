@@ -24,7 +24,7 @@ from hopsml.service.spec.task import Task
 from hopsml.submission import script
 from hopsml.training import discovery
 from hopsml.training.discovery import TaskListener, driver_host, known_tasks, remove_earlier
-from hopsml.training.secret_variables import masked
+from hopsml.training.prepare import masked
 
 
 @contextlib.contextmanager
@@ -196,7 +196,7 @@ def _group_variables(framework: str) -> dict[str, str]:
     """Return the variables by which TensorFlow in a command forms a fixed group; torch's are set already."""
     from hopsml.cluster.shared.layout import OURS
     from hopsml.cluster.worker.context import current
-    from hopsml.training import task_addresses
+    from hopsml.training import distributed
 
     context = current()
     if framework != "tensorflow" or context is None or context.world_size == 1 or "TF_CONFIG" in os.environ:
@@ -210,7 +210,7 @@ def _group_variables(framework: str) -> dict[str, str]:
         )
         return {}
     task = {"type": "worker", "index": context.rank}
-    config = json.dumps({"cluster": {"worker": task_addresses.addresses()}, "task": task})
+    config = json.dumps({"cluster": {"worker": distributed.addresses()}, "task": task})
     return {"TF_CONFIG": config, OURS: ",".join(filter(None, (os.environ.get(OURS), "TF_CONFIG")))}
 
 

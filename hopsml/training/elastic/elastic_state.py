@@ -20,7 +20,7 @@ from hopsml.training import collective
 from hopsml.training.elastic import commits, reconfiguration
 from hopsml.training.elastic.commits import CommitPace, CommitWriter, Snapshot, writer_of
 from hopsml.training.elastic.sampler import Sampler
-from hopsml.training.report import ProgressSender
+from hopsml.training.messages import ProgressSender
 from hopsml.training.torch import state_tensors
 from hopsml.training.torch.state_tensors import PREFIX as TENSORS
 

@@ -25,8 +25,7 @@ from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import urls
 from hopsml.training import checkpoint_files
-from hopsml.training.checkpoint_handover import HeldCheckpoint, handover_of
-from hopsml.training.checkpoint_writer import pack
+from hopsml.training.checkpoint_writer import HeldCheckpoint, handover_of, pack
 from hopsml.training.tensorflow import groups, parameter_servers, state_variables
 from hopsml.training.tensorflow.groups import in_group, latest_strategy, leads
 from hopsml.training.tensorflow.keras.saving import private_folder

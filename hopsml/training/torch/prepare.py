@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, CollectiveMismatch
 from hopsml.training import collective
-from hopsml.training.exchange import exchange
+from hopsml.training.distributed import exchange
 
 if TYPE_CHECKING:
     import torch

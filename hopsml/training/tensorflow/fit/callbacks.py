@@ -20,7 +20,7 @@ from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.storage.run_dir import fit_name, fit_of
 from hopsml.training.checkpoint_files import complete_checkpoints
-from hopsml.training.report import ProgressSender
+from hopsml.training.messages import ProgressSender
 from hopsml.training.tensorflow import groups, state_variables
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.groups import in_group, latest_strategy

@@ -16,7 +16,7 @@ from typing import Any
 from hopsml.cluster.shared.checks import accepts_older
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.report import ProgressSender, report
+from hopsml.training.messages import ProgressSender, report
 from hopsml.training.tensorflow import state_variables
 from hopsml.training.tensorflow.checkpoints import Checkpointer
 from hopsml.training.tensorflow.fit.callbacks import scalars

@@ -12,7 +12,7 @@ from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
 from hopsml.training.averaging import Algorithm, Averaging, averaging
-from hopsml.training.report import ProgressSender, report
+from hopsml.training.messages import ProgressSender, report
 from hopsml.training.tensorflow import parameter_servers
 from hopsml.training.tensorflow.distribution.strategy import strategy
 from hopsml.training.tensorflow.fit.callbacks import scalars

@@ -37,8 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker.context import current
 from hopsml.training.checkpoint_files import FileDescription, umask, write_file
-from hopsml.training.checkpoint_handover import Handover, handover_of
-from hopsml.training.checkpoint_writer import pack
+from hopsml.training.checkpoint_writer import Handover, handover_of, pack
 from hopsml.training.tensorflow import groups
 from hopsml.training.tensorflow.groups import in_group, leads
 from hopsml.training.tensorflow.state_variables import as_array
