@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from hopsml.core import tracing
-from hopsml.experiment.launch_trace import LaunchPart, stages
+from hopsml.experiment.reporting import LaunchPart, stages
 from tests import leaks
 from tests.otlp import receiver
 
@@ -100,7 +100,7 @@ def test_a_span_arrives_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.local
 def test_nothing_is_imported_where_it_is_off_and_a_missing_package_is_said_once() -> None:
-    off = "import sys; from hopsml.core import tracing; import hopsml.experiment.launch_trace as one; "
+    off = "import sys; from hopsml.core import tracing; import hopsml.experiment.reporting as one; "
     off += (
         "assert one.begun('app_1', 2) is None; assert not any(name.startswith('opentelemetry') for name in sys.modules)"
     )

@@ -23,9 +23,9 @@ import msgspec
 from hopsml import experiment
 from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.experiment import collective
-from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.run_role import SearchHost
+from hopsml.experiment.searches.executors import Lanes
 from hopsml.search.dispatch.events import Ended, LaneJoined
 from hopsml.search.messages import RunTrial
 

@@ -14,7 +14,7 @@ from hopsml.core import states
 from hopsml.tracking import catalog, strict_json
 
 if TYPE_CHECKING:
-    from hopsml.experiment.searches.reader import SearchReader
+    from hopsml.experiment.searches.recorded import SearchReader
 
 POLL_S = 1.0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.core.states import Lifecycle
 
 if TYPE_CHECKING:
-    from hopsml.experiment.searches.reader import SearchReader
+    from hopsml.experiment.searches.recorded import SearchReader
     from hopsml.storage.run_dir import RunDir
 
 PLACES = 80  # characters of a line
@@ -20,7 +20,7 @@ def seen(directory: RunDir, record: dict[str, Any]) -> SearchReader | None:
     search = record.get("search")
     if not isinstance(search, dict):
         return None
-    from hopsml.experiment.searches.reader import SearchReader
+    from hopsml.experiment.searches.recorded import SearchReader
 
     return SearchReader(directory, search)
 

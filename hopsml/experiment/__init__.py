@@ -21,19 +21,27 @@ They block and return a ``Result``; ``submit`` and ``submit_search`` return a ha
 
 from __future__ import annotations
 
-from hopsml.experiment.applications import shutdown
-from hopsml.experiment.collective import collective_all_reduce, submit
+from hopsml.experiment.applications import shutdown, spark
+from hopsml.experiment.collective import (
+    collective_all_reduce,
+    distributed,
+    jax,
+    mirrored,
+    parameter_server,
+    submit,
+    torch,
+)
 from hopsml.experiment.evaluations import continue_evaluation, evaluate, submit_evaluation
-from hopsml.experiment.frameworks import distributed, jax, torch
 from hopsml.experiment.launch import launch
-from hopsml.experiment.mirroring import mirrored
-from hopsml.experiment.older_names import begin, end, horovod, instead_of
-from hopsml.experiment.parameter_servers import parameter_server
 from hopsml.experiment.predecessor import (
     Direction,
+    begin,
     differential_evolution,
+    end,
     evolutionary_search,
     grid_search,
+    horovod,
+    instead_of,
     random_search,
 )
 from hopsml.experiment.recorded import Recorded, recorded
@@ -43,7 +51,6 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.search import continue_search, search, submit_search
 from hopsml.experiment.searches.handle import SearchRun
 from hopsml.experiment.searches.result import SearchResult
-from hopsml.experiment.spark_session import spark
 from hopsml.experiment.tuning import Tuning, tune_communication
 from hopsml.search.space.space import Searchspace
 

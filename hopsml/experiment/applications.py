@@ -18,18 +18,22 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.shared import acceptor, processes
 from hopsml.core import profiles, redact, settings
-from hopsml.errors import CoordinatorLost
+from hopsml.errors import ArgumentError, CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
 from hopsml.submission import spark_command
 from hopsml.tracking.mlflow.link import LINK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 log = logging.getLogger(__name__)
 
@@ -456,3 +460,28 @@ def _at_the_end() -> None:
     """Call ``shutdown`` at exit; a second Ctrl-C skips it, and the remaining resources end with this process."""
     with contextlib.suppress(KeyboardInterrupt):
         shutdown(spark=True)
+
+
+def spark(profile: str | None = None) -> SparkSession:
+    """Return the Spark session on whose executors the verbs train: the existing one, else one of the profile.
+
+        clicks = experiment.spark().read.parquet("hdfs:///data/clicks")
+        experiment.collective_all_reduce(train, data={"clicks": clicks}, num_workers=4)
+
+    Args:
+        profile: name of a file in conf/, used if Spark has not started yet; by default that of HOPSML_PROFILE.
+
+    Raises:
+        ArgumentError: The profile has no Spark; otherwise the errors of Spark's start.
+    """
+    prepare(profile)
+    context = getattr(current(profile).backend, "context", None)
+    if context is None:
+        raise ArgumentError(
+            "this profile has no Spark (master: none); choose another one, profile= or HOPSML_PROFILE: `hopsml profiles` "
+            "lists them"
+        )
+    from pyspark.sql import SparkSession
+
+    found: SparkSession = SparkSession.builder.getOrCreate()  # of the existing context
+    return found

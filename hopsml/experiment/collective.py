@@ -1,4 +1,9 @@
-"""Verbs ``collective_all_reduce`` and ``submit``: synchronous data-parallel training of one group of workers."""
+"""Verbs that train on one group of workers: TensorFlow, PyTorch, JAX, or any function.
+
+``collective_all_reduce`` and ``submit`` are synchronous data-parallel training; ``torch``, ``jax`` and ``distributed``
+have the same agents, groups, records and elasticity. ``parameter_server``: a chief calls the function, workers compute,
+parameter servers hold the variables. ``mirrored``: one worker has all GPUs of its executor.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import NoReturn
 
+from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import (
     AS_MANY_AS_THERE_ARE,
     AnyGroup,
@@ -13,17 +19,28 @@ from hopsml.cluster.shared.spec import (
     ElasticGroup,
     FixedGroup,
     Framework,
+    Roles,
     RunSpec,
+    ServerGroup,
     names,
     specified,
 )
 from hopsml.core import settings
 from hopsml.errors import ArgumentError
-from hopsml.experiment import arguments, frame_feed, plan
-from hopsml.experiment.options import FrameworkOptions, RunOptions
+from hopsml.experiment import frame_feed, plan, verbs
+from hopsml.experiment.options import (
+    DistributedOptions,
+    FrameworkOptions,
+    MirroredOptions,
+    ParameterServerOptions,
+    RunOptions,
+    TorchOptions,
+)
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
 from hopsml.experiment.verbs import Verb
+from hopsml.training.tensorflow.mirrored import BODY as MIRRORED_BODY
+from hopsml.training.tensorflow.parameter_servers import BODY as SERVERS_BODY
 
 # Names of positional arguments after the function, in the predecessor's 2.0 and in its older releases.
 ORDERS = (
@@ -84,10 +101,10 @@ def build(
             sidecar=frame_feed.SIDECAR if rows else "",
             framework=framework,
             group=_group(options),
-            environment=arguments.environment(options.environment, options.share),
+            environment=verbs.environment(options.environment, options.share),
         ),
         function=options.train_fn,
-        arguments=arguments.keyword_arguments(options.train_fn, frame_feed.with_rows(options.args, rows, verb), verb),
+        arguments=verbs.keyword_arguments(options.train_fn, frame_feed.with_rows(options.args, rows, verb), verb),
         frames=dict(options.data or {}),
         profile=options.profile,
         progress=bool(options.progress),
@@ -97,13 +114,13 @@ def build(
 
 def _group(options: AnyGroupOptions) -> AnyGroup:
     """Return the group that the call requests: fixed or elastic."""
-    most, fewest = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
+    most, fewest = verbs.group_size(options.num_workers, options.min_workers, options.max_workers)
     size = AS_MANY_AS_THERE_ARE if most is None else most
     evaluator = isinstance(options, RunOptions) and options.evaluator
     if fewest is not None and evaluator:
         raise ArgumentError("evaluator=True with min_workers: a group that may change has no evaluator; leave one out")
     if evaluator and most is not None:
-        arguments.check_evaluator(most)
+        verbs.check_evaluator(most)
     elastic = specified(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=settings.drain_s())
     if fewest is not None:
         return elastic  # built above in any case, which checks its numbers
@@ -115,16 +132,151 @@ def _group(options: AnyGroupOptions) -> AnyGroup:
 def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
     """Return a sentence for each argument that was given and is ignored by a group of this kind."""
     defaults = {option.name: option.default for option in fields(options)}
-    notes = list(arguments.without_effect({"versioned_resources": options.versioned_resources}))
+    notes = list(verbs.without_effect({"versioned_resources": options.versioned_resources}))
 
     def unused(candidates: Iterable[str], reason: str) -> list[str]:
         given = {name: getattr(options, name) for name in candidates if name in defaults}
         return [f"{name}={value!r} has no effect: {reason}" for name, value in given.items() if value != defaults[name]]
 
-    most, fewest = arguments.group_size(options.num_workers, options.min_workers, options.max_workers)
+    most, fewest = verbs.group_size(options.num_workers, options.min_workers, options.max_workers)
     if fewest is None:
         reason = "the group has a fixed size, and ends with its first loss; give min_workers= for one that may change"
         notes += unused([name for name in names(ElasticGroup) if name not in names(FixedGroup)], reason)
     if most == 1:
         notes += unused(names(Communication), "one worker exchanges nothing")
     return tuple(notes)
+
+
+_verb_with_servers = Verb(ParameterServerOptions, "parameter_server", orders=ORDERS)
+
+
+@_verb_with_servers
+def parameter_server(options: ParameterServerOptions) -> Result:
+    """Train asynchronously with parameter servers; blocks until the end and returns a ``Result``.
+
+    The chief alone calls ``train_fn(**args)``; workers and parameter servers run TensorFlow's server, which hopsml
+    starts. A server that fails is restarted at its address: a worker's step is repeated, and
+    ``hopsml.tensorflow.ServerLoop`` restores a parameter server's variables from the newest checkpoint. It takes ``1 +
+    num_workers + num_ps`` slots.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
+        RunError: the run failed; the message names the rank, its host, its traceback and its log.
+        StorageError: the run directory cannot be written; names the path.
+    """
+    return plan.start(build_with_servers(options)).result()
+
+
+def build_with_servers(options: ParameterServerOptions) -> plan.Plan:
+    """Check a call completely and return the plan of its run; nothing is started."""
+    given = settings.num_parameter_servers() if options.num_ps is None else options.num_ps
+    servers = checks.whole_number("num_ps", 1 if given is None else given)
+    roles = Roles(servers, bool(options.evaluator), checks.switch("evaluator_gpu", options.evaluator_gpu))
+    size = AS_MANY_AS_THERE_ARE
+    if options.num_workers is not None:
+        workers = checks.whole_number("num_workers", options.num_workers)
+        size = 1 + workers + roles.parameter_servers + int(roles.evaluator)
+    return plan.Plan(
+        spec=specified(
+            RunSpec,
+            options,
+            verb="parameter_server",
+            group=ServerGroup(size=size, start_timeout_s=checks.seconds("start_timeout", options.start_timeout)),
+            roles=roles,
+            body=SERVERS_BODY,
+            environment=verbs.environment(options.environment, options.share),
+        ),
+        function=options.train_fn,
+        arguments=verbs.keyword_arguments(options.train_fn, options.args, "parameter_server"),
+        profile=options.profile,
+        progress=bool(options.progress),
+        notes=verbs.without_effect({"versioned_resources": options.versioned_resources}),
+    )
+
+
+_verb_mirrored = Verb(MirroredOptions, "mirrored", orders=ORDERS)
+
+
+@_verb_mirrored
+def mirrored(options: MirroredOptions) -> Result:
+    """Train on all GPUs of one executor, in one process; blocks until the end and returns a ``Result``.
+
+    The worker gets the GPU of its slot and all others that its executor sees and no other process holds; a note names
+    the GPUs that are held, or reports that there are fewer than two. ``hopsml.tensorflow.strategy()`` is a
+    ``MirroredStrategy`` over them. There is no TF_CONFIG. ``collective_all_reduce`` trains on several executors.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
+        RunError: the run failed; the message names the rank, its host, its traceback and its log.
+        StorageError: the run directory cannot be written; names the path.
+    """
+    return plan.start(build_mirrored(options)).result()
+
+
+def build_mirrored(options: MirroredOptions) -> plan.Plan:
+    """Check a call completely and return the plan of its run; nothing is started."""
+    if options.evaluator:
+        raise ArgumentError(
+            "mirrored(evaluator=True): it trains on one executor, and an evaluator needs another one; leave it out, or use "
+            "experiment.collective_all_reduce(train, num_workers=3, evaluator=True)"
+        )
+    return plan.Plan(
+        spec=specified(
+            RunSpec,
+            options,
+            verb="mirrored",
+            group=FixedGroup(size=1, start_timeout_s=checks.seconds("start_timeout", options.start_timeout)),
+            all_gpus=True,
+            body=MIRRORED_BODY,
+            environment=verbs.environment(options.environment, options.share),
+        ),
+        function=options.train_fn,
+        arguments=verbs.keyword_arguments(options.train_fn, options.args, "mirrored"),
+        profile=options.profile,
+        progress=bool(options.progress),
+        notes=verbs.without_effect({"versioned_resources": options.versioned_resources}),
+    )
+
+
+@Verb(TorchOptions, "torch")
+def torch(options: TorchOptions) -> Result:
+    """Train with PyTorch on ``num_workers`` executors; blocks until the end and returns a ``Result``.
+
+    Every worker calls ``train_fn(**args)`` in a fresh process whose default process group has been formed, with torch
+    imported before the fork. ``hopsml.torch.prepare(model)`` averages gradients, or the function uses DDP or FSDP as it
+    is. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set as by torchrun, and a call of
+    ``torch.distributed.init_process_group`` returns the existing group.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.
+        RunError: the run failed; the message names the rank, its host, its traceback and its log.
+        StorageError: the run directory cannot be written; names the path.
+    """
+    return plan.start(build(options, "torch", "torch")).result()
+
+
+@Verb(FrameworkOptions, "jax")
+def jax(options: FrameworkOptions) -> Result:
+    """Train with JAX on ``num_workers`` executors; blocks until the end and returns a ``Result``.
+
+    Every worker calls ``train_fn(**args)`` in a fresh process in which ``jax.distributed`` is initialized:
+    ``jax.devices()`` are those of all workers.
+
+    Raises:
+        ArgumentError, ArgumentTypeError, RunError, StorageError: as ``torch``.
+    """
+    return plan.start(build(options, "jax", "jax")).result()
+
+
+@Verb(DistributedOptions, "distributed")
+def distributed(options: DistributedOptions) -> Result:
+    """Call a function of any framework on ``num_workers`` executors; blocks until the end and returns a ``Result``.
+
+    Every worker calls ``train_fn(**args)`` in a fresh process. ``hopsml.distributed`` has its rank, the addresses of
+    all workers and a reserved port; ``hopsml.all_reduce`` and similar functions exchange arrays,
+    ``hopsml.distributed.exchange`` other values.
+
+    Raises:
+        ArgumentError, ArgumentTypeError, RunError, StorageError: as ``torch``.
+    """
+    return plan.start(build(options, "distributed", "none")).result()

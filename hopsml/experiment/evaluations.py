@@ -14,7 +14,7 @@ from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import FIRST_EVALUATION, ElasticGroup, Evaluation, RunSpec, specified
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import applications, arguments, plan, repeat
+from hopsml.experiment import applications, plan, repeat, verbs
 from hopsml.experiment.options import EvaluationOptions
 from hopsml.experiment.result import Result
 from hopsml.experiment.run import Run
@@ -122,7 +122,7 @@ def build(options: EvaluationOptions) -> plan.Plan:
             group=group,
             evaluation=evaluation,
             body=BODY,
-            environment=arguments.environment(options.environment, options.share),
+            environment=verbs.environment(options.environment, options.share),
         ),
         function=options.train_fn,
         arguments=_arguments(options.train_fn, options.args),

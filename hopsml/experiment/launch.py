@@ -20,10 +20,10 @@ from hopsml.cluster.shared.plain import argument, as_json
 from hopsml.core import settings, states
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
-from hopsml.experiment import applications, collective, last_records, plan, takeover
+from hopsml.experiment import applications, collective, plan, takeover
 from hopsml.experiment.options import LaunchOptions, RunOptions, taken_from
 from hopsml.experiment.predecessor import combination
-from hopsml.experiment.result import Result
+from hopsml.experiment.result import Result, status_record, write_last_records
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
@@ -137,7 +137,7 @@ def _record(whole: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[
     if summary is not None:
         records[SUMMARY] = lambda: whole.write_json(urls.join(whole.url, SUMMARY), {"combinations": summary})
     records["status.json"] = lambda: whole.end(status)
-    return last_records.write(records, lambda text: print(f"hopsml: {text}", flush=True), last_records.PATIENCE_S)
+    return write_last_records(records, lambda text: print(f"hopsml: {text}", flush=True))
 
 
 def _claimed(
@@ -242,7 +242,7 @@ def _begin(single: plan.Plan) -> Run:
 
 
 def _status(whole: RunDir, began: float, error: BaseException | None, results: Sequence[Result]) -> dict[str, Any]:
-    return last_records.status(
+    return status_record(
         whole.run_id,
         states.end(error),
         began,

@@ -44,10 +44,10 @@ from hopsml.errors import (
     PermissionRefused,
     QuotaExceeded,
 )
-from hopsml.experiment import applications, arguments, frame_feed, launch_trace, mlflow, progress, takeover, tuned
+from hopsml.experiment import applications, frame_feed, progress, reporting, takeover, tuned, verbs
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import StandaloneRun
-from hopsml.experiment.sign_of_life import SignOfLife
+from hopsml.experiment.takeover import SignOfLife
 from hopsml.storage import urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, find
@@ -154,7 +154,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         )
         run_id = plan.standing.run_id(directory)
         travels = replace(spec, environment=_environment(plan, spec, directory, application))
-        trace = launch_trace.begun(run_id, spec.group.size)
+        trace = reporting.begun(run_id, spec.group.size)
         request = RunRequest(
             run_id=run_id,
             spec=trace.carried(travels) if trace is not None else travels,
@@ -174,7 +174,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
             _note(run, f"goes on with {continues} from {where}")
         unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
         _note(run, *plan.notes, alike, as_tuned, application.passed_over(plan.profile), unrecorded, captured.large)
-        mlflow.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
+        reporting.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
     except BaseException:  # an interrupt: no caller will have the handle
         with contextlib.suppress(CoordinatorLost):
             application.coordinator.cancel(request.run_id, "interrupted while it was being started")
@@ -335,9 +335,9 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
             "before the application starts"
         )
     if group.relaunches:
-        arguments.check_servers(group.size, spec.roles)
+        verbs.check_servers(group.size, spec.roles)
     elif spec.roles.evaluator:
-        arguments.check_evaluator(group.size)
+        verbs.check_evaluator(group.size)
     alike = f"{spec.roles.without_gpu} GPUs are held by members that need none: {capacity.alike}"
     return group, bare, alike if capacity.alike and spec.roles.without_gpu else ""
 

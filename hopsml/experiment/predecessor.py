@@ -1,40 +1,127 @@
-"""The predecessor's searches: ``grid_search``, ``random_search``, ``differential_evolution``.
+"""The predecessor's searches and names: ``grid_search``, ``random_search``, ``differential_evolution``, ``begin``, ``end``.
 
-Each is an ``experiment.search`` with the predecessor's arguments, folders and files:
+Each search is an ``experiment.search`` with the predecessor's arguments, folders and files:
 
     <run>/a=1&b=5/{.hparams.json,.outputs.json,.metric,output.log}       one combination
     <run>/generation.0/a=1&b=5/                                          of differential evolution
     <run>/.summary.json                                                  all of them
 
-and returns what unpacks as ``best_dir, best_config, best_outputs``.
+and returns what unpacks as ``best_dir, best_config, best_outputs``. Work of the driver between ``begin`` and ``end`` is
+recorded as a run. Names that are gone raise errors that name their replacements.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hopsml.cluster.shared import checks
-from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import arguments
+from hopsml.core import suggestions
+from hopsml.errors import ArgumentError, ArgumentTypeError, RunError
+from hopsml.experiment import plan, verbs
+from hopsml.experiment.collective import ORDERS, build
 from hopsml.experiment.options import (
     EvolutionOptions,
     GridOptions,
     PredecessorOptions,
     RandomOptions,
+    RunOptions,
     SearchOptions,
     taken_from,
 )
+from hopsml.experiment.recorded import Recorded, recorded
+from hopsml.experiment.result import Result
 from hopsml.experiment.searches import call as calls
-from hopsml.experiment.searches.names import NameOf
+from hopsml.experiment.searches import start
+from hopsml.experiment.searches.call import NameOf
 from hopsml.experiment.searches.result import SearchResult
-from hopsml.experiment.searches.start import begin
 from hopsml.experiment.verbs import Verb
 from hopsml.search.algorithms.evolution import DifferentialEvolution
 from hopsml.search.space.space import Searchspace
 from hopsml.tracking import inputs
+
+_OTHER_STRATEGY = "experiment.collective_all_reduce(train), whose function builds hopsml.tensorflow.strategy()"
+INSTEAD = {
+    "allreduce": _OTHER_STRATEGY,
+    "train_and_evaluate": f"{_OTHER_STRATEGY} and calls model.fit: Estimators have left TensorFlow",
+}
+_open: list[tuple[contextlib.AbstractContextManager[Recorded], Recorded]] = []  # at most one
+
+
+@Verb(RunOptions, "horovod", orders=ORDERS, renamed={"notebook": "train_fn"})
+def horovod(options: RunOptions) -> Result:
+    """Run the function on all workers by ``collective_all_reduce``, without MPI.
+
+    Raises:
+        ArgumentTypeError: for the path of a notebook, which the predecessor accepted: the horovod that it uses is not
+            available; otherwise as ``collective_all_reduce``.
+    """
+    return plan.start(build(options)).result()
+
+
+def begin(
+    name: str = "no-name", local_logdir: bool = False, versioned_resources: Any = None, description: str | None = None
+) -> str:
+    """Record the driver's work from now on until ``end``; returns the run's directory.
+
+    New code should use ``with experiment.recorded(name) as run:``.
+
+    Args:
+        name: run name, shown where runs are listed.
+        local_logdir: of the predecessor; raises an error, as work of the driver has no such folder.
+        versioned_resources: of the predecessor; raises an error.
+        description: free text, shown where runs are listed.
+
+    Raises:
+        RunError: (a RuntimeError) while another one is open.
+        ArgumentError: ``local_logdir`` or ``versioned_resources`` is given.
+    """
+    if _open:
+        raise RunError("an experiment is under way already; call experiment.end() before", _open[0][1].run_dir)
+    for given, what in ((local_logdir, "local_logdir"), (versioned_resources, "versioned_resources")):
+        if given:
+            raise ArgumentError(
+                f"begin({what}={given!r:.80}): work of the driver's own has no such thing; write below the directory that "
+                "begin() returns, and note what you read by hopsml.tracking.data(path)"
+            )
+    manager = recorded(name, description=description)
+    run = manager.__enter__()
+    _open.append((manager, run))
+    atexit.register(_left_open)
+    return run.run_dir
+
+
+def end(metric: Any = None) -> None:
+    """End the run that ``begin`` started, with a metric if one is given; raises RunError if there is none."""
+    if not _open:
+        raise RunError("no experiment is under way; call experiment.begin() before")
+    manager, run = _open.pop()
+    atexit.unregister(_left_open)
+    if metric is not None:
+        run.metrics["metric"] = metric
+    manager.__exit__(None, None, None)
+
+
+def _left_open() -> None:
+    """End an open run as cancelled, at the program's exit without ``end``."""
+    while _open:
+        manager, _ = _open.pop()
+        with contextlib.suppress(KeyboardInterrupt):
+            manager.__exit__(KeyboardInterrupt, KeyboardInterrupt("the program ended without experiment.end()"), None)
+
+
+def instead_of(name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error for a name that is not in ``experiment``, which has those of ``known``."""
+    if name in INSTEAD:
+        return AttributeError(f"experiment.{name} is not there; use {INSTEAD[name]}")
+    meant = suggestions.similar(name, [] if name.startswith("_") else known)
+    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    return AttributeError(f"module 'hopsml.experiment' has no attribute '{name}'{hint}")
+
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems take 255 bytes
 
@@ -71,7 +158,7 @@ _evolution = Verb(
 @_grid
 def grid_search(options: GridOptions) -> SearchResult:
     """Try every combination of ``grid_dict``, a dict of lists, and return the best."""
-    return begin(of_grid(options)).result()
+    return start.begin(of_grid(options)).result()
 
 
 def of_grid(options: GridOptions) -> calls.SearchCall:
@@ -86,7 +173,7 @@ def random_search(options: RandomOptions) -> SearchResult:
 
     Two integers are the ends of a range of integers; if one of them is a float, every number between them is possible.
     """
-    return begin(of_random(options)).result()
+    return start.begin(of_random(options)).result()
 
 
 def of_random(options: RandomOptions) -> calls.SearchCall:
@@ -102,7 +189,7 @@ def differential_evolution(options: EvolutionOptions) -> SearchResult:
 
     The type of the first bound decides: integers, floats, else a choice between the two values.
     """
-    return begin(of_evolution(options)).result()
+    return start.begin(of_evolution(options)).result()
 
 
 evolutionary_search = differential_evolution  # its oldest name
@@ -150,7 +237,7 @@ def _call(verb: str, space: Searchspace, given: PredecessorOptions, key: str, **
     options = taken_from(given, SearchOptions, space=space, metric=checks.text("optimization_key", key), **own)
     call = calls.checked(verb, options, inputs.choose_seed(options.environment or {}, os.environ))
     call.folder, call.with_summary = "", True
-    call.notes += arguments.without_effect(
+    call.notes += verbs.without_effect(
         {name: getattr(given, name) for name in ("versioned_resources", "cleanup_generations")}
     )
     call.name_of = _in_generations(call.searcher) if isinstance(call.searcher, DifferentialEvolution) else combination

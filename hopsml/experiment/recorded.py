@@ -17,7 +17,8 @@ from typing import Any
 from hopsml.cluster.shared.plain import argument, as_json
 from hopsml.core import redact, settings, states
 from hopsml.core.states import Lifecycle
-from hopsml.experiment import applications, last_records
+from hopsml.experiment import applications
+from hopsml.experiment.result import status_record
 from hopsml.storage import job_record, urls
 from hopsml.storage.run_dir import claim
 from hopsml.tracking import record, strict_json
@@ -86,7 +87,7 @@ def recorded(
     except BaseException as error:
         recording.join()
         text = f"{type(error).__name__}: {error}"
-        directory.write_status(last_records.status(run.run_id, states.end(error), began, text))
+        directory.write_status(status_record(run.run_id, states.end(error), began, text))
         raise
     recording.join()
-    directory.write_status(last_records.status(run.run_id, Lifecycle.FINISHED, began))
+    directory.write_status(status_record(run.run_id, Lifecycle.FINISHED, began))

@@ -17,7 +17,7 @@ from hopsml.cluster.shared.spec import RunSpec
 from hopsml.core import settings
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
-from hopsml.experiment import applications, plan, sign_of_life, takeover
+from hopsml.experiment import applications, plan, takeover
 from hopsml.experiment.result import Result
 from hopsml.storage.run_dir import RunDir, find
 from hopsml.tracking import catalog, compare, record
@@ -112,7 +112,7 @@ def _check_may_go_on(directory: RunDir) -> None:
         )
     if successor := directory.successor():
         raise takeover.refusal(directory, successor)
-    if status is None and sign_of_life.driver_lives(directory):
+    if status is None and takeover.driver_lives(directory):
         raise ArgumentError(
             f"run {directory.run_id} is under way: its driver lives; cancel it there first, or wait for its end"
         )

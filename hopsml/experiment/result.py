@@ -1,16 +1,176 @@
-"""Outcome of a run: value for the program, contents of the run directory, and summaries as text and as JSON."""
+"""Outcome of a run: value for the program, effective settings, last records, and summaries as text and as JSON."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hopsml.cluster.gang.elastic.health import WITHOUT_COMMITS
 from hopsml.cluster.shared.plain import as_json
-from hopsml.errors import StorageError
-from hopsml.experiment import last_records, training_summary
-from hopsml.storage import filesystem, urls
+from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
+from hopsml.errors import QuotaExceeded, StorageError
+from hopsml.storage import backoff, causes, filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking import strict_json
+
+_PATHS = {
+    "scoped_allocator": "merged by TensorFlow's scoped allocator",
+    "packs": "merged by concatenation (packs)",
+    "collective": "merged by hopsml's collective",
+}
+
+
+def effective_settings(seen: Sequence[Mapping[str, int | str]], committed: bool | None = None) -> dict[str, Any]:
+    """Return the effective settings to record, from what each training worker has observed.
+
+    Args:
+        seen: facts of each worker that trains.
+        committed: True if a worker of an elastic run has ever committed its state; None for a run of fixed size.
+
+    Returns:
+        ``formed``: True if there was a group; then ``by`` (its implementation) and ``why``, and for the gradients of a
+        step their number, the number of collectives, and the path. If there was no group, or it reduced no gradients,
+        ``trained_alone``: number of workers that passed gradients to a TensorFlow optimizer (either Keras, or
+        TensorFlow 1) nevertheless. Other frameworks, and updates by hand, are not observed.
+    """
+    elastic = {} if committed is None else {"committed": committed}
+    return _group(seen) | elastic
+
+
+def _group(seen: Sequence[Mapping[str, int | str]]) -> dict[str, Any]:
+    trained = sum("trained" in one for one in seen)
+    together = [one for one in seen if one.get("group")]
+    if len(seen) < 2 or not together:
+        return {"workers": len(seen), "formed": False, "trained_alone": trained}
+    chief = together[0]
+    found = {"workers": len(seen), "formed": True, "by": chief["group"], "size": chief["size"]}
+    if "why" in chief:
+        found["why"] = chief["why"]
+    if "gradients" in chief:
+        scope = chief["merge_scope"] or "all"
+        found |= {"merge_scope": scope, **{name: chief[name] for name in ("path", "gradients", "collectives")}}
+        found |= {name: chief[name] for name in ("settings",) if name in chief}
+    elif "operations" in chief:
+        found["operations"] = chief["operations"]
+    elif trained:
+        found["trained_alone"] = trained
+    return found
+
+
+def settings_warning(facts: Mapping[str, Any]) -> str:
+    """Return a warning if group training or commits of an elastic run were requested but did not occur; else ""."""
+    missing = "" if facts.get("committed", True) else f"nothing was committed in this elastic run. {WITHOUT_COMMITS}"
+    return "; ".join(text for text in (_trained_apart(facts), missing) if text)
+
+
+def _trained_apart(facts: Mapping[str, Any]) -> str:
+    """Return a sentence for several workers that trained by TensorFlow separately; "" if that was not observed.
+
+    A function that does not train by TensorFlow has no reason to form its group: it may merge in another way
+    (``hopsml.elastic``, torch, JAX), or have nothing to merge. One worker that trains while the others do not is
+    intended, as with parameter servers.
+    """
+    if facts.get("trained_alone", 0) < 2:
+        return ""
+    alone = f"{facts['trained_alone']} workers trained separately"
+    if facts["formed"]:
+        return (
+            f"{alone}: a group was formed, but no gradients were merged in it, and the result is that of rank 0 alone; "
+            "build the model and its optimizer inside strategy.scope(); a loop of your own calls strategy.run() as well"
+        )
+    return (
+        f"{alone}: no TensorFlow group was formed, so no gradients were merged, and the result is that of rank 0 alone; "
+        "call hopsml.tensorflow.strategy() first in the training function, and build the model in its scope"
+    )
+
+
+def merging_text(facts: Mapping[str, Any]) -> str:
+    """Return a description of how gradients were merged, in one line, from ``effective_settings``."""
+    if facts["workers"] < 2:
+        return "none: one worker"
+    if not facts["formed"]:
+        return "none: no framework formed a group"
+    if facts["by"] == PARAMETER_SERVERS:
+        workers = f"{facts['size']} worker{'s' if facts['size'] > 1 else ''}"
+        return f"none: parameter servers, whose variables {workers} update independently"
+    why = f", because {facts['why']}" if "why" in facts else ""
+    if "operations" in facts:
+        return (
+            f"a group of {facts['size']} by {facts['by']}{why}: {facts['operations']} operations of torch.distributed"
+        )
+    if "gradients" not in facts:
+        return f"a group of {facts['size']} by {facts['by']}{why}, in which no gradients were reduced by hopsml"
+    gradients, collectives = facts["gradients"], facts["collectives"]
+    how = "none merged" if collectives == gradients else _PATHS.get(facts["path"], facts["path"])
+    settings = f" ({facts['settings']})" if "settings" in facts else ""
+    merged = f"merge scope {facts['merge_scope']}: {gradients} gradients in {collectives} collectives, {how}"
+    return merged + settings + why
+
+
+PATIENCE_S = 15.0  # less than the silence after which another driver may continue the run (sign_of_life.WATCH_S)
+_FIRST_S, _LONGEST_S = 0.5, 4.0
+
+
+def status_record(run_id: str, state: str, began: float | None, error: str = "", **more: Any) -> dict[str, Any]:
+    """Return ``status.json`` of a run that ends now; ``began``: seconds since the epoch, None if unknown."""
+    now = time.time()
+    return {
+        "run_id": run_id,
+        "state": state,
+        "ended": now,
+        "seconds": None if began is None else round(now - began, 3),
+        "error": as_json(error),
+        "workers": [],
+        "not_on_shared_storage": {},
+        **more,
+    }
+
+
+def write_last_records(records: Mapping[str, Callable[[], object]], tell: Callable[[str], None]) -> dict[str, str]:
+    """Call functions that write records, in order; return those that failed, with reasons. Raises nothing.
+
+    Writing is tried again for ``PATIENCE_S`` while storage is unavailable or full.
+
+    Args:
+        records: functions that write a record, by the record's name.
+        tell: called once with a message when writing is tried again.
+    """
+    left, failed = dict(records), dict[str, str]()
+    deadline, rounds = time.monotonic() + PATIENCE_S, 0
+    while left:
+        passing: dict[str, Exception] = {}
+        for name, record in left.items():
+            try:
+                record()
+            except Exception as error:  # noqa: BLE001 the run has ended, whether or not its records can be written
+                if causes.is_transient(error) or isinstance(error, QuotaExceeded):
+                    passing[name] = error
+                else:
+                    failed[name] = f"{type(error).__name__}: {error}"
+        rounds += 1
+        left = {name: left[name] for name in passing}
+        pause_s = backoff.pause_s(rounds, _FIRST_S, _LONGEST_S)
+        if time.monotonic() + pause_s > deadline:
+            return {**failed, **{name: str(error) for name, error in passing.items()}}
+        if left:
+            if rounds == 1:
+                first = next(iter(passing.values()))
+                tell(f"{' and '.join(left)} cannot be written, which is tried again for {PATIENCE_S:g} s: {first}")
+            time.sleep(pause_s)
+    return failed
+
+
+def unrecorded_text(unrecorded: Mapping[str, str]) -> str:
+    """Return a sentence on missing records: names, reason and consequences. ``unrecorded`` must not be empty."""
+    text = f"{' and '.join(unrecorded)} could not be written: {next(iter(unrecorded.values()))}"
+    if ".outputs.json" in unrecorded:
+        text += "; what the function returned is in the caller's hands alone"
+    if "status.json" in unrecorded:
+        text += "; `hopsml runs ls` cannot know how the run ended"
+    return text
+
 
 _RECORDS = ("status.json", ".outputs.json")
 
@@ -74,16 +234,16 @@ class Result(tuple[str, Any]):
         """
         if several := getattr(self, "runs", None):
             summaries = [single.summary() for single in several]
-            missing = [f"WARNING  {last_records.words(self.unrecorded)}"] if self.unrecorded else []
+            missing = [f"WARNING  {unrecorded_text(self.unrecorded)}"] if self.unrecorded else []
             return "\n\n".join([*summaries, *missing, f"run directory of all {len(several)}  {self.run_dir}"])
-        warning = training_summary.warning(self.in_force)
+        warning = settings_warning(self.in_force)
         rows = [
             *([("WARNING", warning)] if warning else []),
-            *([("WARNING", last_records.words(self.unrecorded))] if self.unrecorded else []),
+            *([("WARNING", unrecorded_text(self.unrecorded))] if self.unrecorded else []),
             ("state", f"{self.state} after {self.seconds:.1f} s"),
             ("workers", f"{len(self.workers)}: " + ", ".join(_slot(worker) for worker in self.workers)),
             ("ring order", " -> ".join(self.ring_order)),
-            ("merging", training_summary.merging(self.in_force)),
+            ("merging", merging_text(self.in_force)),
             ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else "no steps were reported"),
             *((name, _short(value)) for name, value in self.metrics.items() if name != "log"),
             ("run directory", self.run_dir),

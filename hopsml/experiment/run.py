@@ -1,28 +1,146 @@
-"""Handle of one run: behaves like a ``concurrent.futures.Future``, with logs, status and members."""
+"""Handles of runs: like a ``concurrent.futures.Future``, with logs, status and members.
+
+``Handle`` is the base class of runs and searches: a future, and the thread that writes the last files.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import math
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import cloudpickle
 
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.plain import as_json, outputs
-from hopsml.core import states
+from hopsml.core import states, tracebacks
 from hopsml.core.states import Lifecycle
-from hopsml.errors import ArgumentError, CoordinatorLost, RunError, WorkerFailed
-from hopsml.experiment import last_records, training_summary
-from hopsml.experiment.handle import Handle
-from hopsml.experiment.messages import Messages
-from hopsml.experiment.profiling import Ask, ProfileRequestHandler
-from hopsml.experiment.result import Result
+from hopsml.errors import ArgumentError, CoordinatorLost, RunCancelled, RunError, WorkerFailed
+from hopsml.experiment import applications
+from hopsml.experiment.messages import Ask, Messages, ProfileRequestHandler
+from hopsml.experiment.result import (
+    Result,
+    effective_settings,
+    settings_warning,
+    status_record,
+    unrecorded_text,
+    write_last_records,
+)
 from hopsml.storage import cancel_request, mailbox, run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled
+
+# If the system delivers a signal to another thread than the main one, the main thread's wait continues; Python runs the
+# signal handler only when that wait ends.
+_WAKE_S = 0.5
+
+R = TypeVar("R")
+
+
+class Handle(ABC, Generic[R]):
+    """Handle of something that was started, like a ``concurrent.futures.Future``, usable from any thread."""
+
+    kind = "run"  # noun in messages
+
+    def __init__(self, run_id: str, directory: RunDir) -> None:
+        self.run_id, self.directory, self.run_dir = run_id, directory, directory.url
+        self._future: concurrent.futures.Future[R] = concurrent.futures.Future()
+        self._future.set_running_or_notify_cancel()  # else asyncio and others could cancel the future, but not the run
+        self._thread = threading.Thread(target=self._drive, name=f"hopsml-{self.kind}-{run_id}", daemon=True)
+
+    @abstractmethod
+    def _end(self) -> tuple[R | None, BaseException | None]:
+        """Wait for the end, write the last files, return result or error. Called once, on the handle's thread."""
+
+    @abstractmethod
+    def _cancel(self, reason: str) -> None:
+        """Start ending it; returns at once."""
+
+    def _drive(self) -> None:
+        result, error = None, None
+        try:
+            result, error = self._end()
+        except BaseException as problem:  # noqa: BLE001 callers wait on the future, which is resolved only here
+            error = problem
+        if error is not None:
+            self._future.set_exception(error)
+        elif result is not None:
+            self._future.set_result(result)
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the end, at most ``timeout`` seconds, and return the result.
+
+        Ctrl-C, or the interrupt of a notebook's cell, cancels the run or search before KeyboardInterrupt is raised.
+
+        Raises:
+            RunCancelled: It was cancelled.
+            TimeoutError: It has not ended within ``timeout`` seconds.
+            BaseException: Any other error that ended it.
+        """
+        try:
+            error = self.exception(timeout)
+        except KeyboardInterrupt:
+            self.cancel("interrupted by the user")
+            self.join(30)
+            applications.after_interrupt()
+            # a new exception, as the traceback of the wait has no useful information
+            text = f"{self.kind} {self.run_id} was cancelled: {self.run_dir}"
+            raise tracebacks.shortened(KeyboardInterrupt(text)) from None
+        except concurrent.futures.CancelledError:
+            raise RunCancelled(f"{self.kind} {self.run_id} was cancelled", self.run_dir) from None
+        if error is not None:
+            raise error.with_traceback(None)  # without the frames of an earlier raise
+        return self._future.result()
+
+    @property
+    def future(self) -> concurrent.futures.Future[R]:
+        """Future for ``concurrent.futures.wait`` and ``as_completed``; to cancel, call the handle's ``cancel``."""
+        return self._future
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end like ``result``, and return the error that ended it; None after success."""
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while True:
+            try:
+                return self._future.exception(max(0.0, min(_WAKE_S, deadline - time.monotonic())))
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+
+    def done(self) -> bool:
+        """Return True if it has ended and its files are complete."""
+        return self._future.done()
+
+    def running(self) -> bool:
+        """Return True if it has not ended yet, the opposite of ``done``."""
+        return not self._future.done()
+
+    def cancel(self, reason: str = "cancelled by the user") -> bool:
+        """End it: its workers exit within seconds, and ``result`` raises RunCancelled.
+
+        After a search, ``best`` remains available, and ``experiment.continue_search`` can continue it.
+
+        Returns:
+            False if it had ended already.
+        """
+        if self._future.done():
+            return False
+        self._cancel(reason)
+        return True
+
+    def add_done_callback(self, function: Callable[[concurrent.futures.Future[R]], None]) -> None:
+        """Call ``function`` with the future at the end, or at once if it has ended."""
+        self._future.add_done_callback(function)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the files are complete, at most ``timeout_s`` seconds; raises nothing."""
+        self._thread.join(timeout_s)
 
 
 class Run(Handle[Result]):
@@ -197,7 +315,7 @@ class Run(Handle[Result]):
             try:
                 result = self._result()
                 told = as_json(result.metrics)
-                if warning := training_summary.warning(result.in_force):
+                if warning := settings_warning(result.in_force):
                     self._note(warning)
             except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result
                 error, result = problem, None
@@ -219,9 +337,9 @@ class Run(Handle[Result]):
             records["gang.jsonl"] = lambda: self.directory.write_gang_log(log.to_jsonl())
         records["the record of code and environment"] = self._before_status
         records["status.json"] = lambda: self._write_status(error)
-        unrecorded = last_records.write(records, self._note, last_records.PATIENCE_S)
+        unrecorded = write_last_records(records, self._note)
         if unrecorded:
-            self._note(f"the run has ended as {self._ended_as}, but {last_records.words(unrecorded)}")
+            self._note(f"the run has ended as {self._ended_as}, but {unrecorded_text(unrecorded)}")
         return unrecorded
 
     def _note(self, text: str) -> None:
@@ -279,10 +397,10 @@ class Run(Handle[Result]):
         layout = self.state.layout
         training = {p.rank for p in layout.placements if p.role in TRAINING_ROLES} if layout else set()
         seen = [view.seen for rank, view in sorted(self.state.members.items()) if rank in training]
-        return training_summary.of(seen, self.state.committed if self._resize is not None else None)
+        return effective_settings(seen, self.state.committed if self._resize is not None else None)
 
     def _write_status(self, error: BaseException | None) -> None:
-        record = last_records.status(
+        record = status_record(
             self.run_id,
             states.end(error),
             self.state.began,

@@ -19,8 +19,7 @@ from hopsml.experiment.options import SearchOptions, StartOptions
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded, start
 from hopsml.experiment.searches.handle import SearchRun
-from hopsml.experiment.searches.reader import rows_of
-from hopsml.experiment.searches.recorded import Learned
+from hopsml.experiment.searches.recorded import Learned, rows_of
 from hopsml.experiment.searches.result import SearchResult
 from hopsml.experiment.verbs import Verb
 from hopsml.search.contract import End, Outcome

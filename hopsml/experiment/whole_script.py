@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 from hopsml.cluster.shared.spec import TorchBackend
 from hopsml.errors import ArgumentError, HopsmlError
-from hopsml.experiment.frameworks import distributed, jax, torch
+from hopsml.experiment.collective import distributed, jax, torch
 from hopsml.experiment.result import Result
 
 VERBS: Final = {"torch": torch, "jax": jax, "distributed": distributed}

@@ -1,12 +1,14 @@
-"""Logs of a rank over all generations of an elastic group.
+"""Log files of a run or trial: listed by generation and rank, read in pieces, and deleted where there are very many.
 
-If there are very many, the first one and the newest are retained.
+The first generation's and the newest are retained.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+
+import msgspec
 
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import urls
@@ -16,22 +18,49 @@ from hopsml.storage.run_dir import RunDir
 PIECE_BYTES = 4 << 20
 KEPT_GENERATIONS = 50  # newest generations whose logs are retained; those between the first and them are deleted
 QUIET_S = 3600.0  # seconds without a change after which a log counts as ended
+_OF_TRIAL = "output.log"
 _NAME = re.compile(r"g(\d+)-rank(\d+)\.log")
 _OF_GENERATION = re.compile(r"g(\d+)-rank(\d+)\.(?:log|system\.jsonl)")
 
 
-def of_rank(directory: RunDir, rank: int, generation: int | None = None) -> list[tuple[int, str]]:
-    """Return (generation, URL) of each log of this rank, the oldest first.
+class LogFile(msgspec.Struct, frozen=True):
+    """A log file of a run or trial.
 
-    ``generation``: of that one alone.
+    Attributes:
+        name: Name of the file.
+        url: URL of the file.
+        generation: Generation of the group that printed it.
+        rank: Rank of the worker; None for the log of a trial in a trial slot (lane).
+        bytes: Length of the file when it was listed.
     """
-    try:
-        entries = for_url(directory.logs).list_dir(directory.logs)
-    except PathNotFound:
-        return []
-    found = [(match, entry.url) for entry in entries if (match := _NAME.fullmatch(urls.name(entry.url)))]
-    logs = sorted((int(match[1]), url) for match, url in found if int(match[2]) == rank)
-    return [(number, url) for number, url in logs if generation in (None, number)]
+
+    name: str
+    url: str
+    generation: int
+    rank: int | None
+    bytes: int
+
+
+def found_logs(directory: RunDir) -> list[LogFile]:
+    """List all logs by generation and rank; the list is empty if nothing was printed. Raises StorageError."""
+    found = []
+    for folder in (directory.logs, directory.url):
+        try:
+            entries = for_url(folder).list_dir(folder)
+        except PathNotFound:
+            continue
+        for entry in entries:
+            match = _NAME.fullmatch(entry.name)
+            if match and folder == directory.logs:
+                found.append(LogFile(entry.name, entry.url, int(match[1]), int(match[2]), entry.length))
+            elif entry.name == _OF_TRIAL:
+                found.append(LogFile(entry.name, entry.url, 0, None, entry.length))
+    return sorted(found, key=lambda log: (log.generation, -1 if log.rank is None else log.rank))
+
+
+def of_rank(directory: RunDir, rank: int, generation: int | None = None) -> list[LogFile]:
+    """Return the logs of this rank, the oldest first; ``generation``: of that one alone."""
+    return [log for log in found_logs(directory) if log.rank == rank and generation in (None, log.generation)]
 
 
 def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Iterator[bytes]:
@@ -49,11 +78,11 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
     if not logs:
         wanted = f"rank {rank}" + (f" of generation {generation}" if generation is not None else "")
         raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; what there is lies in {directory.logs}")
-    for number, url in logs:
+    for log in logs:
         if len(logs) > 1:
-            yield f"==> rank {rank}, generation {number} <==\n".encode()
+            yield f"==> rank {rank}, generation {log.generation} <==\n".encode()
         last = b""
-        for last in _content(url):
+        for last in read_on(log.url):
             yield last
         if len(logs) > 1 and last and not last.endswith(b"\n"):
             yield b"\n"
@@ -100,9 +129,18 @@ def delete_surplus(directory: RunDir, begun: int, kept: int | None = None) -> in
     return len(names)
 
 
-def _content(url: str) -> Iterator[bytes]:
-    """Yield the content in pieces, since a log may be larger than the memory."""
-    system, offset = for_url(url), 0
-    while piece := system.read_range(url, offset, PIECE_BYTES):
+def read_on(url: str, offset: int = 0, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+    """Yield the content from byte ``offset`` to the present end in pieces, since a log may be larger than the memory.
+
+    Nothing is yielded for a file that does not exist yet. Raises StorageError.
+    """
+    system = for_url(url)
+    while True:
+        try:
+            piece = system.read_range(url, offset, piece_bytes)
+        except PathNotFound:
+            return
+        if not piece:
+            return
         yield piece
         offset += len(piece)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound, PermissionRefused, StorageError
 from hopsml.search.metric import name_of
 from hopsml.storage import filesystem, urls
-from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import machine
 
@@ -22,6 +21,9 @@ PARALLEL_READS = 8
 RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # states of a run without status.json
 # Errors of reading a record whose fields have unexpected types: any user with write access can write any JSON.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -178,17 +180,23 @@ def recent(project_url: str, count: int | None) -> list[StoredRun]:
     told = all(entry.modified_s for entry in entries)  # folders of an object store have no time
     chosen = entries if count is None or not told else entries[: 2 * count]
     with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
-        found = [run for run in pool.map(_read_or_none, chosen) if run is not None]
+        read_all = pool.map(lambda entry: read_summary(entry.url, _checked), chosen)
+        found = [run for run in read_all if run is not None]
     found.sort(key=lambda run: float(run.run.get("started") or 0.0), reverse=True)
     return found[:count]
 
 
-def _read_or_none(entry: FileStatus) -> StoredRun | None:
-    directory = RunDir(entry.url)
+def read_summary(url: str, summarize: Callable[[StoredRun], Row]) -> Row | None:
+    """Return what ``summarize`` makes of the run in a directory; None if it is not a run, or cannot be read.
+
+    One malformed record must not hide all other runs.
+
+    Raises:
+        StorageError: the directory cannot be reached.
+    """
+    directory = RunDir(url)
     try:
-        found = read(directory, brief=True)
-        _ = found.state, found.seconds, found.cause, found.main_metric, float(found.run.get("started") or 0.0)
-        return found
+        return summarize(read(directory, brief=True))
     except (PathNotFound, PermissionRefused):  # no run, or a private one of another user
         return None
     except StorageError:
@@ -197,6 +205,12 @@ def _read_or_none(entry: FileStatus) -> StoredRun | None:
         raise
     except MALFORMED:
         return None
+
+
+def _checked(run: StoredRun) -> StoredRun:
+    """Return the run; raises one of ``MALFORMED`` if a table cannot contain it."""
+    _ = run.state, run.seconds, run.cause, run.main_metric, float(run.run.get("started") or 0.0)
+    return run
 
 
 def _optional(directory: RunDir, url: str) -> dict[str, Any]:

@@ -27,16 +27,9 @@ class TextReader:
 
     def more(self) -> Iterator[str]:
         """Return the text added since the last call, in pieces; raises StorageError."""
-        system = for_url(self.url)
-        while True:
-            try:
-                data = system.read_range(self.url, self._offset, CHUNK)
-            except PathNotFound:
-                return
-            if not data:
-                return
-            self._offset += len(data)
-            yield self._decoder.decode(data)
+        for piece in run_logs.read_on(self.url, self._offset, CHUNK):
+            self._offset += len(piece)
+            yield self._decoder.decode(piece)
 
 
 class Output:
@@ -49,11 +42,11 @@ class Output:
 
     def more(self) -> Iterator[str]:
         """Return the text added since the last call, in pieces; raises StorageError."""
-        for generation, url in run_logs.of_rank(self._directory, self._rank):
-            if generation < self._generation:
+        for log in run_logs.of_rank(self._directory, self._rank):
+            if log.generation < self._generation:
                 continue
-            if generation > self._generation:
-                self._generation, self._file = generation, TextReader(url)
+            if log.generation > self._generation:
+                self._generation, self._file = log.generation, TextReader(log.url)
             if self._file is not None:
                 yield from self._file.more()
 

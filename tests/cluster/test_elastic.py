@@ -15,7 +15,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
-from hopsml.experiment import applications, plan, repeat, sign_of_life
+from hopsml.experiment import applications, plan, repeat, takeover
 from hopsml.experiment.run import Run
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage.checkpoints import steps
@@ -204,12 +204,12 @@ def test_a_second_attempt_reports_an_error_of_the_users_own_code_and_starts_noth
 def test_a_driver_that_was_taken_for_dead_ends_its_run_and_adds_nothing_to_it(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sign_of_life, "BEAT_S", 0.5)
+    monkeypatch.setattr(takeover, "BEAT_S", 0.5)
     run = submit(tmp_path, args={"step_s": 0.1, "by_run": True}, checkpoint_every_s=0.1)
     with pytest.raises(ArgumentError, match="is under way: its driver lives"):
         experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
-    monkeypatch.setattr(sign_of_life, "driver_lives", lambda directory: False)  # its store was away for long, say
+    monkeypatch.setattr(takeover, "driver_lives", lambda directory: False)  # its store was away for long, say
     again = plan.start(repeat.continuing(repeat.build(run, progress=False), run.directory))
     with pytest.raises(ArgumentError, match=f"goes on in .*{again.run_id} already"):
         experiment.resume(run)

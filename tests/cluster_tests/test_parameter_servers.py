@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.experiment import parameter_servers, plan
+from hopsml.experiment import collective, plan
 from hopsml.experiment.options import ParameterServerOptions
 from tests.cluster.server_run import noted, process_of
 from tests.cluster.workloads import WAIT_S, wait_until
@@ -22,7 +22,7 @@ def test_a_server_that_is_killed_comes_back_on_its_executor(store: Path, tmp_pat
     options = ParameterServerOptions(
         server_workload.train_until, num_workers=1, num_ps=1, args={"told": str(told)}, progress=False
     )
-    run = plan.start(parameter_servers.build(options))
+    run = plan.start(collective.build_with_servers(options))
     wait_until(lambda: 0 in run.state.members and (run.state.members[0].step or 0) >= 40, "steps", 3 * WAIT_S)
     os.kill(process_of(run, 2), signal.SIGKILL)
     noted(run, "rank 2 (ps) is there again")

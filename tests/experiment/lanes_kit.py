@@ -14,10 +14,10 @@ import msgspec
 
 from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.experiment import collective
-from hopsml.experiment.lanes import Lanes, News, RunOver
 from hopsml.experiment.options import RunOptions
 from hopsml.experiment.plan import Plan
 from hopsml.experiment.run_role import SearchHost
+from hopsml.experiment.searches.executors import Lanes, News, RunOver
 from hopsml.search.dispatch.events import Began, Ended, LaneJoined, LaneLost, Reported
 from hopsml.search.messages import EndTrial, RunTrial
 from tests.cluster.workloads import WAIT_S

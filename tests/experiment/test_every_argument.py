@@ -18,7 +18,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import HopsmlError
-from hopsml.experiment import collective, mirroring, options, parameter_servers, repeat
+from hopsml.experiment import collective, options, repeat
 from hopsml.experiment.searches import call as calls
 from hopsml.maggy import experiment as maggy
 from tests.clock import END_S
@@ -208,11 +208,11 @@ def of_torch(named: dict[str, Any]) -> Any:
 
 
 def of_parameter_server(named: dict[str, Any]) -> Any:
-    return parameter_servers.build(parameter_servers._verb.options(train, **named))
+    return collective.build_with_servers(collective._verb_with_servers.options(train, **named))
 
 
 def of_mirrored(named: dict[str, Any]) -> Any:
-    return mirroring.build(mirroring._verb.options(train, **named))
+    return collective.build_mirrored(collective._verb_mirrored.options(train, **named))
 
 
 def of_launch(named: dict[str, Any]) -> Any:

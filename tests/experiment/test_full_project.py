@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.driver.run_state import Change
-from hopsml.experiment import last_records
+from hopsml.experiment import result as records
 from tests import small_disk
 from tests.cluster import backend_contract
 from tests.cluster.workloads import WAIT_S
@@ -55,7 +55,7 @@ def filled(project: Path) -> Any:
 def test_the_result_reaches_the_caller_though_nothing_can_be_recorded(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_records, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(records, "PATIENCE_S", 0.0)
     run = submit(filled(project))
     result = run.result(WAIT_S)
     assert result.value == {"loss": 0.5} and run.status()["state"] == "FINISHED"

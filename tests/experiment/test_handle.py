@@ -16,7 +16,7 @@ from hopsml import experiment
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import Phase
 from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
-from hopsml.experiment import mlflow
+from hopsml.experiment import reporting
 from hopsml.experiment.run import Run
 from tests.clock import END_S
 from tests.cluster.backend_contract import submit
@@ -50,7 +50,7 @@ def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
         started.append(run.state)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mlflow, "follow", interrupted)
+    monkeypatch.setattr(reporting, "follow", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         experiment.collective_all_reduce(lambda: time.sleep(600), num_workers=1)
     assert hasattr(caught.value, "_render_traceback_")  # a notebook shows no frame of ours

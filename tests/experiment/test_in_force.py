@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.experiment import training_summary
+from hopsml.experiment.result import effective_settings, merging_text, settings_warning
 from tests.cluster.backend_contract import read_json, submit
 from tests.cluster.workloads import WAIT_S
 from tests.training.group import run_group
@@ -65,17 +65,17 @@ REDUCED = {**TOGETHER, "gradients": 160, "collectives": 5, "merge_scope": 32, "p
     ],
 )
 def test_words_for_what_was_seen(seen: list[dict[str, Any]], words: str, warns: bool) -> None:
-    facts = training_summary.of(seen)
-    assert words in training_summary.merging(facts)
-    assert bool(training_summary.warning(facts)) == warns
+    facts = effective_settings(seen)
+    assert words in merging_text(facts)
+    assert bool(settings_warning(facts)) == warns
 
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("committed", "warns"), [(None, False), (True, False), (False, True)])
 def test_an_elastic_run_of_which_nothing_was_committed_is_warned_about(committed: bool | None, warns: bool) -> None:
-    told = training_summary.warning(training_summary.of([TOGETHER, TOGETHER], committed))
+    told = settings_warning(effective_settings([TOGETHER, TOGETHER], committed))
     assert ("hopsml.tensorflow.callbacks()" in told) == warns
-    both = training_summary.warning(training_summary.of([ALONE, ALONE], committed))
+    both = settings_warning(effective_settings([ALONE, ALONE], committed))
     assert "trained separately" in both and ("nothing was committed" in both) == warns
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import hopsml
 from hopsml.errors import TrialStopped
-from hopsml.experiment import lanes
+from hopsml.experiment.searches import executors
 from hopsml.search.dispatch.events import Reported, SlotsChanged
 from hopsml.search.messages import TrialReported
 from tests.cluster.workloads import WAIT_S, wait_until
@@ -237,7 +237,7 @@ def test_odd_values_are_passed_on_and_steps_that_fall_are_an_error(store: Path) 
 def test_with_fewer_slots_idle_lanes_go_first_and_a_long_trial_is_broken_off(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "BREAK_OFF_S", 0.1)
+    monkeypatch.setattr(executors, "BREAK_OFF_S", 0.1)
     with bench(lambda seconds: time.sleep(seconds) or 1.0, count=3) as found:
         coordinator = found.lanes._coordinator
         three = [found.joined() for _ in range(3)]

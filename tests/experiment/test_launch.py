@@ -13,7 +13,8 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, StorageUnavailable, WorkerFailed
-from hopsml.experiment import last_records, repeat
+from hopsml.experiment import repeat
+from hopsml.experiment import result as records
 from hopsml.storage import cancel_request
 from hopsml.storage.run_dir import RunDir
 from tests.cluster import workloads
@@ -101,7 +102,7 @@ def test_a_store_that_is_away_at_the_end_does_not_take_the_results(
 
     whole_end = RunDir.end
     monkeypatch.setattr(RunDir, "end", away)
-    monkeypatch.setattr(last_records, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(records, "PATIENCE_S", 0.1)
     result = launch(add, {"a": [1, 2]})
     assert [run.metrics["sum"] for run in result.runs] == [1, 2]
     assert list(result.unrecorded) == ["status.json"] and "could not be written" in result.summary()

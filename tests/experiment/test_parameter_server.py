@@ -13,7 +13,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import NotEnoughSlots
-from hopsml.experiment import parameter_servers, plan
+from hopsml.experiment import collective, plan
 from hopsml.experiment.options import ParameterServerOptions
 from hopsml.experiment.run import Run
 from tests.cluster.server_run import noted, process_of
@@ -37,7 +37,7 @@ def submit(function: Any, workers: int = 2, servers: int = 1, **given: Any) -> R
     options = ParameterServerOptions(
         function, num_workers=workers, num_ps=servers, progress=False, keep_warm=60.0, **given
     )
-    return plan.start(parameter_servers.build(options))
+    return plan.start(collective.build_with_servers(options))
 
 
 def steps_of(run: Run) -> int:

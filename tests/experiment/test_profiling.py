@@ -10,8 +10,8 @@ from hopsml.cluster.agent.profiler import explained
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.protocol import TakeProfile
 from hopsml.errors import ArgumentError
-from hopsml.experiment import profiling
-from hopsml.experiment.profiling import ProfileRequestHandler
+from hopsml.experiment import messages
+from hopsml.experiment.messages import ProfileRequestHandler
 from hopsml.storage import profile_request
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.profile_request import MOST_KEPT, PATIENCE_S, ProfileRequest
@@ -90,8 +90,8 @@ def test_one_at_a_time_until_the_other_has_nobody_who_answers(driver: Driver) ->
 def test_an_agent_that_is_silent_is_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.wish()
     driver.profiling.handle_requests()
-    until = profiling.time.monotonic() + 10 + PATIENCE_S + 1
-    monkeypatch.setattr(profiling.time, "monotonic", lambda: until)
+    until = messages.time.monotonic() + 10 + PATIENCE_S + 1
+    monkeypatch.setattr(messages.time, "monotonic", lambda: until)
     driver.profiling.handle_requests()
     assert driver.found().answer == "the agent of rank 1 has not answered: it, or its worker, is frozen or gone"
 

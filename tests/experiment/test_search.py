@@ -18,12 +18,13 @@ import pytest
 import hopsml
 from hopsml import Searchspace, experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunCancelled, RunError, StorageUnavailable
-from hopsml.experiment import last_records, repeat
+from hopsml.experiment import repeat
+from hopsml.experiment import result as records
 from hopsml.experiment.search import learned_from, submit_continued
 from hopsml.experiment.searches import call as calls
 from hopsml.experiment.searches import recorded
 from hopsml.experiment.searches.handle import SearchRun
-from hopsml.experiment.searches.study import study_of
+from hopsml.experiment.searches.result import study_of
 from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
 from tests.clock import END_S
@@ -106,7 +107,7 @@ def test_a_store_that_does_not_take_the_table_does_not_take_the_result(
 
     write_bytes = LocalFileSystem.write_bytes
     monkeypatch.setattr(LocalFileSystem, "write_bytes", away)
-    monkeypatch.setattr(last_records, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(records, "PATIENCE_S", 0.1)
     result = search(bowl, metric="height")
     assert list(result.unrecorded) == ["trials.parquet"] and len(result.rows) == 8
     assert read(folder(result) / "status.json")["state"] == "FINISHED"

@@ -10,8 +10,8 @@ import pytest
 
 from hopsml.core.callbacks import RECORDS
 from hopsml.errors import StorageError
-from hopsml.experiment.searches import writer
-from hopsml.experiment.searches.writer import SearchWriter
+from hopsml.experiment.searches import recorded
+from hopsml.experiment.searches.recorded import SearchWriter
 from tests.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast
@@ -33,7 +33,7 @@ class Journal:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"FIRST_RETRY_S": 0.01, "LONGEST_RETRY_S": 0.04, "LOOK_S": 0.001}.items():
-        monkeypatch.setattr(writer, name, seconds)
+        monkeypatch.setattr(recorded, name, seconds)
 
 
 def test_a_journal_that_cannot_be_written_is_told_once_and_so_is_its_end() -> None:
@@ -62,8 +62,8 @@ def test_a_search_that_need_not_go_on_does_not_wait_for_its_journal() -> None:
 def test_files_that_show_how_far_a_search_is_do_not_hammer_a_store_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "EVERY_S", 0.001)
-    monkeypatch.setattr(writer, "FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr(recorded, "EVERY_S", 0.001)
+    monkeypatch.setattr(recorded, "FIRST_RETRY_S", 0.05)
     asked: list[str] = []
     folder = tmp_path / "run"
     folder.write_text("in the way")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.experiment.shown_output import FIRST_LINES, LAST_LINES, OVER_S, TELL_EVERY_S, ShownOutput
+from hopsml.experiment.progress import FIRST_LINES, LAST_LINES, OVER_S, TELL_EVERY_S, ShownOutput
 from tests.clock import END_S
 
 pytestmark = pytest.mark.local

@@ -18,8 +18,8 @@ import pytest
 
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import ArgumentError
-from hopsml.experiment import sign_of_life, takeover
-from hopsml.experiment.sign_of_life import SignOfLife, driver_lives
+from hopsml.experiment import takeover
+from hopsml.experiment.takeover import SignOfLife, driver_lives
 from hopsml.storage.run_dir import RunDir, claim
 from hopsml.tracking import machine
 from tests.cluster.workloads import wait_until
@@ -31,9 +31,9 @@ ELSEWHERE = {"pid": 1, "pid_namespace": "of another machine", "process_started":
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sign_of_life, "BEAT_S", 0.05)
-    monkeypatch.setattr(sign_of_life, "WATCH_S", 1.0)
-    monkeypatch.setattr(sign_of_life, "LOOK_S", 0.02)
+    monkeypatch.setattr(takeover, "BEAT_S", 0.05)
+    monkeypatch.setattr(takeover, "WATCH_S", 1.0)
+    monkeypatch.setattr(takeover, "LOOK_S", 0.02)
 
 
 def run_of(folder: Path, who: dict[str, Any]) -> RunDir:
@@ -59,8 +59,8 @@ def test_a_driver_elsewhere_lives_as_long_as_it_gives_signs(tmp_path: Path) -> N
 
 
 def test_one_that_has_been_silent_for_long_is_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sign_of_life, "WATCH_S", 600.0)
-    monkeypatch.setattr(sign_of_life, "OLD_S", -1.0)
+    monkeypatch.setattr(takeover, "WATCH_S", 600.0)
+    monkeypatch.setattr(takeover, "OLD_S", -1.0)
     began = time.monotonic()
     assert not driver_lives(run_of(tmp_path, ELSEWHERE))
     assert time.monotonic() - began < 60
@@ -77,14 +77,14 @@ def test_a_clock_that_is_a_day_off_makes_no_driver_a_dead_one(
     assert not [path for path in (tmp_path / "Experiments" / directory.run_id).iterdir() if ".tmp-" in path.name]
     for path in (tmp_path / "Experiments" / directory.run_id).iterdir():
         os.utime(path, (right() - 700, right() - 700))
-    monkeypatch.setattr(sign_of_life, "WATCH_S", 600.0)
+    monkeypatch.setattr(takeover, "WATCH_S", 600.0)
     assert not driver_lives(directory)
 
 
 def test_a_process_of_this_machine_that_has_ended_is_known_to_be_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sign_of_life, "WATCH_S", 600.0)
+    monkeypatch.setattr(takeover, "WATCH_S", 600.0)
     program = "import json; from hopsml.tracking import machine; print(json.dumps(machine.who()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

@@ -25,7 +25,7 @@ from hopsml.cluster.shared.spec import (
 )
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import collective, mirroring, parameter_servers, plan, repeat
+from hopsml.experiment import collective, plan, repeat
 from hopsml.experiment.options import MirroredOptions, ParameterServerOptions, RunOptions, TorchOptions
 from hopsml.experiment.verbs import Verb
 from hopsml.storage.run_dir import RunDir
@@ -208,12 +208,12 @@ def test_how_many_are_asked_for_on_a_small_cluster(group: FixedGroup, limit: int
 
 
 def test_what_parameter_servers_and_mirrored_ask_for_is_recorded_and_read_again() -> None:
-    servers = parameter_servers.build(
+    servers = collective.build_with_servers(
         ParameterServerOptions(seen_by_worker, num_workers=3, num_ps=2, evaluator=True, start_timeout=77.0)
     ).spec
     assert (servers.group.size, servers.group.start_timeout_s, servers.roles) == (7, 77.0, Roles(2, evaluator=True))
     assert servers.roles.without_gpu == 3 and Roles(2, evaluator=True, evaluator_gpu=True).without_gpu == 2
-    mirrored = mirroring.build(MirroredOptions(seen_by_worker, logical_devices=2)).spec
+    mirrored = collective.build_mirrored(MirroredOptions(seen_by_worker, logical_devices=2)).spec
     assert (mirrored.group.size, mirrored.all_gpus, mirrored.logical_devices) == (1, True, 2)
     for spec in (servers, mirrored):
         assert msgspec.convert(json.loads(json.dumps(recorded(spec))), RunSpec) == spec
@@ -226,7 +226,7 @@ def test_the_predecessors_variable_says_how_many_parameter_servers(
     monkeypatch.delenv("NUM_TF_PS", raising=False)
     if value is not None:
         monkeypatch.setenv("NUM_TF_PS", value)
-    assert parameter_servers.build(ParameterServerOptions(seen_by_worker)).spec.roles == Roles(servers)
+    assert collective.build_with_servers(ParameterServerOptions(seen_by_worker)).spec.roles == Roles(servers)
 
 
 @pytest.mark.parametrize("verb", ["jax", "parameter_server"])

@@ -15,9 +15,8 @@ import pytest
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.shared.plain import outputs
 from hopsml.errors import ArgumentError
-from hopsml.experiment import lanes
 from hopsml.experiment.run_role import NestedRun
-from hopsml.experiment.searches import table
+from hopsml.experiment.searches import executors, result
 from hopsml.experiment.searches.groups import GroupExecutor, _Group
 from hopsml.search.dispatch.events import Form, Reported
 from hopsml.search.messages import RunTrial
@@ -66,7 +65,7 @@ def reported(asked: str, values: Values) -> float | None:
 
 def heard_of_a_lane(asked: str, values: Values) -> float | None:
     """By the driver, of a report from a lane."""
-    return lanes._searched(values, asked)[1]
+    return executors._searched(values, asked)[1]
 
 
 def heard_of_a_group(asked: str, values: Values) -> float | None:
@@ -138,5 +137,7 @@ def test_a_table_of_runs_shows_the_metric_that_a_search_is_about(tmp_path: Path)
 )
 def test_what_a_trial_gave_is_a_dict_by_the_metrics_name(row: Values, expected: Values) -> None:
     row = {**row, "value": 0.25, "config": {"lr": 1}}
-    assert table.outputs_of(row, "accuracy") == expected
-    assert table.summary([row], "accuracy") == {"combinations": [{"parameters": {"lr": 1}, "outputs": expected}]}
+    assert result.outputs_of(row, "accuracy") == expected
+    assert result.search_summary([row], "accuracy") == {
+        "combinations": [{"parameters": {"lr": 1}, "outputs": expected}]
+    }

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from hopsml.service.browse.log_archive import zipped
+from hopsml.service.browse.logs import zipped
 from hopsml.storage.run_dir import RunDir
 from tests.service.project import ProjectOnDisk
 from tests.service.test_rest import asked

@@ -6,8 +6,7 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.service.browse import logs
-from hopsml.service.browse.log_line import level_of, time_of
-from hopsml.service.browse.logs import LogQuery, LogView
+from hopsml.service.browse.logs import LogQuery, LogView, level_of, time_of
 from hopsml.storage.run_dir import RunDir
 from tests.service.project import ProjectOnDisk, RunOnDisk
 

@@ -19,7 +19,7 @@ import hopsml
 from hopsml import experiment
 from hopsml.cluster.driver import gang_log
 from hopsml.errors import WorkerFailed
-from hopsml.experiment import applications, sign_of_life
+from hopsml.experiment import applications, takeover
 from hopsml.experiment.run import Run
 from hopsml.storage import run_logs
 from tests.clock import END_S
@@ -124,7 +124,7 @@ class Session:
 
 def main() -> None:
     """Do a round for each line of the input."""
-    run_logs.KEPT_GENERATIONS, sign_of_life.TIDY_GENERATIONS, sign_of_life.BEAT_S = KEPT, 1, 0.5
+    run_logs.KEPT_GENERATIONS, takeover.TIDY_GENERATIONS, takeover.BEAT_S = KEPT, 1, 0.5
     gang_log.PART = 32  # events: full before the warm-up is over
     session = Session(Path(sys.argv[1]))
     for _ in sys.stdin:

@@ -1,11 +1,15 @@
-"""Arguments of a search, checked completely before anything is started."""
+"""Arguments of a search, checked completely before anything is started, and the names of its trials' folders.
+
+A name is assigned when a trial is first seen, and stored in the event log.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +17,67 @@ from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import Framework, IndependentGroup, RunSpec, specified
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.experiment import arguments, frame_feed
+from hopsml.experiment import frame_feed, verbs
 from hopsml.experiment.options import SearchOptions
-from hopsml.experiment.searches.names import NameOf
 from hopsml.search import registry
 from hopsml.search.algorithms.budgets import BUDGET, BudgetSearcher
 from hopsml.search.contract import Searcher, Stopper
-from hopsml.search.space.space import Searchspace, check_function, parameters_of, takes_any
+from hopsml.search.dispatch.journal import divided
+from hopsml.search.space.space import Searchspace, check_function, parameters_of, takes_any, trial_id
 from hopsml.storage.run_dir import RunDir
+
+_KEY = "name"
+NameOf = Callable[[Mapping[str, Any], int, int], str]  # configuration, number, earlier uses of the name -> name
+
+
+def by_id(config: Mapping[str, Any], number: int, repeat: int) -> str:
+    """Return Maggy's id of the configuration; another one for each repetition of it."""
+    return trial_id(config, repeat)
+
+
+class Names:
+    """Names of trials by number; ``config_of`` returns a trial's configuration while it has not changed yet."""
+
+    def __init__(self, config_of: Callable[[int], Mapping[str, Any]], name_of: NameOf = by_id) -> None:
+        self._config_of, self._name_of = config_of, name_of
+        self._names: list[str] = []
+        self._taken: set[str] = set()
+        self._new: list[str] = []
+
+    def of(self, number: int) -> str:
+        """Return the name of a trial; trials before it get theirs first, so that the order of calls has no effect."""
+        while len(self._names) <= number:
+            self._give(len(self._names))
+        return self._names[number]
+
+    def given(self, number: int) -> str:
+        """Return the name of a trial, "" if it has none yet; for any thread."""
+        return self._names[number] if number < len(self._names) else ""
+
+    def _give(self, number: int) -> None:
+        config, repeat = self._config_of(number), 0
+        while (name := self._name_of(config, number, repeat)) in self._taken:  # two trials never share a folder
+            repeat += 1
+        self._add(name)
+        self._new.append(json.dumps([_KEY, number, name]))
+
+    def _add(self, name: str) -> None:
+        self._names.append(name)
+        self._taken.add(name)
+
+    def new_lines(self) -> list[str]:
+        """Return lines for the event log: the names that were assigned since the last call."""
+        lines, self._new = self._new, []
+        return lines
+
+    def take_over(self, lines: Iterable[str]) -> list[str]:
+        """Take the names from an event log's lines, and return the other lines."""
+        found, others = divided(lines, _KEY)
+        for _, number, name in found:
+            if number == len(self._names):
+                self._add(name)
+        return others
+
 
 VERSION = 2  # of a search's records
 DIRECTIONS = ("max", "min")
@@ -131,7 +188,7 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
             frames=tuple(rows),
             sidecar=frame_feed.SIDECAR if rows else "",
             seed=seed,
-            environment=arguments.environment(options.environment, options.share),
+            environment=verbs.environment(options.environment, options.share),
         ),
         function=function,
         args=args,

@@ -20,9 +20,9 @@ from hopsml.core import redact, settings
 from hopsml.core.callbacks import immediate, nonblocking_logger
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
 from hopsml.experiment import plan as plans
-from hopsml.experiment.lanes import News, RunOver
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
+from hopsml.experiment.searches.executors import News, RunOver
 from hopsml.search.dispatch.events import (
     Assign,
     Began,

@@ -1,4 +1,8 @@
-"""A search of an earlier session, read from its directory: the call, and the results of its trials."""
+"""Files of a search: the event log and progress files, written; the call and the trials, read from its directory.
+
+``SearchWriter`` appends to the event log at once, and writes progress files on a thread. ``SearchReader`` is for any
+process that can read the directory, during the search and afterwards.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,145 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import cloudpickle
 import msgspec
 
 from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured
-from hopsml.errors import ArgumentError, PathExists, PathNotFound
-from hopsml.experiment import sign_of_life
-from hopsml.experiment.searches.call import VERSION, SearchCall
-from hopsml.experiment.searches.names import Names, by_id
-from hopsml.search.contract import Config, End, Outcome
+from hopsml.core.callbacks import nonblocking_logger
+from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
+from hopsml.experiment import takeover
+from hopsml.experiment.searches.call import VERSION, Names, SearchCall, by_id
+from hopsml.search.contract import Config, End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.dispatch import journal
 from hopsml.search.dispatch.dispatch import Dispatch
-from hopsml.search.dispatch.ledger import TrialPhase, TrialState
+from hopsml.search.dispatch.ledger import TrialPhase, TrialState, row
 from hopsml.search.dispatch.spec import SearchSpec
-from hopsml.search.metric import finite
+from hopsml.search.metric import finite, name_of
+from hopsml.search.space.parameter import reader
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import filesystem, segments, urls
+from hopsml.storage.backoff import Outage
+from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, to_json
+from hopsml.storage.segments import SegmentReader
 from hopsml.tracking import catalog, machine, record
+
+log = nonblocking_logger("hopsml.search")
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 10.0  # of the event log, for which the search waits
+LOOK_S = 0.2  # between two checks, during a wait, that the search shall continue
+EVERY_S = 0.5  # between two versions of a file, at least
+SHARE = 0.05  # largest share of time for writing such files
+
+
+class EventLog(Protocol):
+    """Interface of the event log, to which lines are appended; ``segments.SegmentWriter`` implements it."""
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Append the lines durably. Raises StorageError."""
+
+
+class SearchWriter:
+    """Writer of a search's files; ``journal`` is for the session's thread and blocks, the rest is for any thread."""
+
+    def __init__(self, journal: EventLog, note: Callable[[str], None]) -> None:
+        """Start the thread; ``note`` is called with notes for people."""
+        self._journal, self._note = journal, note
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._files: dict[str, Callable[[], bytes]] = {}
+        self._next_at: dict[str, float] = {}
+        self._outage = Outage()  # of storage, as observed by these files
+        self._news = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._write_files, name="hopsml-search-files", daemon=True)
+        self._thread.start()
+
+    def journal(self, lines: Sequence[str], go_on: Callable[[], bool]) -> None:
+        """Append lines to the event log; retry failures of storage while ``go_on()``, then raise StorageError."""
+        outage = Outage(FIRST_RETRY_S, LONGEST_RETRY_S)
+        while lines:
+            try:
+                self._journal.add(lines)
+            except StorageError as error:
+                if outage.failed(time.monotonic()):
+                    self._note(f"the search waits: its journal cannot be written, and is tried again: {error}")
+                while go_on() and not outage.may_try(time.monotonic()):
+                    time.sleep(LOOK_S)
+                if not go_on():
+                    raise
+            else:
+                if outage.succeeded():
+                    self._note("the search goes on: its journal is written again")
+                return
+
+    def queue_file(self, url: str, content: Callable[[], bytes]) -> None:
+        """Queue a progress file; a newer version replaces one that is not written yet."""
+        with self._news:
+            self._files[url] = content
+            self._news.notify()
+
+    def later(self, task: Callable[[], None]) -> None:
+        """Call a task on the thread, in order, before ``close`` returns."""
+        with self._news:
+            self._tasks.append(task)
+            self._news.notify()
+
+    def close(self) -> None:
+        """Write the newest version of each file, and end the thread."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        self._thread.join()
+
+    # ------------------------------------------------------------------------------------------ the thread
+
+    def _write_files(self) -> None:
+        while True:
+            with self._news:
+                while (url := self._due()) is None and not self._tasks and not self._closing:
+                    self._news.wait(self._patience_s())
+                task = self._tasks.popleft() if self._tasks else None
+                if url is None and task is None:
+                    return
+                content = self._files.pop(url) if url is not None else None
+            if task is not None:
+                task()
+            if url is not None and content is not None:
+                self._write(url, content)
+
+    def _due(self) -> str | None:
+        now = time.monotonic()
+        return next((url for url in self._files if self._closing or self._at(url) <= now), None)
+
+    def _at(self, url: str) -> float:
+        """Return when the next version of a file may be written, in monotonic seconds."""
+        return max(self._next_at.get(url, 0.0), self._outage.retry_at or 0.0)
+
+    def _patience_s(self) -> float | None:
+        times = [self._at(url) for url in self._files]
+        return max(0.001, min(times) - time.monotonic()) if times else None
+
+    def _write(self, url: str, content: Callable[[], bytes]) -> None:
+        began = time.monotonic()
+        try:
+            for_url(url).write_bytes(url, content())
+        except Exception:  # no data is lost, as the event log has it
+            if self._outage.failed(time.monotonic()):
+                log.warning("%s could not be written, which is tried again with newer ones", url, exc_info=True)
+        else:
+            if self._outage.succeeded():
+                log.warning("the files that show how far the search is are written again: %s", url)
+        now = time.monotonic()
+        self._next_at[url] = now + max(EVERY_S, (now - began) / SHARE)
+
 
 JOURNAL, PICKLE = "journal", "search.pickle"
 _SESSION, _LEARNED = "session", "learn"  # keys of lines in the event log
@@ -136,7 +257,7 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
     who = sessions[-1]
     # A process on this machine may be stopped (Ctrl-Z) or lack access to storage: then it gives no sign of life.
     here = catalog.driver_lives(who) if who != machine.who() else None
-    if here or (here is None and sign_of_life.driver_lives(directory, who)):
+    if here or (here is None and takeover.driver_lives(directory, who)):
         raise ArgumentError(
             f"search {directory.run_id} is under way in process {sessions[-1].get('pid')} on {sessions[-1].get('host')}; "
             "cancel it first, or wait for its end"
@@ -185,3 +306,148 @@ def _read(url: str) -> dict[str, Any]:
     except (PathNotFound, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+_parse = reader(())
+
+
+@dataclass(frozen=True)
+class Report:
+    """Report of the searched metric by a trial: the trial's name and number, step and value."""
+
+    trial: str
+    number: int
+    step: int
+    value: float
+
+
+class SearchReader:
+    """Reader of a search's event log; ``more`` reads new lines. Nothing is unpickled and nothing is written."""
+
+    def __init__(self, directory: RunDir, recorded: dict[str, Any]) -> None:
+        """Create it without reading; ``recorded``: the description of the search in ``run.json``."""
+        self.directory, self._recorded = directory, recorded
+        self.direction = _direction(recorded)
+        self.metric = name_of(str(recorded.get("metric") or ""))
+        self.distributed = bool(recorded.get("distributed"))
+        self._journal = SegmentReader(urls.join(directory.url, JOURNAL))
+        self._names = Names(lambda number: {}, by_id)
+        self._dispatch = Dispatch(SearchSpec(None, self.direction), SilentSearcher(Searchspace()))
+
+    def more(self) -> list[Report]:
+        """Return the values that trials have reported since the last call, in order. Raises StorageError."""
+        reports = []
+        for line in self._names.take_over(facts_of(self._journal.new_lines())):
+            fact = _parse(line)
+            if not isinstance(fact, list):  # a snapshot, whose events have been read one by one
+                continue
+            self._dispatch.repeat(fact)
+            if fact[0] == "report":
+                reports.append(Report(self._names.given(fact[1]), fact[1], fact[2], fact[3]))
+        return reports
+
+    @property
+    def planned(self) -> int | None:
+        """Number of trials that the search will have; None if it is not known."""
+        total = self._recorded.get("total")
+        return None if total is None else int(total) + self._dispatch.ask_tell.extra
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of trials by state: waiting, running, paused, completed, stopped, failed."""
+        return self._dispatch.ledger.counts()
+
+    @property
+    def ended_count(self) -> int:
+        """Number of trials that have ended, in any way."""
+        return self._dispatch.ledger.ended_count
+
+    def best(self) -> dict[str, Any] | None:
+        """Return number, id, value and configuration of the best trial that has ended; None if there is none."""
+        best = self._dispatch.ledger.best
+        return None if best is None else self._part(row(best), "number", "value", "config")
+
+    def running(self) -> list[dict[str, Any]]:
+        """Return the trials that have begun and not ended, with their last report."""
+        placed = self._dispatch.ledger.placed.values()
+        return [self._part(row(trial), "number", "step", "value", "config") for trial in placed]
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Return all trials by number: the rows of the search's table, each with its ``trial_id``.
+
+        ``resumed_from`` is the number of the trial (it may be the same one) from whose checkpoint it last continued, or
+        None.
+        """
+        return [
+            {**row(t), "trial_id": self._names.given(t.number), "resumed_from": t.resume_from}
+            for t in self._dispatch.ledger.trials
+        ]
+
+    def _part(self, facts: dict[str, Any], *names: str) -> dict[str, Any]:
+        return {"trial_id": self._names.given(facts["number"]), **{name: facts[name] for name in names}}
+
+    def folder_of(self, trial: str) -> str:
+        """Return the URL of the folder with the files of a trial, by its id."""
+        return urls.join(self.directory.url, self._recorded.get("folder", "trials"), trial)
+
+    def output(self) -> Iterator[bytes]:
+        """Yield what the trials have printed, by their numbers, each after a line with the trial's name."""
+        for trial in self._dispatch.ledger.trials:
+            if trial.begun or trial.phase is TrialPhase.OVER:
+                name = self._names.given(trial.number)
+                for log, content in _printed(self.folder_of(name)):
+                    yield f"==> trial {trial.number}, {name}, {trial.where}: {log} <==\n".encode()
+                    yield content if content.endswith(b"\n") else content + b"\n"
+
+
+def _printed(folder: str) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of a trial's logs that are not empty; a distributed trial has a log for each rank."""
+    for place, begins in ((folder, "output"), (urls.join(folder, "logs"), "g")):
+        try:
+            entries = for_url(place).list_dir(place)
+        except PathNotFound:
+            continue
+        for entry in sorted(entries, key=lambda entry: entry.modified_s):
+            if entry.name.startswith(begins) and entry.name.endswith(".log") and entry.length:
+                yield entry.name, for_url(entry.url).read_bytes(entry.url)
+
+
+def rows_of(directory: RunDir, space: Searchspace) -> list[dict[str, Any]]:
+    """Return the table of a recorded search's trials, however it ended, from its event log; nothing is unpickled.
+
+    Values that JSON cannot represent are looked up by their names in ``space``, which the caller provides.
+
+    Raises:
+        ArgumentError: The run is not a search.
+    """
+    recorded = directory.read_run().get("search")
+    if not isinstance(recorded, dict):
+        raise ArgumentError(f"run {directory.run_id} is no search: it has no trials to learn from")
+    names = Names(lambda number: {}, by_id)
+    facts = names.take_over(facts_of(lines_of(directory)))
+    dispatch = journal.replay(facts, SearchSpec(None, _direction(recorded)), SilentSearcher(space))
+    return [{**row(t), "trial_id": names.given(t.number), "outputs": t.outputs} for t in dispatch.ledger.trials]
+
+
+def _direction(recorded: Mapping[str, Any]) -> str:
+    return "min" if recorded.get("direction") == "min" else "max"
+
+
+class SilentSearcher(Searcher):
+    """Stub for the searcher of a recorded search when only its trials are read: it suggests and learns nothing."""
+
+    def __init__(self, space: Searchspace) -> None:
+        self.space = space
+
+    def ask(self, number: int) -> Suggestion | Wait:
+        """Suggest no trial: the trials of the event log are all."""
+        return Wait.DONE
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        """Ignore the outcome of a trial."""
+
+    def state(self) -> dict[str, Any]:
+        """Return an empty state, as there is nothing to store."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Ignore the state that the searcher of that search has written."""

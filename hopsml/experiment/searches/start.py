@@ -20,22 +20,19 @@ from hopsml.cluster.shared.spec import AS_MANY_AS_THERE_ARE
 from hopsml.core import redact
 from hopsml.core.callbacks import immediate
 from hopsml.errors import ArgumentError
-from hopsml.experiment import frame_feed, mlflow, progress
+from hopsml.experiment import frame_feed, progress, reporting
 from hopsml.experiment import plan as plans
 from hopsml.experiment.applications import Application
-from hopsml.experiment.lanes import Lanes
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun, SearchHost
-from hopsml.experiment.searches import recorded, table
-from hopsml.experiment.searches.call import VERSION, SearchCall
-from hopsml.experiment.searches.executors import ActionExecutor, LaneExecutor
+from hopsml.experiment.searches import recorded
+from hopsml.experiment.searches.call import VERSION, Names, SearchCall, by_id
+from hopsml.experiment.searches.executors import ActionExecutor, LaneExecutor, Lanes
 from hopsml.experiment.searches.groups import GroupExecutor
-from hopsml.experiment.searches.handle import SUMMARY, SearchRun
-from hopsml.experiment.searches.names import Names, by_id
-from hopsml.experiment.searches.recorded import Learned
-from hopsml.experiment.searches.session import SearchSession
+from hopsml.experiment.searches.handle import SUMMARY, SearchRun, SearchSession
+from hopsml.experiment.searches.recorded import Learned, SearchWriter
+from hopsml.experiment.searches.result import search_summary
 from hopsml.experiment.searches.state import SearchState
-from hopsml.experiment.searches.writer import SearchWriter
 from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.search.space.parameter import Parameter
@@ -176,7 +173,7 @@ def _executor(
             spec=msgspec.structs.replace(plan.spec, framework=call.framework),
             standing=NestedRun(call.folder),
             captured=captured,
-            siblings=mlflow.group_of(run.run_dir, call.run.name),
+            siblings=reporting.group_of(run.run_dir, call.run.name),
         )
         complete = partial(application.coordinator.complete, run.run_id, "complete")
         return GroupExecutor(
@@ -200,7 +197,7 @@ def _other_frameworks(call: SearchCall, imported: Sequence[str]) -> list[str]:
 
 def _follow_trials(call: SearchCall, session: SearchSession, directory: RunDir, application: Application) -> None:
     """Track each trial as an MLflow run below the search's; distributed trials are runs, and tracked anyway."""
-    trials = mlflow.Trials.of(directory, application.environment, call.run.name, call.metric)
+    trials = reporting.Trials.of(directory, application.environment, call.run.name, call.metric)
     if trials is None:
         return
     publish = trials.publish
@@ -280,7 +277,7 @@ def _files(session: SearchSession, directory: RunDir, call: SearchCall) -> dict[
     """Return the files that show the progress of the search: functions of their content, by URL."""
     files: dict[str, Callable[[], bytes]] = {directory.best_json: lambda: to_json(as_json(session.state.best or {}))}
     if call.with_summary:
-        files[urls.join(directory.url, SUMMARY)] = lambda: to_json(table.summary(session.rows(), call.metric))
+        files[urls.join(directory.url, SUMMARY)] = lambda: to_json(search_summary(session.rows(), call.metric))
     return files
 
 

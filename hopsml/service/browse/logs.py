@@ -1,27 +1,121 @@
-"""Merged and filtered view of all log lines of a run, in the order of their times, for scrolling in a page.
+"""Merged and filtered view of all log lines of a run, in the order of their times, for scrolling in a page; zip archive.
 
 A log is read once, in pieces; eight bytes per line are stored, with its position. The text is read again when it is
 displayed, so that a log of many gigabytes needs memory for the positions of its lines only. A line without a time
-follows the line before it; in logs without any times, the ranks follow one another as far as each was read.
+follows the line before it; in logs without any times, the ranks follow one another as far as each was read. The archive
+of all logs is created while it is sent: about a megabyte is in memory, whatever their length.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
+import io
+import re
 import sys
 import threading
 import time
+import zipfile
 from array import array
 from collections.abc import Iterator
+from datetime import datetime
 
 import msgspec
 
-from hopsml.errors import ArgumentError, PathNotFound, StorageError
-from hopsml.service.browse.log_files import LogFile, found_logs
-from hopsml.service.browse.log_line import LEVELS, level_of, time_of
-from hopsml.storage import urls
+from hopsml.errors import ArgumentError, StorageError
+from hopsml.service.browse import files
+from hopsml.storage import run_logs, urls
 from hopsml.storage.filesystem import exists, for_url
 from hopsml.storage.run_dir import RunDir
+from hopsml.storage.run_logs import LogFile, found_logs
+
+
+class _Sink(io.RawIOBase):
+    """Output of the zip writer that was not sent yet; it is not seekable."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        """Return True, as the zip writer requires."""
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # the signature that the zip writer uses
+        """Append bytes, and return their number."""
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def taken(self) -> bytes:
+        """Return the bytes that were written since the last call."""
+        whole, self._pieces = b"".join(self._pieces), []
+        return whole
+
+
+def zipped(directory: RunDir, now: float) -> Iterator[bytes]:
+    """Yield the zip archive of a run's logs in pieces.
+
+    A log that grows is included with the length that it has at the start.
+
+    Args:
+        directory: The run's directory.
+        now: The time, in seconds since 1970, for the entries.
+
+    Raises:
+        StorageError: A log cannot be read.
+    """
+    logs, sink = found_logs(directory), _Sink()
+    moment = time.gmtime(now)[:6]
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for log in logs:
+            entry = zipfile.ZipInfo(f"{directory.run_id}/{log.name}", moment)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=True) as member:
+                for piece in files.pieces(log.url, 0, log.bytes):
+                    member.write(piece)
+                    if ready := sink.taken():
+                        yield ready
+    yield sink.taken()
+
+
+LEVELS = ("debug", "info", "warning", "error")
+_TIME = re.compile(rb"\D{0,3}(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+_HEAD = 160  # bytes of a line that are searched for its level
+_LEVEL = re.compile(
+    rb"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|^([IWEF])\d{4} "
+    rb"|^(Traceback \(most recent call last\))|^(\w*(?:Error|Exception))\b"
+)
+_OF_WORD = {b"DEBUG": 0, b"INFO": 1, b"WARN": 2, b"WARNING": 2, b"ERROR": 3, b"CRITICAL": 3, b"FATAL": 3}
+_OF_LETTER = {b"I": 1, b"W": 2, b"E": 3, b"F": 3}
+
+
+def time_of(line: bytes) -> float | None:
+    """Return the time at the beginning of a line, in seconds since 1970; None if there is none."""
+    found = _TIME.match(line)
+    if not found:
+        return None
+    whole = _seconds(*found.groups()[:6])
+    return whole if whole is None or not found[7] else whole + float(b"0." + found[7])
+
+
+@functools.lru_cache(1024)
+def _seconds(*parts: bytes) -> float | None:
+    """Return the time of day in seconds since 1970; cached, as many lines share a second and time zones are slow."""
+    year, month, day, hour, minute, second = map(int, parts)
+    try:
+        return datetime(year, month, day, hour, minute, second).timestamp()
+    except (ValueError, OverflowError):  # an invalid date, such as the 31st of February
+        return None
+
+
+def level_of(line: bytes) -> int | None:
+    """Return the index in ``LEVELS`` of the level that a line names near its beginning; None if it names none."""
+    found = _LEVEL.search(line[:_HEAD])
+    if not found:
+        return None
+    if found[1]:
+        return _OF_WORD[found[1]]
+    return _OF_LETTER[found[2]] if found[2] else 3
+
 
 CHUNK = 1 << 20
 SLICE_S = 0.3  # seconds of reading in one call; the next call continues
@@ -109,22 +203,16 @@ class _Tail:
         Raises:
             StorageError: The file cannot be read.
         """
-        system, read, rest = for_url(self.log.url), self.offset, b""
-        while True:
-            try:
-                data = system.read_range(self.log.url, read, CHUNK)
-            except PathNotFound:
-                return
-            read += len(data)
+        rest = b""
+        for data in run_logs.read_on(self.log.url, self.offset, CHUNK):
             *complete, rest = (rest + data).split(b"\n")
             for line in complete:
                 yield self._found(line, 1)
-            # a progress bar that never ends its line is split somewhere
-            if rest and ((not data and ended) or len(rest) > CHUNK):
+            if len(rest) > CHUNK:  # a progress bar that never ends its line is split somewhere
                 yield self._found(rest, 0)
                 rest = b""
-            if not data:
-                return
+        if rest and ended:
+            yield self._found(rest, 0)
 
     def _found(self, line: bytes, end: int) -> _Found:
         """Return a line with its time, position and level, and advance the offset; ``end`` is 1 for a line break."""

@@ -11,6 +11,7 @@ from hopsml.errors import PathNotFound
 from hopsml.service.browse.run_row import RunRow, row_of
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
+from hopsml.storage.run_logs import found_logs
 from hopsml.tracking import catalog, live
 
 Pairs = list[tuple[str, Any]]  # name, value
@@ -114,8 +115,6 @@ def _workers(directory: RunDir, status: dict[str, Any]) -> list[dict[str, Any]]:
     recorded = status.get("workers")
     if isinstance(recorded, list):
         return [one for one in recorded if isinstance(one, dict)]
-    from hopsml.service.browse.log_files import found_logs
-
     ranks = sorted({log.rank for log in found_logs(directory) if log.rank is not None})
     return [{"rank": rank, "state": Lifecycle.RUNNING} for rank in ranks]
 

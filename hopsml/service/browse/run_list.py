@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import msgspec
 
 from hopsml.core.states import ENDS, Lifecycle
-from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused, StorageError
+from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.service.browse.run_filter import parsed
 from hopsml.service.browse.run_row import RunRow, row_of
 from hopsml.storage import filesystem, urls
-from hopsml.storage.run_dir import EXPERIMENTS, RunDir
+from hopsml.storage.run_dir import EXPERIMENTS
 from hopsml.tracking import catalog, live
 
 MOST_ROWS = 500  # most rows of one response
@@ -101,7 +101,7 @@ class RunIndex:
             ]
             self._drop({*self._rows, *self._ended, *self._others} - found.keys())
             with ThreadPoolExecutor(catalog.PARALLEL_READS, thread_name_prefix="hopsml-read-run") as pool:
-                for entry, row in zip(due, pool.map(_row_or_none, [one.url for one in due]), strict=True):
+                for entry, row in zip(due, pool.map(lambda one: catalog.read_summary(one.url, _row), due), strict=True):
                     if row is None:
                         self._others[entry.name] = entry.modified_s
                     else:
@@ -210,27 +210,15 @@ def _with_note(row: RunRow, noted: Noted | None) -> RunRow:
     return row if noted is None else msgspec.structs.replace(row, tags=noted.tags, note=noted.note)
 
 
-def _row_or_none(url: str) -> RunRow | None:
-    """Read the row of a run; None if the directory has no readable record."""
-    try:
-        stored = catalog.read(RunDir(url), brief=True)
-        if (
-            stored.status is None and stored.main_metric is None
-        ):  # no result yet: use the values that were reported last
-            newest = live.last_report(stored.directory)
-            reported = {name: value for name, value in newest.items() if name not in ("step", "time")}
-            stored = dataclasses.replace(stored, outputs=reported)
-        row = row_of(stored)
-        _encoder.encode(row)
-        return row
-    except (PathNotFound, PermissionRefused):  # not a run, or a private run of another user
-        return None
-    except StorageError:
-        if filesystem.exists(RunDir(url).run_json):  # a record that is not valid JSON
-            return None
-        raise
-    except catalog.MALFORMED:  # one malformed record must not hide all other runs
-        return None
+def _row(stored: catalog.StoredRun) -> RunRow:
+    """Return the row of a run; one without a result has the values that were reported last."""
+    if stored.status is None and stored.main_metric is None:
+        newest = live.last_report(stored.directory)
+        reported = {name: value for name, value in newest.items() if name not in ("step", "time")}
+        stored = dataclasses.replace(stored, outputs=reported)
+    row = row_of(stored)
+    _encoder.encode(row)  # fails here for values that a response cannot contain
+    return row
 
 
 def _sorted(rows: list[RunRow], column: str, descending: bool) -> list[RunRow]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hopsml.experiment.searches.reader import SearchReader
+from hopsml.experiment.searches.recorded import SearchReader
 from hopsml.service.browse.downsampling import Curve, kept_indices
 from hopsml.storage.run_dir import RunDir
 

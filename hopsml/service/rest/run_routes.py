@@ -11,8 +11,8 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, images, log_archive, profiles, run_list, slow_ranks, tables
-from hopsml.service.browse.logs import LogPage, LogQuery
+from hopsml.service.browse import compare, files, images, profiles, run_list, slow_ranks, tables
+from hopsml.service.browse.logs import LogPage, LogQuery, zipped
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.parameters import optional_number, optional_whole, whole
@@ -94,9 +94,7 @@ async def log_zip(request: Request) -> Response:
         "content-disposition": f"attachment; filename*=UTF-8''{_quoted(directory.run_id)}-logs.zip",
         "cache-control": "no-store",
     }
-    return StreamingResponse(
-        DOWNLOADS.iterate(log_archive.zipped(directory, time.time())), 200, headers, "application/zip"
-    )
+    return StreamingResponse(DOWNLOADS.iterate(zipped(directory, time.time())), 200, headers, "application/zip")
 
 
 async def search(request: Request) -> Response:
