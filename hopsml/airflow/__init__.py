@@ -3,7 +3,7 @@
     from hopsml.airflow import HopsMLOperator, HopsMLRunSensor
 
 The classes are imported on first use, because Airflow is installed only in its own environment. ``jobs``,
-``local_jobs``, ``yarn_jobs``, ``keeper`` and ``outcomes`` do not import Airflow.
+``local_jobs`` and ``yarn_jobs`` do not import Airflow.
 """
 
 from __future__ import annotations

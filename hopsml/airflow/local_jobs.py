@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hopsml.airflow import outcomes
+from hopsml.airflow import jobs
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request, published
 from hopsml.core import profiles
 from hopsml.core.states import Lifecycle
@@ -133,11 +133,11 @@ def end(job: Job) -> None:
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:
     """Return the result of the run that the driver recorded; without one, metrics from its log."""
-    found = outcomes.of_record(record_url(job))
+    found = jobs.result_of_record(record_url(job))
     if found:
         return found
     part = local_driver.read_part(Path(job.id, OUTPUT), -LOG_PIECE_BYTES, LOG_PIECE_BYTES)
-    return {} if part is None else {"metrics": outcomes.of_log(part[0].decode(errors="replace"))}
+    return {} if part is None else {"metrics": jobs.metrics_of_log(part[0].decode(errors="replace"))}
 
 
 def mark_delivered(job: Job, request: Request) -> None:

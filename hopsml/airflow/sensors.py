@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException
 
-from hopsml.airflow import outcomes
+from hopsml.airflow import jobs
 from hopsml.airflow.triggers import HopsMLRunTrigger
 from hopsml.core import settings
 from hopsml.core.states import Lifecycle
@@ -41,11 +41,11 @@ class HopsMLRunSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.run, self.project_url, self.deferrable = run, project_url, deferrable
-        self.states = outcomes.checked_states("states", states)
+        self.states = jobs.checked_states("states", states)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Return whether the run has ended, with its result."""
-        found = outcomes.ended(self.run, self.project_url or settings.project_url())
+        found = jobs.ended_run(self.run, self.project_url or settings.project_url())
         return PokeReturnValue(found is not None, self._accepted(found) if found is not None else None)
 
     def execute(self, context: Context) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from hopsml.airflow import jobs, outcomes
+from hopsml.airflow import jobs
 from hopsml.airflow.jobs import Job, JobStatus, Patience
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError, StorageError
@@ -68,7 +68,7 @@ class HopsMLJobTrigger(BaseTrigger):
 
 
 class HopsMLRunTrigger(BaseTrigger):
-    """Trigger that waits until a run has ended; its event is the result, as ``outcomes.of_run`` returns it."""
+    """Trigger that waits until a run has ended; its event is the result, as ``jobs.result_of_run`` returns it."""
 
     def __init__(self, run: str, project_url: str, poll_interval_s: float = 60.0) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class HopsMLRunTrigger(BaseTrigger):
         patience = Patience(self.log.warning)
         while True:
             try:
-                found = await asyncio.to_thread(outcomes.ended, self.run_name, self.project_url)
+                found = await asyncio.to_thread(jobs.ended_run, self.run_name, self.project_url)
                 patience.answered()
             except StorageError as error:
                 patience.away(error)

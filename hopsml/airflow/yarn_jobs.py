@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopsml import submission
-from hopsml.airflow import outcomes
+from hopsml.airflow import jobs
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request
 from hopsml.airflow.local_jobs import DROPPED, hidden_settings, submit_command
 from hopsml.core.states import Lifecycle
@@ -112,8 +112,8 @@ def end(job: Job) -> None:
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:
     """Return the result of the run that the driver recorded; without one, metrics from its log."""
-    found = outcomes.of_record(record_url(request), job.id)
-    return found or {"metrics": outcomes.of_log(_tail(job))}
+    found = jobs.result_of_record(record_url(request), job.id)
+    return found or {"metrics": jobs.metrics_of_log(_tail(job))}
 
 
 def mark_delivered(job: Job, request: Request) -> None:

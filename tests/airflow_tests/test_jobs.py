@@ -1,4 +1,4 @@
-"""Tests of the first action of a task, by its stored state and the jobs it finds; of tags and passed results."""
+"""Tests of the first action of a task, by its stored state and the jobs it finds; of tags, results and outages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,50 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.airflow import jobs, outcomes
-from hopsml.airflow.jobs import Job, Known, TaskStep, decide
+from hopsml.airflow import jobs
+from hopsml.airflow.jobs import LIMIT_S, Job, Known, Patience, TaskStep, decide, without_effect
 from hopsml.core.profiles import Profile
 from hopsml.core.states import Lifecycle
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ClusterUnavailable
 from hopsml.storage import job_record
+
+
+def test_an_outage_is_told_at_both_ends_and_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [100.0], list[str]()
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
+    waiting = Patience(lambda text, *values: said.append(text % values))
+    error = ClusterUnavailable("no ResourceManager answers")
+    for _ in range(2):
+        for _ in range(100):
+            now[0] += 5.0
+            waiting.away(error)
+        waiting.answered()
+        waiting.answered()
+    assert said == ["no ResourceManager answers; asking again, for up to 900 s", "it answers again, after 500 s"] * 2
+    now[0] += LIMIT_S
+    waiting.away(error)
+    now[0] += 1.0
+    with pytest.raises(ClusterUnavailable):
+        waiting.away(error)
+
+
+def test_keys_that_mean_nothing_are_named_with_what_to_do_instead() -> None:
+    known = {
+        "appPath": "/jobs/train.py",
+        "args": "--x 1",
+        "profile": "yarn",
+        "appName": "n",
+        "spark.executor.memory": "1g",
+    }
+    assert without_effect(known, "train") == []
+    strange = {"distributionStrategy": "COLLECTIVE_ALL_REDUCE", "spark.tensorflow.num.ps": 1, "amMemory": 2048}
+    first, second, third = without_effect({**known, **strange}, "train")
+    assert first.startswith(
+        "job 'train': distributionStrategy='COLLECTIVE_ALL_REDUCE' has no effect: the script says which"
+    )
+    assert "spark.tensorflow.num.ps=1 has no effect" in second
+    assert third.endswith("amMemory=2048 has no effect: give spark.driver.memory")
+
 
 pytestmark = pytest.mark.fast
 
@@ -102,11 +140,11 @@ def test_the_outcome_is_that_of_the_announced_run_of_this_application(tmp_path):
     write(run / "status.json", state="FINISHED", error="")
     write(run / ".outputs.json", accuracy=0.9, log="file:///x")
     record = f"file://{tmp_path}/record.json"
-    assert outcomes.of_record(record) == {}
+    assert jobs.result_of_record(record) == {}
     job_record.write(record, {"run_dir": str(run), "application": "application_1_0001"})
-    left = outcomes.of_record(record, "application_1_0001")
+    left = jobs.result_of_record(record, "application_1_0001")
     assert (left["run_dir"], left["state"], left["metrics"]) == (str(run), "FINISHED", {"accuracy": 0.9})
-    assert outcomes.of_record(record, "application_1_0002") == {}, "an earlier try's run is not this one's"
+    assert jobs.result_of_record(record, "application_1_0002") == {}, "an earlier try's run is not this one's"
 
 
 @pytest.mark.parametrize(
@@ -114,20 +152,20 @@ def test_the_outcome_is_that_of_the_announced_run_of_this_application(tmp_path):
     [('noise\n{"rows": 3}\n', {"rows": 3}), ("noise\n", {}), ("", {}), ('{"a": 1}\nthe end', {}), ("[1, 2]\n", {})],
 )
 def test_a_script_without_a_run_passes_on_its_last_line(text, metrics):
-    assert outcomes.of_log(text) == metrics
+    assert jobs.metrics_of_log(text) == metrics
 
 
 def test_a_run_is_waited_for_until_it_has_ended(tmp_path):
     project, run = f"file://{tmp_path}", tmp_path / "Experiments" / "app_1"
-    assert outcomes.ended("app_1", project) is None
+    assert jobs.ended_run("app_1", project) is None
     write(run / "run.json", name="x")
-    assert outcomes.ended("app_1", project) is None
+    assert jobs.ended_run("app_1", project) is None
     write(run / "status.json", state="FAILED", error="rank 1")
-    ended = outcomes.ended("app_1", project)
+    ended = jobs.ended_run("app_1", project)
     assert ended is not None and (ended["state"], ended["error"]) == ("FAILED", "rank 1")
-    assert outcomes.ended(f"{project}/Experiments/app_1", "file:///elsewhere") == ended
+    assert jobs.ended_run(f"{project}/Experiments/app_1", "file:///elsewhere") == ended
 
 
 def test_an_end_state_that_is_none_is_refused():
     with pytest.raises(ArgumentError, match="'RUNNING' is no state in which a run ends"):
-        outcomes.checked_states("states", ["FINISHED", "RUNNING"])
+        jobs.checked_states("states", ["FINISHED", "RUNNING"])
