@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hopsml.cluster.agent.usage import UsageSampler
-from hopsml.core.settings import DEFAULT_SYSTEM_METRICS_S
+from hopsml.core.variables import Settings
 
 TIMES = 50
+EVERY_S = float(Settings.system_metrics_s.default)
 LOOKS = 200
 WORKER = """
 import sys, time
@@ -51,7 +52,7 @@ def core_share() -> list[float]:
             began = time.process_time()
             for _ in range(LOOKS // 20):
                 sampler.sample()
-            shares.append((time.process_time() - began) / (LOOKS // 20) / DEFAULT_SYSTEM_METRICS_S)
+            shares.append((time.process_time() - began) / (LOOKS // 20) / EVERY_S)
         return shares
 
 
@@ -75,7 +76,7 @@ def _step_s(worker: subprocess.Popen[str], seconds: float, *, looks: bool = Fals
     ends = time.monotonic() + seconds
     sampler = UsageSampler(worker.pid)
     while looks and (left := ends - time.monotonic()) > 0:
-        time.sleep(min(left, DEFAULT_SYSTEM_METRICS_S / TIMES))
+        time.sleep(min(left, EVERY_S / TIMES))
         sampler.sample()
     return float(worker.stdout.readline())
 

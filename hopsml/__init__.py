@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     import hopsml.data as data
     import hopsml.devices as devices
     import hopsml.distributed as distributed
@@ -109,7 +111,7 @@ class Refusals:
 
     ``from package import name`` drops the message of the AttributeError that the package's ``__getattr__`` raises so
     that ``hasattr`` is False, and searches for a module of that name. This finder is the last one: it is called for
-    names that no other finder has.
+    names that no other finder has. It also finds modules under names that they had in records of earlier versions.
     """
 
     _reasons: ClassVar[dict[str, Callable[[str], str]]] = {}
@@ -120,15 +122,21 @@ class Refusals:
         cls._reasons[package] = reason
 
     @classmethod
-    def find_spec(cls, fullname: str, path: object = None, target: object = None) -> None:
-        """Raise ModuleNotFoundError with the reason, if there is one, for an import.
+    def find_spec(cls, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return how to import a moved module; raise ModuleNotFoundError with the reason, if there is one, for others.
 
-        A call that only tests if the module exists (``importlib.util.find_spec``) gets None, as for any unknown module.
+        A call that only tests if the module exists (``importlib.util.find_spec``) gets None for any unknown module.
         """
         package, _, name = fullname.rpartition(".")
+        if fullname.startswith("hopsml."):
+            from hopsml.core import moved_names
+
+            if spec := moved_names.find_spec(fullname):
+                return spec
         imports = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"
         if imports and package in cls._reasons and (reason := cls._reasons[package](name)):
             raise ModuleNotFoundError(reason)
+        return None
 
 
 def _refusal(name: str) -> str:

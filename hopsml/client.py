@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import secrets
 import ssl
@@ -26,11 +25,12 @@ import msgspec
 
 from hopsml.core import proxies
 from hopsml.core.states import Lifecycle
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.service import log_stream
 from hopsml.storage import backoff
 
-CA = "HOPSML_SERVER_CA"
+CA = Settings.server_ca.name
 TIMEOUT_S = 60.0  # longest silence of a server in a call
 _TRIES = 4  # attempts of a call that is safe to repeat, while the server is unavailable or restarts
 _FOLLOWING_TRIES = 8  # attempts of a call that follows a job: about a minute, in which a server restarts
@@ -267,8 +267,8 @@ class Client:
         Raises:
             ArgumentError: no server is configured or recorded, or a token is missing.
         """
-        address, token = os.environ.get("HOPSML_SERVER"), os.environ.get("HOPSML_TOKEN")
-        certificate = os.environ.get(CA, "")
+        address, token = SETTINGS.server, SETTINGS.token
+        certificate = SETTINGS.server_ca
         if address and token:
             return cls(address, token, certificate)
         file = state_folder() / "client.json"
@@ -717,7 +717,7 @@ class Client:
 
 def state_folder() -> Path:
     """Return the folder with the state of this user's server: $HOPSML_SERVER_STATE, else ``~/.hopsml/server``."""
-    return Path(os.environ.get("HOPSML_SERVER_STATE") or Path.home() / ".hopsml" / "server")
+    return Path(SETTINGS.server_state or Path.home() / ".hopsml" / "server")
 
 
 def _trust(certificate: str | Path) -> ssl.SSLContext:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from typing import Any
 
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 
@@ -40,7 +40,7 @@ def logdir() -> str:
 
 def _is_local() -> bool:
     """Return True if the run was started with ``local_logdir=True``."""
-    return os.environ.get(settings.LOCAL_LOGDIR) == "1"
+    return SETTINGS.local_logdir
 
 
 def _without_url(context: WorkerContext, path: str) -> str:

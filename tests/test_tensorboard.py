@@ -13,7 +13,6 @@ import pytest
 from hopsml import tensorboard
 from hopsml.cluster.worker import context
 from hopsml.cluster.worker.context import WorkerContext
-from hopsml.core import settings
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast
@@ -39,7 +38,7 @@ def test_a_mirrored_log_directory_shows_where_it_goes(mirrored: WorkerContext) -
 
 
 def test_a_local_log_directory_is_one(mirrored: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(settings.LOCAL_LOGDIR, "1")
+    monkeypatch.setenv("HOPSML_LOCAL_LOGDIR", "1")
     path = tensorboard.logdir()
     assert tensorboard.local_logdir_bool is True and tensorboard.logdir() == path
     assert os.path.isdir(path) and "hdfs:" not in path and os.listdir(path) == []
@@ -78,7 +77,7 @@ def test_a_log_directory_leads_to_its_run(tmp_path: Path, monkeypatch: pytest.Mo
 def test_trials_whose_names_differ_in_a_sign_have_folders_of_their_own(
     mirrored: WorkerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(settings.LOCAL_LOGDIR, "1")
+    monkeypatch.setenv("HOPSML_LOCAL_LOGDIR", "1")
     for number, trial in enumerate(("a=1&b=2", "a=1-b=2", "a=1%b=2")):
         logdir = tmp_path / "mirror" / "hdfs://nn:8020/Projects/p" / str(number)
         logdir.mkdir(parents=True)

@@ -26,6 +26,7 @@ from hopsml.airflow.jobs import Job, Jobs, JobStatus, Known, Patience, Request, 
 from hopsml.airflow.triggers import HopsMLJobTrigger
 from hopsml.core import profiles, settings
 from hopsml.core.states import Lifecycle
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ClusterError, HopsmlError
 
 if TYPE_CHECKING:
@@ -156,12 +157,12 @@ class HopsMLOperator(BaseOperator):
     def request(self, context: Context) -> Request:
         """Build the request for this task's job; templated fields must have been rendered."""
         ti = context["ti"]
-        store = self.project_url or os.environ.get("HOPSML_PROJECT_URL") or profiles.load(self.profile).store
+        store = self.project_url or SETTINGS.project_url or profiles.load(self.profile).store
         return Request(
             tag=jobs.tag_of(ti.dag_id, ti.run_id, ti.task_id, ti.map_index),
             script=os.path.abspath(self.script),
             profile=self.profile,
-            python=self.python or os.environ.get("HOPSML_PYTHON") or sys.executable,
+            python=self.python or SETTINGS.python or sys.executable,
             project_url=store or settings.project_url(),
             arguments=tuple(map(str, self.arguments)),
             num_workers=None if self.num_workers in (None, "") else int(str(self.num_workers)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from enum import Enum
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from hopsml.cli import service_jobs
 from hopsml.cli.job_files import JobFile, check_installed, loaded_job
+from hopsml.core.variables import SETTINGS
 
 app = typer.Typer(
     no_args_is_help=True, help="Check job files; submit, list, explain and change jobs of the job service."
@@ -64,7 +64,7 @@ def render(
         return
     from hopsml.service.render import spark_submit
 
-    chosen = profiles.load(profile or loaded.profile or os.environ.get("HOPSML_PROFILE") or "yarn-cluster")
+    chosen = profiles.load(profile or loaded.profile or SETTINGS.profile or "yarn-cluster")
     for planned in spark_submit.plans(loaded, path, chosen).values():
         print(shlex.join(redact.command(planned.command)))
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from hopsml.core.variables import SETTINGS
+
 ONE_LETTER = 0.9  # similarity above which an unknown option counts as a misspelt one of hopsml, and not as the script's
 
 
@@ -92,7 +94,7 @@ def submit(
     from hopsml.errors import ArgumentError, RunCancelled
     from hopsml.submission.spark_command import hidden_from_environment
 
-    chosen = profiles.load(profile or os.environ.get("HOPSML_PROFILE") or "yarn-cluster")
+    chosen = profiles.load(profile or SETTINGS.profile or "yarn-cluster")
     settings = {**hidden_from_environment(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
         raise ArgumentError(f"--timeout {timeout:g}: it must be greater than 0 seconds")

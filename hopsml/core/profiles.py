@@ -26,6 +26,7 @@ from typing import Any
 
 from hopsml import class_data
 from hopsml.core import suggestions
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 
 _KEYS = (
@@ -77,7 +78,7 @@ def folders() -> list[Path]:
 
     Raises ArgumentError if the working directory is gone.
     """
-    named = os.environ.get("HOPSML_CONF_DIR")
+    named = SETTINGS.conf_dir
     if named:
         return [Path(named)]
     try:
@@ -111,7 +112,7 @@ def load(name: str | None = None) -> Profile:
     Raises:
         ArgumentError: there is no such profile, or it is invalid.
     """
-    wanted = name or os.environ.get("HOPSML_PROFILE") or "local"
+    wanted = name or SETTINGS.profile or "local"
     for folder in folders():
         path = folder / f"{wanted}.yaml"
         if path.is_file():
@@ -144,16 +145,10 @@ def _unknown(name: str, meant: list[str]) -> ArgumentError:
 
 def _with_environment(profile: Profile) -> Profile:
     """Apply HOPSML_SPARK_MASTER to a profile with Spark, or HOPSML_LOCAL_SLOTS (concurrent workers) to one without."""
-    master, slots = os.environ.get("HOPSML_SPARK_MASTER"), os.environ.get("HOPSML_LOCAL_SLOTS")
     if profile.uses_spark:
-        return dataclasses.replace(profile, master=master) if master else profile
-    if not slots:
-        return profile
-    if not slots.isdecimal() or int(slots) < 1:
-        raise ArgumentError(
-            f"HOPSML_LOCAL_SLOTS={slots!r}: it must be a whole number from 1; unset it for the profile's"
-        )
-    return dataclasses.replace(profile, local_slots=int(slots))
+        return dataclasses.replace(profile, master=SETTINGS.spark_master) if SETTINGS.spark_master else profile
+    slots = SETTINGS.local_slots
+    return profile if slots is None else dataclasses.replace(profile, local_slots=slots)
 
 
 def parse(name: str, text: str, source: str) -> Profile:

@@ -1,4 +1,4 @@
-"""Locations and timeouts, from environment variables and Hadoop's client configuration.
+"""Locations from environment variables and Hadoop's client configuration: the project, the user, ports.
 
 They are read at each call, so that a changed variable or file takes effect at once.
 """
@@ -10,64 +10,21 @@ import functools
 import getpass
 import os
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from pathlib import Path
 
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 
-DEFAULT_STORAGE_TIMEOUT_S = 30.0
-SYSTEM_METRICS = "HOPSML_SYSTEM_METRICS_S"  # passed to workers as a variable
-DEFAULT_SYSTEM_METRICS_S = 5.0
-ENCRYPTION = "HOPSML_ENCRYPTION"  # in the driver's environment
-CORES = "HOPSML_CORES"  # in the environment of the driver or of a run, where agents read it
-PORT_RANGE = "HOPSML_PORT_RANGE"  # in the driver's environment; passed to workers as a variable
+PORT_RANGE = Settings.port_range.name
 AGENT_PORTS = 6  # two of its worker, two reserved for the next one, commits, the check of the network
 PORT_NEEDS = (
     f"of {PORT_RANGE} each agent on a host needs {AGENT_PORTS} ports, two more in a run with data=, one more for each "
     "process group of gloo's; the driver needs one"
 )
-KEEPALIVE = "HOPSML_KEEPALIVE_S"  # passed to workers as a variable
-DEFAULT_KEEPALIVE_S = 15.0  # firewalls drop the state of idle connections after a minute or more
-DEFAULT_DRAIN_S = 30.0  # Kubernetes' default, and the least of the cloud providers
-LOCAL_LOGDIR = "HOPSML_LOCAL_LOGDIR"  # passed to workers as "1" in a run with local_logdir=True
-HDFS_CLIENT = "HOPSML_HDFS_CLIENT"  # settings for TensorFlow's hdfs://, as comma-separated key=value
 # Later ones override earlier ones.
 _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")
-
-
-def storage_timeout_s() -> float:
-    """Return the deadline of one storage step (one remote call, or one chunk of a transfer), in seconds.
-
-    The value of ``HOPSML_STORAGE_TIMEOUT_S``, by default 30.
-    """
-    return _seconds("HOPSML_STORAGE_TIMEOUT_S", DEFAULT_STORAGE_TIMEOUT_S, " above 0", least=sys.float_info.min)
-
-
-def system_metrics_s() -> float:
-    """Return the interval at which a worker's resource usage is sampled, in seconds; 0: never.
-
-    The value of ``HOPSML_SYSTEM_METRICS_S``, by default 5.
-    """
-    return _seconds(SYSTEM_METRICS, DEFAULT_SYSTEM_METRICS_S, ", or 0 to look at nothing")
-
-
-def port_range() -> tuple[int, int] | None:
-    """Return the ports (first, last; both included) that ``HOPSML_PORT_RANGE`` allows; None for any.
-
-    Raises:
-        ArgumentError: the variable is not a range of ports.
-    """
-    text = os.environ.get(PORT_RANGE, "")
-    if not text:
-        return None
-    first, dash, last = text.partition("-")
-    if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
-        raise ArgumentError(
-            f"{PORT_RANGE}={text!r} must be two port numbers, low-high, from 1 to 65535, for instance 40000-40100"
-        )
-    return int(first), int(last)
 
 
 def no_free_port(first: int, last: int, host: str) -> str:
@@ -76,69 +33,6 @@ def no_free_port(first: int, last: int, host: str) -> str:
         f"no port of {PORT_RANGE}={first}-{last} is free on {host}: widen the range, or end what holds these ports "
         f"(ss -tlnp shows who listens); {PORT_NEEDS}"
     )
-
-
-def keepalive_s() -> float:
-    """Return the seconds without traffic after which workers probe a TCP connection; 0: they set no keepalive.
-
-    The value of ``HOPSML_KEEPALIVE_S``, by default 15.
-    """
-    return _seconds(KEEPALIVE, DEFAULT_KEEPALIVE_S, ", or 0 to set no keepalive")
-
-
-def drain_s() -> float:
-    """Return the time between a node's warning and its end, in seconds, for clusters that do not report it.
-
-    The value of ``HOPSML_DRAIN_S``, by default 30.
-    """
-    return _seconds("HOPSML_DRAIN_S", DEFAULT_DRAIN_S, ", or 0 to leave at once")
-
-
-def ui_memory_bytes() -> int:
-    """Return the memory that the web page's server may use for cached data of viewed runs, in bytes.
-
-    The value of ``HOPSML_UI_MEMORY_MB``, by default 256.
-
-    Raises:
-        ArgumentError: the variable is not a number of megabytes in the allowed range.
-    """
-    text = os.environ.get("HOPSML_UI_MEMORY_MB", "") or "256"
-    if not text.isdecimal() or not 1 <= int(text) <= 1 << 20:
-        raise ArgumentError(f"HOPSML_UI_MEMORY_MB={text!r}: write a whole number of megabytes, 1 to {1 << 20}")
-    return int(text) << 20
-
-
-def encryption() -> bool:
-    """Return True if hopsml's collective encrypts in all runs, whatever they request.
-
-    True if ``HOPSML_ENCRYPTION`` is 1; by default it is 0.
-
-    Raises:
-        ArgumentError: the variable is neither 0 nor 1.
-    """
-    text = os.environ.get(ENCRYPTION, "") or "0"
-    if text not in ("0", "1"):
-        raise ArgumentError(
-            f"{ENCRYPTION}={text!r}: it must be 1 to encrypt in all runs, or 0 for those that ask for it"
-        )
-    return text == "1"
-
-
-def cores_of(environment: Mapping[str, str]) -> int | None:
-    """Return the number of cores that each worker has for itself, from ``HOPSML_CORES`` in these variables.
-
-    Returns:
-        The number of cores; 0 to leave the assignment to the system; None for "auto", which is the default.
-
-    Raises:
-        ArgumentError: the variable has another value.
-    """
-    text = environment.get(CORES, "") or "auto"
-    if text != "auto" and not text.isdecimal():
-        raise ArgumentError(
-            f"{CORES}={text!r}: it must be a number of cores for each worker, 0 to leave that to the system, or auto"
-        )
-    return None if text == "auto" else int(text)
 
 
 def num_parameter_servers() -> int | None:
@@ -155,29 +49,12 @@ def num_parameter_servers() -> int | None:
     return int(value)
 
 
-def _seconds(variable: str, default_s: float, which: str, least: float = 0.0) -> float:
-    """Return the number in an environment variable, else the default.
-
-    ``which`` describes allowed numbers in the error.
-    """
-    text = os.environ.get(variable, "")
-    try:
-        seconds = float(text) if text else default_s
-    except ValueError:
-        seconds = -1.0
-    if not least <= seconds < float("inf"):
-        raise ArgumentError(
-            f"{variable}={text!r}: it must be a number of seconds{which}; unset it for the default of {default_s:g} s"
-        )
-    return seconds
-
-
 def mlflow_tracking_uri(profile_environment: Mapping[str, str]) -> str:
     """Return MLflow's tracking URI: ``MLFLOW_TRACKING_URI``, else that of the profile's ``environment``.
 
     Empty for none. MLflow's own ``set_tracking_uri`` sets the variable. ``HOPSML_MLFLOW=0`` disables tracking.
     """
-    if os.environ.get("HOPSML_MLFLOW", "") == "0":
+    if SETTINGS.mlflow == "0":
         return ""
     return os.environ.get("MLFLOW_TRACKING_URI") or profile_environment.get("MLFLOW_TRACKING_URI", "")
 
@@ -266,7 +143,7 @@ def user_name() -> str:
 
 def project_name() -> str:
     """Return the project: ``HOPSML_PROJECT``, else the user's name (``<project>__<user>`` contains both)."""
-    return os.environ.get("HOPSML_PROJECT") or user_name().partition("__")[0]
+    return SETTINGS.project or user_name().partition("__")[0]
 
 
 def _profiles_store() -> str:
@@ -274,7 +151,7 @@ def _profiles_store() -> str:
 
     It is also empty under spark-submit, where the profile's file may not exist and ``HOPSML_PROJECT_URL`` is set.
     """
-    if not os.environ.get("HOPSML_PROFILE") or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if not SETTINGS.profile or "PYSPARK_GATEWAY_PORT" in os.environ:
         return ""
     from hopsml.core import profiles
 
@@ -295,7 +172,7 @@ def project_url(project: str | None = None, local: Path | None = None) -> str:
     Raises:
         ArgumentError: there is no such profile, or the URL is malformed.
     """
-    own = (os.environ.get("HOPSML_PROJECT_URL") or _profiles_store()).rstrip("/")
+    own = (SETTINGS.project_url or _profiles_store()).rstrip("/")
     name = project or project_name()
     if own.startswith("hdfs:///") and default_fs():
         own = f"{default_fs()}{own[len('hdfs://') :]}"  # so that every displayed path contains the NameNode's name

@@ -15,6 +15,7 @@ import hopsml
 from hopsml.cluster.agent.preflight.measure import other_people
 from hopsml.cluster.worker import server_guard
 from hopsml.core import profiles, settings
+from hopsml.core.variables import SETTINGS
 from hopsml.doctor import checks, cluster_checks, facts, services
 from hopsml.doctor.finding import Finding, Needs, Status
 from hopsml.errors import ArgumentError
@@ -120,7 +121,7 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
 
 def _project_url(loaded: profiles.Profile | None) -> str:
     """Return the project's URL that runs under the profile use."""
-    if loaded is not None and loaded.store and not os.environ.get("HOPSML_PROJECT_URL"):
+    if loaded is not None and loaded.store and not SETTINGS.project_url:
         return loaded.store.rstrip("/")
     return settings.project_url()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from hopsml.cluster.agent import network
 from hopsml.cluster.shared.gpus import HostGpu, host_gpus
+from hopsml.core.variables import Settings
 
 PROCESS_TIMEOUT_S = 15.0
 
@@ -186,7 +187,7 @@ PORTS_TRIED = 200
 
 def ports() -> PortFacts:
     """Bind each port of the range for a moment, at most ``PORTS_TRIED``; without a range one of the kernel's choice."""
-    text = os.environ.get("HOPSML_PORT_RANGE", "")
+    text = os.environ.get(Settings.port_range.name, "")
     first, _, last = text.partition("-")
     if text and not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
         return PortFacts(text, 0, 0, f"HOPSML_PORT_RANGE={text!r} is not low-high, two port numbers")

@@ -24,7 +24,8 @@ from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.shared import acceptor, processes
-from hopsml.core import profiles, redact, settings
+from hopsml.core import profiles, redact
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns
 from hopsml.storage import filesystem
@@ -80,7 +81,6 @@ _profiles_variables: dict[str, str] = {}  # variables that a profile has set in 
 _spark_folder = ""  # folder of Spark's executors on this machine
 _noting = False
 _failed = False  # True if the program ends by an uncaught exception
-NAMED, ATTEMPT = "HOPSML_APPLICATION_ID", "HOPSML_APPLICATION_ATTEMPT"  # set by services that restart a driver
 _allowed: int | None = None  # see ``allow``
 _local_id = f"local-{int(time.time())}-{secrets.token_hex(3)}"
 
@@ -181,7 +181,7 @@ def current_id() -> str:
 def _id_of(context: Any) -> str:
     """Return the id under which runs are recorded: HOPSML_APPLICATION_ID, else Spark's id, else a generated one."""
     known = str(context.applicationId) if context is not None else _local_id
-    return os.environ.get(NAMED) or known
+    return SETTINGS.application_id or known
 
 
 def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Profile | None) -> ZygoteProcess | None:
@@ -237,7 +237,7 @@ def _open(
 ) -> Application:
     key = _id_of(context)
     backend: Backend
-    attempt = int(os.environ.get(ATTEMPT, "1"))
+    attempt = SETTINGS.application_attempt
     if context is not None:
         from hopsml.cluster.driver.backends.spark import SparkBackend, application_attempt
 
@@ -253,7 +253,7 @@ def _open(
         backend,
         keep_warm_s=keep_warm_s,
         lease_s=LEASE_S,
-        port_range=settings.port_range(),
+        port_range=SETTINGS.port_range,
         sys_path=tuple(entry for entry in sys.path if entry) if shared_disk else (),
         zygote=zygote,
         allowed=_allowed,
@@ -265,7 +265,7 @@ def _open(
     variables = dict(profile.environment) if profile else {}
     redact.register_settings(variables)
     redact.register_settings(dict(context.getConf().getAll()) if context is not None else {})
-    earlier_runs = EarlierRuns(key, attempt, forgives=NAMED in os.environ)
+    earlier_runs = EarlierRuns(key, attempt, forgives=bool(SETTINGS.application_id))
     return Application(key, backend, coordinator, earlier_runs, variables)
 
 

@@ -26,6 +26,7 @@ from hopsml.cluster.shared.spec import (
     specified,
 )
 from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.experiment import frame_feed, plan, verbs
 from hopsml.experiment.options import (
@@ -121,7 +122,7 @@ def _group(options: AnyGroupOptions) -> AnyGroup:
         raise ArgumentError("evaluator=True with min_workers: a group that may change has no evaluator; leave one out")
     if evaluator and most is not None:
         verbs.check_evaluator(most)
-    elastic = specified(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=settings.drain_s())
+    elastic = specified(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=SETTINGS.drain_s)
     if fewest is not None:
         return elastic  # built above in any case, which checks its numbers
     if evaluator:  # it waits for checkpoints, and may be idle until then

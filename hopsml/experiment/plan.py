@@ -35,6 +35,7 @@ from hopsml.cluster.shared.spec import (
 from hopsml.cluster.worker import context as worker_context
 from hopsml.core import redact, settings, tracebacks
 from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import (
     ArgumentError,
     CoordinatorLost,
@@ -123,7 +124,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = plan.spec
     applications.prepare(plan.profile)
     _check_environment({**os.environ, **spec.environment}, spec.honour_environment)
-    settings.cores_of({**os.environ, **spec.environment})
+    _ = Settings({**os.environ, **spec.environment}).cores
     tell = progress.of_run() if plan.progress else None
     redact.register_settings(spec.environment)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)
@@ -188,7 +189,7 @@ def _settled(spec: RunSpec, captured: capture.Captured) -> RunSpec:
         spec,
         seed=inputs.choose_seed(spec.environment, os.environ) if spec.seed is None else spec.seed,
         preload=modules_of(spec, captured.preload) if spec.preload is None else spec.preload,
-        storage_timeout_s=settings.storage_timeout_s(),
+        storage_timeout_s=SETTINGS.storage_timeout_s,
         communication=encrypted(spec.communication),
         hooks=HOOKS,
     )
@@ -199,8 +200,8 @@ def _refuse_plaintext(spec: RunSpec) -> None:
     plain = "JAX's collectives" if spec.framework == "jax" else "TensorFlow's servers" if spec.group.relaunches else ""
     if plain and spec.communication.encryption and spec.group.size != 1:
         raise ArgumentError(
-            f"experiment.{spec.verb} with encryption ({settings.ENCRYPTION}=1 asks for it in all runs): {plain} send in "
-            f"plain text; {ONLY_HOPSMLS_ENCRYPTS}: experiment.collective_all_reduce or experiment.torch take it"
+            f"experiment.{spec.verb} with encryption ({Settings.encryption.name}=1 asks for it in all runs): {plain} send "
+            f"in plain text; {ONLY_HOPSMLS_ENCRYPTS}: experiment.collective_all_reduce or experiment.torch take it"
         )
 
 
@@ -210,7 +211,7 @@ def encrypted(communication: Communication) -> Communication:
     Raises:
         ArgumentError: The settings select a collective that cannot encrypt.
     """
-    return replace(communication, encryption=communication.encryption or settings.encryption())
+    return replace(communication, encryption=communication.encryption or SETTINGS.encryption)
 
 
 def modules_of(spec: RunSpec, of_function: tuple[str, ...]) -> tuple[str, ...]:
@@ -361,13 +362,13 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         "ML_ID": plan.standing.experiment(directory),  # the predecessor's variable
         "HOPSML_RUN_ID": directory.run_id,
         "HOPSML_PROJECT_URL": settings.project_url(),
-        settings.SYSTEM_METRICS: str(settings.system_metrics_s()),
-        settings.KEEPALIVE: str(settings.keepalive_s()),
+        Settings.system_metrics_s.name: str(SETTINGS.system_metrics_s),
+        Settings.keepalive_s.name: str(SETTINGS.keepalive_s),
         prepare.LOGGING: prepare.described_logging(logging.getLogger()),
-        **{name: os.environ[name] for name in (settings.CORES, settings.PORT_RANGE) if name in os.environ},
+        **{name: os.environ[name] for name in (Settings.cores.name, Settings.port_range.name) if name in os.environ},
         **spec.environment,
         inputs.SEED_VARIABLE: str(spec.seed),
-        **({settings.LOCAL_LOGDIR: "1"} if spec.local_logdir else {}),
+        **({Settings.local_logdir.name: "1"} if spec.local_logdir else {}),
     }
 
 
@@ -396,7 +397,7 @@ def _record(
         "secrets": [one.facts() for one in captured.secrets],
         "unrecorded": captured.unrecorded,
         "rerun_of": plan.rerun_of.url if plan.rerun_of is not None else None,
-        "profile": plan.profile or os.environ.get("HOPSML_PROFILE"),
+        "profile": plan.profile or (SETTINGS.profile or None),
         "backend": application.backend.name,
         "application": application.id,
         "attempt": application.earlier_runs.attempt,

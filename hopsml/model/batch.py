@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model import columns, registry
 from hopsml.model.columns import Binding, InputColumns
 from hopsml.model.description import LATEST, ModelDescription, Signature
 from hopsml.model.flavors import contract
 from hopsml.model.flavors.contract import LoadedModel
-from hopsml.model.version import CACHE, Version
+from hopsml.model.version import Version
 from hopsml.storage import trust
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _work(
         tuple(fields),
         prefix,
         batch_size,
-        os.environ.get(CACHE, ""),
+        SETTINGS.model_cache,
         trust.trusted(),
     )
 

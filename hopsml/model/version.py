@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound, QuotaExceeded, StorageError
 from hopsml.model.description import MODEL_JSON, ModelDescription, decode
 from hopsml.storage import causes, confinement, privacy, trust, urls
@@ -216,7 +217,7 @@ def _has_all(folder: Path, description: ModelDescription) -> bool:
 
 def _default_cache() -> Path:
     """Return the default folder for copies."""
-    return Path(os.environ.get(CACHE) or Path(tempfile.gettempdir(), f"hopsml-models-{os.geteuid()}"))
+    return Path(SETTINGS.model_cache or Path(tempfile.gettempdir(), f"hopsml-models-{os.geteuid()}"))
 
 
 def _private(folder: Path) -> Path:

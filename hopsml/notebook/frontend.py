@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection
 from typing import Any
 
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 
-VARIABLE = "HOPSML_PROGRESS"
+VARIABLE = Settings.progress.name
 WISHES = ("", "auto", "display", "lines")
 _KERNEL_SHELL, _KERNEL_PUBLISHER = "ZMQInteractiveShell", "ZMQDisplayPublisher"
 
@@ -23,7 +23,7 @@ def is_live() -> bool:
         ArgumentError: ``HOPSML_PROGRESS`` has an unknown value.
     """
     shell = _shell()
-    return shows_display(_classes(shell), _classes(getattr(shell, "display_pub", None)), os.environ.get(VARIABLE, ""))
+    return shows_display(_classes(shell), _classes(getattr(shell, "display_pub", None)), SETTINGS.progress)
 
 
 def shows_display(shell: Collection[str], publisher: Collection[str], wish: str) -> bool:

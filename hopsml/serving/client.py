@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ArgumentTypeError, ServingError, StorageError
 from hopsml.serving import definitions, server_records
 from hopsml.serving.definitions import ServingFolder
@@ -22,8 +23,6 @@ from hopsml.serving.server_records import ServerRecord
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-TOKEN = "HOPSML_SERVING_TOKEN"
 
 
 def server_of(name: str) -> ServerRecord:
@@ -141,7 +140,7 @@ def token_of(record: ServerRecord) -> str:
             own = granted.token if granted is not None else ""
     elif record.is_here:
         own = ServingFolder(Path(record.folder)).read_token()
-    return own or os.environ.get(TOKEN, "")
+    return own or SETTINGS.serving_token
 
 
 def _plain(value: Any) -> Any:

@@ -36,11 +36,12 @@ from pathlib import Path
 import msgspec
 
 from hopsml.core import settings, suggestions
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, ServingNotFound, StorageError
 from hopsml.storage import privacy, urls
 from hopsml.storage.filesystem import for_url, read_record
 
-VARIABLE = "HOPSML_SERVING_FOLDER"
+VARIABLE = Settings.serving_folder.name
 SERVING = "Serving"
 SERVER = ".server.json"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
@@ -116,7 +117,7 @@ def machines_folder() -> Path:
     Raises:
         ArgumentError: Other users have access to the folder.
     """
-    named = os.environ.get(VARIABLE)
+    named = SETTINGS.serving_folder
     path = Path(named) if named else Path(tempfile.gettempdir(), f"hopsml-serving-{os.geteuid()}")
     try:
         privacy.make_own_folder(path, denied=0o077)

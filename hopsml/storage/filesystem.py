@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.storage import urls
 from hopsml.storage.urls import base, check_slashes, is_local, split
@@ -147,7 +147,7 @@ def for_url(url: str | os.PathLike[str], timeout_s: float | None = None) -> File
         raise ArgumentError(f"timeout_s={timeout_s!r}: it must be above 0 seconds")
     check_slashes(text)
     module = importlib.import_module(_LOCAL if is_local(text) else _REMOTE)
-    system: FileSystem = module.create(text, settings.storage_timeout_s() if timeout_s is None else timeout_s)
+    system: FileSystem = module.create(text, SETTINGS.storage_timeout_s if timeout_s is None else timeout_s)
     return system
 
 

@@ -7,20 +7,20 @@ file when the driver has exited. The last run that a driver begins counts.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import PathNotFound
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir, to_json
 
-VARIABLE = "HOPSML_JOB_RECORD"
+VARIABLE = Settings.job_record.name
 
 
 def announce(directory: RunDir, application: str) -> None:
     """Record the run that this driver has just begun; does nothing if no record was requested."""
-    url = os.environ.get(VARIABLE)
+    url = SETTINGS.job_record
     if url:
         write(url, {"run_dir": directory.url, "run_id": directory.run_id, "application": application})
 

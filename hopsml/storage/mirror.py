@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.storage import python_child, urls
 from hopsml.storage.mirror_plan import Behind
@@ -90,7 +90,7 @@ class MirrorProcess:
             "url": self.url,
             "interval_s": interval_s,
             "grace_s": grace_s,
-            "timeout_s": settings.storage_timeout_s() if timeout_s is None else timeout_s,
+            "timeout_s": SETTINGS.storage_timeout_s if timeout_s is None else timeout_s,
             "keep_checkpoints": keep_checkpoints,
         }
         self._grace_s = grace_s

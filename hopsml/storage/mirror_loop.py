@@ -35,7 +35,7 @@ SCAN_SHARE = 0.05  # greatest share of the time for scans of the disk: a search 
 _MOST_NAMED = 50  # paths in one message
 
 
-class Settings:
+class MirrorSettings:
     """Settings of the mirror as the agent passes them on the command line, as JSON."""
 
     def __init__(self, text: str, parent_pidfd: int) -> None:
@@ -53,7 +53,7 @@ class Settings:
 class Loop:
     """Thread that scans, plans and hands out copies; shared state is guarded by ``changed``."""
 
-    def __init__(self, wanted: Settings) -> None:
+    def __init__(self, wanted: MirrorSettings) -> None:
         self._wanted = wanted
         self._system: FileSystem = for_url(wanted.url, wanted.timeout_s)
         self._state = MirrorState()
@@ -299,7 +299,7 @@ def main(arguments: list[str]) -> None:
     Args:
         arguments: settings as JSON; a file descriptor that becomes readable when the agent has exited (-1: none).
     """
-    wanted = Settings(arguments[0], int(arguments[1]))
+    wanted = MirrorSettings(arguments[0], int(arguments[1]))
     ended = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the agent handles Ctrl-C
     signal.signal(signal.SIGTERM, lambda *_: ended.set())

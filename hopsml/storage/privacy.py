@@ -12,9 +12,10 @@ import re
 import stat
 from pathlib import Path
 
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 
-VARIABLE = "HOPSML_SHARE"
+VARIABLE = Settings.share.name
 PRIVATE = 0o700
 _NAMED = {"private": PRIVATE, "group": 0o750, "all": 0o755}
 _RUNS = "Experiments"
@@ -28,7 +29,7 @@ def mode_of(share: str | None) -> int:
     Raises:
         ArgumentError: anything else, a folder that its owner could not use, or one that all users could write to.
     """
-    name, text = ("share", share) if share else (VARIABLE, os.environ.get(VARIABLE, ""))
+    name, text = ("share", share) if share else (VARIABLE, SETTINGS.share)
     if not text:
         return PRIVATE
     if text in _NAMED:

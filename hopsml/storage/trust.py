@@ -12,17 +12,18 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hopsml.core import settings
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import MOST_RECORD_BYTES, FileStatus, check_length, for_url
 
-VARIABLE = "HOPSML_TRUSTED_OWNERS"  # names, separated by commas
+VARIABLE = Settings.trusted_owners.name
 _WRITABLE = 0o022  # by the group, or by all users
 
 
 def trusted() -> frozenset[str]:
     """Return the names of users whose files are trusted in addition to this user's (``HOPSML_TRUSTED_OWNERS``)."""
-    return frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
+    return frozenset(SETTINGS.trusted_owners)
 
 
 def own_names(url: str) -> frozenset[str]:

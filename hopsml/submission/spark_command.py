@@ -15,11 +15,12 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from hopsml.core import redact, spark_home
 from hopsml.core.profiles import Profile
+from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
 from hopsml.submission.script import look_for
 from hopsml.submission.shipping import Shipment, check_imports
 
-HIDDEN_VARIABLE = "HOPSML_SUBMIT_CONF"  # JSON: settings for ``hopsml submit``
+HIDDEN_VARIABLE = Settings.submit_conf.name  # JSON: settings for ``hopsml submit``
 _VARIABLES = ("spark.executorEnv.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 
 
@@ -79,7 +80,8 @@ def hidden_from_environment(environment: MutableMapping[str, str]) -> dict[str, 
     Raises:
         ArgumentError: if it is no JSON object.
     """
-    text = environment.pop(HIDDEN_VARIABLE, "")
+    text = Settings(environment).submit_conf
+    environment.pop(HIDDEN_VARIABLE, None)
     try:
         settings = json.loads(text or "{}")
     except ValueError:

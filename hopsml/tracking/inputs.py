@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hopsml.core import redact
-from hopsml.errors import ArgumentError, HopsmlError
+from hopsml.core.variables import LARGEST_SEED, SETTINGS, Settings
+from hopsml.errors import HopsmlError
 
 if TYPE_CHECKING:
     from hopsml.storage.filesystem import FileStatus
 
 
-SEED_VARIABLE = "HOPSML_SEED"
-LARGEST_SEED = 2**32 - 1  # limit of numpy's and Keras's generators
+SEED_VARIABLE = Settings.seed.name
 
 
 def choose_seed(given: Mapping[str, str], environment: Mapping[str, str]) -> int:
@@ -47,17 +47,9 @@ def choose_seed(given: Mapping[str, str], environment: Mapping[str, str]) -> int
     """
     import secrets
 
-    text = given.get(SEED_VARIABLE) or environment.get(SEED_VARIABLE)
-    return parse_seed(text) if text else secrets.randbelow(LARGEST_SEED + 1)
-
-
-def parse_seed(text: str) -> int:
-    """Return the seed in a text; raises ArgumentError unless it is an integer from 0 to ``LARGEST``."""
-    if not text.isascii() or not text.isdecimal() or int(text) > LARGEST_SEED:
-        raise ArgumentError(
-            f"{SEED_VARIABLE}={text!r}: a seed is a whole number from 0 to {LARGEST_SEED}; unset it to draw one"
-        )
-    return int(text)
+    chosen = Settings(given).seed
+    chosen = Settings(environment).seed if chosen is None else chosen
+    return secrets.randbelow(LARGEST_SEED + 1) if chosen is None else chosen
 
 
 def seed() -> int:
@@ -65,7 +57,7 @@ def seed() -> int:
 
     0 in a process that is not a worker and has no ``HOPSML_SEED``.
     """
-    return parse_seed(os.environ.get(SEED_VARIABLE) or "0")
+    return SETTINGS.seed or 0
 
 
 LIMIT_BYTES = 256 << 20  # a larger input is not read for a checksum

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hopsml.cluster.worker import collective_stats, server_guard
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext, current
-from hopsml.core import settings
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveTimeout
 from hopsml.training.elastic import reconfiguration
 from hopsml.training.elastic.reconfiguration import PausePoint
@@ -357,12 +357,12 @@ def listen_in_port_range(libraries: str, what: str) -> None:
     Raises:
         ArgumentError: the range is set and the ports cannot be restricted to it.
     """
-    if (allowed := settings.port_range()) is None:
+    if (allowed := SETTINGS.port_range) is None:
         return
     if hindrance := server_guard.bind_within(libraries, *allowed):
         raise ArgumentError(
             f"{what} listens on ports that the kernel chooses, and cannot be restricted to "
-            f"{settings.PORT_RANGE}={allowed[0]}-{allowed[1]}: {hindrance}; use hopsml's own collective "
+            f"{Settings.port_range.name}={allowed[0]}-{allowed[1]}: {hindrance}; use hopsml's own collective "
             "(backend='hopsml'), or unset the variable and open net.ipv4.ip_local_port_range between the workers"
         )
 

@@ -22,6 +22,7 @@ from typing import Any
 from hopsml.cluster.agent import network
 from hopsml.cluster.worker import context
 from hopsml.core import suggestions
+from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError, PathNotFound, StartTimeout
 from hopsml.storage import urls
 from hopsml.storage.backoff import pause_s
@@ -260,7 +261,7 @@ def found_now(folder: str, task: str, port: str) -> list[str]:
 
 def _known(task: str, port: str, given: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the description of a task from the environment: least number of workers, and names of ports."""
-    if not given.get(FOLDER) or not given.get(TASKS):
+    if not Settings(given).job_folder or not Settings(given).job_tasks:
         raise ArgumentError(
             f"the addresses of task {task!r} are not known: this process is no task of a job that a service has started; "
             f"call it there, or set {FOLDER} to one folder for all drivers of the job"

@@ -7,8 +7,9 @@ import os
 import pickle
 from typing import TypeVar
 
-from hopsml.cluster.shared.layout import ADDRESS, CHIEF
+from hopsml.cluster.shared.layout import CHIEF
 from hopsml.cluster.worker.context import current
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
 
@@ -128,4 +129,4 @@ def address(role: str, index: int = 0) -> str:
 
 def _own_address() -> str:
     """Return host:port that the agent reserves for this worker."""
-    return os.environ.get(ADDRESS, "127.0.0.1:0")
+    return SETTINGS.address

@@ -13,12 +13,13 @@ from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.worker.context import WorkerContext
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import HopsmlError
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import order
 from hopsml.training.tensorflow.import_hook import after_import
 
-WANTED = "HOPSML_MLFLOW_RUN"  # set by the driver if the run has an MLflow run
+WANTED = Settings.mlflow_run.name  # set by the driver if the run has an MLflow run
 VARIABLE = "MLFLOW_RUN_ID"
 WAIT_S = 20.0  # seconds to wait for MLflow to create the run
 _EVERY_S = 0.1
@@ -32,7 +33,7 @@ def attach(context: WorkerContext) -> None:
 
     Trials of a search have none before their end.
     """
-    if os.environ.get(WANTED) == "1" and context.trial is None:
+    if SETTINGS.mlflow_run and context.trial is None:
         os.environ.pop(VARIABLE, None)  # names the driver's own run, the parent of this one
         after_import("mlflow", lambda module: _join(module, RunDir(context.run_url)))
 

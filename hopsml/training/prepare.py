@@ -18,6 +18,7 @@ from typing import Any
 
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.core import redact
+from hopsml.core.variables import SETTINGS, Settings
 
 
 def masked(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
@@ -37,7 +38,7 @@ def masked(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., 
     return call if names else function
 
 
-LOGGING = "HOPSML_LOGGING"  # environment variable with the driver's logging configuration
+LOGGING = Settings.logging.name  # environment variable with the driver's logging configuration
 _STYLES = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
 
 
@@ -64,7 +65,7 @@ def described_logging(root: logging.Logger) -> str:
 
 def follow_driver_log() -> None:
     """Give this worker's root logger the level and format of the driver's; called before the user's function."""
-    if told := os.environ.get(LOGGING):
+    if told := SETTINGS.logging:
         configure_logging(told, logging.getLogger())
 
 

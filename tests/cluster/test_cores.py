@@ -16,7 +16,7 @@ from hopsml.cluster.agent import core_lock
 from hopsml.cluster.agent.core_lock import NAME, HostCore, Share, SlotCores, WorkerCores, choose_cores, share_of_cores
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.shared.spec import IndependentGroup, RunSpec, ServerGroup
-from hopsml.core.settings import cores_of
+from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
 from tests.cluster.test_gpus import as_stranger, locks, open_locks
 
@@ -114,13 +114,13 @@ def test_a_workers_share(available: int, workers: int, said: dict[str, int], exp
 
 @pytest.mark.parametrize(("text", "found"), [("", None), ("auto", None), ("0", 0), ("2", 2)])
 def test_what_is_asked_for(text: str, found: int | None) -> None:
-    assert cores_of({"HOPSML_CORES": text}) == found
+    assert Settings({"HOPSML_CORES": text}).cores == found
 
 
 @pytest.mark.parametrize("text", ["-1", "all", "1.5"])
 def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"HOPSML_CORES=.*a number of cores"):
-        cores_of({"HOPSML_CORES": text})
+        _ = Settings({"HOPSML_CORES": text}).cores
 
 
 # -- which ones

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hopsml.cluster.worker import server_guard
-from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast
@@ -60,8 +60,8 @@ def test_other_sockets_and_files_are_left_alone() -> None:
 
 
 def test_the_seconds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(settings.KEEPALIVE, raising=False)
-    assert settings.keepalive_s() == 15.0
-    monkeypatch.setenv(settings.KEEPALIVE, "-1")
+    monkeypatch.delenv("HOPSML_KEEPALIVE_S", raising=False)
+    assert SETTINGS.keepalive_s == 15.0
+    monkeypatch.setenv("HOPSML_KEEPALIVE_S", "-1")
     with pytest.raises(ArgumentError, match=r"HOPSML_KEEPALIVE_S='-1'.*or 0 to set no keepalive"):
-        settings.keepalive_s()
+        _ = SETTINGS.keepalive_s

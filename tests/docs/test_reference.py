@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import dataclasses
 import inspect
@@ -14,7 +15,7 @@ import typer
 
 from hopsml import cli, errors
 from hopsml.cli import renamed, rerun
-from hopsml.core import profiles, settings
+from hopsml.core import profiles, variables
 from hopsml.storage import run_dir
 from hopsml.submission import follower
 from tests.docs import pages
@@ -41,7 +42,7 @@ def sources() -> Iterator[str]:
 
 def variables_of_the_code() -> set[str]:
     found = {name for text in sources() for name in OURS.findall(text)} - {"HOPSML_"}
-    return {PREFIXES.get(name, name) for name in found}
+    return {PREFIXES.get(name, name) for name in found} | set(variables.VARIABLES)
 
 
 def test_every_variable_has_a_row_and_every_row_a_variable() -> None:
@@ -51,14 +52,27 @@ def test_every_variable_has_a_row_and_every_row_a_variable() -> None:
     assert {name for text in sources() for name in READ.findall(text)} - TOLD <= set(first)
 
 
-def test_defaults_are_those_of_the_code() -> None:
-    told = {pages.names(row[0])[0]: row[-1] for row in pages.rows(SETTINGS, "Runs")}
-    for name, seconds in (
-        ("HOPSML_STORAGE_TIMEOUT_S", settings.DEFAULT_STORAGE_TIMEOUT_S),
-        ("HOPSML_SYSTEM_METRICS_S", settings.DEFAULT_SYSTEM_METRICS_S),
-        ("HOPSML_DRAIN_S", settings.DEFAULT_DRAIN_S),
-    ):
-        assert told[name] == f"{seconds:g}"
+def test_every_variable_of_the_settings_object_has_a_row_with_its_default() -> None:
+    told = {name: row[-1] for row in pages.rows(SETTINGS) for name in pages.names(row[0])}
+    for name, variable in variables.VARIABLES.items():
+        assert name in told and variable.text
+        if variable.default.isdecimal() and variable.default not in ("0", "1"):
+            assert told[name] == variable.default
+
+
+def test_variables_are_read_through_the_settings_object() -> None:
+    """Constants of a module may name a variable that is set for a child process."""
+    found = []
+    for path in ROOT.joinpath("hopsml").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            read = None
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop"):
+                read = node.args[0] if "environ" in ast.unparse(node.func.value) and node.args else None
+            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                read = node.slice if "environ" in ast.unparse(node.value) else None
+            if isinstance(read, ast.Constant) and str(read.value).startswith("HOPSML_"):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
 
 
 def test_no_page_names_a_variable_that_is_not_there() -> None:

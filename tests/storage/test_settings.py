@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast
@@ -24,24 +25,24 @@ def write_conf(folder: Path, **values: str) -> Path:
 
 
 def test_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings.storage_timeout_s() == 30
+    assert SETTINGS.storage_timeout_s == 30
     monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "2.5")
-    assert settings.storage_timeout_s() == 2.5
+    assert SETTINGS.storage_timeout_s == 2.5
     for wrong in ("soon", "0", "-1", "inf", "nan"):
         monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", wrong)
         with pytest.raises(ArgumentError, match=f"'{wrong}'.*above 0"):
-            settings.storage_timeout_s()
+            _ = SETTINGS.storage_timeout_s
 
 
 def test_the_time_that_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOPSML_DRAIN_S", raising=False)
-    assert settings.drain_s() == 30
+    assert SETTINGS.drain_s == 30
     monkeypatch.setenv("HOPSML_DRAIN_S", "0")
-    assert settings.drain_s() == 0
+    assert SETTINGS.drain_s == 0
     for wrong in ("soon", "-1", "inf", "nan"):
         monkeypatch.setenv("HOPSML_DRAIN_S", wrong)
         with pytest.raises(ArgumentError, match=f"'{wrong}'.*leave at once"):
-            settings.drain_s()
+            _ = SETTINGS.drain_s
 
 
 def test_the_configuration_is_found_in_a_yarn_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopsml import tracking
+from hopsml.core.variables import LARGEST_SEED
 from hopsml.errors import ArgumentError
 from hopsml.tracking import inputs
 
@@ -22,7 +23,7 @@ def test_the_call_wins_over_the_environment() -> None:
 def test_a_drawn_seed_is_another_each_time() -> None:
     drawn = {inputs.choose_seed({}, {}) for _ in range(20)}
     assert len(drawn) > 15
-    assert all(0 <= seed <= inputs.LARGEST_SEED for seed in drawn)
+    assert all(0 <= seed <= LARGEST_SEED for seed in drawn)
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "abc", str(2**32), "²", " 1"])

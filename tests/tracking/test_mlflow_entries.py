@@ -17,6 +17,7 @@ import pytest
 from hopsml import experiment, tracking
 from hopsml.cluster.shared.checks import model_name
 from hopsml.core import extras, settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
@@ -232,7 +233,7 @@ def test_settings_of_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.mlflow_tracking_uri({}) == ""
     monkeypatch.setenv("HOPSML_SYSTEM_METRICS_S", "often")
     with pytest.raises(ArgumentError, match="HOPSML_SYSTEM_METRICS_S='often'"):
-        settings.system_metrics_s()
+        _ = SETTINGS.system_metrics_s
 
 
 # ---------------------------------------------------------------------------------------------- the sender's decisions

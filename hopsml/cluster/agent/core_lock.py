@@ -11,8 +11,8 @@ from pathlib import Path
 from hopsml.cluster.agent import host_locks
 from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.protocol import Formation, Launch
-from hopsml.core import settings
 from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.variables import Settings
 from hopsml.errors import RunError
 
 _CPUS = Path("/sys/devices/system/cpu")
@@ -209,7 +209,7 @@ class SlotCores:
         It blocks for ``CLAIM_S`` seconds at most and raises nothing.
         """
         self.give_back()
-        asked = settings.cores_of(formation.spec.environment)
+        asked = Settings(formation.spec.environment).cores
         group = formation.spec.group
         # Parameter servers wait for calls of each other: with one or two threads that would be a deadlock.
         waits_for_others = group.collective and not group.relaunches

@@ -35,8 +35,8 @@ from hopsml.cluster.shared.gpus import environment_for
 from hopsml.cluster.shared.layout import CHIEF
 from hopsml.cluster.worker import returned
 from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
-from hopsml.core import settings
 from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.variables import Settings
 from hopsml.errors import StorageError
 from hopsml.storage.causes import is_transient
 from hopsml.storage.run_dir import SYSTEM_METRICS
@@ -450,7 +450,7 @@ class Work:
 
         Each sample is sent to the coordinator and appended to a file next to the log.
         """
-        interval_s = float(self.formation.spec.environment.get(settings.SYSTEM_METRICS) or 0)
+        interval_s = Settings({Settings.system_metrics_s.name: "0", **self.formation.spec.environment}).system_metrics_s
         if interval_s <= 0:
             return
         name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"

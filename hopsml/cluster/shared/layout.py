@@ -22,6 +22,7 @@ from typing import Any
 
 from hopsml.cluster.shared.gpus import Topology, best_ring, environment_for, parse_topology
 from hopsml.cluster.shared.spec import Roles
+from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError, EnvironmentConflict
 
 
@@ -446,7 +447,7 @@ def check_environment(environ: Mapping[str, str], honour: bool = False) -> None:
     """
     tf_config = environ.get("TF_CONFIG", "").strip()
     if not honour:
-        ours = environ.get(OURS, "").split(",")
+        ours = Settings(environ).group_variables
         found = {"CUDA_VISIBLE_DEVICES": environ.get("CUDA_VISIBLE_DEVICES")}
         found |= {"TF_CONFIG": tf_config or None} if "TF_CONFIG" not in ours else {}
         found |= {name: environ.get(name) for name in GROUP_NAMES if name not in ours}

@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 
 INTERVAL_S = 2.0  # between two scans for new sockets: shorter than the idle time-out of any firewall
 PROBES = 6  # without an answer, after which the connection is broken
@@ -41,7 +41,7 @@ def start_keepalive(silent_s: float) -> None:
 
 def start_keepalive_by_environment() -> None:
     """Start TCP keepalive with the idle time of the variable ``HOPSML_KEEPALIVE_S``, in seconds."""
-    start_keepalive(settings.keepalive_s())
+    start_keepalive(SETTINGS.keepalive_s)
 
 
 def _scan_for_ever(silent_s: float) -> None:
@@ -111,12 +111,11 @@ def _set_option(descriptor: int, level: int, option: int, value: int) -> None:
 
 PATH = Path(__file__).parents[2] / "collective" / "lib" / "libhopsml_server.so"
 REMEDY = "make setup builds it where there is a C++ compiler (apt-get install g++); wheels bring it along"
-UNGUARDED = "HOPSML_UNGUARDED_SERVER"  # "1": any peer may connect, as without hopsml
 
 
 def is_ready() -> bool:
     """Return True if servers of workers on this machine are guarded: the library exists, and nothing disables it."""
-    return PATH.exists() and os.environ.get(UNGUARDED) != "1"
+    return PATH.exists() and not SETTINGS.unguarded_server
 
 
 def guard(tf_config: str, libraries: str, secret: bytes = b"") -> str:

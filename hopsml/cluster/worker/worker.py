@@ -40,7 +40,7 @@ from hopsml.cluster.worker.context import (
     set_current,
 )
 from hopsml.cluster.worker.returned import pickle_result, plain
-from hopsml.core import redact, tracebacks
+from hopsml.core import moved_names, redact, tracebacks
 from hopsml.errors import PeerLost
 from hopsml.storage import privacy
 
@@ -319,9 +319,7 @@ def _checkpoints(pipe: EventPipe, slots: Sequence[int]) -> CheckpointPort | None
 
 def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the user's function and its arguments from a file."""
-    import cloudpickle
-
-    function, arguments = cloudpickle.loads(path.read_bytes())
+    function, arguments = moved_names.loads(path.read_bytes())
     return function, arguments
 
 

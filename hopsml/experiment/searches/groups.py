@@ -16,8 +16,9 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup
-from hopsml.core import redact, settings
+from hopsml.core import redact
 from hopsml.core.callbacks import immediate, nonblocking_logger
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, HopsmlError, RunCancelled, WorkerFailed
 from hopsml.experiment import plan as plans
 from hopsml.experiment.run import Run
@@ -169,7 +170,7 @@ class GroupExecutor:
         assert self._plan.captured is not None
         spec = self._plan.spec
         run_id = f"{self.run.run_id}-{form.number}-{form.attempt}"
-        start_s, drain_s = spec.group.start_timeout_s, settings.drain_s()
+        start_s, drain_s = spec.group.start_timeout_s, SETTINGS.drain_s
         group: AnyGroup = FixedGroup(size=form.size, start_timeout_s=start_s)
         if form.minimum < form.most:
             group = ElasticGroup(

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol, TypeVar
 
-from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.browse import places, run_detail, search_detail
 from hopsml.service.browse.files import Entry, entries
@@ -117,7 +117,7 @@ class Project:
         Raises:
             ArgumentError: HOPSML_UI_MEMORY_MB is no number.
         """
-        most = settings.ui_memory_bytes() if memory_bytes is None else memory_bytes
+        most = SETTINGS.ui_memory_bytes if memory_bytes is None else memory_bytes
         self.url = url.rstrip("/")
         # requests must not reach other files of the server's user, for example by links in a run
         confinement.confine(self.url)

@@ -20,6 +20,7 @@ import signal
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from hopsml.core import redact, settings
+from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError, CoordinatorLost, PathNotFound, ServiceError
 from hopsml.service.spec import secret_rules
 from hopsml.storage import mailbox, urls
@@ -29,8 +30,8 @@ from hopsml.training.discovery import FOLDER as ADDRESSES
 log = logging.getLogger("hopsml.service")
 
 END_POLL_S, SLOTS_POLL_S = 2.0, 1.0
-TAG = "HOPSML_JOB_TAG"
-FIRST_SLOTS = "HOPSML_JOB_SLOTS"  # number of slots at the driver's start
+TAG = Settings.job_tag.name
+FIRST_SLOTS = Settings.job_slots.name  # number of slots at the driver's start
 FOLDER = "Jobs"
 _MOST_BYTES = 100  # of a message
 
@@ -108,7 +109,7 @@ class SlotsWatch:
 
 def watch_for_end(environment: Mapping[str, str]) -> None:
     """Start to poll for a request to end, in a driver that a service started; it is interrupted once."""
-    if not (tag := environment.get(TAG)):
+    if not (tag := Settings(environment).job_tag):
         return
     project_url = settings.project_url()
 
@@ -123,7 +124,7 @@ def watch_for_end(environment: Mapping[str, str]) -> None:
 
 def watch_slots(environment: Mapping[str, str]) -> None:
     """Start to poll for numbers of slots, in a driver of an elastic task that a service started."""
-    tag, first = environment.get(TAG), _number(environment.get(FIRST_SLOTS, ""))
+    tag, first = Settings(environment).job_tag, _number(Settings(environment).job_slots)
     if not tag or not first:
         return
     from hopsml.experiment import applications
@@ -153,7 +154,7 @@ def _url(project_url: str, tag: str, kind: str) -> str:
     return urls.join(project_url, FOLDER, f"{tag}.{kind}")
 
 
-KEY = "HOPSML_JOB_SECRETS_KEY"
+KEY = Settings.job_secrets_key.name
 _NONCE = bytes(12)  # constant, because each key encrypts one message
 
 
@@ -198,7 +199,8 @@ def take_secrets(names: Sequence[str], environment: MutableMapping[str, str]) ->
     """
     if not names:
         return {}
-    key = environment.pop(KEY, "")
+    key = Settings(environment).job_secrets_key
+    environment.pop(KEY, None)
     values = _opened(key, environment) if key else _of_caller(names, environment)
     found = {secret_rules.variable(name): value for name, value in values.items()}
     for variable, value in found.items():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import driver_requests
 from hopsml.service.spec import load
@@ -113,8 +113,8 @@ def _listener(job: JobSpec, name: str, task: Task) -> TaskListener:
     Trials of a search start and end often: they have ports, but do not publish them.
     """
     folder = "" if _is_searched(job, name) else os.environ.get(discovery.FOLDER, "")
-    launch = int(os.environ.get("HOPSML_APPLICATION_ATTEMPT", "1"))
-    listener = TaskListener(name, task.ports, folder, launch, settings.port_range(), changes=task.min is not None)
+    launch = SETTINGS.application_attempt
+    listener = TaskListener(name, task.ports, folder, launch, SETTINGS.port_range, changes=task.min is not None)
     if folder and task.ports:
         remove_earlier(folder)
         listener.invalidate_addresses()
@@ -176,7 +176,7 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
     root = (job_file.parent / job.workspace).resolve()
     folders = dict.fromkeys([*(str((root / named).parent) for named in files), str(root)])
     framework = task.framework
-    is_kept = driver_requests.TAG in os.environ  # by a service, for all jobs: each worker gets a copy
+    is_kept = bool(SETTINGS.job_tag)  # by a service, for all jobs: each worker gets a copy
 
     def call() -> None:
         variables = dict(os.environ)
@@ -211,7 +211,7 @@ def _group_variables(framework: str) -> dict[str, str]:
         return {}
     task = {"type": "worker", "index": context.rank}
     config = json.dumps({"cluster": {"worker": distributed.addresses()}, "task": task})
-    return {"TF_CONFIG": config, OURS: ",".join(filter(None, (os.environ.get(OURS), "TF_CONFIG")))}
+    return {"TF_CONFIG": config, OURS: ",".join((*SETTINGS.group_variables, "TF_CONFIG"))}
 
 
 @contextlib.contextmanager

@@ -11,18 +11,18 @@ roles: {ml-operators: operator, ml: user}          # default: viewer
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 from hopsml.service import rules_file
 from hopsml.service.spec.units import Duration
 
-SECRET = "HOPSML_SIGN_IN_SECRET"
+SECRET = Settings.sign_in_secret.name
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 FIELDS = (
     "a file of this kind has issuer, client_id, client_secret_file, scopes, user_claim, user_prefix, roles_claim, roles, "
@@ -87,7 +87,7 @@ def secret(rules: SignInRules) -> str:
         ArgumentError: The file cannot be read, or is empty.
     """
     if rules.client_secret_file is None:
-        return os.environ.get(SECRET, "")
+        return SETTINGS.sign_in_secret
     try:
         found = rules.client_secret_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

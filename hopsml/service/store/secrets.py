@@ -10,13 +10,14 @@ from pathlib import Path
 
 from sqlalchemy import delete, insert, select
 
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service.spec import secret_rules
 from hopsml.service.store.schema import secrets
 from hopsml.service.store.store import JobStore
 from hopsml.storage import durable
 
-KEY = "HOPSML_SECRETS_KEY"
+KEY = Settings.secrets_key.name
 MOST = 1000  # most secrets of one owner
 _KEY_BYTES, _NONCE_BYTES = 32, 12
 
@@ -124,7 +125,8 @@ def key(state: Path) -> bytes:
     Raises:
         ArgumentError: The variable or the file contains no valid key.
     """
-    if text := os.environ.pop(KEY, ""):
+    if text := SETTINGS.secrets_key:
+        del os.environ[KEY]
         return _decoded(text, KEY)
     file = state / "secrets.key"
     fresh = state / f"secrets.key.{os.getpid()}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from hopsml.core import redact, settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
@@ -128,7 +129,7 @@ class WebHdfsStore(HadoopStore):
         addresses = self.addresses(base)
         address = ";".join(f"{kind}://{one}" for one in addresses)
         # The time is divided among several servers, so that one that does not respond does not use it up.
-        part_s = settings.storage_timeout_s() / (len(addresses) + 1) if len(addresses) > 1 else None
+        part_s = SETTINGS.storage_timeout_s / (len(addresses) + 1) if len(addresses) > 1 else None
         token = hadoop_tokens.for_service(hadoop_tokens.from_environment(), self._authority)
         with requests.Session() as session:
             if token:

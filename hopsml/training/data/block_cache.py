@@ -25,14 +25,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopsml.errors import ArgumentError
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.storage import privacy
 
 _FREE = 8  # 1/8 of the bound stays free, for what other processes write between their checks
 _LEFT_OF_DISK, _LEFT_BYTES = 10, 10 << 30  # space reserved for others: a tenth of the disk, at most 10 GiB
 log = logging.getLogger(__name__)
-FOLDER, BYTES = "HOPSML_DATA_CACHE", "HOPSML_DATA_CACHE_BYTES"
-DEFAULT_BYTES = 10 << 30
+FOLDER = Settings.data_cache.name
 BLOCK = 1 << 20  # bytes; the least that is read of a remote file
 _CHECK = 4  # bytes of a block's checksum
 _PART = 64  # the whole cache is listed each time when 1/64 of its size has been written
@@ -100,10 +99,7 @@ def of_settings() -> BlockCache:
     Raises:
         ArgumentError: the size is not a number of bytes.
     """
-    text = os.environ.get(BYTES, "") or str(DEFAULT_BYTES)
-    if not text.isdecimal():
-        raise ArgumentError(f"{BYTES}={text!r}: it must be a number of bytes, or 0 for no cache")
-    return _of(os.environ.get(FOLDER) or _default_folder(), int(text))
+    return _of(SETTINGS.data_cache or _default_folder(), SETTINGS.data_cache_bytes)
 
 
 def _default_folder() -> str:

@@ -25,6 +25,7 @@ from hopsml.cluster.shared.spec import ONLY_HOPSMLS_ENCRYPTS
 from hopsml.cluster.worker import collective_stats, server_guard
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.core import settings
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, HopsmlError, StartTimeout, StorageError, UnsupportedVersion
 from hopsml.storage.remote import hadoop
 from hopsml.training.tensorflow import groups
@@ -88,8 +89,8 @@ def _tell_client() -> None:
     wishes = hadoop.client_settings(settings.default_fs() or "hdfs://")
     # Otherwise the timeout for a silent DataNode exceeds the step's deadline.
     if SOCKET_TIMEOUT not in settings.hadoop_settings():
-        wishes[SOCKET_TIMEOUT] = str(int(1000 * settings.storage_timeout_s() / 4))
-    os.environ.setdefault(settings.HDFS_CLIENT, ",".join(f"{key}={value}" for key, value in wishes.items()))
+        wishes[SOCKET_TIMEOUT] = str(int(1000 * SETTINGS.storage_timeout_s / 4))
+    os.environ.setdefault(Settings.hdfs_client.name, ",".join(f"{key}={value}" for key, value in wishes.items()))
 
 
 Version = tuple[int, ...]
@@ -218,7 +219,7 @@ def _guard_server(tensorflow: str, context: WorkerContext | None) -> None:
         tensorflow: path of TensorFlow's ``__init__``.
         context: this worker's context.
     """
-    if os.environ.get(server_guard.UNGUARDED) == "1":
+    if SETTINGS.unguarded_server:
         return
     config = os.environ.get("TF_CONFIG", "")
     # A TF_CONFIG set by the user may name other processes, which cannot authenticate.

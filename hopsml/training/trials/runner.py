@@ -34,7 +34,7 @@ from hopsml.cluster.worker import calling, returned
 from hopsml.cluster.worker.context import WorkerContext, set_current, untold
 from hopsml.cluster.worker.returned import pickle_result
 from hopsml.cluster.worker.worker import leave
-from hopsml.core import redact
+from hopsml.core import moved_names, redact
 from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls
@@ -280,7 +280,7 @@ class Runner:
     def _function(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         """Return the user's function and its fixed arguments, unpickled once."""
         if self._loaded is None:
-            self._loaded = cast("tuple[Callable[..., Any], dict[str, Any]]", pickle.loads(self.options.payload))
+            self._loaded = cast("tuple[Callable[..., Any], dict[str, Any]]", moved_names.loads(self.options.payload))
         return self._loaded
 
     def _context(self, trial: _Trial, resume: Path | None) -> WorkerContext:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hopsml.cluster.worker.context import WorkerContext, current, set_current
+from hopsml.core import moved_names
 from hopsml.errors import ArgumentError, ArgumentTypeError, TrialStopped
 from hopsml.search.metric import name_of
 from hopsml.search.space.space import parameters_of, takes_any
@@ -188,7 +189,7 @@ def carry_out(
     context = current()
     if context is None:
         raise ArgumentError("a trial of a search is a worker's work; experiment.search() starts it")
-    function, fixed = pickle.loads(payload)
+    function, fixed = moved_names.loads(payload)
     reporter = GroupReporter(context, metric, done_step)
     trial = Trial(
         number=number,

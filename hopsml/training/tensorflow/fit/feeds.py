@@ -11,7 +11,6 @@ as TensorFlow divides it, by global batches, and batches that were trained on al
 from __future__ import annotations
 
 import copy
-import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from hopsml.cluster.worker.context import current
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
 from hopsml.training.elastic.sampler import Sampler, Scaling, share
@@ -434,4 +434,4 @@ def order_seed() -> int:
     from tensorflow.python.eager import context
 
     chosen = context.global_seed()
-    return int(chosen if chosen is not None else os.environ.get("HOPSML_SEED") or 0) % (1 << 32)
+    return int(chosen if chosen is not None else SETTINGS.seed or 0) % (1 << 32)

@@ -1,0 +1,116 @@
+"""Names in records of earlier versions: modules, classes and functions that have moved, and where they are now.
+
+Records name them in pickled functions and searches, and in a run's hooks and sidecar. The import finder of ``hopsml``
+calls ``find_spec`` for modules that do not exist; ``loads`` also resolves classes that were renamed in their module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+# Former "module" or "module:name", without the package, -> the present "module" or "module:name".
+_MOVED = {
+    "experiment.frameworks": "hopsml.experiment.collective",
+    "experiment.mirroring": "hopsml.experiment.collective",
+    "experiment.older_names": "hopsml.experiment.predecessor",
+    "experiment.parameter_servers": "hopsml.experiment.collective",
+    "experiment.searches.names": "hopsml.experiment.searches.call",
+    "experiment.spark_session": "hopsml.experiment.applications",
+    "maggy.optimizer.base": "hopsml.maggy.optimizer",
+    "maggy.surgery": "hopsml.maggy.ablation",
+    "redact": "hopsml.core.redact",
+    "search.algorithms.asha:Asha": "hopsml.search.algorithms.asha:AshaStopper",
+    "search.algorithms.bohb": "hopsml.search.algorithms.tpe",
+    "search.algorithms.bracket": "hopsml.search.algorithms.hyperband",
+    "search.algorithms.cmaes": "hopsml.search.algorithms.evolution",
+    "search.algorithms.differential_evolution": "hopsml.search.algorithms.evolution",
+    "search.algorithms.features": "hopsml.search.algorithms.gaussian_process",
+    "search.algorithms.grid": "hopsml.search.algorithms.random",
+    "search.algorithms.grid:GridSearch": "hopsml.search.algorithms.random:GridSearcher",
+    "search.algorithms.libraries": "hopsml.search.algorithms.random",
+    "search.algorithms.pb2": "hopsml.search.algorithms.pbt",
+    "search.algorithms.random:RandomSearch": "hopsml.search.algorithms.random:RandomSearcher",
+    "search.algorithms.randomness": "hopsml.search.algorithms.random",
+    "search.algorithms.rungs": "hopsml.search.algorithms.asha",
+    "search.algorithms.single:SingleRun": "hopsml.search.algorithms.random:SingleRunSearcher",
+    "search.algorithms.warmup": "hopsml.search.algorithms.history",
+    "search.space.config_json": "hopsml.search.space.parameter",
+    "search.space.trial_id": "hopsml.search.space.space",
+    "settings": "hopsml.core.settings",
+    "states": "hopsml.core.states",
+    "tracebacks": "hopsml.core.tracebacks",
+    "tracking.seeds": "hopsml.tracking.inputs",
+    "training.discovery.lookup": "hopsml.training.discovery",
+    "training.exchange": "hopsml.training.distributed",
+    "training.large_batch.noise_scale": "hopsml.training.large_batch.batch_sizes",
+    "training.large_batch.normalizer": "hopsml.training.large_batch.recipe",
+    "training.report": "hopsml.training.messages",
+    "training.tensorflow.callbacks": "hopsml.training.tensorflow.fit.callbacks",
+    "training.tensorflow.export": "hopsml.training.tensorflow.checkpoints",
+    "training.tensorflow.gradient_hooks": "hopsml.training.tensorflow.distribution.gradient_hooks",
+    "training.tensorflow.hdfs_files": "hopsml.training.tensorflow.setup",
+    "training.tensorflow.reducer": "hopsml.training.tensorflow.distribution.merging",
+    "training.tensorflow.server_loop": "hopsml.training.tensorflow.fit.server_loop",
+    "training.tensorflow.standard_callbacks": "hopsml.training.tensorflow.fit.standard_callbacks",
+    "training.tensorflow.strategy": "hopsml.training.tensorflow.distribution.strategy",
+    "training.tensorflow.training_loop": "hopsml.training.tensorflow.fit.training_loop",
+    "training.whereabouts": "hopsml.training.distributed",
+}
+MOVED: dict[str, str] = {f"hopsml.{former}": now for former, now in _MOVED.items()}
+
+
+def find_spec(module: str) -> ModuleSpec | None:
+    """Return how to import a module under its former name, or the former package of one; None for other names."""
+    if module in _MODULES:
+        return ModuleSpec(module, _Loader(), is_package=module in _PACKAGES)
+    return None
+
+
+def present(module: str, name: str) -> tuple[str, str]:
+    """Return the present module and name of a function or class; the given ones if it has not moved."""
+    moved = MOVED.get(f"{module}:{name}")
+    if moved is not None:
+        module, _, name = moved.partition(":")
+        return module, name
+    return MOVED.get(module, module), name
+
+
+def loads(data: bytes) -> Any:
+    """Return the object in a pickle of this or an earlier version. It runs code of the pickle."""
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "hopsml":
+            module, name = present(module, name)
+        return super().find_class(module, name)
+
+
+class _MovedModule(ModuleType):
+    """A module under its former name; its attributes are those of the present one."""
+
+    def __getattr__(self, name: str) -> Any:
+        module, now = present(self.__name__, name)
+        if name.startswith("__") or module == self.__name__:
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
+        return getattr(importlib.import_module(module), now)
+
+
+class _Loader(Loader):
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _MovedModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: attributes are looked up on use."""
+
+
+_FORMER = {key.partition(":")[0] for key in MOVED}
+_PACKAGES = {former.rsplit(".", parts)[0] for former in _FORMER for parts in range(1, former.count("."))}
+_MODULES = _FORMER | _PACKAGES
