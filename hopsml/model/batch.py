@@ -91,11 +91,7 @@ def predict(
 
 
 def _signature(version: Version) -> Signature:
-    """Return the signature of a version.
-
-    Raises:
-        ArgumentError: The version has no signature.
-    """
+    """Return the signature of a version."""
     signature = version.description.signature
     if signature is None:
         raise ArgumentError(
@@ -253,12 +249,7 @@ _kept: dict[tuple[str, str, int | None], _Kept] = {}
 
 
 def _loaded(work: Inference, cores: int) -> _Kept:
-    """Return the version from the cache, loading it at the first call.
-
-    Args:
-        work: Parameters of the inference.
-        cores: Number of cores that the model may use; 0 for all.
-    """
+    """Return the version from the cache, loading it at the first call."""
     key = work.url, work.description.digest, work.batch_size
     with _lock:
         if key in _kept:

@@ -14,6 +14,7 @@ from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.description import Signature, TensorSpec
 from hopsml.model.flavors.contract import MissingValues
+from hopsml.training.elastic.commits import dtype_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,12 +75,7 @@ def bind(
 
 
 def _by_input(signature: Signature, given: InputColumns | None) -> Mapping[str, Columns]:
-    """Return the columns given for each input.
-
-    Raises:
-        ArgumentError: One column is given for a model with several inputs.
-        ArgumentTypeError: A value is neither a column's name nor a list of names.
-    """
+    """Return the columns given for each input."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -148,14 +144,7 @@ def _shown(spec: TensorSpec) -> str:
 
 
 def _misfit(kind: Any, spec: TensorSpec, of: int, takes_missing: bool) -> str:
-    """Return the reason for which a column of an Arrow type cannot be the tensor; "" if it can.
-
-    Args:
-        kind: Arrow type of the column.
-        spec: Tensor of the signature.
-        of: Number of columns that are stacked.
-        takes_missing: True if values may be missing.
-    """
+    """Return the reason for which a column of an Arrow type cannot be the tensor; "" if it can."""
     import pyarrow as pa
 
     depth, lists, value, size = len(spec.shape) - 1, 0, kind, None
@@ -269,7 +258,7 @@ def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | N
                 )
             sizes.append(int(least or 0))
         values = values.flatten()
-    dtype = np.dtype(object) if spec.dtype == "str" else _dtype(spec.dtype)
+    dtype = np.dtype(object) if spec.dtype == "str" else dtype_of(spec.dtype)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_null(values.type):
@@ -288,11 +277,7 @@ def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | N
 
 
 def _check_whole(array: NDArray[Any], dtype: Any, name: str, spec: TensorSpec) -> None:
-    """Check that numbers are whole and within the range of the dtype.
-
-    Raises:
-        ArgumentError: A number is not.
-    """
+    """Check that numbers are whole and within the range of the dtype."""
     import numpy as np
 
     limits = np.iinfo(dtype)
@@ -307,18 +292,6 @@ def _check_whole(array: NDArray[Any], dtype: Any, name: str, spec: TensorSpec) -
             f"the column {name!r} holds {most if most > limits.max else least}, and the model takes {_shown(spec)}, "
             f"{limits.min} to {limits.max}"
         )
-
-
-def _dtype(name: str) -> Any:
-    """Return the dtype of a name, including bfloat16 and similar types."""
-    import numpy as np
-
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes  # for bfloat16 and similar types; installed with TensorFlow and JAX
-
-        return np.dtype(getattr(ml_dtypes, name))
 
 
 def _first_null(column: Any) -> str:
@@ -353,11 +326,6 @@ def _shaped(array: NDArray[Any], binding: Binding) -> NDArray[Any]:
 
 def output_fields(signature: Signature, schema: Any, prefix: str) -> list[Any]:
     """Return the Arrow fields of the columns that are appended.
-
-    Args:
-        signature: Signature of the model.
-        schema: PyArrow schema of the table.
-        prefix: Prefix of the new columns' names.
 
     Raises:
         ArgumentError: A column of this name exists, or an output has a type that no column can hold.

@@ -265,11 +265,7 @@ class Metric:
 
 
 def checked_direction(direction: Any) -> str:
-    """Return MAX or MIN for a direction in any case.
-
-    Raises:
-        ArgumentError: The value is neither.
-    """
+    """Return MAX or MIN for a direction in any case. Raises ArgumentError: the value is neither."""
     if isinstance(direction, str) and direction.upper() in (Metric.MAX, Metric.MIN):
         return direction.upper()
     raise ArgumentError(f"direction={direction!r:.80}: it must be MAX or MIN")

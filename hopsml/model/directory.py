@@ -115,11 +115,7 @@ class VersionLock:
     folder: str = FILES
 
     def fill(self, folder: Path) -> None:
-        """Upload the files of a local folder.
-
-        Raises:
-            StorageError: The files cannot be written.
-        """
+        """Upload the files of a local folder. Raises StorageError: the files cannot be written."""
         upload_into(folder, urls.join(self.url, self.folder))
 
     def complete(self, description: ModelDescription) -> Version:

@@ -210,11 +210,7 @@ def _export_files(given: str, asked: _Asked, project: str | None) -> Version | N
 
 
 def _check_checkpoints(folder: Path, source: str) -> None:
-    """Check the checksums of checkpoints among the files to export.
-
-    Raises:
-        CorruptCheckpoint: A checkpoint does not match its checksums.
-    """
+    """Check the checksums of checkpoints among the files to export."""
     for manifest in sorted(folder.rglob(checkpoints.MANIFEST)) if folder.is_dir() else []:
         root = manifest.parent
         name = urls.name(source) if root == folder else root.name
@@ -266,11 +262,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _located(given: str, project: str | None) -> str:
-    """Return the URL of a path: local, on the remote file system, or relative to the project.
-
-    Raises:
-        PathNotFound: The path does not exist in any of these places; the message lists them.
-    """
+    """Return the URL of a path: local, on the remote file system, or relative to the project."""
     remote = urls.remote_of(given)
     if urls.split(given)[0]:
         places = [given]

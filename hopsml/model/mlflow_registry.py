@@ -55,13 +55,7 @@ def publish(made: Version, versions: Iterable[Version]) -> None:
 
 
 def unpublish(name: str, model_url: str, number: int) -> None:
-    """Delete a version in MLflow; errors are logged as warnings.
-
-    Args:
-        name: Name of the model.
-        model_url: URL of the model's directory.
-        number: Version number in the directory.
-    """
+    """Delete a version in MLflow; errors are logged as warnings."""
 
     def delete(store: Store) -> None:
         for theirs, ours in _numbers(store, name, model_url).items():

@@ -174,11 +174,7 @@ def delete(name: str, version: int | str, *, force: bool = False, project: str |
 
 
 def model_url(name: str, project: str | None = None) -> str:
-    """Return the URL of the directory that holds all versions of a model.
-
-    Raises:
-        ArgumentError: The name is invalid.
-    """
+    """Return the URL of the directory that holds all versions of a model. Raises ArgumentError: the name is invalid."""
     return urls.join(settings.project_url(project), MODELS, description.checked_name(name))
 
 

@@ -221,11 +221,7 @@ def _default_cache() -> Path:
 
 
 def _private(folder: Path) -> Path:
-    """Return the folder, which is created if necessary.
-
-    Raises:
-        ArgumentError: Other users may write to the folder.
-    """
+    """Return the folder, which is created if necessary."""
     try:
         privacy.make_own_folder(folder)
     except PermissionError as error:

@@ -51,12 +51,7 @@ class Averaging(ABC):
 
     @abstractmethod
     def adopt(self, own: Sequence[Any], mean: Sequence[Any]) -> Weights:
-        """Return the weights with which this worker continues.
-
-        Args:
-            own: this worker's weights.
-            mean: the mean of all workers' weights.
-        """
+        """Return the weights with which this worker continues."""
 
     def final(self, mean: Sequence[Any]) -> Weights:
         """Return the trained model's weights for the mean at the end.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.description import ModelDescription, Signature
 
@@ -78,14 +79,16 @@ class Flavor(Protocol):
         """
 
     def load(self, folder: Path, description: ModelDescription) -> LoadedModel:
-        """Load the model of a downloaded version.
-
-        Raises:
-            ArgumentError: The framework is not installed.
-        """
+        """Load the model of a downloaded version. Raises ArgumentError: the framework is not installed."""
 
     def limit_threads(self, count: int) -> None:
         """Limit the threads of this kind of model in this process; called before the first one is loaded."""
+
+
+def on_chief() -> bool:
+    """Return True on the chief, and outside a run: all data-parallel ranks have the same model."""
+    context = current()
+    return context is None or context.is_chief
 
 
 _PLACE = "hopsml.model.flavors"
@@ -113,11 +116,7 @@ def named(flavor: str) -> Flavor:
 
 
 def flavor_of(model: Any) -> str:
-    """Return the flavor of a model in memory.
-
-    Raises:
-        ArgumentTypeError: The object is not a model of a known kind.
-    """
+    """Return the flavor of a model in memory. Raises ArgumentTypeError: the object is not a model of a known kind."""
     for kind in type(model).__mro__:
         for module, name, flavor in _KINDS:
             fits = kind.__module__.startswith(module) if module.endswith(".") else kind.__module__ == module
@@ -130,11 +129,7 @@ def flavor_of(model: Any) -> str:
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
-    """Load a downloaded version.
-
-    Raises:
-        ArgumentError: The version has no artifact that hopsml can call.
-    """
+    """Load a downloaded version. Raises ArgumentError: the version has no artifact that hopsml can call."""
     for artifact, flavor in LOADERS.items():
         if artifact in description.artifacts:
             return named(flavor).load(folder, description)

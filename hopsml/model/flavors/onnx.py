@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.worker.context import current
 from hopsml.core import extras
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
 from hopsml.model.flavors import torch as torch_flavor
-from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, flavor_of, version_of
+from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, flavor_of, on_chief, version_of
 
 if TYPE_CHECKING:
     import onnxruntime
     from numpy.typing import NDArray
 
 _FILE = "model.onnx"
+keeps = on_chief
 # Names of element types in ONNX Runtime that differ from NumPy's.
 _DTYPES = {"float": "float32", "double": "float64", "string": "str"}
 _PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")  # the first available one is preferred
@@ -212,12 +212,7 @@ class _Rows:
         return [(name, of[_dtype(array, kinds)]([None, *array.shape[1:]])) for name, array in self._arrays.items()]
 
     def difference(self, graph: Any, kinds: tuple[str, str]) -> str:
-        """Return the text about how the graph's predictions differ from the estimator's; "" if they do not.
-
-        Args:
-            graph: The converted graph.
-            kinds: Dtypes for numbers and whole numbers.
-        """
+        """Return the text about how the graph's predictions differ from the estimator's; "" if they do not."""
         import numpy as np
 
         session = _session(graph.SerializeToString(), is_quiet=True)
@@ -308,12 +303,6 @@ def _rows_that_differ(found: NDArray[Any], wanted: NDArray[Any]) -> int:
 _CONVERTERS = {"torch": _from_torch, "sklearn": _from_sklearn}
 
 
-def keeps() -> bool:
-    """Return True on the chief, whose graph is stored."""
-    context = current()
-    return context is None or context.is_chief
-
-
 def save(model: Any, folder: Path, example: Any) -> SavedModel:
     """Write a ``ModelProto``, and check that ONNX Runtime can load it.
 
@@ -358,10 +347,6 @@ def limit_threads(count: int) -> None:
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
     """Load a graph in a session of ONNX Runtime.
-
-    Args:
-        folder: Folder of the downloaded version.
-        description: Description of the version.
 
     Raises:
         ArgumentError: ONNX Runtime is not installed, or cannot compute the graph.
@@ -424,11 +409,7 @@ def _runtime() -> Any:
 
 
 def _signature(session: onnxruntime.InferenceSession) -> Signature:
-    """Return the signature of a graph.
-
-    Raises:
-        UnsavableModel: An input or output is not a tensor with a variable number of rows.
-    """
+    """Return the signature of a graph."""
     inputs = {one.name: _spec("input", one) for one in session.get_inputs()}
     return Signature(inputs, {one.name: _spec("output", one) for one in session.get_outputs()})
 

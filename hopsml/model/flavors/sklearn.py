@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
 from hopsml.model.flavors.contract import (
@@ -18,6 +17,7 @@ from hopsml.model.flavors.contract import (
     RefusedValues,
     SavedModel,
     UnsavableModel,
+    on_chief,
     version_of,
 )
 
@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 
 INPUT = "X"
 _FILE = "model.pickle"
+keeps = on_chief
 _MOST_PARTS = 10_000  # maximum number of inspected parts of an estimator
 _DEEPEST = 12  # maximum nesting of parts: an object may refer to itself
-
-
-def keeps() -> bool:
-    """Return True on the chief, whose estimator is stored."""
-    context = current()
-    return context is None or context.is_chief
 
 
 def save(model: Any, folder: Path, example: Any) -> SavedModel:
@@ -65,11 +60,7 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
 
 
 def _check_fitted(model: Any) -> None:
-    """Check that an estimator of scikit-learn is fitted; the state of other classes cannot be checked.
-
-    Raises:
-        ArgumentError: It is not fitted.
-    """
+    """Check that an estimator of scikit-learn is fitted; the state of other classes cannot be checked."""
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
@@ -94,10 +85,6 @@ def limit_threads(count: int) -> None:
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
     """Load a pickled estimator.
-
-    Args:
-        folder: Folder of the downloaded version.
-        description: Description of the version.
 
     Raises:
         ArgumentError: A package that the estimator requires is missing, or the version has no signature.
@@ -288,11 +275,7 @@ def _has_columns(example: Any) -> bool:
 
 
 def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
-    """Return the columns by which the estimator was fitted, or all.
-
-    Raises:
-        ArgumentError: A column is missing, or has a type that no request can contain.
-    """
+    """Return the columns by which the estimator was fitted, or all."""
     import pandas as pd
 
     table = pd.DataFrame(dict(example)) if isinstance(example, Mapping) else example
@@ -331,11 +314,7 @@ def _with_missing(column: Any, kind: str) -> NDArray[Any]:
 
 
 def _array(example: Any) -> NDArray[Any]:
-    """Return the example as one array.
-
-    Raises:
-        ArgumentError: The example has a type that no request can contain.
-    """
+    """Return the example as one array."""
     import numpy as np
 
     rows = example[INPUT] if isinstance(example, Mapping) else example

@@ -81,10 +81,6 @@ def limit_threads(count: int) -> None:
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
     """Load a SavedModel for calls of its serving signature.
 
-    Args:
-        folder: Folder of the downloaded version.
-        description: Description of the version.
-
     Raises:
         ArgumentError: TensorFlow is not installed, or the model has no serving signature.
     """

@@ -10,21 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
 from hopsml.model.description import ModelDescription, Signature, TensorSpec
-from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, version_of
+from hopsml.model.flavors.contract import LoadedModel, SavedModel, UnsavableModel, on_chief, version_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _EXPORTED, _SCRIPTED = "model.pt2", "model.pt"
-
-
-def keeps() -> bool:
-    """Return True on the chief; all data-parallel ranks have the same module."""
-    context = current()
-    return context is None or context.is_chief
+keeps = on_chief
 
 
 def save(model: Any, folder: Path, example: Any) -> SavedModel:
@@ -78,10 +72,6 @@ def limit_threads(count: int) -> None:
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
     """Load an exported module or a TorchScript module.
-
-    Args:
-        folder: Folder of the downloaded version.
-        description: Description of the version.
 
     Raises:
         ArgumentError: PyTorch is not installed, or the version has no signature.
@@ -182,10 +172,6 @@ def called(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model's outputs for the example, by name.
 
     This precedes the export, whose message for the same error has hundreds of lines.
-
-    Args:
-        model: The module.
-        given: Inputs by name.
 
     Raises:
         ArgumentError: The model does not accept the inputs, or its outputs do not have one row per row of the inputs.

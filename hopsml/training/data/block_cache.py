@@ -205,11 +205,7 @@ class BlockCache:
             self._give_up(error)
 
     def _make_room(self, size: int) -> None:
-        """Remove the least recently used blocks if much was written since the last check.
-
-        Raises:
-            OSError: there is no room for ``size`` bytes.
-        """
+        """Remove the least recently used blocks if much was written since the last check."""
         with self._lock:
             self._written += size
             if self._written <= self._most // _PART:

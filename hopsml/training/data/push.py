@@ -124,14 +124,7 @@ class JvmPush:
         partitions: Sequence[int],
         arrived: Callable[[list[StagedPartition]], object],
     ) -> None:
-        """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end.
-
-        Args:
-            name: of the DataFrame.
-            stages: where the partitions may be stored.
-            partitions: numbers of the partitions.
-            arrived: called with partitions as they are stored.
-        """
+        """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end."""
         follow(self._rows.push(name, lines(stages), ",".join(map(str, partitions))), parse_result, arrived)
 
 
@@ -200,14 +193,7 @@ class PythonPush:
         partitions: Sequence[int],
         arrived: Callable[[list[StagedPartition]], object],
     ) -> None:
-        """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end.
-
-        Args:
-            name: of the DataFrame.
-            stages: where the partitions may be stored.
-            partitions: numbers of the partitions.
-            arrived: called with partitions as they are stored.
-        """
+        """Send these partitions to these stages, as a job of the calling thread's job group; waits for its end."""
         self._context.setLocalProperty(STAGES, property_of(tuple(stages)))
         if self._answers is None:
             follow(self._rows.push(",".join(map(str, partitions))), staged, arrived)
@@ -264,12 +250,6 @@ def choose(stages: tuple[StageAddress, ...], hostname: str, partition: int, atte
 
     The first attempt goes to a stage on the same machine if there is one, spread by partition number; a repeated
     attempt goes to any stage.
-
-    Args:
-        stages: the stages to choose from.
-        hostname: of this machine.
-        partition: number of the partition.
-        attempt: number of previous attempts at the task.
     """
     near = [stage for stage in stages if stage.hostname == hostname]
     among = near if near and not attempt else stages

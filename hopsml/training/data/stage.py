@@ -70,9 +70,6 @@ class StageFolder:
     def keeping(self, file: str) -> Iterator[BinaryIO]:
         """Open a file for writing, which gets its name once the context ends without an error.
 
-        Args:
-            file: path of an attempt's file in the folder.
-
         Raises:
             ValueError: the name is not that of an attempt's file.
             OSError: the file cannot be written; the message names the host and the folder.

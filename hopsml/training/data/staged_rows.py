@@ -112,15 +112,7 @@ class StageClient:
     def put(
         self, name: str, partition: int, attempt: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> tuple[StagedShard, ...]:
-        """Send an attempt at a partition, and return its shards once the stage has stored all of it.
-
-        Args:
-            name: of the DataFrame.
-            partition: number of the partition.
-            attempt: Spark's identifier of the task attempt.
-            schema: schema of the batches.
-            batches: rows of the partition.
-        """
+        """Send an attempt at a partition, and return its shards once the stage has stored all of it."""
         import pyarrow as pa
         import pyarrow.flight as flight
 

@@ -188,7 +188,7 @@ def decode(content: memoryview) -> Snapshot:
     base += -base % ALIGNMENT
     arrays = {
         entry.key: np.frombuffer(content, np.uint8, entry.length, base + entry.offset)
-        .view(_dtype(entry.dtype))
+        .view(dtype_of(entry.dtype))
         .reshape(entry.shape)
         for entry in head.arrays
     }
@@ -205,8 +205,8 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.str if dtype.kind != "V" else dtype.name  # bfloat16 and float8 are identified only by name
 
 
-def _dtype(name: str) -> Any:
-    """Return the numpy type of a stored name, from ``ml_dtypes`` if numpy does not have it."""
+def dtype_of(name: str) -> Any:
+    """Return NumPy's type of this name; types such as bfloat16 come from ``ml_dtypes``."""
     import numpy as np
 
     try:

@@ -199,10 +199,6 @@ class State:
     def _meet(self, beside: Callable[[], Any] = tuple) -> Given | None:
         """Wait between two batches at a pause for joining workers; on a joining worker, return the received state.
 
-        Args:
-            beside: called on the chief when workers join; returns additional data, which is pickled and sent with the
-                state.
-
         Returns:
             The received state on a joining worker; None on all others, and if there is no pause.
         """
@@ -400,12 +396,7 @@ class State:
         self._take(commits.decode(content))
 
     def _take(self, snapshot: Snapshot, adopts: bool = False) -> None:
-        """Set the values from a snapshot; raise ArgumentError if it belongs to another training.
-
-        Args:
-            snapshot: the state to take over.
-            adopts: True if its arrays are used by nothing else and may be reused without a copy.
-        """
+        """Set the values from a snapshot; raise ArgumentError if it belongs to another training."""
         self._check(snapshot)
         tensors = {key: array for key, array in snapshot.arrays.items() if key.startswith(TENSORS)}
         if variables := {key: array for key, array in snapshot.arrays.items() if key not in tensors}:

@@ -124,9 +124,6 @@ class PausePoint:
         The first later generation that has formed here decides. On another member it may be a further one, which has
         the same ``meets``: the value does not change until every member has continued.
 
-        Args:
-            generation: the generation in which the worker has paused.
-
         Returns:
             True if the chief's state must be exchanged in the new generation.
         """

@@ -274,13 +274,7 @@ class Ramp:
         return self.start + (self.target - self.start) * max(0.0, done / self.length)
 
     def towards(self, target: float, samples: int, length: float) -> Ramp:
-        """Return a ramp from the present factor to another target; this one if the target is the same.
-
-        Args:
-            target: the new factor.
-            samples: samples seen so far.
-            length: samples over which the factor changes.
-        """
+        """Return a ramp from the present factor to another target; this one if the target is the same."""
         if target == self.target:
             return self
         return Ramp(self.factor(samples), target, samples, length)

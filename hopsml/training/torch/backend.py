@@ -192,13 +192,7 @@ def _process_group() -> type:
             return [torch.device("cpu")]
 
         def _submit(self, task: Callable[[Group], Any], results: Any, moved: Sequence[torch.Tensor] = ()) -> Operation:
-            """Submit ``task``, which is skipped if this worker is alone.
-
-            Args:
-                task: called with the group.
-                results: the tensors that it fills, the result of the operation.
-                moved: the tensors whose size decides whether the operation is small.
-            """
+            """Submit ``task``, which is skipped if this worker is alone."""
             group = self._group
 
             def carry_out() -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,10 +37,6 @@ def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[
     The second group has biases and normalisations, and all parameters of fewer than two axes. The groups suit any
     optimizer; LARS and LAMB give the second group no ratio either.
 
-    Args:
-        module: the module to train.
-        weight_decay: weight decay of the first group.
-
     Raises:
         ArgumentError: the module has nothing to train.
     """
@@ -65,6 +61,16 @@ def parameter_groups(module: torch.nn.Module, weight_decay: float) -> list[dict[
     return [group for group in groups if group["params"]]
 
 
+class _Alike(NamedTuple):
+    """Parameters of a group that are updated together; ``kept`` has the list of their states of each slot."""
+
+    parameters: Tensors
+    gradients: Tensors
+    kept: list[Tensors]
+    step: int
+    layerwise: bool
+
+
 class _LayerwiseTorch(torch.optim.Optimizer):
     """Base class of the optimizers here: groups parameters that can be updated together."""
 
@@ -86,7 +92,7 @@ class _LayerwiseTorch(torch.optim.Optimizer):
             for (layerwise, step), parameters in self._alike(group).items():
                 gradients = [_gradient(one) for one in parameters]
                 kept = [[self.state[one][name] for one in parameters] for name in self.slots]
-                self._update(group, parameters, gradients, kept, step, layerwise)
+                self._update(group, _Alike(parameters, gradients, kept, step, layerwise))
         return loss
 
     def _alike(self, group: dict[str, Any]) -> dict[tuple[bool, int], Tensors]:
@@ -104,15 +110,7 @@ class _LayerwiseTorch(torch.optim.Optimizer):
             found[layerwise, state["step"]].append(one)
         return found
 
-    def _update(
-        self,
-        group: dict[str, Any],
-        parameters: Tensors,
-        gradients: Tensors,
-        kept: list[Tensors],
-        step: int,
-        layerwise: bool,
-    ) -> None:
+    def _update(self, group: dict[str, Any], alike: _Alike) -> None:
         """Update parameters in place."""
         raise NotImplementedError
 
@@ -146,16 +144,9 @@ class LARS(_LayerwiseTorch):
         own = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "epsilon": epsilon}
         super().__init__(params, own)
 
-    def _update(
-        self,
-        group: dict[str, Any],
-        parameters: Tensors,
-        gradients: Tensors,
-        kept: list[Tensors],
-        step: int,
-        layerwise: bool,
-    ) -> None:
+    def _update(self, group: dict[str, Any], alike: _Alike) -> None:
         """Update parameters in place by LARS."""
+        parameters, gradients, kept, _, layerwise = alike
         if layerwise:
             weights = _widened(parameters)
             pairs = zip(torch._foreach_norm(weights), torch._foreach_norm(gradients), strict=True)
@@ -194,18 +185,10 @@ class LAMB(_LayerwiseTorch):
         own = {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "weight_decay": weight_decay}
         super().__init__(params, own)
 
-    def _update(
-        self,
-        group: dict[str, Any],
-        parameters: Tensors,
-        gradients: Tensors,
-        kept: list[Tensors],
-        step: int,
-        layerwise: bool,
-    ) -> None:
+    def _update(self, group: dict[str, Any], alike: _Alike) -> None:
         """Update parameters in place by LAMB."""
+        parameters, gradients, (first, second), step, layerwise = alike
         beta1, beta2 = group["beta1"], group["beta2"]
-        first, second = kept
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
@@ -259,16 +242,9 @@ class RMSpropWarmup(_LayerwiseTorch):
         more = {"steps_per_epoch": steps_per_epoch, "center": center, "period": period, "weight_decay": weight_decay}
         super().__init__(params, own | more)
 
-    def _update(
-        self,
-        group: dict[str, Any],
-        parameters: Tensors,
-        gradients: Tensors,
-        kept: list[Tensors],
-        step: int,
-        layerwise: bool,
-    ) -> None:
+    def _update(self, group: dict[str, Any], alike: _Alike) -> None:
         """Update parameters in place by the RMSprop warm-up."""
+        parameters, gradients, kept, step, layerwise = alike
         share = schedules.sgd_share((step - 1) / group["steps_per_epoch"], group["center"], group["period"])
         names = {"momentum_factor": "momentum", "rho": "rho", "rms_rate": "rms_rate", "epsilon": "epsilon"}
         of_rule = {name: group[key] for name, key in names.items()} | {"weight_decay": group["weight_decay"]}

@@ -36,12 +36,6 @@ def bind(
     A parameter named like a hyper-parameter gets its value, ``hparams`` the whole configuration as a dict,
     ``reporter`` the reporter. A ``budget`` is left out if the function has no parameter for it.
 
-    Args:
-        function: the training function.
-        fixed: arguments that are the same in every trial.
-        config: the trial's hyper-parameters.
-        reporter: the trial's reporter.
-
     Raises:
         ArgumentTypeError: a value has no parameter, or a parameter has no value.
     """
@@ -125,10 +119,6 @@ class Trial:
 
         The folder gets its final name atomically. After an error in the block there is no checkpoint. TensorFlow's
         checkpoints are written by ``hopsml.tensorflow.Checkpointer``.
-
-        Args:
-            step: step to which the checkpoint belongs.
-            keep: number of newest checkpoints to retain.
         """
         from hopsml.storage.checkpoints import write_keep
         from hopsml.storage.run_dir import step_of
