@@ -152,9 +152,6 @@ class AgentServer:
     async def start(self, number: int) -> RemoteReplica:
         """Start a replica on a free agent, and wait for one if necessary.
 
-        Args:
-            number: Number of the replica.
-
         Raises:
             OSError: The agent could not start the process.
         """
@@ -181,11 +178,7 @@ class AgentServer:
         return tuple(one.hello.machine for one in self._places if one.process is not None)
 
     async def logs(self, last: int) -> dict[str, str]:
-        """Request the newest lines of the replicas' logs; return them by the location of each log.
-
-        Args:
-            last: Maximum number of lines of each log.
-        """
+        """Request the newest lines of the replicas' logs; return them by the location of each log."""
         loop = asyncio.get_running_loop()
         waiting = []
         for place in self._places:

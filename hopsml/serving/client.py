@@ -165,11 +165,6 @@ def _plain(value: Any) -> Any:
 def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> SupervisorAnswer | None:
     """Send a command to the driver of a serving on a cluster; None if the driver cannot be reached.
 
-    Args:
-        record: The server.
-        command: Command for the supervisor.
-        timeout_s: Timeout in seconds.
-
     Raises:
         ServingError: The driver does not answer in time, refuses the command, or the serving was restarted.
     """
@@ -189,11 +184,6 @@ def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> Supe
 
 def ask(folder: ServingFolder, command: Command, timeout_s: float | None) -> SupervisorAnswer | None:
     """Send a command to the supervisor of a serving on this machine; None if it is not running or has ended.
-
-    Args:
-        folder: Folder of the serving.
-        command: Command for the supervisor.
-        timeout_s: Timeout in seconds; None for none.
 
     Raises:
         ServingError: The supervisor does not answer in time.

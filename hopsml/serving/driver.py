@@ -199,12 +199,7 @@ def place_body(host: str, port: int, certificate: str, token: str) -> Callable[[
 
 
 def main(name: str, launch: str) -> None:
-    """Serve ``name`` as configured in its private folder; exit with status 1 after an error.
-
-    Args:
-        name: Name of the serving.
-        launch: ID of the start.
-    """
+    """Serve ``name`` as configured in its private folder; exit with status 1 after an error."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     redact.clean_log("hopsml")

@@ -234,10 +234,6 @@ def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
 
     Requests stay in order; one with more rows than ``most_rows`` is a separate batch. Requests that are already
     answered or abandoned are dropped.
-
-    Args:
-        waiting: Queue of requests.
-        most_rows: Maximum number of rows of a batch.
     """
     batch: list[Waiting] = []
     rows = 0

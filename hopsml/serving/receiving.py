@@ -70,11 +70,6 @@ async def whole_body(most_bytes: int, headers: Mapping[bytes, bytes], receive: R
     The rest of an oversized body is read and discarded, because most clients read the answer only after sending
     everything. Clients that ask first (Expect: 100-continue) are refused at once.
 
-    Args:
-        most_bytes: Maximum size in bytes.
-        headers: Headers of the request.
-        receive: Receive function of ASGI.
-
     Raises:
         RequestRefused: (413) The body is too long; (400) the connection ended.
     """
@@ -144,10 +139,6 @@ class Target:
 
 def parse(method: str, path: str) -> Target:
     """Return the operation that a request's method and path denote.
-
-    Args:
-        method: HTTP method.
-        path: Path of the URL.
 
     Raises:
         RequestRefused: (404) The path is unknown; (405) the method is wrong.

@@ -174,14 +174,7 @@ class Replica:
 
 
 async def run(folder: ServingFolder, number: int, listener: socket.socket, control: socket.socket) -> None:
-    """Serve as one replica until the end.
-
-    Args:
-        folder: Folder of the serving.
-        number: Number of the replica.
-        listener: Listening socket.
-        control: Socket of the supervisor.
-    """
+    """Serve as one replica until the end."""
     settings = decode_settings(folder.settings.read_bytes())
     reader, writer = await asyncio.open_connection(sock=control)
     await Replica(folder, number, settings, JsonLinesConnection(reader, writer, ToReplica)).serve(listener)

@@ -60,9 +60,6 @@ class ReplicaLauncher(Protocol):
 
         If the call is cancelled, no process remains.
 
-        Args:
-            number: Number of the replica.
-
         Raises:
             OSError: The process cannot be started.
         """
@@ -98,9 +95,6 @@ class LocalReplicaLauncher:
 
     async def start(self, number: int) -> LocalProcess:
         """Start a new process for a replica.
-
-        Args:
-            number: Number of the replica.
 
         Raises:
             OSError: The process cannot be started.

@@ -185,12 +185,7 @@ def _end_of_last_line(part: Path) -> int:
 
 
 def left_by(names: list[str], writers: set[str]) -> list[str]:
-    """Return the names of unfinished segments whose writers have ended.
-
-    Args:
-        names: Names of files.
-        writers: Names of the writers that are alive.
-    """
+    """Return the names of unfinished segments whose writers have ended."""
     return [name for name in names if (found := _PART.fullmatch(name)) and found[1] not in writers]
 
 

@@ -127,10 +127,6 @@ class Router:
     def choose(self, version: int | None = None, label: str | None = None) -> int:
         """Return the version that answers a request.
 
-        Args:
-            version: Version that the request names.
-            label: Label that the request names.
-
         Raises:
             NoSuchVersion: The version or label is not served, or no version is loaded.
         """

@@ -212,11 +212,6 @@ def url_of(settings: ServingSettings) -> str:
 def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> ServerRecord:
     """Become the server of the name, on this machine; the lock of the folder must be held.
 
-    Args:
-        settings: Settings of the serving.
-        port: Port at which the server listens.
-        folder: Folder of the serving.
-
     Raises:
         AlreadyServed: Another server has the name.
         StorageError: The file cannot be written.
@@ -247,10 +242,6 @@ def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> Server
 
 def claim_on_cluster(project: str, record: ServerRecord) -> None:
     """Become the server of the name, on a cluster.
-
-    Args:
-        project: URL of the project.
-        record: Record of this server.
 
     Raises:
         AlreadyServed: Another server has the name.
@@ -283,10 +274,6 @@ def taken(record: ServerRecord, url: str) -> AlreadyServed:
 
 def read(name: str, project: str) -> ServerRecord | None:
     """Return the server of a name, which may have ended without releasing it; None if there is none.
-
-    Args:
-        name: Name of the serving.
-        project: URL of the project.
 
     Raises:
         StorageError: The file cannot be read.
@@ -334,10 +321,6 @@ def how_ended(record: ServerRecord) -> str:
 
 def end_server(record: ServerRecord, timeout_s: float) -> bool:
     """End a serving whose driver does not answer, and return True if it has ended.
-
-    Args:
-        record: The server.
-        timeout_s: Timeout in seconds.
 
     Raises:
         ClusterError: YARN refuses to end the application.

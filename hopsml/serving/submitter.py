@@ -38,13 +38,6 @@ SCRIPT = "from hopsml.serving.driver import main\n\nmain({name!r}, {launch!r})\n
 def plan(profile: Profile, folder: ServingFolder, name: str, launch: str, replicas: int) -> SubmissionPlan:
     """Return the submission of a serving with one executor per replica, after writing its script.
 
-    Args:
-        profile: Profile of the cluster.
-        folder: Folder of the serving, for the script.
-        name: Name of the serving.
-        launch: ID of the start.
-        replicas: Number of replicas.
-
     Raises:
         ArgumentError: The settings cannot work.
     """

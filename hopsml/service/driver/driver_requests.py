@@ -89,9 +89,6 @@ class SlotsWatch:
     def poll(self, project_url: str) -> None:
         """Apply a new number, and write a new answer; after an error the next call repeats it.
 
-        Args:
-            project_url: URL of the project's storage.
-
         Raises:
             StorageError: The storage cannot be read or written.
             CoordinatorLost: The slots that are held cannot be determined.
@@ -188,10 +185,6 @@ def take_secrets(names: Sequence[str], environment: MutableMapping[str, str]) ->
 
     The service's file is deleted, and its key is removed from ``environment``. Without a service the secrets are in the
     environment, under their own variables.
-
-    Args:
-        names: Names of the job's secrets.
-        environment: Environment of the driver.
 
     Raises:
         ArgumentError: A secret is not set in an environment without a service.

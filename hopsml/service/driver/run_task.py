@@ -59,10 +59,6 @@ def run(job_file: str, name: str) -> int:
     The job file and the task's files are searched for at their given paths and in the working directory, to which YARN
     ships them. Exceptions of the verb are passed on.
 
-    Args:
-        job_file: Path of the job file.
-        name: Name of the task.
-
     Raises:
         ArgumentError: The job has no such task, or a file is missing.
     """
