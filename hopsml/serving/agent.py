@@ -281,10 +281,6 @@ class ServingAgent:
 def run_place(bootstrap: AgentBootstrap, means: AgentResources) -> None:
     """Run an agent to its end.
 
-    Args:
-        bootstrap: Address and credentials of the supervisor.
-        means: Resources of the task.
-
     Raises:
         AgentLost: The connection ended; Spark runs the task again.
         OSError: The supervisor cannot be reached; Spark runs the task again.

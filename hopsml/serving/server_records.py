@@ -77,9 +77,6 @@ _decode_outcome = msgspec.json.Decoder(LaunchOutcome).decode
 def write_access(access: ServingAccess) -> None:
     """Write the private file before the submission, replacing the folder of an earlier start.
 
-    Args:
-        access: Tokens and settings to write.
-
     Raises:
         ArgumentError: Other users can read the folder.
     """

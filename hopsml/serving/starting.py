@@ -47,11 +47,6 @@ def check_installed() -> None:
 def checked_token(token: str | None, without_token: bool, host: str) -> str:
     """Return the token required for requests: the given one, else a random one; "" for none.
 
-    Args:
-        token: Token that the user gave, or None.
-        without_token: True if no token is required.
-        host: Address to listen at.
-
     Raises:
         ArgumentError: The token is too short or invalid, or the server without a token would accept remote connections.
     """

@@ -114,14 +114,6 @@ def start(
 ) -> None:
     """Start a serving on a cluster; returns when all replicas answer. After an error, no process remains.
 
-    Args:
-        definition: Definition of the serving.
-        profile: Profile of the cluster.
-        route: First route.
-        versions: Versions of the route.
-        token: Token required for requests.
-        timeout_s: Timeout in seconds.
-
     Raises:
         AlreadyServed: Another server has the name.
         ArgumentError: The profile or definition is not suitable.
@@ -200,12 +192,7 @@ def _over(folder: ServingFolder) -> str:
 
 
 def reap(name: str, project: str) -> None:
-    """Wait for the end of spark-submit, if this process started it.
-
-    Args:
-        name: Name of the serving, which must have ended.
-        project: URL of the project.
-    """
+    """Wait for the end of spark-submit, if this process started it."""
     process = _submitters.pop((name, project), None)
     if process is not None:
         starting.reap(process.pid, END_S)

@@ -86,13 +86,7 @@ class Supervisor:
     """Supervisor of all replicas, which carries out the decisions of ``Supervision``."""
 
     def __init__(self, settings: ServingSettings, hands: ReplicaLauncher, address: tuple[str, int]) -> None:
-        """Initialize the supervisor without replicas.
-
-        Args:
-            settings: Settings of the serving.
-            hands: Replica launcher.
-            address: Host and port of the serving, for its status.
-        """
+        """Initialize the supervisor without replicas."""
         self._settings, self._hands, self._address = settings, hands, address
         self._supervision = Supervision(settings.replicas)
         self._versions = dict(settings.versions)

@@ -74,10 +74,6 @@ def start(planned: SubmissionPlan, *, interrupts: Waiter | None = None) -> str:
 
     The application continues independently of this process.
 
-    Args:
-        planned: the submission.
-        interrupts: source of signals.
-
     Raises:
         ArgumentError: for a profile of another kind; nothing was submitted.
         ClusterError: if spark-submit fails, with its output.
