@@ -19,7 +19,7 @@ from hopsml.core import extras
 from hopsml.model.flavors import contract
 from hopsml.serving import bodies, metrics, receiving, request_log
 from hopsml.serving.loaded_versions import Batcher, DeadlinePassed, QueueFull
-from hopsml.serving.receiving import Receive, RequestRefused, Send, bad_request, check_token, not_found, whole_body
+from hopsml.serving.receiving import Receive, RequestRefused, Send, bad_request, body_in_time, check_token, not_found
 from hopsml.serving.routes import NoSuchVersion
 
 if TYPE_CHECKING:
@@ -102,13 +102,7 @@ class RestApplication:
         if target.what in ("predict", "infer"):
             self._check_name(target)
             deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
-            try:
-                async with asyncio.timeout_at(deadline):
-                    body = await self._body(headers, receive)
-            except TimeoutError:
-                raise RequestRefused(
-                    408, f"the body did not arrive within {self._limits.deadline_s:g} s; send less at once"
-                ) from None
+            body = await self._body(headers, receive, deadline)
             return await self._predict(target, body, deadline)
         return await self._tell(target)
 
@@ -119,11 +113,11 @@ class RestApplication:
 
     # ------------------------------------------------------------------------------------------ predictions
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive, deadline: float) -> bytes:
         """Return the body of a request within the limits."""
         if b"inference-header-content-length" in headers:
             raise bad_request("tensors as binary data are not understood; send them as JSON")
-        return await whole_body(self._limits.body_bytes, headers, receive)
+        return await body_in_time(self._limits, headers, receive, deadline)
 
     async def _predict(self, target: receiving.Target, body: bytes, deadline: float) -> _Answer:
         """Compute a prediction and write it to the request log."""

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.shared.acceptor import logged_once
-from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting, mark_authenticated
+from hopsml.cluster.shared.http_connections import accepting, mark_authenticated
 from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_command
-from hopsml.serving.receiving import Receive, RequestRefused, Send, check_token, whole_body
+from hopsml.serving.receiving import Receive, RequestRefused, Send, body_in_time, check_token, http_server, start_server
 
 CONNECT_TIMEOUT_S = 5.0
 KEPT_S = 30.0  # less than the keep-alive time of replicas
@@ -274,13 +274,7 @@ class Front:
         check_token(self._name, self._control if path == CONTROL else self._token, headers)
         mark_authenticated(scope)
         until = asyncio.get_running_loop().time() + self._limits.deadline_s
-        try:
-            async with asyncio.timeout_at(until):
-                body = await whole_body(self._limits.body_bytes, headers, receive)
-        except TimeoutError:
-            raise RequestRefused(
-                408, f"the body did not arrive within {self._limits.deadline_s:g} s; send less at once"
-            ) from None
+        body = await body_in_time(self._limits, headers, receive, until)
         if path == CONTROL:
             return await self._commanded(body)
         target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
@@ -339,26 +333,9 @@ class Front:
 @asynccontextmanager
 async def listening(front: Front, listener: socket.socket) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Answer requests at this socket; yields a function that stops it after all received requests are answered."""
-    import uvicorn
-
-    config = uvicorn.Config(
-        front,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=int(KEEP_ALIVE_S),
-        timeout_graceful_shutdown=int(DRAIN_S),
-    )
-    server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # the driver handles signals
-    serving = asyncio.create_task(server.serve(sockets=[]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0)
+    server = http_server(front, timeout_graceful_shutdown=int(DRAIN_S))
+    server.capture_signals = contextlib.nullcontext  # the driver handles signals
+    serving = await start_server(server)
 
     async def end() -> None:
         server.should_exit = True

@@ -10,12 +10,18 @@ The paths are:
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S
+
+if TYPE_CHECKING:
+    from hopsml.serving.definitions import ServingLimits
 
 
 class RequestRefused(Exception):
@@ -64,15 +70,54 @@ def check_token(name: str, token: str, headers: Mapping[bytes, bytes]) -> None:
         )
 
 
-async def whole_body(most_bytes: int, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
-    """Return the body of a request.
+def http_server(application: Any, **further: Any) -> Any:
+    """Return a uvicorn server of an ASGI application; ``further`` are further settings of uvicorn."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        application,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(KEEP_ALIVE_S),
+        **further,
+    )
+    return uvicorn.Server(config)
+
+
+async def start_server(server: Any) -> asyncio.Task[None]:
+    """Start a uvicorn server without sockets, and return its task once it is ready for connections."""
+    serving = asyncio.create_task(server.serve(sockets=[]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0)
+    return serving
+
+
+async def body_in_time(limits: ServingLimits, headers: Mapping[bytes, bytes], receive: Receive, until: float) -> bytes:
+    """Return the body of a request, before ``until`` on the clock of the event loop.
 
     The rest of an oversized body is read and discarded, because most clients read the answer only after sending
     everything. Clients that ask first (Expect: 100-continue) are refused at once.
 
     Raises:
-        RequestRefused: (413) The body is too long; (400) the connection ended.
+        RequestRefused: (413) The body is too long; (408) it did not arrive in time; (400) the connection ended.
     """
+    try:
+        async with asyncio.timeout_at(until):
+            return await _whole_body(limits.body_bytes, headers, receive)
+    except TimeoutError:
+        raise RequestRefused(
+            408, f"the body did not arrive within {limits.deadline_s:g} s; send less at once"
+        ) from None
+
+
+async def _whole_body(most_bytes: int, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+    """Return the body of a request of at most this size."""
     said = headers.get(b"content-length", b"")
     parts: list[bytes] = []
     length = int(said) if said.isdigit() else 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.shared.acceptor import Acceptor, logged_once
-from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S, accepting
+from hopsml.cluster.shared.http_connections import accepting
 from hopsml.cluster.shared.processes import die_with_parent, write_no_core_dumps
 from hopsml.core import redact
 from hopsml.model.flavors import contract
@@ -39,6 +39,7 @@ from hopsml.serving.messages import (
     decode_settings,
 )
 from hopsml.serving.metrics import Counts, Meter
+from hopsml.serving.receiving import http_server, start_server
 from hopsml.serving.request_log import RequestLog
 from hopsml.serving.routes import RouteRefused, Turned
 
@@ -73,27 +74,11 @@ class Replica:
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer requests until the supervisor ends the replica or disconnects."""
-        import uvicorn
-
-        config = uvicorn.Config(
-            self._application,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=int(KEEP_ALIVE_S),
-        )
-        server = uvicorn.Server(config)
+        server = http_server(self._application)
         tasks = [asyncio.create_task(self._listen(server)), asyncio.create_task(self._beat())]
         await self._first.wait()  # earlier connections go to other replicas, or wait
         if not server.should_exit:
-            serving = asyncio.create_task(server.serve(sockets=[]))
-            while not server.started and not serving.done():
-                await asyncio.sleep(0)
+            serving = await start_server(server)
             # After each accepted connection it pauses, longer with more open connections, so that replicas with fewer
             # accept the next one. A server that accepts all waiting connections at once, like asyncio's, leaves none to
             # the other replicas.
