@@ -293,14 +293,8 @@ def decide(
 class Patience:
     """Tolerance of a service outage for a limited time; its beginning and its end are logged, not each failure."""
 
-    def __init__(self, say: Callable[..., Any], limit_s: float = LIMIT_S) -> None:
-        """Create the tolerance of one service's outages.
-
-        Args:
-            say: method of a logger, called with a format and its values.
-            limit_s: longest tolerated outage, in seconds.
-        """
-        self._say, self._limit_s = say, limit_s
+    def __init__(self, say: Callable[..., Any]) -> None:
+        self._say = say  # method of a logger
         self._answered, self._away = time.monotonic(), False
 
     def answered(self) -> None:
@@ -312,10 +306,10 @@ class Patience:
 
     def away(self, error: Exception) -> None:
         """Record that the service did not answer; raise ``error`` once the outage exceeds the limit."""
-        if time.monotonic() - self._answered > self._limit_s:
+        if time.monotonic() - self._answered > LIMIT_S:
             raise error
         if not self._away:
-            self._say("%s; asking again, for up to %.0f s", error, self._limit_s)
+            self._say("%s; asking again, for up to %.0f s", error, LIMIT_S)
         self._away = True
 
 

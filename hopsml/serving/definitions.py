@@ -152,9 +152,9 @@ def checked_name(name: object) -> str:
     return name
 
 
-def definition_url(name: str, project: str | None = None) -> str:
+def definition_url(name: str) -> str:
     """Return the URL of a serving's definition."""
-    return urls.join(servings_url(project), f"{name}.json")
+    return urls.join(servings_url(), f"{name}.json")
 
 
 def server_url(name: str, project: str) -> str:
@@ -172,9 +172,9 @@ def private_url(name: str, project: str) -> str:
     return urls.join(project, SERVING, f"{name}.private")
 
 
-def servings_url(project: str | None = None) -> str:
-    """Return the URL of the folder of all servings; ``project`` is the project's URL, by default the current one's."""
-    return urls.join(project or settings.project_url(), SERVING)
+def servings_url() -> str:
+    """Return the URL of the folder of all servings of the current project."""
+    return urls.join(settings.project_url(), SERVING)
 
 
 class ServingLimits(msgspec.Struct, frozen=True):

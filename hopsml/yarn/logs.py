@@ -65,7 +65,6 @@ def read(
     name: str = "stdout",
     offset: int = 0,
     limit: int = PART_BYTES,
-    timeout_s: float = TIMEOUT_S,
 ) -> LogPart | None:
     """Return a part of the driver's log file; None if there is no log.
 
@@ -77,14 +76,13 @@ def read(
         name: stdout or stderr.
         offset: first byte; below 0: counted from the end.
         limit: largest number of bytes.
-        timeout_s: time limit of a request, in seconds.
 
     Raises:
         ClusterUnavailable: if the NodeManager does not answer.
         ClusterError: if it refuses, or the aggregated log has an unknown format.
         StorageError: if the aggregated log cannot be read.
     """
-    part = of_node(application, name, offset, limit, timeout_s)
+    part = of_node(application, name, offset, limit)
     if part is not None or not application.is_final or not (container := container_of(application)):
         return part
     with told_apart(application.id):
@@ -96,9 +94,7 @@ def read(
     return LogPart(container, data, start, complete=start + len(data) >= length, length=length)
 
 
-def of_node(
-    application: YarnApplication, name: str, offset: int, limit: int, timeout_s: float = TIMEOUT_S
-) -> LogPart | None:
+def of_node(application: YarnApplication, name: str, offset: int, limit: int) -> LogPart | None:
     """Return a part of the log as ``read``, from the driver's NodeManager only.
 
     None also if node and application have ended.
@@ -107,7 +103,7 @@ def of_node(
     if page is None:
         return None
     try:
-        return _from_node(page[1], page[2], name, offset, limit, timeout_s)
+        return _from_node(page[1], page[2], name, offset, limit)
     except ClusterUnavailable:
         if not application.is_final:
             raise
@@ -141,14 +137,14 @@ def tail(application: YarnApplication, name: str = "stdout", limit: int = 8192) 
     return part.text if part is not None else ""
 
 
-def _from_node(address: str, container: str, name: str, offset: int, limit: int, timeout_s: float) -> LogPart | None:
+def _from_node(address: str, container: str, name: str, offset: int, limit: int) -> LogPart | None:
     """Read from the NodeManager's REST API, which returns the first or the last bytes, with the length of the file."""
     url = _address(address, container, name)
     wanted = -offset if offset < 0 else _SLACK_BYTES
     for _ in range(_TRIES):
         wanted = min(wanted, limit)
         try:
-            answer = resource_manager.request(f"{url}?size=-{wanted}", timeout_s)
+            answer = resource_manager.request(f"{url}?size=-{wanted}", TIMEOUT_S)
         except resource_manager.NoAnswer as error:
             raise ClusterUnavailable(f"the NodeManager of {container} does not answer: {error}") from error
         parsed = parse(answer, wanted)
@@ -167,7 +163,7 @@ def _address(address: str, container: str, name: str) -> str:
     return f"{address}/ws/v1/node/containers/{container}/logs/{name}"
 
 
-def begun(application: YarnApplication, name: str, length: int, timeout_s: float = TIMEOUT_S) -> BinaryIO:
+def begun(application: YarnApplication, name: str, length: int) -> BinaryIO:
     """Open the first ``length`` bytes of a log on the driver's node as a stream, which the caller must close.
 
     Raises:
@@ -177,7 +173,7 @@ def begun(application: YarnApplication, name: str, length: int, timeout_s: float
     assert page is not None  # it was read before
     with contextlib.ExitStack() as stack:
         try:
-            answer = resource_manager.opened(f"{_address(page[1], page[2], name)}?size={length}", timeout_s)
+            answer = resource_manager.opened(f"{_address(page[1], page[2], name)}?size={length}", TIMEOUT_S)
             stack.enter_context(answer)
             while (line := answer.readline(_SLACK_BYTES)) != _BEGIN:
                 if not line:

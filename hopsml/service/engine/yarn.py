@@ -35,7 +35,6 @@ class YarnEngine:
         tag: str,
         project_url: str,
         driver_mib: int = sizes.DRIVER_MIB,
-        manager: ResourceManager | None = None,
         *,
         resizes: bool = False,
     ) -> None:
@@ -45,13 +44,12 @@ class YarnEngine:
             tag: Tag of the service, which all its applications have in addition to their own.
             project_url: Storage through which drivers receive requests to end and numbers of slots.
             driver_mib: ``spark.driver.memory`` of the profile, in MiB.
-            manager: Client of the ResourceManager; by default it is created from the environment.
             resizes: True if executors are added and removed by Spark's dynamic allocation.
         """
         self.resizes = resizes
         self._talk = SlotChannel(project_url)
         self._tag, self._project_url, self._driver_mib = tag, project_url, driver_mib
-        self._manager = manager or ResourceManager.of_environment()
+        self._manager = ResourceManager.of_environment()
         self._step_mib = int(settings.yarn_settings().get("yarn.scheduler.minimum-allocation-mb", STEP_MIB))
         self._tags: dict[str, str] = {}  # application ID -> tag of its launch, of applications that have not ended
         self._asked: set[str] = set()  # tags of launches that were requested to end
