@@ -77,7 +77,7 @@ def one_round() -> Round:
     try:
         spec = RunSpec(group=ElasticGroup(size=AGENTS, min_size=AGENTS, start_timeout_s=120, heartbeat_timeout_s=10))
         began = _cpu_s()
-        coordinator.launch(RunRequest("scale", spec, payload=bytes(1000), run_url="file:///nowhere"))
+        coordinator.start_run(RunRequest("scale", spec, payload=bytes(1000), run_url="file:///nowhere"))
         times = backend.wait()
         formed, used = _cpu_s(), _settled_cpu_s()
         time.sleep(BEATING_S)

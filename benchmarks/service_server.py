@@ -56,7 +56,7 @@ class BenchmarkServer:
             "from hopsml.service.rest import page_files; from pathlib import Path; read = page_files.read;"
             f"page_files.read = lambda: {{**read(), **read(Path({str(self.state / 'control')!r}))}};"
             f"server.this_machine = lambda gpus: Resources(gpus, {self._cores}, 1 << 30);"
-            f"server.serve(server.ServerSettings(Path({str(self.state)!r}), profile='local',"
+            f"server.run_server(server.ServerSettings(Path({str(self.state)!r}), profile='local',"
             f" project_url='file://{self.state}/project'), lambda address: print(address, flush=True))"
         )
         self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

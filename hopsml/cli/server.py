@@ -117,7 +117,7 @@ def server(
     servers.check_installed("hopsml server", ("sqlalchemy", "alembic", "fastapi", "pydantic", "croniter"))
     if sign_in is not None:
         servers.check_installed("hopsml server --sign-in", ("authlib", "joserfc", "requests"))
-    from hopsml.service.server import ServerSettings, serve
+    from hopsml.service.server import ServerSettings, run_server
 
     logging.basicConfig(handlers=[log_handler()])
     logging.getLogger("hopsml.service").setLevel(logging.INFO)
@@ -144,4 +144,4 @@ def server(
         sign_in=sign_in,
         trusted_proxies=servers.proxies(trusted_proxy or []),
     )
-    serve(wanted, lambda address: print(address, flush=True))
+    run_server(wanted, lambda address: print(address, flush=True))

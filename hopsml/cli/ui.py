@@ -37,6 +37,6 @@ def ui(
             webbrowser.open(address)
 
     try:
-        server.serve(project_url or settings.project_url(), listener, token, ready)
+        server.run_page_server(project_url or settings.project_url(), listener, token, ready)
     finally:
         listener.close()

@@ -25,7 +25,7 @@ _REMEDIES = {
 }
 
 
-def profile(loaded: Profile | None, problem: str, existing: Mapping[str, bool]) -> Finding:
+def check_profile(loaded: Profile | None, problem: str, existing: Mapping[str, bool]) -> Finding:
     """Check that the profile can be loaded and that the local files that it ships exist.
 
     Args:

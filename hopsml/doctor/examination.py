@@ -147,7 +147,7 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
     }
     shipped = cluster_checks.shipped_files(loaded) if loaded is not None else []
     findings = [
-        cluster_checks.profile(loaded, problem, {path: Path(path).exists() for path in shipped}),
+        cluster_checks.check_profile(loaded, problem, {path: Path(path).exists() for path in shipped}),
         checks.python(facts.python_version()),
     ]
     for name, judge in judges.items():

@@ -129,12 +129,12 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
         )
 
 
-def launch(
+def start_run(
     application: Application, request: RunRequest, observe: Callable[[RunState], object], frames: Mapping[str, Any]
 ) -> RunState:
-    """Launch a run by ``Coordinator.launch``, with a feed of these DataFrames if there are any."""
+    """Start a run by ``Coordinator.start_run``, with a feed of these DataFrames if there are any."""
     if not frames:
-        return application.coordinator.launch(request, observe)
+        return application.coordinator.start_run(request, observe)
     feed = FrameFeed(frames, application, request.run_id)
 
     def follow(state: RunState) -> None:
@@ -142,7 +142,7 @@ def launch(
         feed.follow(state)
 
     try:
-        return application.coordinator.launch(replace(request, on_sidecar=feed.on_sidecar), follow)
+        return application.coordinator.start_run(replace(request, on_sidecar=feed.on_sidecar), follow)
     except BaseException:  # the run, whose end closes the feed, has not begun
         feed.close()
         raise

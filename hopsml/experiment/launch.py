@@ -28,7 +28,7 @@ from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
 from hopsml.storage import cancel_request, filesystem, job_record, mailbox, privacy, urls
-from hopsml.storage.run_dir import RunDir, claim
+from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.record import Recording
 
@@ -107,7 +107,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         table: the arguments of all combinations, as the user gave them.
     """
     application = applications.current(plans[0].profile, plans[0].spec.keep_warm_s)
-    whole, earlier = _claimed(plans, table, application)
+    whole, earlier = _create_or_take_over(plans, table, application)
     recording = Recording(whole, None).start()
     began, error, results, summary = time.time(), None, list[Result](), None
     try:
@@ -140,7 +140,7 @@ def _record(whole: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[
     return write_last_records(records, lambda text: print(f"hopsml: {text}", flush=True))
 
 
-def _claimed(
+def _create_or_take_over(
     plans: Sequence[plan.Plan], table: Mapping[str, Any], application: applications.Application
 ) -> tuple[RunDir, str]:
     """Create the launch's directory; return it and the URL of an earlier attempt's directory, "" if there is none."""
@@ -148,7 +148,7 @@ def _claimed(
     record = plan.record_of_several(plans[0], application, len(plans), table)
     earlier = application.earlier_runs.take_over(store, record)
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
-    whole = claim(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
+    whole = create_run_dir(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
     job_record.announce(whole, application.id)
     if earlier:
         takeover.end(earlier, whole)

@@ -165,7 +165,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
             bare=bare,
         )
         watchers = [trace.on_change] if trace is not None else []
-        run, application = _launch(plan, request, captured, directory, application, events, tell, watchers)
+        run, application = _start_run(plan, request, captured, directory, application, events, tell, watchers)
     except BaseException as error:
         takeover.give_up(continues, directory, error)
         raise
@@ -227,7 +227,7 @@ def _note(run: Run, *texts: str) -> None:
         run.state.publish(Change("note", text=text))
 
 
-def _launch(
+def _start_run(
     plan: Plan,
     request: RunRequest,
     captured: capture.Captured,
@@ -246,10 +246,10 @@ def _launch(
             state.observe(tell(state, spec.name, directory.url))
 
     try:
-        state = frame_feed.launch(application, request, observe, plan.frames)
+        state = frame_feed.start_run(application, request, observe, plan.frames)
     except CoordinatorLost:  # it closed for idleness at this moment
         application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
-        state = frame_feed.launch(application, request, observe, plan.frames)
+        state = frame_feed.start_run(application, request, observe, plan.frames)
     coordinator, run_id = application.coordinator, request.run_id
     recording = None
     if standing.recorded:
@@ -266,7 +266,7 @@ def _launch(
         tell=(lambda rank, data: coordinator.send_to_worker(run_id, rank, data)) if standing.trains else None,
         metric_key=spec.metric_key,
         heeds_requests=standing.heeds_requests,
-        profile=partial(coordinator.profile, run_id),
+        profile=partial(coordinator.request_stack_profile, run_id),
         before_status=lambda: _before_status(recording, events),
         **asdict(spec.communication),
     )

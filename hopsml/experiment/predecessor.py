@@ -158,7 +158,7 @@ _evolution = Verb(
 @_grid
 def grid_search(options: GridOptions) -> SearchResult:
     """Try every combination of ``grid_dict``, a dict of lists, and return the best."""
-    return start.begin(of_grid(options)).result()
+    return start.start_search(of_grid(options)).result()
 
 
 def of_grid(options: GridOptions) -> calls.SearchCall:
@@ -173,7 +173,7 @@ def random_search(options: RandomOptions) -> SearchResult:
 
     Two integers are the ends of a range of integers; if one of them is a float, every number between them is possible.
     """
-    return start.begin(of_random(options)).result()
+    return start.start_search(of_random(options)).result()
 
 
 def of_random(options: RandomOptions) -> calls.SearchCall:
@@ -189,7 +189,7 @@ def differential_evolution(options: EvolutionOptions) -> SearchResult:
 
     The type of the first bound decides: integers, floats, else a choice between the two values.
     """
-    return start.begin(of_evolution(options)).result()
+    return start.start_search(of_evolution(options)).result()
 
 
 evolutionary_search = differential_evolution  # its oldest name

@@ -20,7 +20,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.experiment import applications
 from hopsml.experiment.result import status_record
 from hopsml.storage import job_record, urls
-from hopsml.storage.run_dir import claim
+from hopsml.storage.run_dir import create_run_dir
 from hopsml.tracking import record, strict_json
 from hopsml.tracking.record import Recording
 
@@ -77,7 +77,7 @@ def recorded(
         "driver": platform.node(),
         **record.of_driver(),
     }
-    directory = claim(settings.project_url(), application, asked, share=share)
+    directory = create_run_dir(settings.project_url(), application, asked, share=share)
     job_record.announce(directory, application)
     recording = Recording(directory, None).start()
     run = Recorded(directory.run_id, directory.url)

@@ -13,7 +13,7 @@ from typing import Any
 from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared.spec import RunSpec
 from hopsml.storage import cancel_request, job_record, privacy
-from hopsml.storage.run_dir import RunDir, claim
+from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.training.trials import lane
 
 
@@ -29,7 +29,7 @@ class StandaloneRun:
 
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
         """Create the run directory with its record; ``store``: URL of the project, ``application``: its id."""
-        directory = claim(store, application, record, share=spec.environment.get(privacy.VARIABLE))
+        directory = create_run_dir(store, application, record, share=spec.environment.get(privacy.VARIABLE))
         job_record.announce(directory, application)
         return directory
 
@@ -108,7 +108,7 @@ class SearchHost(StandaloneRun):
         return self.continued
 
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:
-        """Return the call of each worker: ``serve``, which passes the user's pickled function to its runners."""
+        """Return the call of each worker: ``run_lane``, which passes the user's pickled function to its runners."""
         options = {
             "payload": captured.shipped,
             "seed": spec.seed,
@@ -116,7 +116,7 @@ class SearchHost(StandaloneRun):
             "trials": self.trials,
             "storage_timeout_s": spec.storage_timeout_s,
         }
-        return pickle.dumps((lane.serve, options))
+        return pickle.dumps((lane.run_lane, options))
 
     def facts(self) -> dict[str, Any]:
         """Return the description of the search: search space, searcher and further settings."""

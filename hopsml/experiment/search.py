@@ -73,7 +73,7 @@ def seed_of_run(options: StartOptions) -> int:
 def submit_call(call: calls.SearchCall) -> SearchRun:
     """Start a search from a checked call, and return its handle."""
     known = learned_from(call.warm_start, call.space, call.direction)
-    return start.begin(call, known)
+    return start.start_search(call, known)
 
 
 def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned]:
@@ -169,5 +169,5 @@ def submit_continued(
     call.profile, call.progress = profile, progress
     call.max_executors = call.max_executors if max_executors is None else max_executors
     earlier = start.EarlierSearch(directory, lines, extra, calls.duration("deadline", deadline))
-    with recorded.claimed(directory, lines):
-        return start.begin(call, earlier=earlier)
+    with recorded.right_to_continue(directory, lines):
+        return start.start_search(call, earlier=earlier)

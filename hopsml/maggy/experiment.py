@@ -18,7 +18,7 @@ from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment.options import SearchOptions, TrialOptions, taken_from
 from hopsml.experiment.progress import search_line
 from hopsml.experiment.searches import call as calls
-from hopsml.experiment.searches.start import begin
+from hopsml.experiment.searches.start import start_search
 from hopsml.experiment.verbs import Verb
 from hopsml.maggy import ablation, distributed
 from hopsml.maggy import config as configs
@@ -190,7 +190,7 @@ def run(verb: str, options: SearchOptions, seed: int, without_effect: Sequence[s
     with_budgets = call.searcher.counts
     call.folder, call.with_summary, call.finish = "", True, partial(_files, with_budgets=with_budgets)
     call.notes = (*call.notes, *without_effect)
-    search = begin(call)
+    search = start_search(call)
     lines = list(without_effect)
     search.observe(lambda what, facts: lines.append(facts["text"]) if what in ("note", "phase") else None)
     result = search.result()

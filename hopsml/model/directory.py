@@ -156,7 +156,7 @@ def numbers(model_url: str) -> list[int]:
     return sorted(int(entry.name) for entry in entries if entry.is_dir and entry.name.isdecimal())
 
 
-def claim(model_url: str, version: int | None = None, overwrite: bool = False) -> VersionLock:
+def acquire_version(model_url: str, version: int | None = None, overwrite: bool = False) -> VersionLock:
     """Claim the number ``version``, or the next free one, for the caller.
 
     Args:
@@ -168,7 +168,7 @@ def claim(model_url: str, version: int | None = None, overwrite: bool = False) -
         ModelExists: The number is claimed and ``overwrite`` is False, or another exporter claims it at the same time.
     """
     if version is not None:
-        return _claim_one(model_url, version, overwrite)
+        return _acquire_one(model_url, version, overwrite)
     number = max(numbers(model_url), default=0) + 1
     while True:
         try:
@@ -177,7 +177,7 @@ def claim(model_url: str, version: int | None = None, overwrite: bool = False) -
             number += 1
 
 
-def _claim_one(model_url: str, version: int, overwrite: bool) -> VersionLock:
+def _acquire_one(model_url: str, version: int, overwrite: bool) -> VersionLock:
     """Claim one number, replacing an earlier claim if ``overwrite`` is set."""
     url = urls.join(model_url, str(version))
     taken = exists(urls.join(url, CLAIM_JSON)) or exists(urls.join(url, MODEL_JSON))

@@ -219,18 +219,18 @@ def _check_checkpoints(folder: Path, source: str) -> None:
 
 
 def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origin: Lineage) -> Version:
-    """Claim a number, upload the files and complete the version; file digests are computed before the claim."""
+    """Acquire a number, upload the files and complete the version; file digests are computed before the lock."""
     found = {name: ModelFile((folder / name).stat().st_size, sha256(folder / name)) for name in local_files(folder)}
     if not found:
         raise ArgumentError("the model has no files: there is nothing to export")
     run_dir.make_project(urls.parent(urls.parent(asked.url)))
-    claim = directory.claim(asked.url, asked.version, asked.overwrite)
+    lock = directory.acquire_version(asked.url, asked.version, asked.overwrite)
     try:
-        claim.fill(folder)
-        return claim.complete(
+        lock.fill(folder)
+        return lock.complete(
             ModelDescription(
                 name=urls.name(asked.url),
-                version=claim.version,
+                version=lock.version,
                 flavor=flavor,
                 created=datetime.now(timezone.utc),
                 artifacts=saved.artifacts,
@@ -245,7 +245,7 @@ def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origi
             )
         )
     except BaseException:
-        claim.give_up()
+        lock.give_up()
         raise
 
 

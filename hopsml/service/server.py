@@ -114,7 +114,7 @@ class ServerSettings:
     trusted_proxies: tuple[str, ...] = ()
 
 
-def serve(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
+def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
     """Serve requests and run jobs until SIGINT or SIGTERM.
 
     Args:

@@ -62,7 +62,7 @@ class ClusterServing:
         with contextlib.closing(bound(own or bind, settings.port)) as listener:
             listener.setblocking(False)
             record = self._record(own or host, listener.getsockname()[1])
-            await asyncio.to_thread(server_records.claim_on_cluster, settings.project, record)
+            await asyncio.to_thread(server_records.register_on_cluster, settings.project, record)
             try:
                 await self._answering(listener, host, bind)
             finally:

@@ -206,7 +206,7 @@ def url_of(settings: ServingSettings) -> str:
     return definitions.server_url(settings.name, settings.project)
 
 
-def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> ServerRecord:
+def register_server(settings: ServingSettings, port: int, folder: ServingFolder) -> ServerRecord:
     """Become the server of the name, on this machine; the lock of the folder must be held.
 
     Raises:
@@ -237,7 +237,7 @@ def claim(settings: ServingSettings, port: int, folder: ServingFolder) -> Server
     return record
 
 
-def claim_on_cluster(project: str, record: ServerRecord) -> None:
+def register_on_cluster(project: str, record: ServerRecord) -> None:
     """Become the server of the name, on a cluster.
 
     Raises:

@@ -308,7 +308,7 @@ async def supervise(folder: ServingFolder, announce: int, lifeline: int) -> None
     loop = asyncio.get_running_loop()
     with contextlib.closing(bound(settings.host, settings.port)) as listener:
         port = listener.getsockname()[1]
-        await asyncio.to_thread(server_records.claim, settings, port, folder)
+        await asyncio.to_thread(server_records.register_server, settings, port, folder)
         try:
             threads = max(1, len(os.sched_getaffinity(0)) // settings.replicas)
             hands = LocalReplicaLauncher(folder, listener, threads)

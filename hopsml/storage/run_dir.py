@@ -297,7 +297,7 @@ def find(run: Any, project_url: str) -> RunDir:
     return directory
 
 
-def claim(
+def create_run_dir(
     project_url: str,
     app_id: str,
     record: Mapping[str, Any] | None = None,

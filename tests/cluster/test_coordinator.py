@@ -265,12 +265,12 @@ def request(run_id: str, size: int, **times: float) -> RunRequest:
 
 def test_two_hundred_agents_join_are_launched_and_finish(crowd: Coordinator) -> None:
     began = clock.awake()
-    state = crowd.launch(request("app_1", 200))
+    state = crowd.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
     assert state.result == b"rank 0"
     assert sorted(state.members) == list(range(200))
     assert {rank: view.step for rank, view in state.members.items()} == {rank: rank for rank in range(200)}
-    again = crowd.launch(request("app_2", 200))  # on the agents that are there
+    again = crowd.start_run(request("app_2", 200))  # on the agents that are there
     assert again.wait(WAIT_S) and again.error is None
     assert clock.awake() - began < WAIT_S
     assert not crowd.door.refused
@@ -293,14 +293,14 @@ def test_how_many_are_there_is_said_with_the_ticks_and_not_with_each_agent(
 
     monkeypatch.setattr(crowd.pool, "tick", counted)
     monkeypatch.setattr(coordinator, "waiting_text", noted)
-    state = crowd.launch(request("app_1", 200))
+    state = crowd.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
     assert said[0] == "waiting for executors: 0 of 200 agents there"
     assert len(said) <= ticks + 1  # the one when it begins
 
 
 def test_runs_queue_for_slots_and_all_of_them_finish(crowd: Coordinator) -> None:
-    states = [crowd.launch(request(f"app_{number}", 90)) for number in range(5)]
+    states = [crowd.start_run(request(f"app_{number}", 90)) for number in range(5)]
     assert all(state.wait(WAIT_S) and state.error is None for state in states)
 
 
@@ -311,14 +311,14 @@ def test_a_coordinator_that_is_closed_ends_its_runs_and_takes_no_more() -> None:
 
     coordinator = Coordinator(Nobody(2))
     coordinator.start()
-    waits = coordinator.launch(request("app_1", 2))
-    late = coordinator.launch(request("app_2", 2, start_timeout_s=0.5))
+    waits = coordinator.start_run(request("app_1", 2))
+    late = coordinator.start_run(request("app_2", 2, start_timeout_s=0.5))
     assert late.wait(WAIT_S) and isinstance(late.error, StartTimeout)
     assert "0 of 2 agents are connected; simulated agents are slow" in str(late.error)
     coordinator.close()
     assert waits.wait(0) and isinstance(waits.error, RunCancelled)
     with pytest.raises(CoordinatorLost, match="closed"):
-        coordinator.launch(request("app_3", 2))
+        coordinator.start_run(request("app_3", 2))
 
 
 def test_agents_that_cannot_be_started_are_the_runs_error() -> None:
@@ -329,7 +329,7 @@ def test_agents_that_cannot_be_started_are_the_runs_error() -> None:
     coordinator = Coordinator(Broken(2))
     coordinator.start()
     try:
-        state = coordinator.launch(request("app_1", 2))
+        state = coordinator.start_run(request("app_1", 2))
         assert state.wait(WAIT_S) and isinstance(state.error, CoordinatorLost)
         assert "no room for a process" in str(state.error)
     finally:
@@ -342,15 +342,15 @@ def test_a_request_that_cannot_be_carried_out_ends_its_run_and_no_other(crowd: C
 
     broken = request("app_1", 2, grace_s=0.1, failed_flush_s=0.1)
     broken.spec.environment["A"] = Unencodable()  # type: ignore[assignment]
-    state = crowd.launch(broken)
+    state = crowd.start_run(broken)
     assert state.wait(WAIT_S) and isinstance(state.error, CoordinatorLost)
-    good = crowd.launch(request("app_2", 2))
+    good = crowd.start_run(request("app_2", 2))
     assert good.wait(WAIT_S) and good.error is None
 
 
 def test_a_run_of_an_id_that_is_going_on_is_an_error_of_its_own(crowd: Coordinator) -> None:
-    big = crowd.launch(request("app_1", 201))  # waits: there are 200
-    same = crowd.launch(request("app_1", 2))
+    big = crowd.start_run(request("app_1", 201))  # waits: there are 200
+    same = crowd.start_run(request("app_1", 2))
     assert same.wait(WAIT_S) and "app_1 is going on already" in str(same.error)
     assert not big.is_over
     crowd.cancel("app_1", "enough")
@@ -372,9 +372,9 @@ def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
     coordinator = Coordinator(Frozen(4))
     coordinator.start()
     try:
-        assert coordinator.launch(request("app_1", 2)).wait(WAIT_S)
+        assert coordinator.start_run(request("app_1", 2)).wait(WAIT_S)
         assert asked.wait(WAIT_S)  # about the two agents that are idle now
-        late = coordinator.launch(request("app_2", 3, start_timeout_s=0.2))  # the third never comes
+        late = coordinator.start_run(request("app_2", 3, start_timeout_s=0.2))  # the third never comes
         assert late.wait(WAIT_S / 2) and isinstance(late.error, StartTimeout)
     finally:
         answer.set()

@@ -39,7 +39,7 @@ from hopsml.cluster.agent.core_lock import SlotCores
 directory, cores, workers, place = sys.argv[1:]
 os.sched_getaffinity = lambda pid: set(range(int(cores)))
 slot = SlotCores(0, [Path(directory)])
-print(*slot.claim_for(FORMATION, launch(int(workers), int(place))).numbers, flush=True)
+print(*slot.acquire_for(FORMATION, launch(int(workers), int(place))).numbers, flush=True)
 sys.stdin.read()
 """
 
@@ -184,24 +184,26 @@ def test_the_time_that_a_control_group_may_use(tmp_path: Path, line: str, files:
 
 @pytest.mark.usefixtures("two_cores")
 def test_two_workers_on_two_cores_get_one_each(slots: list[SlotCores]) -> None:
-    taken = [slot.claim_for(FORMATION, launch(2, place)) for place, slot in enumerate(slots[:2])]
+    taken = [slot.acquire_for(FORMATION, launch(2, place)) for place, slot in enumerate(slots[:2])]
     assert taken == [WorkerCores((0,), 1), WorkerCores((1,), 1)]
 
 
 @pytest.mark.usefixtures("two_cores")
 def test_three_workers_on_two_cores_get_none(slots: list[SlotCores]) -> None:
-    assert [slot.claim_for(FORMATION, launch(3, place)) for place, slot in enumerate(slots)] == [WorkerCores((), 1)] * 3
+    assert [slot.acquire_for(FORMATION, launch(3, place)) for place, slot in enumerate(slots)] == [
+        WorkerCores((), 1)
+    ] * 3
 
 
 @pytest.mark.usefixtures("two_cores")
 def test_what_another_run_holds_is_not_taken_until_it_is_given_back(slots: list[SlotCores]) -> None:
     first, second, other = slots
-    first.claim_for(FORMATION, launch(2, 0))
-    second.claim_for(FORMATION, launch(2, 1))
-    assert other.claim_for(FORMATION, launch(2, 0)) == WorkerCores((), 1)
+    first.acquire_for(FORMATION, launch(2, 0))
+    second.acquire_for(FORMATION, launch(2, 1))
+    assert other.acquire_for(FORMATION, launch(2, 0)) == WorkerCores((), 1)
     second.give_back()
-    assert other.claim_for(FORMATION, launch(2, 0)) == WorkerCores((1,), 1)
-    assert first.claim_for(FORMATION, launch(2, 0)) == WorkerCores((0,), 1)  # its next worker
+    assert other.acquire_for(FORMATION, launch(2, 0)) == WorkerCores((1,), 1)
+    assert first.acquire_for(FORMATION, launch(2, 0)) == WorkerCores((0,), 1)  # its next worker
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -217,7 +219,7 @@ def test_who_has_no_cores_of_its_own(slots: list[SlotCores]) -> None:
         (servers, launch(2)),
         (run_with(HOPSML_CORES="0"), launch(2)),
     ):
-        assert slots[0].claim_for(formation, one) == WorkerCores()
+        assert slots[0].acquire_for(formation, one) == WorkerCores()
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -226,8 +228,8 @@ def test_a_single_core_is_not_for_jax_unless_it_is_asked_for(slots: list[SlotCor
     asked = msgspec.structs.replace(
         of_jax, spec=msgspec.structs.replace(of_jax.spec, environment={"HOPSML_CORES": "1"})
     )
-    assert slots[0].claim_for(of_jax, launch(2)) == WorkerCores()
-    assert slots[0].claim_for(asked, launch(2)) == WorkerCores((0,), 1)
+    assert slots[0].acquire_for(of_jax, launch(2)) == WorkerCores()
+    assert slots[0].acquire_for(asked, launch(2)) == WorkerCores((0,), 1)
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -235,11 +237,11 @@ def test_an_agent_that_is_killed_leaves_its_cores(locks: Path, slots: list[SlotC
     agent = Agent(locks, 2, 2, 0)
     try:
         assert agent.numbers() == (0,)
-        assert slots[0].claim_for(FORMATION, launch(2, 0)).numbers == (1,)
-        assert slots[1].claim_for(FORMATION, launch(2, 1)).numbers == ()
+        assert slots[0].acquire_for(FORMATION, launch(2, 0)).numbers == (1,)
+        assert slots[1].acquire_for(FORMATION, launch(2, 1)).numbers == ()
     finally:
         agent.kill()
-    assert slots[1].claim_for(FORMATION, launch(2, 1)).numbers == (0,)
+    assert slots[1].acquire_for(FORMATION, launch(2, 1)).numbers == (0,)
 
 
 def test_agents_that_begin_together_get_different_cores(locks: Path) -> None:
@@ -260,13 +262,13 @@ def test_what_another_user_has_taken_is_left_to_him(open_locks: Path) -> None:
 
     slot = SlotCores(0, [open_locks])
     with as_stranger(act):
-        assert slot.claim_for(FORMATION, launch(2, 0)).numbers == (1,)
+        assert slot.acquire_for(FORMATION, launch(2, 0)).numbers == (1,)
     slot.give_back()
 
 
 @pytest.mark.usefixtures("two_cores")
 def test_without_a_place_for_locks_it_is_left_to_the_system(tmp_path: Path) -> None:
-    assert SlotCores(0, [tmp_path / "missing"]).claim_for(FORMATION, launch(2)) == WorkerCores((), 1)
+    assert SlotCores(0, [tmp_path / "missing"]).acquire_for(FORMATION, launch(2)) == WorkerCores((), 1)
 
 
 # -- what a worker is told

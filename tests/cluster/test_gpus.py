@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.cluster.agent import gpu_lock, network
-from hopsml.cluster.agent.gpu_lock import GpuLock, claim_gpus
+from hopsml.cluster.agent.gpu_lock import GpuLock, acquire_gpus
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.gpus import HostGpu, environment_for, parse_address, visible_gpus
 from hopsml.errors import ArgumentError, RunError
@@ -33,11 +33,11 @@ HOST = tuple(HostGpu(i, f"GPU-{i:08x}-aaaa", f"00000000:{i + 1:02X}:00.0") for i
 AGENT = """
 import sys
 from pathlib import Path
-from hopsml.cluster.agent.gpu_lock import claim_gpus
+from hopsml.cluster.agent.gpu_lock import acquire_gpus
 from hopsml.cluster.shared.gpus import HostGpu
 host = [HostGpu(i, f"GPU-{i:08x}-aaaa") for i in range(4)]
 directory, count, *addresses = sys.argv[1:]
-claim = claim_gpus(host, addresses, int(count), bases=[Path(directory)], timeout_s=30)
+claim = acquire_gpus(host, addresses, int(count), bases=[Path(directory)], timeout_s=30)
 print(*claim.indices, flush=True)
 sys.stdin.read()
 """
@@ -183,7 +183,7 @@ def test_two_executors_with_the_same_address_get_two_gpus(
 ) -> None:
     agents.append(Agent(locks, 1, "0"))
     assert agents[0].indices() == (0,)
-    with caplog.at_level(logging.WARNING), claim_gpus(HOST, ["0"], bases=[locks]) as mine:
+    with caplog.at_level(logging.WARNING), acquire_gpus(HOST, ["0"], bases=[locks]) as mine:
         assert mine.indices == (1,)
     assert "Spark granted GPU 0" in caplog.text
     assert "GPU 1 was taken instead" in caplog.text
@@ -199,15 +199,15 @@ def test_kill_9_gives_the_gpu_back_at_once(locks: Path, agents: list[Agent]) -> 
     agents.append(Agent(locks, 4))
     assert agents[0].indices() == (0, 1, 2, 3)
     with pytest.raises(RunError, match=f"GPU 0 by process {agents[0].process.pid}"):
-        claim_gpus(HOST, ["0"], bases=[locks], timeout_s=0)
+        acquire_gpus(HOST, ["0"], bases=[locks], timeout_s=0)
     os.kill(agents[0].process.pid, signal.SIGKILL)
     agents[0].process.wait()
-    with claim_gpus(HOST, ["0"], bases=[locks], timeout_s=0) as mine:
+    with acquire_gpus(HOST, ["0"], bases=[locks], timeout_s=0) as mine:
         assert mine.indices == (0,)
 
 
 def test_a_claim_waits_for_a_gpu_that_comes_free(locks: Path, agents: list[Agent]) -> None:
-    mine = claim_gpus(HOST, count=4, bases=[locks])
+    mine = acquire_gpus(HOST, count=4, bases=[locks])
     agents.append(Agent(locks, 2, "2", "3"))
     mine.close()
     assert agents[0].indices() == (2, 3)
@@ -217,35 +217,35 @@ def test_too_few_free_takes_none(locks: Path, agents: list[Agent]) -> None:
     agents.append(Agent(locks, 2))
     assert agents[0].indices() == (0, 1)
     with pytest.raises(RunError, match=r"3 GPU\(s\) were wanted.*GPU 2 by nobody"):
-        claim_gpus(HOST, count=3, bases=[locks], timeout_s=0)
-    with claim_gpus(HOST, count=2, bases=[locks], timeout_s=0) as mine:
+        acquire_gpus(HOST, count=3, bases=[locks], timeout_s=0)
+    with acquire_gpus(HOST, count=2, bases=[locks], timeout_s=0) as mine:
         assert mine.indices == (2, 3)
 
 
 def test_claims_of_several_gpus_do_not_mix(locks: Path) -> None:
     """While one process takes its GPUs, another waits: else each could end up with half of what both need."""
-    with claim_gpus(HOST, ["0"], bases=[locks]):
+    with acquire_gpus(HOST, ["0"], bases=[locks]):
         pass
     gate = os.open(private(locks) / "claiming", os.O_RDONLY)
     try:
         fcntl.flock(gate, fcntl.LOCK_EX)
         with pytest.raises(RunError, match="came free"):
-            claim_gpus(HOST, ["0"], bases=[locks], timeout_s=0)
+            acquire_gpus(HOST, ["0"], bases=[locks], timeout_s=0)
     finally:
         os.close(gate)
-    claim_gpus(HOST, ["0"], bases=[locks], timeout_s=0).close()
+    acquire_gpus(HOST, ["0"], bases=[locks], timeout_s=0).close()
 
 
 def test_one_process_does_not_take_a_gpu_twice(locks: Path) -> None:
-    with claim_gpus(HOST, ["1"], bases=[locks]) as first:
-        with claim_gpus(HOST, ["1"], bases=[locks]) as second:
+    with acquire_gpus(HOST, ["1"], bases=[locks]) as first:
+        with acquire_gpus(HOST, ["1"], bases=[locks]) as second:
             assert (first.indices, second.indices) == ((1,), (0,))
         first.close()
         first.close()  # twice does no harm
 
 
 def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
-    claim = claim_gpus(HOST, ["0"], bases=[locks])
+    claim = acquire_gpus(HOST, ["0"], bases=[locks])
     sleeper = subprocess.Popen(["sleep", "600"], close_fds=False)
     end_reader, end_writer = os.pipe()
     up_reader, up_writer = os.pipe()
@@ -258,7 +258,7 @@ def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
     try:
         assert os.read(up_reader, 1) == b"x"
         claim.forget()  # as the kernel does at our death: descriptors are closed, nothing is unlocked by hand
-        with claim_gpus(HOST[:1], ["0"], bases=[locks], timeout_s=0) as again:
+        with acquire_gpus(HOST[:1], ["0"], bases=[locks], timeout_s=0) as again:
             assert again.indices == (0,)
     finally:
         for descriptor in (end_writer, end_reader, up_writer, up_reader):
@@ -270,13 +270,13 @@ def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
 
 def test_idle_gpus_come_first_without_addresses(locks: Path) -> None:
     host = [HostGpu(0, processes=2), HostGpu(1), HostGpu(2, processes=1)]
-    with claim_gpus(host, count=2, bases=[locks]) as mine:
+    with acquire_gpus(host, count=2, bases=[locks]) as mine:
         assert mine.indices == (1, 2)
 
 
 def test_cleaners_of_tmp_see_that_the_directory_is_in_use(locks: Path) -> None:
     """They try an exclusive lock on a directory before they remove old files from it."""
-    with claim_gpus(HOST, ["0"], bases=[locks]):
+    with acquire_gpus(HOST, ["0"], bases=[locks]):
         directory = os.open(private(locks), os.O_RDONLY)
         try:
             with pytest.raises(BlockingIOError):
@@ -286,37 +286,37 @@ def test_cleaners_of_tmp_see_that_the_directory_is_in_use(locks: Path) -> None:
 
 
 def test_no_driver_means_a_cpu_slot(locks: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert claim_gpus((), ["0"], bases=[locks]).indices == ()
+    assert acquire_gpus((), ["0"], bases=[locks]).indices == ()
     assert "no working NVIDIA driver" in caplog.text
     assert not list(locks.iterdir())
 
 
 def test_nothing_asked_for_locks_nothing(locks: Path) -> None:
-    assert claim_gpus(HOST, bases=[locks]).indices == ()
+    assert acquire_gpus(HOST, bases=[locks]).indices == ()
     assert not list(locks.iterdir())
 
 
 def test_bad_requests(locks: Path) -> None:
     with pytest.raises(ArgumentError, match="count=-1"):
-        claim_gpus(HOST, count=-1, bases=[locks])
+        acquire_gpus(HOST, count=-1, bases=[locks])
     with pytest.raises(RunError, match="5 GPUs were wanted, but this host has 4"):
-        claim_gpus(HOST, count=5, bases=[locks])
+        acquire_gpus(HOST, count=5, bases=[locks])
     with pytest.raises(ArgumentError, match="1abc"):
-        claim_gpus(HOST, ["1abc"], bases=[locks])
+        acquire_gpus(HOST, ["1abc"], bases=[locks])
 
 
 def test_a_link_in_place_of_the_directory_is_refused(locks: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     private(locks).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError, match="is no directory"):
-        claim_gpus(HOST, ["0"], bases=[locks])
+        acquire_gpus(HOST, ["0"], bases=[locks])
 
 
 def test_locks_are_private_and_what_is_taken_is_seen_by_every_user(locks: Path) -> None:
     private(locks).mkdir(mode=0o777)
     previous = os.umask(0o077)
     try:
-        claim: GpuLock = claim_gpus(HOST, ["0"], bases=[locks])
+        claim: GpuLock = acquire_gpus(HOST, ["0"], bases=[locks])
     finally:
         os.umask(previous)
     with claim:
@@ -383,7 +383,7 @@ def test_another_user_cannot_keep_gpus_by_locking_all_there_is(
     open_locks: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = as_stranger(lock_everything(open_locks / "hopsml-gpu-locks", *HOST))
-    with stranger, claim_gpus(HOST, count=4, bases=[open_locks], timeout_s=0.2) as mine:
+    with stranger, acquire_gpus(HOST, count=4, bases=[open_locks], timeout_s=0.2) as mine:
         assert mine.indices == (0, 1, 2, 3)
     assert "another user has locked GPU 0, but nobody computes on it" in caplog.text
 
@@ -391,10 +391,10 @@ def test_another_user_cannot_keep_gpus_by_locking_all_there_is(
 def test_of_another_users_word_as_much_is_believed_as_costs_nothing(open_locks: Path) -> None:
     busy = [HostGpu(0, "GPU-0"), HostGpu(1, "GPU-1", processes=1), HostGpu(2, "GPU-2")]
     stranger = as_stranger(lock_everything(open_locks / "hopsml-gpu-locks", busy[0], busy[1]))
-    with stranger, claim_gpus(busy, count=1, bases=[open_locks]) as mine:
+    with stranger, acquire_gpus(busy, count=1, bases=[open_locks]) as mine:
         assert mine.indices == (2,)  # one that nobody has locked comes first
         with pytest.raises(RunError, match=r"GPU 1 by process \d+"):  # and where somebody computes it is true
-            claim_gpus(busy, count=2, bases=[open_locks], timeout_s=0.1)
+            acquire_gpus(busy, count=2, bases=[open_locks], timeout_s=0.1)
 
 
 def test_a_folder_of_our_name_that_is_anothers_is_passed_over(open_locks: Path, tmp_path: Path) -> None:
@@ -402,12 +402,12 @@ def test_a_folder_of_our_name_that_is_anothers_is_passed_over(open_locks: Path, 
     other.mkdir()
     ours = private(open_locks)
     with as_stranger(ours.mkdir):
-        with claim_gpus(HOST, ["0"], bases=[open_locks, other]) as mine:
+        with acquire_gpus(HOST, ["0"], bases=[open_locks, other]) as mine:
             assert mine.indices == (0,)
-            with claim_gpus(HOST, ["0"], bases=[other], timeout_s=0) as second:
+            with acquire_gpus(HOST, ["0"], bases=[other], timeout_s=0) as second:
                 assert second.indices == (1,)
         with pytest.raises(RunError, match=f"belongs to user {STRANGER}"):
-            claim_gpus(HOST, ["0"], bases=[open_locks])
+            acquire_gpus(HOST, ["0"], bases=[open_locks])
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
@@ -423,7 +423,7 @@ def test_what_another_user_puts_in_place_of_a_lock_is_of_no_consequence(open_loc
             else:
                 (folder / gpu.key).mkdir()
 
-    with as_stranger(act), claim_gpus(HOST, count=4, bases=[open_locks], timeout_s=0) as mine:
+    with as_stranger(act), acquire_gpus(HOST, count=4, bases=[open_locks], timeout_s=0) as mine:
         assert mine.indices == (0, 1, 2, 3)
 
 
@@ -434,7 +434,7 @@ def test_a_worker_gets_all_gpus_that_nobody_else_has_and_a_note_names_the_rest(
     monkeypatch.setattr(gpu_lock, "host_gpus", lambda: (*HOST, busy))
     agents.append(Agent(locks, 1, "2"))
     assert agents[0].indices() == (2,)
-    with claim_gpus(HOST, ["0"], bases=[locks]) as slot:
+    with acquire_gpus(HOST, ["0"], bases=[locks]) as slot:
         wide = gpu_lock.all_gpus(slot.indices, bases=[locks])
         assert wide.indices == (0, 1, 3)
         assert re.fullmatch(
@@ -479,7 +479,7 @@ def end_of_agent(held: network.WorkerPorts | None, problem: str = "") -> list[st
     async def ended() -> None:
         agent = Agent(Bootstrap(1, (), "", "", (), 10.0, ()), 0, "", (), Path("/nowhere"))
         agent.server, agent.held = Server(), held  # type: ignore[assignment]
-        agent.gpus = SlotGpus((0,), claim=Claim())  # type: ignore[arg-type]
+        agent.gpus = SlotGpus((0,), lock=Claim())  # type: ignore[arg-type]
         with contextlib.suppress(OSError):
             await agent._end()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang.shares import SlotDemand, claim, shares
+from hopsml.cluster.gang.shares import SlotDemand, shares, slot_demand
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, IndependentGroup
 
 pytestmark = pytest.mark.fast
@@ -52,8 +52,8 @@ def test_never_more_than_there_are_and_none_left_that_somebody_could_use(
 
 
 def test_what_a_group_cannot_do_without() -> None:
-    assert claim(ElasticGroup(size=8, min_size=2), 6) == SlotDemand(2, 6)
-    assert claim(ElasticGroup(size=8, min_size=2), 1) == SlotDemand(1, 1)
-    assert claim(FixedGroup(size=3), 3) == SlotDemand(3, 3)
-    assert claim(IndependentGroup(size=5), 5) == SlotDemand(1, 5)
-    assert claim(IndependentGroup(size=0), 0) == SlotDemand(0, 0)
+    assert slot_demand(ElasticGroup(size=8, min_size=2), 6) == SlotDemand(2, 6)
+    assert slot_demand(ElasticGroup(size=8, min_size=2), 1) == SlotDemand(1, 1)
+    assert slot_demand(FixedGroup(size=3), 3) == SlotDemand(3, 3)
+    assert slot_demand(IndependentGroup(size=5), 5) == SlotDemand(1, 5)
+    assert slot_demand(IndependentGroup(size=0), 0) == SlotDemand(0, 0)

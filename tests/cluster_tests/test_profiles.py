@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.driver.backends.spark_profiles import Profiles
+from hopsml.cluster.driver.backends.spark_profiles import ResourceProfiles
 
 pytestmark = pytest.mark.fast
 
@@ -16,8 +16,8 @@ DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 SCRIPT = {"spark.executor.resource.gpu.discoveryScript": "./discover_gpus.py"}
 
 
-def profiles(**settings: str) -> Profiles:
-    return Profiles(None, settings.get)
+def profiles(**settings: str) -> ResourceProfiles:
+    return ResourceProfiles(None, settings.get)
 
 
 def amounts(profile: Any) -> tuple[dict[str, float], dict[str, int]] | None:

@@ -28,9 +28,9 @@ def says(finding: Finding, status: Status, *words: str) -> None:
 
 def test_profile() -> None:
     known = Profile("yarn", "yarn")
-    says(cluster_checks.profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
-    says(cluster_checks.profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "not there")
-    says(cluster_checks.profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
+    says(cluster_checks.check_profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
+    says(cluster_checks.check_profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "not there")
+    says(cluster_checks.check_profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
 
 
 def test_shipped_files_are_the_local_ones() -> None:

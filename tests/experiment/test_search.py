@@ -330,10 +330,10 @@ def test_of_several_that_go_on_with_a_search_at_once_one_does(store: Path) -> No
 def test_a_search_can_be_gone_on_with_after_a_try_that_never_began(store: Path) -> None:
     first = search(lambda x: x, {"x": ("DOUBLE", [0, 1])}, num_trials=1)
     directory, lines = RunDir(first.run_dir), recorded.lines_of(RunDir(first.run_dir))
-    with pytest.raises(NotEnoughSlots), recorded.claimed(directory, lines):
+    with pytest.raises(NotEnoughSlots), recorded.right_to_continue(directory, lines):
         raise NotEnoughSlots("no executor came")
-    with recorded.claimed(directory, lines), pytest.raises(ArgumentError, match="goes on in process"):
-        recorded.claimed(directory, lines).__enter__()
+    with recorded.right_to_continue(directory, lines), pytest.raises(ArgumentError, match="goes on in process"):
+        recorded.right_to_continue(directory, lines).__enter__()
     (claim,) = folder(first).glob("continued-*.json")
     gone = {**read(claim)["process"], "pid": 1 << 22, "process_started": 1}
     claim.write_text(json.dumps({"process": gone}))  # killed between its claim and its first line of the journal

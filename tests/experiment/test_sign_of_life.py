@@ -20,7 +20,7 @@ from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import ArgumentError
 from hopsml.experiment import takeover
 from hopsml.experiment.takeover import SignOfLife, driver_lives
-from hopsml.storage.run_dir import RunDir, claim
+from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.tracking import machine
 from tests.cluster.workloads import wait_until
 
@@ -37,7 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(folder: Path, who: dict[str, Any]) -> RunDir:
-    return claim(f"file://{folder}", "app", {"driver_process": who})
+    return create_run_dir(f"file://{folder}", "app", {"driver_process": who})
 
 
 @contextmanager

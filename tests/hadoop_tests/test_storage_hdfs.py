@@ -286,7 +286,7 @@ signal.pause()
 
 def test_two_claimers_never_get_one_run(folder: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        ids = list(pool.map(lambda _: run_dir.claim(folder, "application_1_0001").run_id, range(8)))
+        ids = list(pool.map(lambda _: run_dir.create_run_dir(folder, "application_1_0001").run_id, range(8)))
     assert sorted(ids) == [f"application_1_0001_{number}" for number in range(1, 9)]
 
 
@@ -322,7 +322,7 @@ def test_errors_are_storage_errors(folder: str) -> None:
 def test_on_hdfs_too_a_run_is_as_open_as_it_was_asked_for(both: list[str]) -> None:
     for store in both:
         for share, folder_mode, file_mode in ((None, 0o700, 0o600), ("group", 0o750, 0o640)):
-            run = run_dir.claim(f"{store}/{share}", "app_1", {"name": "x"}, share=share)
+            run = run_dir.create_run_dir(f"{store}/{share}", "app_1", {"name": "x"}, share=share)
             system = for_url(run.url)
             system.write_bytes(f"{run.url}/code/x", b"x")
             system.append_bytes(f"{run.url}/journal/deep/y", b"y")

@@ -201,7 +201,7 @@ def test_a_version_with_an_alias_is_not_deleted_by_mistake(project: str, folder:
 def test_an_export_that_was_overtaken_does_not_count(project: str, folder: MakeFolder) -> None:
     """Somebody overwrites the version while its files are still on their way."""
     url = f"{project}/Models/digits"
-    slow = directory.claim(url, 1)
+    slow = directory.acquire_version(url, 1)
     slow.fill(folder("slow"))
     fast = exported(folder("fast"), model_version=1, overwrite=True)
     with pytest.raises(StorageError, match="claimed anew while the model was exported"):
@@ -212,7 +212,7 @@ def test_an_export_that_was_overtaken_does_not_count(project: str, folder: MakeF
 def test_a_version_stays_while_another_one_is_written_over_it(project: str, folder: MakeFolder, tmp_path: Path) -> None:
     old = exported(folder("old"))
     registry.set_alias("digits", 1, "production")
-    claim = directory.claim(old.model_path, 1, overwrite=True)
+    claim = directory.acquire_version(old.model_path, 1, overwrite=True)
     claim.fill(folder("failed"))
     assert registry.find("digits", "production").description == old.description
     claim.give_up()
@@ -229,7 +229,7 @@ def test_a_version_stays_while_another_one_is_written_over_it(project: str, fold
 def test_a_version_that_is_deleted_while_it_is_exported(project: str, folder: MakeFolder, overwrite: bool) -> None:
     url = f"{project}/Models/digits"
     made = exported(folder("first"), model_version=1) if overwrite else exported(folder("other"), model_version=9)
-    claim = directory.claim(url, 1, overwrite)
+    claim = directory.acquire_version(url, 1, overwrite)
     claim.fill(folder("slow"))
     registry.delete("digits", 1)
     with pytest.raises(StorageError, match="was deleted or claimed anew while the model was exported"):

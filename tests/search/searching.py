@@ -197,15 +197,15 @@ class Checked(Dispatch):
     actions: list[Action]
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        opening = [] if self._open else self.begin(now)
+        opening = [] if self._open else self.start_session(now)
         actions = super().handle(event, now)
         self._check(actions)
         return opening + actions
 
-    def begin(self, now: float) -> list[Action]:
+    def start_session(self, now: float) -> list[Action]:
         self.settled = getattr(self, "settled", {})
         self.actions = getattr(self, "actions", [])
-        actions = super().begin(now)
+        actions = super().start_session(now)
         self._check(actions)
         return actions
 

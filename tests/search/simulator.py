@@ -91,7 +91,7 @@ class Simulator:
     def run(self, until: float = 1e9) -> Simulator:
         """Until the search is over. Raises AssertionError when nothing can happen any more."""
         if not self.log:
-            self._carry_out(self.dispatch.begin(self.now))
+            self._carry_out(self.dispatch.start_session(self.now))
         while self.conclusion is None and self.now < until:
             assert self._queue, f"the search waits for nothing: {self.dispatch.ledger.counts()}"
             self.now, _, call, args = heapq.heappop(self._queue)

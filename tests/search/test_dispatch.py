@@ -39,7 +39,7 @@ class Bench:
         self.searcher = searcher or Counting()
         self.dispatch = Checked(SearchSpec(**{"num_trials": 4, **spec}), self.searcher, stopper)
         self.now = 0.0
-        self.last: list[Action] = self.dispatch.begin(0.0)
+        self.last: list[Action] = self.dispatch.start_session(0.0)
         self.first = [action for lane in range(lanes) for action in self.do(LaneJoined(lane))]
 
     def do(self, event, after: float = 0.0) -> list[Action]:
@@ -599,7 +599,7 @@ def test_what_runs_when_the_search_is_cancelled_begins_again_when_it_goes_on(how
     later = Dispatch(bench.dispatch.spec, Counting())
     for fact in [*facts, *bench.dispatch.take_facts()]:
         later.repeat(fact)
-    later.begin(0.0)
+    later.start_session(0.0)
     again = assigned(later.handle(LaneJoined(0), 0.0))
     assert [(one.number, one.resume_from, one.done_step) for one in again] == [(1, 1, 3)]
 

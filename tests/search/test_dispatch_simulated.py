@@ -148,10 +148,10 @@ def test_a_small_one_goes_first_only_where_the_head_does_not_wait_for_it():
 class Reserving(Checked):
     """Knows the first reservation of every head of the line, and how late it was kept."""
 
-    def begin(self, now):
+    def start_session(self, now):
         self.promised: dict[int, float] = {}
         self.late: list[float] = []
-        return super().begin(now)
+        return super().start_session(now)
 
     def handle(self, event, now):
         actions = super().handle(event, now)

@@ -35,7 +35,7 @@ class Session:
         self.dispatch = dispatch
         self.lines = [*(lines or []), journal.opening()]
         self.now = 100.0
-        self.first = self.keep(dispatch.begin(self.now))
+        self.first = self.keep(dispatch.start_session(self.now))
 
     def do(self, *events):
         actions = []

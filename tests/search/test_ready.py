@@ -15,12 +15,12 @@ pytestmark = pytest.mark.fast
 def test_first_in_first_out_but_for_those_that_are_put_first():
     queue = ReadyQueue()
     for number in (0, 1):
-        queue.put(TrialState(number, {}))
+        queue.add_trial(TrialState(number, {}))
     for number in (2, 3):
-        queue.put(TrialState(number, {}), first=True)
+        queue.add_trial(TrialState(number, {}), first=True)
     assert len(queue) == 4
-    assert [queue.take().number for _ in range(4)] == [3, 2, 0, 1]
-    assert queue.take() is None and len(queue) == 0
+    assert [queue.take_trial().number for _ in range(4)] == [3, 2, 0, 1]
+    assert queue.take_trial() is None and len(queue) == 0
 
 
 def test_against_a_list_that_is_searched():
@@ -30,12 +30,12 @@ def test_against_a_list_that_is_searched():
         if chance.random() < 0.5:
             trial = TrialState(number, {}, avoid=chance.choice([None, 0, 1, 2]))
             first = chance.random() < 0.3
-            queue.put(trial, first)
+            queue.add_trial(trial, first)
             naive.insert(0 if first else len(naive), trial)
         else:
             lane = chance.choice([None, 0, 1])
             fitting = [trial for trial in naive if lane is None or trial.avoid != lane]
-            taken = queue.take(lane)
+            taken = queue.take_trial(lane)
             assert taken is (fitting[0] if fitting else None)
             if taken is not None:
                 naive.remove(taken)

@@ -57,7 +57,7 @@ class World:
         self.past: list[Event] = []
         spec, searcher, stopper = make()
         self.dispatch = Checked(spec, searcher, stopper)
-        self.carry_out(self.dispatch.begin(0.0))
+        self.carry_out(self.dispatch.start_session(0.0))
 
     @property
     def spec(self) -> SearchSpec:
@@ -193,7 +193,7 @@ class World:
         carried = [trial.number for trial in new.ledger.placed.values()]
         assert set(carried) <= under_way
         self.lines.append(journal.opening())
-        self.carry_out(self.dispatch.begin(self.now))
+        self.carry_out(self.dispatch.start_session(self.now))
         for settled in old.settled:
             assert self.dispatch.ledger.trials[settled].end is old.settled[settled].end, "a told result was lost"
 

@@ -61,7 +61,7 @@ def main() -> None:
     url = f"file://{state}/project"
     wanted = server.ServerSettings(state, database=database, profile="local", project_url=url, port=None)
     wanted = replace(wanted, lease_s=float(lease[0])) if lease else wanted
-    server.serve(wanted, lambda address: print(address, flush=True))
+    server.run_server(wanted, lambda address: print(address, flush=True))
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def main() -> None:
         queues=folder / "queues.yaml",
         sign_in=sign_in if sign_in.exists() else None,
     )
-    server.serve(wanted, ready)
+    server.run_server(wanted, ready)
 
 
 if __name__ == "__main__":

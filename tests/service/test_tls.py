@@ -17,7 +17,7 @@ import pytest
 from hopsml.client import CA, Client
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service.rest import server, tls
-from hopsml.service.server import ServerSettings, serve
+from hopsml.service.server import ServerSettings, run_server
 from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.service.certificates import Authority
@@ -91,7 +91,7 @@ def test_a_server_without_tls_is_told_from_one_with_a_wrong_certificate() -> Non
 def test_beyond_loopback_nothing_is_answered_without_tls(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "127.0.0.2", "example.org"):
         with pytest.raises(ArgumentError, match=f"host='{host}': without TLS .*--certificate FILE --key FILE"):
-            serve(ServerSettings(tmp_path / "state", profile="local", host=host), lambda address: None)
+            run_server(ServerSettings(tmp_path / "state", profile="local", host=host), lambda address: None)
         assert not (tmp_path / "state" / "service.db").exists()
     Authority(tmp_path).issue(chain := tmp_path / "a.pem", key := tmp_path / "a.key")
     listener = server.bound_for_all("127.0.0.2", 0, tls.Certificate(chain, key))
@@ -128,4 +128,4 @@ def test_certificates_of_no_use_are_named(tmp_path: Path) -> None:
 def test_an_address_for_others_is_a_url(tmp_path: Path) -> None:
     for wrong in ("jobs.example.org", "ftp://jobs.example.org", "https://", "https://a:port/", "https://a/?token=b"):
         with pytest.raises(ArgumentError, match=r"--address .*: write https://HOST:PORT/"):
-            serve(ServerSettings(tmp_path, profile="local", address=wrong), lambda address: None)
+            run_server(ServerSettings(tmp_path, profile="local", address=wrong), lambda address: None)

@@ -28,7 +28,7 @@ from hopsml.serving import server_records
 from hopsml.serving.messages import ServingSettings
 from hopsml.serving.definitions import ServingFolder
 settings = msgspec.json.decode(sys.argv[1], type=ServingSettings)
-server_records.claim(settings, 2, ServingFolder(Path(sys.argv[2])))
+server_records.register_server(settings, 2, ServingFolder(Path(sys.argv[2])))
 """
 
 
@@ -47,24 +47,24 @@ def changed(wanted: ServingSettings, **fields: object) -> None:
 
 def test_the_record_of_another_container_with_this_host_name_is_not_replaced(tmp_path: Path) -> None:
     wanted, folder = settings(tmp_path), ServingFolder(tmp_path / "private")
-    own = server_records.claim(wanted, 1, folder)
+    own = server_records.register_server(wanted, 1, folder)
     boot, _, inode = own.pid_namespace.partition("/")
     changed(wanted, pid_namespace=f"{boot}/pid:[1]")
     with pytest.raises(AlreadyServed, match="in another container"):
-        server_records.claim(wanted, 3, folder)
+        server_records.register_server(wanted, 3, folder)
     server_records.release(wanted)  # this process has the same id, as the first process of each container has
     found = server_records.read("digits", wanted.project)
     assert found is not None and found.port == 1 and not found.is_here
     changed(wanted, pid_namespace=f"{'0' * len(boot)}/{inode}")  # the machine was started again since
-    assert server_records.claim(wanted, 3, folder).port == 3
+    assert server_records.register_server(wanted, 3, folder).port == 3
     changed(wanted, pid_namespace="")  # of an earlier hopsml
-    assert server_records.claim(wanted, 4, folder).port == 4
+    assert server_records.register_server(wanted, 4, folder).port == 4
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="making a PID namespace needs root")
 def test_a_container_beside_this_one_is_refused(tmp_path: Path) -> None:
     wanted, folder = settings(tmp_path), tmp_path / "private"
-    server_records.claim(wanted, 1, ServingFolder(folder))
+    server_records.register_server(wanted, 1, ServingFolder(folder))
     made = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _CLAIM]
     inside = subprocess.run(
         [*made, msgspec.json.encode(wanted), str(folder)],

@@ -54,7 +54,7 @@ def main() -> None:
     wanted = server.ServerSettings(
         state, profile="local", project_url=project, keep_days=keep_s / retention.DAY_S, port=0, changes_per_s=0
     )
-    server.serve(wanted, lambda address: print(address, flush=True))
+    server.run_server(wanted, lambda address: print(address, flush=True))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 from hopsml import model
 from hopsml.storage import checkpoints, segments, tree, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import RunDir, claim
+from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.training import checkpoint_files
 from hopsml.training.trials.trial import Trial
 from tests import lossy_disk
@@ -117,7 +117,7 @@ def saved_by_a_trial(folder: Path) -> dict[str, str]:
 
 
 def ended(folder: Path) -> dict[str, str]:
-    run = claim(f"file://{folder}/project", "app", {"name": "digits"})
+    run = create_run_dir(f"file://{folder}/project", "app", {"name": "digits"})
     there = Path(urls.split(run.url)[2])
     (there / "logs").mkdir()
     (there / "logs" / "g0-rank0.log").write_text("line\n")

@@ -12,7 +12,7 @@ import pytest
 from hopsml.errors import ArgumentError, PathExists
 from hopsml.storage import privacy
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import claim
+from hopsml.storage.run_dir import create_run_dir
 
 pytestmark = pytest.mark.fast
 
@@ -69,7 +69,7 @@ def test_in_a_folder_of_everybodys_what_is_made_is_its_owners() -> None:
 )
 def test_all_of_a_run_is_as_open_as_it_was_asked_for(tmp_path: Path, share: str | None, folder: int, file: int) -> None:
     project = tmp_path / "project"
-    run = claim(f"file://{project}", "app_1", share=share)
+    run = create_run_dir(f"file://{project}", "app_1", share=share)
     system, root = for_url(run.url), Path(run.url.removeprefix("file://"))
     system.write_bytes(f"{run.url}/code/x", b"")
     system.append_bytes(f"{run.url}/journal/y", b"")
@@ -83,8 +83,8 @@ def test_all_of_a_run_is_as_open_as_it_was_asked_for(tmp_path: Path, share: str 
 
 
 def test_sharing_a_run_opens_the_way_to_it_and_leaves_others_private(tmp_path: Path) -> None:
-    private = claim(f"file://{tmp_path}/project", "app_1")
-    claim(f"file://{tmp_path}/project", "app_1", share="group")
+    private = create_run_dir(f"file://{tmp_path}/project", "app_1")
+    create_run_dir(f"file://{tmp_path}/project", "app_1", share="group")
     assert mode(tmp_path / "project") & 0o050 == mode(tmp_path / "project/Experiments") & 0o050 == 0o050
     assert mode(Path(private.url.removeprefix("file://"))) == 0o700
 
@@ -97,4 +97,4 @@ def test_a_folder_that_another_user_has_put_there_is_not_taken(tmp_path: Path) -
     os.chown(planted, 65534, 65534)
     with pytest.raises(PathExists, match="belongs to another user"):
         for_url(str(planted)).make_dirs(str(planted), 0o700)
-    assert claim(str(tmp_path), "app_1").run_id == "app_1_2"
+    assert create_run_dir(str(tmp_path), "app_1").run_id == "app_1_2"

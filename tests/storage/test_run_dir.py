@@ -17,7 +17,7 @@ import pytest
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
 from hopsml.storage import job_record, run_dir, segments, trust
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import RunDir, claim, step_name, step_of
+from hopsml.storage.run_dir import RunDir, create_run_dir, step_name, step_of
 from tests.clock import END_S
 
 pytestmark = pytest.mark.fast
@@ -135,25 +135,25 @@ def test_records_beyond_all_measure_are_refused_unread(tmp_path: Path, read: Cal
 @pytest.mark.parametrize("kind", ["file", "memory"])
 def test_numbers_count_from_one_within_an_application(kind: str, tmp_path: Path) -> None:
     project = str(tmp_path) if kind == "file" else f"memory://b/{secrets.token_hex(8)}"
-    assert claim(project, "app_1").run_id == "app_1_1"
-    assert claim(project, "app_1", {"name": "x"}).read_run() == {"name": "x"}
-    assert claim(project, "app_1").run_id == "app_1_3"
-    assert claim(project, "app").run_id == "app_1"  # a name that begins another
-    assert claim(project, "app_11").run_id == "app_11_1"
+    assert create_run_dir(project, "app_1").run_id == "app_1_1"
+    assert create_run_dir(project, "app_1", {"name": "x"}).read_run() == {"name": "x"}
+    assert create_run_dir(project, "app_1").run_id == "app_1_3"
+    assert create_run_dir(project, "app").run_id == "app_1"  # a name that begins another
+    assert create_run_dir(project, "app_11").run_id == "app_11_1"
     for_url(project).make_dirs(f"{project}/Experiments/app_2_9")  # no record in it: the number counts all the same
     for_url(project).write_bytes(f"{project}/Experiments/app_2_9/x", b"")
-    assert claim(project, "app_2").run_id == "app_2_10"
+    assert create_run_dir(project, "app_2").run_id == "app_2_10"
     for wrong in ("", "a/b"):
         with pytest.raises(ArgumentError, match="app_id"):
-            claim(project, wrong)
+            create_run_dir(project, wrong)
 
 
 def test_processes_that_claim_at_the_same_time_get_different_runs(tmp_path: Path) -> None:
     script = f"""
 import sys
-from hopsml.storage.run_dir import claim
+from hopsml.storage.run_dir import create_run_dir
 sys.stdin.readline()
-print([claim({str(tmp_path)!r}, "app").run_id for _ in range(25)])
+print([create_run_dir({str(tmp_path)!r}, "app").run_id for _ in range(25)])
 """
     claimers = [
         subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -171,16 +171,16 @@ print([claim({str(tmp_path)!r}, "app").run_id for _ in range(25)])
 def test_a_file_where_the_project_or_its_runs_should_be_is_an_error_and_no_search_without_end(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(PathExists, match="is a file; HOPSML_PROJECT_URL must name a folder"):
-        claim(f"file://{tmp_path}/file", "app_1")
+        create_run_dir(f"file://{tmp_path}/file", "app_1")
     (tmp_path / "Experiments").write_text("x")
     with pytest.raises(StorageError, match="Experiments"):
-        claim(f"file://{tmp_path}", "app_1")
+        create_run_dir(f"file://{tmp_path}", "app_1")
 
 
 def test_a_relative_path_means_the_same_to_workers_who_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = run_dir.claim(f"file://{tmp_path}", "app_1", {"name": "x"})
+    made = run_dir.create_run_dir(f"file://{tmp_path}", "app_1", {"name": "x"})
     monkeypatch.chdir(tmp_path)
     found = run_dir.find(f"Experiments/{made.run_id}", "file:///nowhere")
     assert found.url == f"{tmp_path}/Experiments/{made.run_id}" and found.read_run()["name"] == "x"

@@ -113,14 +113,14 @@ def test_neither_a_launch_nor_the_training_waits_for_the_record(
 def test_a_store_that_cannot_be_written_does_not_fail_the_run_and_is_told(
     store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = run_role.claim
+    create_run_dir = run_role.create_run_dir
 
-    def claim_and_bar(*arguments: Any, **named: Any) -> RunDir:
-        directory = claim(*arguments, **named)
+    def create_and_bar(*arguments: Any, **named: Any) -> RunDir:
+        directory = create_run_dir(*arguments, **named)
         Path(directory.code.removeprefix("file://")).write_text("a file where the folder should be")
         return directory
 
-    monkeypatch.setattr(run_role, "claim", claim_and_bar)
+    monkeypatch.setattr(run_role, "create_run_dir", create_and_bar)
     run = submit()
     assert run.result(WAIT_S).metrics["lr"] == 0.1
     problems = json.loads((folder_of(run) / "environment.json").read_text())["problems"]

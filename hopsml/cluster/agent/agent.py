@@ -67,7 +67,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     lease_s: float
     sys_path: tuple[str, ...]  # of the driver, if it shares the agents' disk
     port_range: tuple[int, int] | None = None
-    gpus: int = 0  # number to claim if Spark assigns none
+    gpus: int = 0  # number to lock if Spark assigns none
     bare: bool = False  # the slot needs no GPU, and the agent uses none
     cores: int = 0  # cores per slot in the cluster's settings
     host: str = ""  # address to bind and to announce; "": the local address of the connection
@@ -227,7 +227,7 @@ class Agent:
 
         self.server = fork_client.ForkClient(self.bootstrap.preload, *started)
         try:
-            # Before connecting: claiming may take longer than the coordinator waits for the first message.
+            # Before connecting: locking GPUs may take longer than the coordinator waits for the first message.
             self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
             async with await self._connect() as connection:
                 await self._serve(connection)
@@ -369,8 +369,8 @@ class Agent:
             self._give_ports_back()
             if self.held is not None:
                 self.held.close()
-            if self.gpus is not None and self.gpus.claim is not None:
-                self.gpus.claim.close()
+            if self.gpus is not None and self.gpus.lock is not None:
+                self.gpus.lock.close()
 
     # ------------------------------------------------------------------------------------------------ messages
 

@@ -1,4 +1,4 @@
-"""Exclusive processor cores for a worker: those of the host, the choice among them, and their claim by the agent."""
+"""Exclusive processor cores for a worker: those of the host, the choice among them, and their lock by the agent."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ NAME = "hopsml-core-locks"
 THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 CLAIM_S = 1.0  # seconds to wait for other agents that are choosing at this moment
 _RETRY_S = 0.002
-# Fewer cores make JAX slower than no claim: its computing and communicating threads wait for each other, and on a
+# Fewer cores make JAX slower than no lock: its computing and communicating threads wait for each other, and on a
 # single core a step takes five times as long.
 _LEAST = {"jax": 2}
 
@@ -190,10 +190,10 @@ class WorkerCores:
 
 
 class SlotCores:
-    """Cores that an agent claims for its workers, for one at a time."""
+    """Cores that an agent locks for its workers, for one at a time."""
 
     def __init__(self, per_slot: int, bases: Sequence[Path] = host_locks.BASES) -> None:
-        """Create the claim; no core is locked yet.
+        """Create the lock; no core is locked yet.
 
         Args:
             per_slot: cores per slot in the cluster's settings; 0 if they are not set.
@@ -203,8 +203,8 @@ class SlotCores:
         self._place = host_locks.LockPlace(NAME, "cores", tuple(bases))
         self._held: host_locks.HeldLocks | None = None
 
-    def claim_for(self, formation: Formation, launch: Launch) -> WorkerCores:
-        """Release the cores that are held, and claim those of a new worker.
+    def acquire_for(self, formation: Formation, launch: Launch) -> WorkerCores:
+        """Release the cores that are held, and lock those of a new worker.
 
         It blocks for ``CLAIM_S`` seconds at most and raises nothing.
         """
@@ -224,7 +224,7 @@ class SlotCores:
         if not share.own:
             log.info("no cores of its own for rank %d: %d workers share %d", launch.rank, workers, available)
             return WorkerCores(threads=share.threads)
-        return WorkerCores(self._claim(cores, share.threads, launch), share.threads)
+        return WorkerCores(self._acquire(cores, share.threads, launch), share.threads)
 
     def give_back(self) -> None:
         """Release the cores that are held."""
@@ -232,7 +232,7 @@ class SlotCores:
             self._held.close()
             self._held = None
 
-    def _claim(self, cores: Sequence[HostCore], count: int, launch: Launch) -> tuple[int, ...]:
+    def _acquire(self, cores: Sequence[HostCore], count: int, launch: Launch) -> tuple[int, ...]:
         """Claim ``count`` cores, waiting for other agents that are choosing; () if that fails."""
         deadline = time.monotonic() + CLAIM_S
         try:
@@ -240,7 +240,7 @@ class SlotCores:
                 folders = self._place.private_folders()
                 if gate := host_locks.lock_all(folders, "claiming"):
                     try:
-                        return self._claim_now(cores, count, launch, folders)
+                        return self._acquire_now(cores, count, launch, folders)
                     finally:
                         for descriptor in gate:
                             os.close(descriptor)
@@ -249,7 +249,7 @@ class SlotCores:
             log.warning("no cores of its own for rank %d: %s", launch.rank, error)
         return ()
 
-    def _claim_now(
+    def _acquire_now(
         self, cores: Sequence[HostCore], count: int, launch: Launch, folders: Sequence[Path]
     ) -> tuple[int, ...]:
         """Claim cores while this user's other agents are locked out; cores of other users are detected one by one."""

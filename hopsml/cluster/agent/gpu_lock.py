@@ -1,4 +1,4 @@
-"""Exclusive claims of this host's GPUs by one file lock per GPU."""
+"""Exclusive locks of this host's GPUs by one file lock per GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GpuLock(host_locks.HeldLocks):
         return tuple(gpu.index for gpu in self.gpus)
 
 
-def claim_gpus(
+def acquire_gpus(
     host: Sequence[HostGpu],
     addresses: Sequence[str] = (),
     count: int | None = None,
@@ -45,8 +45,8 @@ def claim_gpus(
     GPUs that Spark's ``addresses`` name come first. One that another process holds is replaced by a free one, with a
     warning in the log: YARN without GPU isolation gives several executors the same address. Without addresses, idle
     GPUs come before those on which processes compute, and unlocked ones before those that another user's lock marks as
-    taken; after half of ``timeout_s`` such a GPU is claimed if no process computes on it. A host without GPUs yields an
-    empty claim, whatever Spark has granted.
+    taken; after half of ``timeout_s`` such a GPU is locked if no process computes on it. A host without GPUs yields an
+    empty lock, whatever Spark has granted.
 
     Args:
         host: GPUs of this host.
@@ -79,40 +79,40 @@ def claim_gpus(
     place = host_locks.LockPlace(NAME, "GPUs", tuple(bases))
     deadline = time.monotonic() + timeout_s
     while True:
-        claim = _claim_now(candidates, wanted, place, trusting=deadline - time.monotonic() > timeout_s / 2)
-        if claim is not None:
-            _explain(claim, granted[:wanted])
-            return claim
+        lock = _acquire_now(candidates, wanted, place, trusting=deadline - time.monotonic() > timeout_s / 2)
+        if lock is not None:
+            _explain(lock, granted[:wanted])
+            return lock
         if time.monotonic() >= deadline:
             raise RunError(_shortage(candidates, wanted, place, timeout_s))
         time.sleep(_RETRY_S)
 
 
-def claim_others(
+def acquire_others(
     host: Sequence[HostGpu], held: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES, timeout_s: float = 1.0
 ) -> tuple[list[GpuLock], dict[int, str]]:
-    """Claim every free GPU of ``host`` except those in ``held``; waits only while other processes are claiming.
+    """Lock every free GPU of ``host`` except those in ``held``; waits only while other processes are locking any.
 
     Returns:
-        The claims, and the holder of each GPU that is missing in them, by index.
+        The locks, and the holder of each GPU that is missing in them, by index.
     """
     place = host_locks.LockPlace(NAME, "GPUs", tuple(bases))
-    claims: list[GpuLock] = []
+    locks: list[GpuLock] = []
     missing: dict[int, str] = {}
     deadline = time.monotonic() + timeout_s
     for gpu in host:
         if gpu.index in held:
             continue
-        claim = None if gpu.processes else _claim_now([gpu], 1, place, trusting=True)
-        while claim is None and not gpu.processes and gpu.key not in place.holders() and time.monotonic() < deadline:
+        lock = None if gpu.processes else _acquire_now([gpu], 1, place, trusting=True)
+        while lock is None and not gpu.processes and gpu.key not in place.holders() and time.monotonic() < deadline:
             time.sleep(_RETRY_S)
-            claim = _claim_now([gpu], 1, place, trusting=True)
-        if claim is not None:
-            claims.append(claim)
+            lock = _acquire_now([gpu], 1, place, trusting=True)
+        if lock is not None:
+            locks.append(lock)
         else:
             computing = f"{gpu.processes} process(es) that compute on it" if gpu.processes else ""
             missing[gpu.index] = computing or place.holders().get(gpu.key, "another user")
-    return claims, missing
+    return locks, missing
 
 
 def _preferred(host: Sequence[HostGpu], granted: Sequence[int]) -> list[HostGpu]:
@@ -123,15 +123,15 @@ def _preferred(host: Sequence[HostGpu], granted: Sequence[int]) -> list[HostGpu]
     return [*first, *sorted(others, key=lambda gpu: (gpu.processes, gpu.index))]
 
 
-def _explain(claim: GpuLock, granted: Sequence[int]) -> None:
-    """Log that GPUs other than the granted ones were claimed."""
-    missed = [index for index in granted if index not in claim.indices]
+def _explain(lock: GpuLock, granted: Sequence[int]) -> None:
+    """Log that GPUs other than the granted ones were locked."""
+    missed = [index for index in granted if index not in lock.indices]
     if missed or len(set(granted)) < len(granted):
         logger.warning(
             "Spark granted GPU %s, which another process of this host holds or that is not there; GPU %s was "
             "taken instead (YARN without GPU isolation cannot tell its executors' GPUs apart)",
             ", ".join(map(str, missed or granted)),
-            ", ".join(str(index) for index in claim.indices if index not in granted),
+            ", ".join(str(index) for index in lock.indices if index not in granted),
         )
 
 
@@ -150,10 +150,10 @@ def _shortage(candidates: Sequence[HostGpu], wanted: int, place: host_locks.Lock
     )
 
 
-def _claim_now(
+def _acquire_now(
     candidates: Sequence[HostGpu], wanted: int, place: host_locks.LockPlace, trusting: bool
 ) -> GpuLock | None:
-    """Try once to claim GPUs; return None if too few are free.
+    """Try once to lock GPUs; return None if too few are free.
 
     Tries of this user's processes exclude each other. With ``trusting``, another user's lock alone marks a GPU as
     taken; else it must also have a process that computes.
@@ -184,9 +184,9 @@ def _claim_now(
             descriptors += found[1]
             logger.warning("another user has locked GPU %d, but nobody computes on it: it is taken", found[0].index)
         if len(taken) == wanted:
-            claim = GpuLock(taken, [*descriptors, *(host_locks.keep(folder) for folder in folders)])
+            lock = GpuLock(taken, [*descriptors, *(host_locks.keep(folder) for folder in folders)])
             descriptors = []
-            return claim
+            return lock
         return None
     finally:
         for descriptor in [*descriptors, *gate, *(each for _, held in doubtful for each in held)]:
@@ -201,13 +201,13 @@ def _idle(doubtful: Sequence[tuple[HostGpu, list[int]]]) -> tuple[HostGpu, list[
 class SlotGpus:
     """GPUs of one agent.
 
-    ``claim`` excludes other processes while it is referenced; None if there is nothing to claim.
+    ``lock`` excludes other processes while it is referenced; None if there is nothing to lock.
     """
 
     indices: tuple[int, ...] = ()
     bus_ids: tuple[str, ...] = ()
     topology: str = ""
-    claim: GpuLock | None = None
+    lock: GpuLock | None = None
 
 
 @dataclass(frozen=True)
@@ -215,23 +215,23 @@ class WiderSlot:
     """GPUs of a worker that gets all free GPUs of its executor."""
 
     indices: tuple[int, ...]
-    claims: tuple[GpuLock, ...]  # of the GPUs that are not its slot's
+    locks: tuple[GpuLock, ...]  # of the GPUs that are not its slot's
     note: str  # for the user; "" if there is nothing to report
 
     def close(self) -> None:
         """Release the GPUs that are not the slot's."""
-        for claim in self.claims:
-            claim.close()
+        for lock in self.locks:
+            lock.close()
 
 
 def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES) -> WiderSlot:
-    """Return the GPUs of the slot and all others that this executor sees and can claim.
+    """Return the GPUs of the slot and all others that this executor sees and can lock.
 
     Blocks while NVML answers.
     """
     host = host_gpus()
-    claims, missing = claim_others(host, of_slot, bases=bases)
-    indices = tuple(sorted((*of_slot, *(index for claim in claims for index in claim.indices))))
+    locks, missing = acquire_others(host, of_slot, bases=bases)
+    indices = tuple(sorted((*of_slot, *(index for lock in locks for index in lock.indices))))
     held = ", ".join(f"GPU {index} by {who}" for index, who in sorted(missing.items()))
     note = (
         f"of the {len(host)} GPUs that its executor sees it has {len(indices)}; held by others: {held}" if held else ""
@@ -240,7 +240,7 @@ def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES
         note = (
             f"its executor has {len(indices) or 'no'} GPU{'s' if not indices else ''}: nothing is mirrored between GPUs"
         )
-    return WiderSlot(indices, tuple(claims), note)
+    return WiderSlot(indices, tuple(locks), note)
 
 
 def gpus_of_slot(addresses: tuple[str, ...], count: int) -> SlotGpus:
@@ -258,5 +258,5 @@ def gpus_of_slot(addresses: tuple[str, ...], count: int) -> SlotGpus:
     host = host_gpus()
     if not host:
         return SlotGpus(tuple(parse_address(address) for address in addresses))
-    claim = claim_gpus(host, addresses, None if addresses else count)
-    return SlotGpus(claim.indices, tuple(gpu.bus_id for gpu in claim.gpus), topology_text(), claim)
+    lock = acquire_gpus(host, addresses, None if addresses else count)
+    return SlotGpus(lock.indices, tuple(gpu.bus_id for gpu in lock.gpus), topology_text(), lock)

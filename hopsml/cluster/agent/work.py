@@ -172,7 +172,7 @@ class Work:
             await self._take_all_gpus()
         cores = WorkerCores()
         if self._cores is not None:
-            cores = await asyncio.to_thread(self._cores.claim_for, self.formation, self.launch)
+            cores = await asyncio.to_thread(self._cores.acquire_for, self.formation, self.launch)
         assignment = await asyncio.to_thread(
             assigning.write,
             self.formation,

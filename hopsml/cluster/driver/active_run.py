@@ -14,7 +14,7 @@ from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.independent_machine import IndependentGroupMachine
 from hopsml.cluster.gang.machine import GroupMachine
 from hopsml.cluster.gang.server_machine import ServerGroupMachine
-from hopsml.cluster.gang.shares import SlotDemand, claim
+from hopsml.cluster.gang.shares import SlotDemand, slot_demand
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.layout import Member, Placement
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup, Roles, ServerGroup
@@ -68,9 +68,9 @@ class ActiveRun:
         return self.asked if self.allowed is None else min(self.asked, self.allowed)
 
     @property
-    def claim(self) -> SlotDemand:
+    def slot_demand(self) -> SlotDemand:
         """Claim of the run to the slots that all runs share."""
-        return claim(self.request.spec.group, self.asked)
+        return slot_demand(self.request.spec.group, self.asked)
 
     @property
     def run_id(self) -> str:

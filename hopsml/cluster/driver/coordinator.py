@@ -34,7 +34,7 @@ from hopsml.cluster.driver.sessions import AgentSession, Sessions
 from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.gang import events, pool
 from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.shares import claim, shares
+from hopsml.cluster.gang.shares import shares, slot_demand
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.core.callbacks import nonblocking_logger
@@ -134,7 +134,7 @@ class Coordinator:
         """True if runs can still be launched."""
         return self._thread.is_alive() and not self._closing.is_set()
 
-    def launch(self, request: RunRequest, observe: Callable[[RunState], object] = lambda state: None) -> RunState:
+    def start_run(self, request: RunRequest, observe: Callable[[RunState], object] = lambda state: None) -> RunState:
         """Start a run and return its state at once.
 
         Args:
@@ -182,9 +182,9 @@ class Coordinator:
         """Send ``data`` to the worker of the rank; it is dropped if there is none."""
         self._call(self._tell, run_id, rank, data)
 
-    def profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
+    def request_stack_profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
         """Request a profile of the worker of the rank; a change ``profile`` of the run reports the result."""
-        self._call(self._profile, run_id, rank, wish)
+        self._call(self._request_stack_profile, run_id, rank, wish)
 
     def release(self, run_id: str, rank: int, at_once: bool = False) -> None:
         """End an independent worker and release its agent to the pool.
@@ -523,14 +523,16 @@ class Coordinator:
         if self._allowed is None:
             return None
         group = request.spec.group
-        return shares(self._allowed, [*(run.claim for run in self.runs.values()), claim(group, group.size)])[-1]
+        return shares(
+            self._allowed, [*(run.slot_demand for run in self.runs.values()), slot_demand(group, group.size)]
+        )[-1]
 
     def _share(self) -> None:
         """Apply the runs' shares of the allowed slots, and inform those whose share changes."""
         if self._allowed is None:
             return
         runs = list(self.runs.values())
-        parts = zip(runs, shares(self._allowed, [run.claim for run in runs]), strict=True)
+        parts = zip(runs, shares(self._allowed, [run.slot_demand for run in runs]), strict=True)
         changed = [(run, part) for run, part in parts if run.allowed != part]
         for run, part in changed:
             run.allowed = part
@@ -576,7 +578,7 @@ class Coordinator:
             session, generation = found
             session.post(protocol.DriverMessage(run_id, generation, data))
 
-    def _profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
+    def _request_stack_profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
         """Send a profile request to a worker, or publish that there is none."""
         if (found := self._worker(run_id, rank)) is not None:
             session, generation = found

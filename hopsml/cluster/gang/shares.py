@@ -16,8 +16,8 @@ class SlotDemand:
     most: int
 
 
-def claim(group: AnyGroup, asked: int) -> SlotDemand:
-    """Return the slot claim of a run with this group that requests ``asked`` workers now."""
+def slot_demand(group: AnyGroup, asked: int) -> SlotDemand:
+    """Return the slot demand of a run with this group that requests ``asked`` workers now."""
     if isinstance(group, ElasticGroup):
         return SlotDemand(min(group.minimum, asked), asked)
     return (
@@ -25,7 +25,7 @@ def claim(group: AnyGroup, asked: int) -> SlotDemand:
     )
 
 
-def shares(slots: int, claims: Sequence[SlotDemand]) -> list[int]:
+def shares(slots: int, demands: Sequence[SlotDemand]) -> list[int]:
     """Return for each run how many workers it may have.
 
     While enough slots remain, each run gets its smallest number, in order; then the earlier runs get more. A run for
@@ -33,13 +33,13 @@ def shares(slots: int, claims: Sequence[SlotDemand]) -> list[int]:
 
     Args:
         slots: Slots of all runs together.
-        claims: Claims of the runs in the order in which they began.
+        demands: Demands of the runs in the order in which they began.
     """
     left, found = slots, []
-    for one in claims:
+    for one in demands:
         found.append(one.fewest if one.fewest <= left else -1)
         left -= max(0, found[-1])
-    for number, one in enumerate(claims):
+    for number, one in enumerate(demands):
         if found[number] >= 0:
             more = min(one.most - one.fewest, left)
             found[number], left = found[number] + more, left - more

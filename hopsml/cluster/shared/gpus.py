@@ -1,6 +1,6 @@
 """GPUs of a host: names in Spark and CUDA, variables that assign them to a process, links, and the best ring over them.
 
-Exclusive claims of GPUs are in ``hopsml.cluster.agent.gpu_lock``.
+Exclusive locks of GPUs are in ``hopsml.cluster.agent.gpu_lock``.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ class ActionExecutor(Protocol):
     def post(self, event: Event) -> None:
         """Queue an event for ``get``; for any thread."""
 
-    def begin(self, action: Assign | Form) -> str:
+    def start_trial(self, action: Assign | Form) -> str:
         """Start a trial, and return where it starts, as text for people."""
 
     def end(self, action: RequestTrialEnd) -> None:
@@ -295,7 +295,7 @@ class LaneExecutor:
         self._lanes, self._folder_of, self._metric, self._judged = lanes, folder_of, metric, judged
         self._placed: dict[int, tuple[int, int]] = {}  # trial -> its newest attempt, and the lane of that
 
-    def begin(self, action: Assign | Form) -> str:
+    def start_trial(self, action: Assign | Form) -> str:
         """Send the trial to its lane, and return the lane's host."""
         assert isinstance(action, Assign)
         self._placed[action.number] = action.attempt, action.lane

@@ -141,7 +141,7 @@ class GroupExecutor:
 
     # ------------------------------------------------------------------------------------------ actions
 
-    def begin(self, action: Assign | Form) -> str:
+    def start_trial(self, action: Assign | Form) -> str:
         """Start the group of a trial; an error in doing so is the trial's error."""
         assert isinstance(action, Form)
         try:

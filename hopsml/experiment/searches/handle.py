@@ -72,7 +72,7 @@ class SearchSession:
 
     def run(self) -> events.ConcludeSearch:
         """Process events until the search has ended; raises RunError or StorageError if it ends otherwise."""
-        self._follow(self.dispatch.begin(time.monotonic()))
+        self._follow(self.dispatch.start_session(time.monotonic()))
         while self.conclusion is None:
             self._turn()
         return self.conclusion
@@ -159,7 +159,7 @@ class SearchSession:
     def _carry_out(self, action: events.Action) -> None:
         match action:
             case events.Assign() | events.Form():
-                self._places[action.number] = self.executor.begin(action)
+                self._places[action.number] = self.executor.start_trial(action)
             case events.RequestTrialEnd():
                 self.executor.end(action)
             case events.Resize():

@@ -217,7 +217,7 @@ def facts_of(lines: Iterable[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def claimed(directory: RunDir, lines: list[str]) -> Iterator[None]:
+def right_to_continue(directory: RunDir, lines: list[str]) -> Iterator[None]:
     """Context manager for the exclusive right to continue a search after the sessions in these lines.
 
     The right is released if the block fails, and taken over from a process of this machine that has exited.
@@ -227,9 +227,9 @@ def claimed(directory: RunDir, lines: list[str]) -> Iterator[None]:
         StorageError: The right cannot be read or written.
     """
     url = urls.join(directory.url, f"continued-{len(_sessions(lines))}.json")
-    system, claim = filesystem.for_url(url), to_json({"process": machine.who()})
+    system, holding = filesystem.for_url(url), to_json({"process": machine.who()})
     try:
-        system.write_bytes(url, claim, overwrite=False)
+        system.write_bytes(url, holding, overwrite=False)
     except PathExists:
         holder = directory.read_json(url).get("process") or {}
         if catalog.driver_lives(holder) is not False:
@@ -237,7 +237,7 @@ def claimed(directory: RunDir, lines: list[str]) -> Iterator[None]:
                 f"search {directory.run_id} goes on in process {holder.get('pid')} on {holder.get('host')} already: wait "
                 f"for its end; if that process has died, remove {url}"
             ) from None
-        system.write_bytes(url, claim)
+        system.write_bytes(url, holding)
     try:
         yield
     except BaseException:
@@ -282,7 +282,7 @@ def take_in_finished(dispatch: Dispatch, names: Names, trials_url: str) -> int:
         if trial.phase is not TrialPhase.OVER and name and (found := _finished(urls.join(trials_url, name), trial)):
             attempt, value, outputs, seconds = found
             if trial.phase is not TrialPhase.RUNNING:
-                dispatch.ask_tell.begin(trial, attempt)
+                dispatch.ask_tell.record_begin(trial, attempt)
             dispatch.ask_tell.end(trial, End.COMPLETED, value, outputs, "", seconds)
             count += 1
     return count

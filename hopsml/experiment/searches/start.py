@@ -52,7 +52,7 @@ class EarlierSearch:
     deadline_s: float | None = None
 
 
-def begin(call: SearchCall, known: Sequence[Learned] = (), earlier: EarlierSearch | None = None) -> SearchRun:
+def start_search(call: SearchCall, known: Sequence[Learned] = (), earlier: EarlierSearch | None = None) -> SearchRun:
     """Start a search, or continue an earlier one, and return its handle; raises before anything is started.
 
     Args:

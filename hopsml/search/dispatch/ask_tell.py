@@ -156,7 +156,7 @@ class AskTell:
 
     # ---------------------------------------------------------------------------------------- events of trials
 
-    def begin(self, trial: TrialState, attempt: int) -> None:
+    def record_begin(self, trial: TrialState, attempt: int) -> None:
         """Record that the user's function was called for this attempt of the trial."""
         trial.attempt = attempt
         trial.begun += 1
@@ -350,7 +350,7 @@ class AskTell:
 
     def _repeat_of(self, trial: TrialState, kind: str, rest: list[Any]) -> None:
         if kind == "begin":
-            self.begin(trial, *rest)
+            self.record_begin(trial, *rest)
         elif kind == "report":
             step, value, verdict, checkpoint = rest
             again, before = self.report(trial, step, value, checkpoint), _verdict(verdict)
@@ -396,7 +396,7 @@ class ReadyQueue:
     def __len__(self) -> int:
         return self._count
 
-    def put(self, trial: TrialState, first: bool = False) -> None:
+    def add_trial(self, trial: TrialState, first: bool = False) -> None:
         """Append a trial, or put it before all others.
 
         ``first`` is for a trial that had been assigned already.
@@ -410,7 +410,7 @@ class ReadyQueue:
             self._last += 1
             queue.append((self._last, trial))
 
-    def take(self, lane: int | None = None) -> TrialState | None:
+    def take_trial(self, lane: int | None = None) -> TrialState | None:
         """Remove and return the first trial that may run on ``lane``; None if there is none.
 
         Args:
@@ -448,7 +448,7 @@ class Supply:
         Args:
             lane: number of the lane that will run it; None: any lane.
         """
-        trial = self.ready.take(lane)
+        trial = self.ready.take_trial(lane)
         while trial is None:
             trial = self.ask_tell.resume()
             if trial is None or trial.phase is TrialPhase.OVER:
@@ -456,7 +456,7 @@ class Supply:
             if trial.phase is not TrialPhase.READY:
                 trial = None  # it has not paused yet, and is queued again when it has
             elif lane is not None and trial.avoid == lane:
-                self.ready.put(trial)  # another lane may run it
+                self.ready.add_trial(trial)  # another lane may run it
                 trial = None
         return trial
 

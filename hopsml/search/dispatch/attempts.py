@@ -44,7 +44,7 @@ class Attempts:
 
     def _has_begun(self, trial: TrialState, now: float) -> list[Action]:
         self.places.began(trial, now)
-        self.ask_tell.begin(trial, trial.attempt)
+        self.ask_tell.record_begin(trial, trial.attempt)
         is_ending = trial.asked in ("stop", "cancel")
         return self.ask_to_end(trial, now) if self.closing is not None and not is_ending else []
 
@@ -108,7 +108,7 @@ class Attempts:
 
     def _line_up(self, trial: TrialState) -> None:
         if trial.phase is TrialPhase.READY:
-            self.supply.ready.put(trial)
+            self.supply.ready.add_trial(trial)
 
     def _stopped(self, trial: TrialState, event: Ended, seconds: float) -> Action:
         value = trial.value if trial.value is not None else finite(event.value)
@@ -140,7 +140,7 @@ class Attempts:
         """Return a trial that was placed, but has not begun, to the head of the queue."""
         trial.asked = ""
         self.ledger.move(trial, TrialPhase.READY)
-        self.supply.ready.put(trial, first=True)
+        self.supply.ready.add_trial(trial, first=True)
 
     def requeue(self, trial: TrialState, reason: str, seconds: float) -> list[Action]:
         """Queue a trial again whose slot failed.
@@ -158,7 +158,7 @@ class Attempts:
             text = f"lost its slot {trial.lost} times, the last time: {reason}"
             return [self.ask_tell.end(trial, End.FAILED, None, error=text, fault=True)]
         if trial.phase is TrialPhase.READY:
-            self.supply.ready.put(trial, first=True)
+            self.supply.ready.add_trial(trial, first=True)
         return []
 
     def break_off(self, trial: TrialState, seconds: float) -> None:

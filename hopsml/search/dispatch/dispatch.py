@@ -81,20 +81,20 @@ class Dispatch:
 
     # ---------------------------------------------------------------------------------------- public interface
 
-    def begin(self, now: float) -> list[Action]:
+    def start_session(self, now: float) -> list[Action]:
         """Start a session, and return its first actions.
 
         Trials that ran at the end of an earlier session run again.
         """
         self._open = True
-        self.bounds.begin(now)
+        self.bounds.start_clock(now)
         actions: list[Action] = []
         for trial in list(self.ledger.placed.values()):
             actions.extend(self.attempts.requeue(trial, "the driver of the search was gone", 0.0))
         self.supply.ready.drain()
         waiting = [trial for trial in self.ledger.trials if trial.phase is TrialPhase.READY]
         for trial in sorted(waiting, key=lambda trial: trial.begun == 0):  # trials that have run before come first
-            self.supply.ready.put(trial)
+            self.supply.ready.add_trial(trial)
         return actions + self._follow(now, fresh=True)
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -104,7 +104,7 @@ class Dispatch:
         """
         if self.conclusion is not None:
             return []
-        actions = [] if self._open else self.begin(now)
+        actions = [] if self._open else self.start_session(now)
         self.bounds.holds(self.places.slots_held, now)
         match event:
             case events.Reported():
@@ -157,7 +157,7 @@ class Dispatch:
     def restore(
         cls, state: Mapping[str, Any], spec: SearchSpec, searcher: Searcher, stopper: Stopper | None = None
     ) -> Dispatch:
-        """Return a dispatch that continues from ``state()``; ``begin`` starts a session.
+        """Return a dispatch that continues from ``state()``; ``start_session`` starts a session.
 
         Args:
             state: the state of an earlier session.
@@ -175,7 +175,7 @@ class Dispatch:
         return dispatch
 
     def repeat(self, fact: Sequence[Any]) -> None:
-        """Replay one fact of an earlier session's event log; call it for all facts before ``begin``."""
+        """Replay one fact of an earlier session's event log; call it for all facts before ``start_session``."""
         if fact[0] == "spent":
             self.bounds.spent_s = self._noted_s = fact[1]
         else:
@@ -288,7 +288,7 @@ class Dispatch:
         while not self.ledger.placed and not self._waiting() and (self.places.dry or self.ask_tell.trials_left == 0):
             trial = self.ask_tell.resume(settle=True)
             if trial is not None and trial.phase is TrialPhase.READY:
-                self.supply.ready.put(trial)
+                self.supply.ready.add_trial(trial)
             elif self.ledger.paused:
                 actions += self._give_up_paused()
             else:

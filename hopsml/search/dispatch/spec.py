@@ -107,7 +107,7 @@ class Bounds:
         self.spent_s = 0.0  # slot-seconds used in all sessions
         self.deadline: float | None = None
 
-    def begin(self, now: float) -> None:
+    def start_clock(self, now: float) -> None:
         """Start the clock of a session; ``deadline_s`` counts from ``now``."""
         self._began = self._counted = now
         self._held = 0

@@ -64,7 +64,7 @@ def decide(
     listed = Counter(node.group for node in nodes)
     plan = _Plan(memory, groups, demand, [node for node in nodes if node not in overdue], listed, now)
     for job, gang in demand.gangs:
-        plan.serve(job, gang)
+        plan.plan_nodes_for(job, gang)
     launches = plan.launches(listed)
     memory = plan.idle(memory)
     ended = [
@@ -170,7 +170,7 @@ class _Plan:
 
     # ------------------------------------------------------------------------------------- waiting gangs
 
-    def serve(self, job: str, gang: GangShape) -> None:
+    def plan_nodes_for(self, job: str, gang: GangShape) -> None:
         """Place a gang, with additional nodes if it needs them, and note the nodes for which it waits."""
         if gang in self._refused:
             placement = None

@@ -118,7 +118,7 @@ def address(listener: socket.socket, token: str = "", scheme: str = "http") -> s
     return f"{scheme}://{host}:{port}/" + (f"?token={token}" if token else "")
 
 
-def serve(project_url: str, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
+def run_page_server(project_url: str, listener: socket.socket, token: str, ready: Callable[[], None]) -> None:
     """Serve the runs of a project until SIGINT or SIGTERM.
 
     Args:

@@ -42,7 +42,7 @@ class TrackedRun:
         If the queue is full they are dropped, and read from the run directory later.
         """
         listed = [[row.key, row.value, row.time_ms, row.step] for row in rows]
-        if listed and not self._sender.put({"do": "rows", "run": self._url, "rows": listed}):
+        if listed and not self._sender.queue_message({"do": "rows", "run": self._url, "rows": listed}):
             self.lost = True
 
     def end(self) -> None:
@@ -50,7 +50,7 @@ class TrackedRun:
 
         The sender then sends the rest and closes the run in MLflow.
         """
-        self._sender.put({"do": "end", "run": self._url, "lost": self.lost}, must=True)
+        self._sender.queue_message({"do": "end", "run": self._url, "lost": self.lost}, must=True)
 
 
 class Link:
@@ -111,7 +111,7 @@ class SenderProcess:
             self._changed.notify_all()
             return True
 
-    def put(self, message: dict[str, Any], must: bool = False) -> bool:
+    def queue_message(self, message: dict[str, Any], must: bool = False) -> bool:
         """Add a message to the queue; returns False if the queue is full, unless it ``must`` be queued."""
         with self._changed:
             if len(self._queue) >= MOST_WAITING and not must:

@@ -28,7 +28,7 @@ ARTIFACT = "hopsml.json"
 _SYSTEM_FILE = re.compile(r"^g\d+-rank(\d+)" + re.escape(SYSTEM_METRICS) + "$")
 
 
-def begin(store: Store, wanted: Order, directory: RunDir, record: Mapping[str, Any]) -> Order:
+def open_run(store: Store, wanted: Order, directory: RunDir, record: Mapping[str, Any]) -> Order:
     """Open the run in MLflow, with its parent, arguments and references; returns the order with MLflow's id."""
     started = float(record.get("started") or 0.0)
     experiment = _experiment(store, wanted)
@@ -56,7 +56,7 @@ def complete(store: Store, wanted: Order, directory: RunDir, *, history: bool) -
     """
     stored = catalog.read(directory)
     notes: list[str] = []
-    opened = begin(store, wanted, directory, stored.run) if history or not wanted.run_id else wanted
+    opened = open_run(store, wanted, directory, stored.run) if history or not wanted.run_id else wanted
     run_id, experiment = opened.run_id, opened.experiment_id
     reports = directory.read_lines(directory.metrics)
     if history:

@@ -162,7 +162,7 @@ class Sender:
             run.begun = True
         server = self._store(run.uri)
         if not run.order.run_id:
-            opened = publish.begin(server, run.order, run.directory, run.record)
+            opened = publish.open_run(server, run.order, run.directory, run.record)
             run.order = opened
             order.write(run.directory, opened)
             self._answers(run)

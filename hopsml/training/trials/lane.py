@@ -35,7 +35,7 @@ _STOPPED_S = 3.0  # a runner stopped by the system (SIGSTOP) for this long is ki
 _decode: msgspec.msgpack.Decoder[FromRunner] = msgspec.msgpack.Decoder(FromRunner)
 
 
-def serve(**options: Any) -> None:
+def run_lane(**options: Any) -> None:
     """Run the driver's trials until it sends no more; called in the worker of a trial slot (lane).
 
     Args:

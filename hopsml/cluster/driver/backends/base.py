@@ -69,7 +69,7 @@ class Backend(Protocol):
     name: str
     restarts_agents: bool  # True if an agent that dies is restarted by the backend
     grows: bool  # True if requested agents make the cluster provide more slots, with a delay
-    gpus_per_agent: int  # to be claimed on the host; 0 if the cluster assigns them, or there are none
+    gpus_per_agent: int  # to be locked on the host; 0 if the cluster assigns them, or there are none
     cores_per_agent: int  # of a slot, by the cluster's settings; 0 if they do not define it
 
     def capacity(self) -> Capacity:

@@ -18,7 +18,7 @@ from typing import Any
 from hopsml.cluster.agent.agent import NEVER_JOINED, Bootstrap
 from hopsml.cluster.driver.backends import spark_executors
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
-from hopsml.cluster.driver.backends.spark_profiles import Profiles
+from hopsml.cluster.driver.backends.spark_profiles import ResourceProfiles
 from hopsml.core.callbacks import nonblocking_logger
 
 log = nonblocking_logger("hopsml.spark")
@@ -61,7 +61,7 @@ class SparkBackend:
         self._conf = context.getConf()
         # 0 if it is not set: Spark's default of 1 is no statement about the cluster
         self.cores_per_agent = self._int("spark.task.cpus", 0)
-        self._profiles = Profiles(context, self._conf.get)
+        self._profiles = ResourceProfiles(context, self._conf.get)
         self.grows = self._profiles.dynamic
         self._jobs: dict[int, threading.Thread] = {}
         self._successors = 0  # executors that were requested beyond spark.executor.instances

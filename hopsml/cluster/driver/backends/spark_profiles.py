@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Profiles:
+class ResourceProfiles:
     """Resource profiles of one application, each made once: executors that Spark has started for one serve no other."""
 
     def __init__(self, context: Any, setting: Callable[[str, str], str]) -> None:
