@@ -71,13 +71,13 @@ def visualize(hdfs_root_logdir: str) -> None:
     Raises:
         ArgumentError: the directory is not that of a run.
     """
-    from hopsml.notebook import frontend, magics, tensorboard_server
+    from hopsml.notebook import display, magics, tensorboard_server
     from hopsml.storage.run_dir import find
 
     named = str(hdfs_root_logdir).rstrip("/")
     above = named.rpartition("/")[0]  # of a run's events/, and of a search's trials/ or generation.2/
     directory = find(above if _OF_RUN.fullmatch(urls.name(named)) else named, settings.project_url())
-    if frontend.is_live():
+    if display.is_live():
         magics.tensorboard_run(directory.url)
         return
     with tensorboard_server.running(tensorboard_server.events_of(directory)) as server:

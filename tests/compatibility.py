@@ -79,8 +79,8 @@ def application(folder: Path) -> Iterator[Path]:
         hdfs.dump("a,b\n1,2\n", "Resources/t.csv")
         hdfs.dump("VALUE = 1\n", "Resources/row_module.py")
         yield project
-        hdfs.modules._module_folder().cleanup()  # as at the end of the process
-        hdfs.modules._module_folder.cache_clear()
+        hdfs.files._module_folder().cleanup()  # as at the end of the process
+        hdfs.files._module_folder.cache_clear()
         sys.modules.pop("row_module", None)
 
 

@@ -63,12 +63,12 @@ def test_outside_a_training_function() -> None:
 
 @pytest.mark.parametrize("below", ["", "/events", "/trials", "/generation.2"])
 def test_a_log_directory_leads_to_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str) -> None:
-    from hopsml.notebook import frontend, magics
+    from hopsml.notebook import display, magics
 
     (tmp_path / "app_1").mkdir()
     (tmp_path / "app_1" / "run.json").write_text("{}")
     shown: list[str] = []
-    monkeypatch.setattr(frontend, "is_live", lambda: True)
+    monkeypatch.setattr(display, "is_live", lambda: True)
     monkeypatch.setattr(magics, "tensorboard_run", shown.append)
     tensorboard.visualize(f"file://{tmp_path}/app_1{below}/")
     assert shown == [f"file://{tmp_path}/app_1"]

@@ -20,7 +20,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before a command runs; commands handle it themselves
         sys.exit(128 + signal.SIGINT)
     except HopsmlError as error:
-        from hopsml.cli.terminal_text import print_plain
+        from hopsml.cli.terminal import print_plain
 
         print_plain(f"hopsml: {error}", to_stderr=True)
         sys.exit(1)
@@ -37,22 +37,7 @@ def application() -> "typer.Typer":
     """Return the Typer application with all commands."""
     import typer
 
-    from hopsml.cli import (
-        audit,
-        class_data,
-        doctor,
-        jobs,
-        models,
-        profiles,
-        runs,
-        schedules,
-        secrets,
-        serve,
-        server,
-        submit,
-        tokens,
-        ui,
-    )
+    from hopsml.cli import doctor, jobs, models, runs, schedules, secrets, serve, server, submit, tokens
 
     app = typer.Typer(
         no_args_is_help=True, help="Distributed training, search and serving on Spark and YARN, or on this machine."
@@ -73,11 +58,11 @@ def application() -> "typer.Typer":
     app.add_typer(serve.app, name="serve")
     for command in (
         server.server,
-        audit.audit,
-        ui.ui,
-        profiles.profiles,
+        tokens.audit,
+        server.ui,
+        doctor.profiles,
         doctor.doctor,
-        class_data.class_data,
+        doctor.class_data,
     ):
         app.command()(command)
     return app

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hopsml.cli import service_jobs
-from hopsml.cli.job_files import JobFile, check_installed, loaded_job
+from hopsml.cli.service_jobs import JobFile, check_installed, loaded_job
 from hopsml.core.variables import SETTINGS
+
+if TYPE_CHECKING:
+    pass
+
 
 app = typer.Typer(
     no_args_is_help=True, help="Check job files; submit, list, explain and change jobs of the job service."

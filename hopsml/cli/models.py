@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopsml.cli.options import AsJson
-from hopsml.cli.terminal_text import print_plain
+from hopsml.cli.terminal import AsJson, print_plain
 from hopsml.tracking import strict_json
 from hopsml.tracking.listing import figure, short, table, time_text
 

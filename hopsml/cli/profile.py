@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopsml.cli.options import RunArgument
+from hopsml.cli.terminal import RunArgument
 
 if TYPE_CHECKING:
-    from hopsml.storage.profile_request import ProfileRequest
+    from hopsml.storage.mailbox import ProfileRequest
     from hopsml.storage.run_dir import RunDir
 
 POLL_S = 0.5
@@ -37,16 +37,16 @@ def profile(
     """
     from hopsml.core import settings
     from hopsml.errors import ArgumentError
-    from hopsml.storage import profile_request, urls
+    from hopsml.storage import mailbox, urls
     from hopsml.storage.run_dir import find
 
     directory = find(run, settings.project_url())
     if show:
-        print("".join(f"{entry.url}\n" for entry in profile_request.kept(directory)), end="")
+        print("".join(f"{entry.url}\n" for entry in mailbox.kept_profiles(directory)), end="")
         return
-    request = profile_request.checked(rank, seconds, form, idle)
+    request = mailbox.checked_profile_request(rank, seconds, form, idle)
     _check_running(directory)
-    profile_request.ask(directory, request, time.time())
+    mailbox.request_profile(directory, request, time.time())
     ended = _wait_for_answer(directory, request)
     if ended.state != "done":
         raise ArgumentError(f"no profile of rank {rank} of {directory.run_id}: {ended.answer}")
@@ -71,11 +71,11 @@ def _check_running(directory: RunDir) -> None:
 
 def _wait_for_answer(directory: RunDir, request: ProfileRequest) -> ProfileRequest:
     from hopsml.errors import ArgumentError
-    from hopsml.storage import profile_request
+    from hopsml.storage import mailbox
 
-    deadline = time.monotonic() + request.seconds + 2 * profile_request.PATIENCE_S
+    deadline = time.monotonic() + request.seconds + 2 * mailbox.PROFILE_PATIENCE_S
     while True:
-        newest = profile_request.read(directory)
+        newest = mailbox.read_profile_request(directory)
         if newest is None or newest.id != request.id:
             who = newest.by if newest is not None else "another user"
             raise ArgumentError(f"a later request of {who} has replaced this one; run the command again")

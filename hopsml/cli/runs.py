@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopsml.cli.cancel import cancel
-from hopsml.cli.evaluate import evaluate
-from hopsml.cli.follow import follow
-from hopsml.cli.logs import logs
-from hopsml.cli.metrics import metrics
-from hopsml.cli.options import AsJson, ProjectUrl, RunArgument
 from hopsml.cli.profile import profile
-from hopsml.cli.rerun import rerun
-from hopsml.cli.status import status
-from hopsml.cli.tensorboard import tensorboard
-from hopsml.cli.terminal_text import print_plain
-from hopsml.cli.tune_communication import tune_communication
+from hopsml.cli.repeat import evaluate, rerun, tensorboard, tune_communication
+from hopsml.cli.terminal import AsJson, ProjectUrl, RunArgument, print_plain
+from hopsml.cli.watch import cancel, follow, logs, metrics, status
 from hopsml.core.states import Lifecycle
 from hopsml.tracking import strict_json
 from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
@@ -95,7 +87,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: source, arguments, packages, settings, inputs and result."""
-    from hopsml.cli.rows import difference_row
+    from hopsml.cli.terminal import difference_row
     from hopsml.tracking import compare as comparison
 
     one, other = _read(left), _read(right)

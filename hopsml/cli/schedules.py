@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hopsml.cli.terminal_text import print_plain
+from hopsml.cli.terminal import print_plain
 
 app = typer.Typer(
     no_args_is_help=True,

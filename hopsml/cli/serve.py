@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopsml.cli.options import AsJson
+from hopsml.cli.terminal import AsJson
 
 if TYPE_CHECKING:
     from hopsml.serving.definitions import ServingStatus

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopsml.cli.job_files import JobFile, loaded_job
-from hopsml.cli.options import AsJson
-from hopsml.cli.terminal_text import print_plain
+from hopsml.cli.terminal import AsJson, print_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hopsml.client import Client, JobRun, ServiceJob, ServiceJobDetail
+    from hopsml.service.spec import JobSpec
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job: NAME-NUMBER, or the number alone.")]
+WRONG = 2  # exit status for a job file with errors
+JobFile = Annotated[str, typer.Argument(metavar="FILE", help="Path of the job file.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -162,7 +163,7 @@ def ls(
     if not found:
         print("no jobs" if all_ else "no jobs that have not ended; --all lists ended ones, too")
         return
-    from hopsml.cli.rows import print_rows
+    from hopsml.cli.terminal import print_rows
 
     rows = [("job", "state", "owner", "queue", "priority", "age", "cause")]
     for job in found:
@@ -309,7 +310,7 @@ def _printed(client: Client, job: str, task: str, number: int) -> Iterator[str]:
 
 
 def _print_log(pieces: Iterable[str]) -> None:
-    from hopsml.cli.terminal_text import harmless
+    from hopsml.cli.terminal import harmless
 
     for text in harmless(pieces) if sys.stdout.isatty() else pieces:
         print(text, end="", flush=True)
@@ -333,7 +334,7 @@ def metrics(job: JobArgument, json: AsJson = False) -> None:
         typer.echo(
             f"no run of job {job} has reported metrics yet; call hopsml.report in the training function", err=True
         )
-    from hopsml.cli.rows import print_rows
+    from hopsml.cli.terminal import print_rows
     from hopsml.tracking.listing import figure
 
     for run in found:
@@ -411,3 +412,28 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def loaded_job(job: str) -> JobSpec:
+    """Load a job file; print its errors to stderr and exit with status 2 if it has any."""
+    check_installed()
+    from hopsml.errors import JobFileError
+    from hopsml.service import spec
+
+    try:
+        return spec.load(job)
+    except JobFileError as error:
+        typer.echo("\n".join(error.problems), err=True)
+        raise typer.Exit(WRONG) from None
+
+
+def check_installed() -> None:
+    """Raise ArgumentError if the extra ``service`` is not installed."""
+    from importlib.util import find_spec
+
+    from hopsml.core import extras
+    from hopsml.errors import ArgumentError
+
+    for name in ("pydantic", "croniter"):
+        if find_spec(name) is None:
+            raise ArgumentError(f"job files need {name}, which is not installed: {extras.install('service')}")

@@ -1,4 +1,4 @@
-"""``hopsml tokens``: create, list and revoke tokens of a job service, for its administrators."""
+"""``hopsml tokens`` and ``hopsml audit``: tokens and the audit log of a job service, for its administrators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,34 @@ from typing import Annotated
 
 import typer
 
-from hopsml.cli.terminal_text import print_plain
+from hopsml.cli.terminal import AsJson, print_plain
+
+
+def audit(
+    user: Annotated[str, typer.Option(help="Only requests of this user. Default: all users.")] = "",
+    action: Annotated[
+        str, typer.Option(help="Only this action: submit, cancel, token create, ... Default: all actions.")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 100,
+    json: AsJson = False,
+) -> None:
+    """List changes of the job service and refused requests, newest first; for administrators."""
+    from hopsml.client import Client
+
+    found = Client.of_environment().audit(user=user, action=action, limit=limit)
+    if json:
+        import msgspec
+
+        print(msgspec.json.encode(found).decode())
+        return
+    from hopsml.cli.terminal import print_rows
+
+    rows = [("when", "user", "role", "action", "target", "outcome", "peer")]
+    for one in found:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.at_s))
+        rows.append((at, one.user or "-", one.role or "-", one.action, one.target or "-", str(one.outcome), one.peer))
+    print_rows(rows, numbers=("outcome",), wraps="target")
+
 
 app = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens of a job service; for administrators.")
 

@@ -22,6 +22,8 @@ _MOVED = {
     "experiment.parameter_servers": "hopsml.experiment.collective",
     "experiment.searches.names": "hopsml.experiment.searches.call",
     "experiment.spark_session": "hopsml.experiment.applications",
+    "hdfs.directories": "hopsml.hdfs.files",
+    "hdfs.modules": "hopsml.hdfs.files",
     "maggy.optimizer.base": "hopsml.maggy.optimizer",
     "maggy.surgery": "hopsml.maggy.ablation",
     "redact": "hopsml.core.redact",

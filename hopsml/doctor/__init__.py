@@ -5,7 +5,7 @@ their facts (pure: facts in, a finding out). ``examination.py`` runs the probes 
 can block the others.
 """
 
+from hopsml.doctor.checks import Finding, Needs, Status
 from hopsml.doctor.examination import Examination, examine
-from hopsml.doctor.finding import Finding, Needs, Status
 
 __all__ = ["Examination", "Finding", "Needs", "Status", "examine"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hopsml.core.profiles import Profile
-from hopsml.doctor.finding import Finding, Needs, fail, ok, warn
+from hopsml.doctor.checks import Finding, Needs, fail, ok, warn
 from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
 from hopsml.storage import urls
 

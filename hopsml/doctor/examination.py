@@ -17,7 +17,7 @@ from hopsml.cluster.worker import server_guard
 from hopsml.core import profiles, settings
 from hopsml.core.variables import SETTINGS
 from hopsml.doctor import checks, cluster_checks, facts, services
-from hopsml.doctor.finding import Finding, Needs, Status
+from hopsml.doctor.checks import Finding, Needs, Status
 from hopsml.errors import ArgumentError
 from hopsml.tracking import machine
 

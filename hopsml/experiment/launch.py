@@ -27,7 +27,7 @@ from hopsml.experiment.result import Result, status_record, write_last_records
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
-from hopsml.storage import cancel_request, filesystem, job_record, mailbox, privacy, urls
+from hopsml.storage import filesystem, job_record, mailbox, privacy, urls
 from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.record import Recording
@@ -206,7 +206,7 @@ class CancelRequests:
 
     def _look(self) -> None:
         while not self._over.wait(self._polling.pause_s):
-            if reason := self._polling.poll(lambda: cancel_request.read(self._whole)):
+            if reason := self._polling.poll(lambda: mailbox.read_cancel_request(self._whole)):
                 with self._lock:
                     self._reason, runs = reason, list(self._runs)
                 for run in runs:

@@ -18,8 +18,8 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.shared.protocol import TakeProfile
 from hopsml.core.callbacks import immediate, nonblocking_logger
 from hopsml.errors import CoordinatorLost, StorageError
-from hopsml.storage import profile_request
-from hopsml.storage.profile_request import ProfileRequest
+from hopsml.storage import mailbox
+from hopsml.storage.mailbox import ProfileRequest
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import ResizeRequest
 
@@ -47,7 +47,7 @@ class ProfileRequestHandler:
             if self._under_way is not None:
                 self._settle(*self._under_way)
             else:
-                self._take_up(profile_request.read(self._directory))
+                self._take_up(mailbox.read_profile_request(self._directory))
         except (StorageError, CoordinatorLost):  # the latter if the run has just ended
             pass
 
@@ -59,7 +59,7 @@ class ProfileRequestHandler:
         try:
             self._settle(*self._under_way)
             if self._under_way is not None:
-                profile_request.answer(self._directory, wish, "failed", "the run has ended meanwhile")
+                mailbox.answer_profile_request(self._directory, wish, "failed", "the run has ended meanwhile")
         except StorageError:
             pass
 
@@ -69,12 +69,12 @@ class ProfileRequestHandler:
             return
         if is_first:
             old = "it was asked for before this attempt at the run began; ask again"
-            profile_request.answer(self._directory, wish, "failed", old)
+            mailbox.answer_profile_request(self._directory, wish, "failed", old)
             return
-        path = profile_request.path_of(wish, time.time())
-        until = time.monotonic() + wish.seconds + profile_request.PATIENCE_S
+        path = mailbox.profile_path(wish, time.time())
+        until = time.monotonic() + wish.seconds + mailbox.PROFILE_PATIENCE_S
         self._under_way = wish, path, until
-        profile_request.answer(self._directory, wish, "taking")
+        mailbox.answer_profile_request(self._directory, wish, "taking")
         asked = TakeProfile(self._run_id, -1, wish.id, wish.seconds, wish.format, wish.idle, path)
         self._ask(wish.rank, asked)
 
@@ -84,9 +84,9 @@ class ProfileRequestHandler:
             problem = f"the agent of rank {wish.rank} has not answered: it, or its worker, is frozen or gone"
         if problem is None:
             return
-        profile_request.answer(self._directory, wish, "failed" if problem else "done", problem or path)
+        mailbox.answer_profile_request(self._directory, wish, "failed" if problem else "done", problem or path)
         self._under_way = None
-        profile_request.trim(self._directory)
+        mailbox.trim_profiles(self._directory)
 
     def _answer_to(self, wish: ProfileRequest) -> str | None:
         """Return the agent's answer: an error, "" for success, None if there is none; the answer stays queued."""

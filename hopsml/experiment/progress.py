@@ -18,7 +18,7 @@ from hopsml.core.callbacks import wait_for
 from hopsml.core.states import Lifecycle
 from hopsml.experiment.searches import state as searches
 from hopsml.experiment.searches.state import SearchState
-from hopsml.notebook import frontend
+from hopsml.notebook import display
 from hopsml.notebook.run_timeline import TrainingProgress
 from hopsml.notebook.style import about
 from hopsml.search.dispatch.journal import SearchSnapshot
@@ -140,7 +140,7 @@ def of_run() -> Callable[[RunState, str, str], Observer]:
     Raises:
         ArgumentError: HOPSML_PROGRESS has an unknown value.
     """
-    live = frontend.is_live()
+    live = display.is_live()
 
     def observer(state: RunState, name: str, run_dir: str) -> Observer:
         def display() -> Observer:
@@ -158,7 +158,7 @@ def of_run() -> Callable[[RunState, str, str], Observer]:
 
 def of_search() -> Callable[[SearchState], None]:
     """Return a function that adds a progress observer to a search's state; raises as ``of_run``."""
-    live = frontend.is_live()
+    live = display.is_live()
 
     def observe(state: SearchState) -> None:
         def display() -> searches.Observer:

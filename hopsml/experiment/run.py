@@ -32,7 +32,7 @@ from hopsml.experiment.result import (
     unrecorded_text,
     write_last_records,
 )
-from hopsml.storage import cancel_request, mailbox, run_logs
+from hopsml.storage import mailbox, run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled
 
@@ -349,7 +349,7 @@ class Run(Handle[Result]):
         """Wait until the group has ended; poll the run directory for requests until then."""
         self._look_for_profiles()
         while self._requests is not None and not self.state.wait(self._requests.pause_s):
-            if reason := self._requests.poll(lambda: cancel_request.read(self.directory)):
+            if reason := self._requests.poll(lambda: mailbox.read_cancel_request(self.directory)):
                 self._requests = None
                 with contextlib.suppress(CoordinatorLost):  # it is closed, as the run has just ended
                     self.on_request(reason)

@@ -12,7 +12,7 @@ from typing import Any
 
 from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared.spec import RunSpec
-from hopsml.storage import cancel_request, job_record, privacy
+from hopsml.storage import job_record, mailbox, privacy
 from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.training.trials import lane
 
@@ -103,7 +103,7 @@ class SearchHost(StandaloneRun):
         """Create a directory for a new search, or return that of the search that is continued."""
         if self.continued is None:
             return super().directory(spec, store, application, record)
-        cancel_request.delete(self.continued)
+        mailbox.delete_cancel_request(self.continued)
         job_record.announce(self.continued, application)
         return self.continued
 

@@ -6,8 +6,24 @@ the remote directory to which it is mirrored.
 """
 
 from hopsml.hdfs.copies import copy_from_project, copy_to_hdfs, copy_to_local, cp, move, rename
-from hopsml.hdfs.directories import delete, exists, glob, isdir, isfile, ls, lsl, mkdir, rmr
-from hopsml.hdfs.files import dump, get, get_fs, load, open_file
+from hopsml.hdfs.files import (
+    add_module,
+    delete,
+    dump,
+    exists,
+    get,
+    get_fs,
+    glob,
+    isdir,
+    isfile,
+    load,
+    log,
+    ls,
+    lsl,
+    mkdir,
+    open_file,
+    rmr,
+)
 from hopsml.hdfs.metadata import (
     access,
     capacity,
@@ -19,7 +35,6 @@ from hopsml.hdfs.metadata import (
     is_tls_enabled,
     stat,
 )
-from hopsml.hdfs.modules import add_module, log
 from hopsml.hdfs.paths import abs_path, get_plain_path, project_id, project_name, project_path, project_user
 
 __all__ = [

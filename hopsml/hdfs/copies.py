@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound
 from hopsml.hdfs.paths import AnyPath, into, to_local, to_url
-from hopsml.storage import filesystem, leftovers, tree, urls
+from hopsml.storage import filesystem, tree, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 
 CLOCK_S = 0.02  # seconds by which the kernel's clock for files is behind
@@ -94,7 +94,7 @@ def cp(src_hdfs_path: AnyPath, dest_hdfs_path: AnyPath, overwrite: bool = False)
         for_url(target).delete(target, recursive=True)
         for_url(target).rename(fresh, target)
     except BaseException:
-        leftovers.discard(fresh)
+        tree.discard(fresh)
         raise
 
 

@@ -1,17 +1,201 @@
-"""Content of files: read and written as a whole, as file objects, and by a handle."""
+"""Files and directories of the project: content, listing, creation, deletion; modules imported from them; ``log``."""
 
 from __future__ import annotations
 
+import fnmatch
+import functools
+import importlib
 import io
+import json
+import posixpath
+import sys
+import tempfile
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.hdfs import directories
-from hopsml.hdfs.paths import AnyPath, to_url
-from hopsml.storage import filesystem
-from hopsml.storage.filesystem import FileSystem, for_url
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound
+from hopsml.hdfs.paths import AnyPath, status_or_none, to_url
+from hopsml.storage import filesystem, urls
+from hopsml.storage.filesystem import FileStatus, FileSystem, for_url
 from hopsml.storage.streams import spooled_writer
+
+_OF_PYTHON = ("time", "timeit", "capture", "prun")  # magics of a cell whose other lines are Python
+
+
+def log(string: Any) -> None:
+    """Print a text to standard output; inside a training function it goes to the worker's log."""
+    print(string.decode(errors="replace") if isinstance(string, bytes) else string, flush=True)
+
+
+def add_module(hdfs_path: AnyPath, project: str | None = None) -> str:
+    """Make a ``.py`` or ``.ipynb`` file importable under its name; return the local path of the module.
+
+    That path is on ``sys.path``, as is its folder. A module that was imported from there is reloaded.
+    """
+    url = to_url(hdfs_path, project)
+    stem, ending = posixpath.splitext(urls.name(url))
+    if ending not in (".py", ".ipynb") or not stem.isidentifier():
+        raise ArgumentError(f"{url}: a module is a .py or .ipynb file whose name is a Python identifier")
+    content = for_url(url).read_bytes(url)
+    folder = _module_folder().name
+    target = Path(folder, f"{stem}.py")
+    target.write_bytes(content if ending == ".py" else _notebook_code(url, content))
+    sys.path += [path for path in (folder, str(target)) if path not in sys.path]
+    importlib.invalidate_caches()
+    loaded = sys.modules.get(stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(target):
+        importlib.reload(loaded)
+    return str(target)
+
+
+@functools.cache
+def _module_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return the process's folder for modules, which is deleted with the process."""
+    return tempfile.TemporaryDirectory(prefix="hopsml-modules-")
+
+
+def _notebook_code(url: str, content: bytes) -> bytes:
+    """Return the code cells of a notebook as a module, without lines of magics."""
+    try:
+        cells = json.loads(content)["cells"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"{url}: not a notebook of format 4 ({error!r})") from error
+    code = ["".join(cell["source"]) for cell in cells if cell.get("cell_type") == "code"]
+    return "\n".join(line for cell in code for line in [*_without_magic(cell), ""]).encode()
+
+
+def _without_magic(cell: str) -> list[str]:
+    """Return a cell's lines of Python.
+
+    Only a line that begins a statement can be magic: ``% 3`` may continue an expression.
+    """
+    lines = cell.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    if first.startswith("%%") and first[2:].split(" ")[0] not in _OF_PYTHON:
+        return []  # a cell of another language
+    kept, statement = list[str](), list[str]()
+    for line in lines:
+        if not statement and line.lstrip().startswith(("%", "!")):
+            continue
+        statement.append(line)
+        if not _goes_on("\n".join(statement)):
+            kept, statement = [*kept, *statement], []
+    return kept + statement
+
+
+def _goes_on(text: str) -> bool:
+    """Return True if a statement continues in the next line: within brackets or a string, or after a backslash."""
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(text + "\n").readline):
+            pass
+    except tokenize.TokenError:
+        return True
+    except SyntaxError:  # an indentation that the preceding lines would explain
+        pass
+    return text.endswith("\\")
+
+
+def ls(hdfs_path: AnyPath, recursive: bool = False, exclude_nn_addr: bool = False) -> list[str]:
+    """Return the full paths of a directory's entries, or of the file itself.
+
+    ``exclude_nn_addr`` omits scheme and host.
+    """
+    found = [entry.url for entry in _entries(to_url(hdfs_path), recursive)]
+    return [urls.split(url)[2] for url in found] if exclude_nn_addr else found
+
+
+def lsl(hdfs_path: AnyPath, recursive: bool = False, project: str | None = None) -> list[dict[str, Any]]:
+    """Return one dict per entry that ``ls`` lists, with pydoop's keys: ``name, kind, size, last_mod, owner, ...``."""
+    return [_as_dict(entry) for entry in _entries(to_url(hdfs_path, project), recursive)]
+
+
+def glob(hdfs_path: AnyPath, recursive: bool = False, project: str | None = None) -> list[str]:
+    """Return the full paths that match a pattern of ``* ? [...]``; with ``recursive`` also all paths below them."""
+    pattern = to_url(hdfs_path, project)
+    head, path = urls.base(pattern), urls.split(pattern)[2]
+    found = [head + ("/" if path.startswith("/") else "")]
+    for part in path.strip("/").split("/"):
+        found = [match for url in found for match in _matches(url, part)]
+    if recursive:
+        found += [entry.url for url in found if isdir(url) for entry in filesystem.walk(url)]
+    return sorted(set(found))
+
+
+def mkdir(hdfs_path: AnyPath, project: str | None = None) -> None:
+    """Create a directory and its parents; an existing one is no error."""
+    url = to_url(hdfs_path, project)
+    for_url(url).make_dirs(url)
+
+
+def rmr(hdfs_path: AnyPath, project: str | None = None) -> None:
+    """Delete a file, or a directory with its content; raise PathNotFound if it does not exist."""
+    delete(to_url(hdfs_path, project), recursive=True)
+
+
+def delete(hdfs_path: AnyPath, recursive: bool = False) -> None:
+    """Delete a file or an empty directory, with ``recursive`` also a full one; raise PathNotFound if absent."""
+    url = to_url(hdfs_path)
+    if not for_url(url).delete(url, recursive):
+        raise PathNotFound(f"cannot delete {url}: there is no such file or directory", url)
+
+
+def exists(hdfs_path: AnyPath, project: str | None = None) -> bool:
+    """Return True if there is a file or directory at this path."""
+    return filesystem.exists(to_url(hdfs_path, project))
+
+
+def isdir(hdfs_path: AnyPath, project: str | None = None) -> bool:
+    """Return True if there is a directory at this path."""
+    found = status_or_none(to_url(hdfs_path, project))
+    return found is not None and found.is_dir
+
+
+def isfile(hdfs_path: AnyPath, project: str | None = None) -> bool:
+    """Return True if there is a file, not a directory, at this path."""
+    found = status_or_none(to_url(hdfs_path, project))
+    return found is not None and not found.is_dir
+
+
+def _entries(url: str, recursive: bool) -> Iterator[FileStatus]:
+    """Yield the entries of a directory without temporary ones, or the file itself."""
+    system = for_url(url)
+    found = system.status(url)
+    if not found.is_dir:
+        yield found
+    elif recursive:
+        yield from (entry for entry in filesystem.walk(url) if not urls.is_temporary(entry.url))
+    else:
+        yield from (entry for entry in system.list_dir(url) if not urls.is_temporary(entry.url))
+
+
+def _matches(url: str, pattern: str) -> list[str]:
+    """Return the entries of ``url`` whose name matches one component of a pattern."""
+    if not any(sign in pattern for sign in "*?["):
+        below = urls.join(url, pattern) if pattern else url
+        return [below] if filesystem.exists(below) else []
+    if not isdir(url):
+        return []
+    hidden = pattern.startswith(".")
+    names = (entry.name for entry in for_url(url).list_dir(url))
+    return [urls.join(url, n) for n in names if fnmatch.fnmatchcase(n, pattern) and (hidden or n[0] != ".")]
+
+
+def _as_dict(entry: FileStatus) -> dict[str, Any]:
+    """Return the metadata of an entry with pydoop's keys."""
+    return {
+        "name": entry.url,
+        "kind": "directory" if entry.is_dir else "file",
+        "size": entry.length,
+        "last_mod": int(entry.modified_s),
+        "last_access": int(entry.accessed_s),
+        "owner": entry.owner,
+        "group": entry.group,
+        "permissions": entry.permission,
+        "replication": entry.replication,
+        "block_size": entry.block_size,
+    }
 
 
 def dump(data: str | bytes, hdfs_path: AnyPath) -> None:
@@ -74,7 +258,7 @@ class HdfsHandle:
 
     def exists(self, path: AnyPath) -> bool:
         """Return True if there is a file or directory at this path."""
-        return directories.exists(path)
+        return exists(path)
 
     def delete(self, path: AnyPath, recursive: bool = True) -> bool:
         """Delete a path as ``hdfs.delete``, with its content; return False if it does not exist."""
@@ -83,7 +267,7 @@ class HdfsHandle:
 
     def create_directory(self, path: AnyPath) -> bool:
         """Create a directory and its parents, as ``hdfs.mkdir``; return True."""
-        directories.mkdir(path)
+        mkdir(path)
         return True
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound, QuotaExceeded, StorageError
 from hopsml.model.description import MODEL_JSON, ModelDescription, decode
-from hopsml.storage import causes, confinement, privacy, trust, urls
+from hopsml.storage import causes, privacy, trust, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.tree import download_tree
 
@@ -199,7 +199,7 @@ def _sweep(cache: Path) -> None:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a local file, in hexadecimal digits."""
     total = hashlib.sha256()
-    with open(path, "rb", opener=confinement.opener) as file:
+    with open(path, "rb", opener=trust.opener) as file:
         while piece := file.read(_CHUNK):
             total.update(piece)
     return total.hexdigest()

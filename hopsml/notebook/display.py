@@ -1,24 +1,83 @@
-"""Live display of a run or of a search in a notebook: an observer, a publishing thread, and IPython's display."""
+"""Live display of a run or of a search in a notebook: an observer, a publishing thread, and IPython's display.
+
+It requires a front end that can replace output, which is detected here.
+"""
 
 from __future__ import annotations
 
 import contextvars
 import logging
+import sys
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Self
 from uuid import uuid4
 
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.core import tracebacks
-from hopsml.errors import HopsmlError
-from hopsml.notebook import frontend, html, run_view, search_view, text
+from hopsml.core.variables import SETTINGS, Settings
+from hopsml.errors import ArgumentError, HopsmlError
+from hopsml.notebook import html, run_view
 from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.view import View
 from hopsml.search.dispatch.journal import SearchSnapshot
+
+VARIABLE = Settings.progress.name
+WISHES = ("", "auto", "display", "lines")
+_KERNEL_SHELL, _KERNEL_PUBLISHER = "ZMQInteractiveShell", "ZMQDisplayPublisher"
+
+
+def is_live() -> bool:
+    """Return True if this process is a notebook's kernel whose display output reaches its front end.
+
+    ``HOPSML_PROGRESS=lines`` selects plain lines there too, for consoles that cannot replace output.
+
+    Raises:
+        ArgumentError: ``HOPSML_PROGRESS`` has an unknown value.
+    """
+    shell = _shell()
+    return shows_display(_classes(shell), _classes(getattr(shell, "display_pub", None)), SETTINGS.progress)
+
+
+def shows_display(shell: Collection[str], publisher: Collection[str], wish: str) -> bool:
+    """Return True if IPython's classes and the setting permit a live display.
+
+    A terminal's IPython has another shell class, and so has the interpreter that Livy runs; within ``%%capture`` the
+    publisher class is another one. Without a connected front end (nbconvert, a closed browser) the display is used as
+    well: its output is stored in the notebook.
+
+    Args:
+        shell: names of the classes of IPython's shell.
+        publisher: names of the classes of its display publisher.
+        wish: value of ``HOPSML_PROGRESS``.
+
+    Raises:
+        ArgumentError: the value is unknown.
+    """
+    if wish not in WISHES:
+        raise ArgumentError(f"{VARIABLE}={wish!r}: it must be one of auto, display, lines; unset it for auto")
+    return wish != "lines" and _KERNEL_SHELL in shell and _KERNEL_PUBLISHER in publisher
+
+
+def cell() -> int | None:
+    """Return the number of the cell that is executed; None outside of IPython."""
+    shell = _shell()
+    return None if shell is None else int(shell.execution_count)
+
+
+def _shell() -> Any:
+    """Return IPython's shell if IPython is imported already and has one, else None."""
+    module = sys.modules.get("IPython")
+    return module.get_ipython() if module is not None and hasattr(module, "get_ipython") else None
+
+
+def _classes(value: object) -> set[str]:
+    """Return the names of a value's class and its base classes."""
+    return {kind.__name__ for kind in type(value).__mro__}
+
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +96,7 @@ def _told(error: BaseException) -> None:
     """Remove an error from its display when the same cell renders it anyway."""
     reference = _failures.get(error) if isinstance(error, HopsmlError) else None
     shown = reference() if reference is not None else None
-    if shown is not None and shown.cell is not None and shown.cell == frontend.cell():
+    if shown is not None and shown.cell is not None and shown.cell == cell():
         shown.leave_out_error()
 
 
@@ -63,7 +122,7 @@ class Display(ABC):
         """
         self.run_id, self._publish = run_id, publish or in_notebook()
         self._is_told = False
-        self.cell = frontend.cell()  # cell that contains the display
+        self.cell = cell()  # cell that contains the display
         self._news, self._closed = threading.Event(), threading.Event()
         # A thread's output belongs to the cell in whose context it runs, whichever cell is executed at the time.
         self._thread = threading.Thread(
@@ -106,7 +165,7 @@ class Display(ABC):
     def bundle(self) -> Bundle:
         """Return the present view by MIME type: plain text and HTML."""
         view = self.view()
-        return {"text/plain": text.render(view), "text/html": html.render(view)}
+        return {"text/plain": html.render_text(view), "text/html": html.render(view)}
 
     def _show_changes(self) -> None:
         """Publish the view after changes and at intervals, until the display is closed."""
@@ -194,7 +253,7 @@ class SearchDisplay(Display):
 
     def view(self) -> View:
         """Return the view of the search's present state."""
-        return search_view.view_of(self._look(), is_told=self._is_told)
+        return run_view.view_of_search(self._look(), is_told=self._is_told)
 
 
 def in_notebook() -> Publish:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hopsml.core.states import Lifecycle
 from hopsml.errors import WorkerFailed
-from hopsml.notebook.history import MetricHistory, Point
+from hopsml.notebook.run_timeline import MetricHistory, Point
 
 # Right-aligned columns.
 NUMBERS = ("rank", "step", "trial", "value", "CPU", "memory", "GPU use", "CPU, mean", "memory, peak")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
-from hopsml.storage import causes, confinement, leftovers, trust, urls
+from hopsml.storage import causes, tree, trust, urls
 from hopsml.storage.filesystem import FileStatus, exists, for_url, read_record, walk
 from hopsml.storage.run_dir import step_name, step_of
 from hopsml.storage.tree import download_tree, local_files, upload_into
@@ -70,9 +70,9 @@ def commit(local_dir: str | os.PathLike[str], checkpoints_url: str, step: int, t
         try:
             system.rename(fresh, target)
         except PathExists:  # another process committed the same step at the same time
-            leftovers.discard(fresh, timeout_s)
+            tree.discard(fresh, timeout_s)
     except BaseException:
-        leftovers.discard(fresh, timeout_s)
+        tree.discard(fresh, timeout_s)
         raise
     return target
 
@@ -273,7 +273,7 @@ def write_keep(local_dir: str | os.PathLike[str], keep: int) -> None:
 def read_keep(local_dir: str | os.PathLike[str]) -> int | None:
     """Return the number that ``write_keep`` recorded; None if there is none: then all are retained."""
     try:
-        with open(Path(local_dir, KEEP), encoding="ascii", opener=confinement.opener) as file:
+        with open(Path(local_dir, KEEP), encoding="ascii", opener=trust.opener) as file:
             keep = int(file.read(_MOST_KEEP_BYTES))
     except (OSError, ValueError):
         return None
@@ -342,7 +342,7 @@ def _may_stay(url: str, is_known: bool, timeout_s: float | None) -> bool:
 
 def _entry(root: Path, name: str) -> FileEntry:
     try:
-        with open(root / name, "rb", opener=confinement.opener) as file:
+        with open(root / name, "rb", opener=trust.opener) as file:
             return _read_entry(name, file)
     except OSError as error:
         raise causes.from_os_error("read", str(root / name), error) from error

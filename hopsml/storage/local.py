@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hopsml.errors import PathExists, PathNotFound, PermissionRefused, StorageError
-from hopsml.storage import causes, confinement, durable, privacy, urls
+from hopsml.storage import causes, durable, privacy, trust, urls
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.streams import spooled_writer
 
@@ -35,7 +35,7 @@ class LocalFileSystem(FileSystem):
 
     def status(self, url: str) -> FileStatus:
         """Return the attributes of one file or directory; PathNotFound if there is none."""
-        with _causes("look at", url), confinement.located(_path(url)) as path:
+        with _causes("look at", url), trust.located(_path(url)) as path:
             return _status(url, os.stat(path))
 
     def list_dir(self, url: str) -> list[FileStatus]:
@@ -44,26 +44,26 @@ class LocalFileSystem(FileSystem):
         An entry that disappears during the call is left out, as is a link that leads out of a confined project.
         """
         found = []
-        with _causes("list", url), confinement.located(_path(url)) as folder:
+        with _causes("list", url), trust.located(_path(url)) as folder:
             for entry in sorted(os.listdir(folder)):
                 with (
                     contextlib.suppress(FileNotFoundError, PermissionRefused),
-                    confinement.located(os.path.join(_path(url), entry)) as path,
+                    trust.located(os.path.join(_path(url), entry)) as path,
                 ):
                     found.append(_status(urls.join(url, entry), os.stat(path)))
         return found
 
     def read_bytes(self, url: str, most: int | None = None) -> bytes:
         """Return the whole content of one file; StorageError if it has more than ``most`` bytes."""
-        with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
+        with _causes("read", url), open(_path(url), "rb", opener=trust.opener) as file:
             length = os.fstat(file.fileno()).st_size
-            confinement.check_length(_path(url), length)
+            trust.check_read_length(_path(url), length)
             check_length(url, length, most)
             return file.read()
 
     def read_range(self, url: str, offset: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
-        with _causes("read", url), open(_path(url), "rb", opener=confinement.opener) as file:
+        with _causes("read", url), open(_path(url), "rb", opener=trust.opener) as file:
             file.seek(offset)
             return file.read(length)
 
@@ -88,7 +88,7 @@ class LocalFileSystem(FileSystem):
         """Copy one local file to ``url``, completely or not at all; missing parents are created."""
         with (
             _causes(f"copy {os.fspath(local)} to", url),
-            open(local, "rb", opener=confinement.opener) as source,
+            open(local, "rb", opener=trust.opener) as source,
             self._appearing(url, overwrite) as fresh,
         ):
             shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
@@ -98,7 +98,7 @@ class LocalFileSystem(FileSystem):
         with _causes("copy", url):
             _not_a_directory(url, "read")
             with (
-                open(_path(url), "rb", opener=confinement.opener) as source,
+                open(_path(url), "rb", opener=trust.opener) as source,
                 self._appearing(os.path.abspath(local), True) as fresh,
             ):
                 shutil.copyfile(f"/proc/self/fd/{source.fileno()}", fresh)
@@ -106,7 +106,7 @@ class LocalFileSystem(FileSystem):
     def open_read(self, url: str) -> BinaryIO:
         """Open one file for reading in binary mode."""
         with _causes("read", url):
-            return open(_path(url), "rb", opener=confinement.opener)
+            return open(_path(url), "rb", opener=trust.opener)
 
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
         """Return a binary writer; the file appears when it is closed, and not at all if its ``with`` block fails."""
@@ -192,7 +192,7 @@ class LocalFileSystem(FileSystem):
         if os.path.isdir(_path(url)):
             raise PathExists(f"cannot write {url}: it is a directory; choose another name", url)
         parent, name = os.path.split(_path(url))
-        with confinement.located(parent or ".") as folder:
+        with trust.located(parent or ".") as folder:
             fresh = os.path.join(folder, os.path.basename(urls.temporary_sibling(name)))
             try:
                 os.close(as_open_as_its_folder(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -210,7 +210,7 @@ def as_open_as_its_folder(path: str, flags: int) -> int:
 
     So no user can read it who cannot read the folder; the umask narrows it further.
     """
-    return confinement.opener(path, flags, privacy.of_file(os.stat(os.path.dirname(path) or ".").st_mode))
+    return trust.opener(path, flags, privacy.of_file(os.stat(os.path.dirname(path) or ".").st_mode))
 
 
 def make_dirs(path: str) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.errors import HopsmlError, StorageError
-from hopsml.storage import causes, checkpoints, filesystem, leftovers, mirror_plan, urls
+from hopsml.storage import causes, checkpoints, filesystem, mirror_plan, tree, urls
 from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import FileSystem, for_url, walk
 from hopsml.storage.mirror_plan import Action, Behind, CommitCheckpoint, Copied, Listing, LocalFile, MirrorState
@@ -163,7 +163,7 @@ class Loop:
         if turned:
             send_event({"event": "behind" if is_behind else "recovered", **behind_record(late)})
         if turned and not is_behind:
-            leftovers.sweep(self._wanted.timeout_s)
+            tree.sweep(self._wanted.timeout_s)
         self._wake.set()
 
     def _copy(self, file: LocalFile) -> None:
@@ -177,7 +177,7 @@ class Loop:
                 raise StorageError(f"{local} changed while it was copied; it is copied again when it rests", target)
             self._system.rename(fresh, target, overwrite=True)
         except BaseException:
-            leftovers.discard(fresh, self._wanted.timeout_s)
+            tree.discard(fresh, self._wanted.timeout_s)
             raise
         return None
 

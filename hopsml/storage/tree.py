@@ -1,16 +1,54 @@
-"""Transfers of whole directories: upload, download and copy, several files at a time."""
+"""Transfers of whole directories: upload, download and copy, several files at a time.
+
+Temporary files that could not be deleted at once, because the store did not respond, are deleted later.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from hopsml.errors import PathExists, PathNotFound
-from hopsml.storage import causes, leftovers, urls
+from hopsml.errors import PathExists, PathNotFound, StorageError
+from hopsml.storage import causes, urls
 from hopsml.storage.filesystem import copy, exists, for_url, same_store, walk
+
+_lock = threading.Lock()
+_left: set[str] = set()
+
+
+def discard(url: str, timeout_s: float | None = None, try_now: bool = True) -> None:
+    """Delete a temporary file or directory, or remember it for ``sweep``; raises nothing.
+
+    ``try_now`` False: only remember it.
+    """
+    if try_now:
+        try:
+            for_url(url, timeout_s).delete(url, recursive=True)
+            return
+        except StorageError:
+            pass
+    with _lock:
+        _left.add(url)
+
+
+def sweep(timeout_s: float | None = None) -> int:
+    """Delete what is remembered, as far as the stores respond; returns the number of remaining entries."""
+    with _lock:
+        pending = sorted(_left)
+    for url in pending:
+        try:
+            for_url(url, timeout_s).delete(url, recursive=True)
+        except StorageError:
+            break  # the other calls would take a timeout each
+        with _lock:
+            _left.discard(url)
+    with _lock:
+        return len(_left)
+
 
 T = TypeVar("T")
 PARALLEL_FILES = 4  # closing a small file on HDFS can take half a second of waiting
@@ -33,7 +71,7 @@ def upload_tree(
             system.delete(url, recursive=True)
         system.rename(fresh, url)
     except BaseException:
-        leftovers.discard(fresh)
+        discard(fresh)
         raise
     return sent
 
@@ -106,7 +144,7 @@ def copy_tree(source: str, target: str) -> None:
                 copy(entry.url, below)
         system.rename(fresh, target)
     except BaseException:
-        leftovers.discard(fresh)
+        discard(fresh)
         raise
     return None
 

@@ -22,7 +22,7 @@ from hopsml.cluster.shared.spec import FIRST_EVALUATION, Evaluation
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
-from hopsml.storage import cancel_request, checkpoints, urls
+from hopsml.storage import checkpoints, mailbox, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, step_name, step_of, to_json
 from hopsml.tracking import catalog, event_file
@@ -352,7 +352,7 @@ class Evaluator:
         self._write_events()
         if stagnates(self.judgements, self.asked) and self._run.read_status() is None:
             why = f"early stopping: {self.asked.patience} checkpoints were no better"
-            cancel_request.write(self._run, why)
+            mailbox.write_cancel_request(self._run, why)
 
     def _write_best(self) -> None:
         """Write the best result if it has changed, or could not be written before."""

@@ -9,7 +9,7 @@ import pytest
 
 from hopsml.cli.doctor import screen
 from hopsml.doctor import Examination, Finding, Status
-from hopsml.doctor.finding import ok
+from hopsml.doctor.checks import ok
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.fast

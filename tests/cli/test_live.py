@@ -16,7 +16,7 @@ from hopsml import experiment
 from hopsml.errors import RunCancelled
 from hopsml.experiment.run import Run
 from hopsml.experiment.search import submit_continued
-from hopsml.storage import cancel_request, mailbox
+from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir
 from tests.cli.conftest import Cli
 from tests.cluster.workloads import wait_until
@@ -143,9 +143,9 @@ def test_a_search_is_cancelled_as_a_whole_and_can_go_on(project: Path, cli: Cli)
         search.result(WAIT_S)
     ended = RunDir(search.run_dir).read_status()
     assert ended is not None and ended["state"] == "CANCELLED"
-    assert cancel_request.read(search.directory)
+    assert mailbox.read_cancel_request(search.directory)
     on = submit_continued(search.run_id, num_trials=0, progress=False)
-    assert not cancel_request.read(search.directory)
+    assert not mailbox.read_cancel_request(search.directory)
     on.cancel()
     on.exception(WAIT_S)
 
@@ -156,9 +156,9 @@ def test_a_store_that_does_not_answer_is_asked_less_and_less(tmp_path: Path) -> 
     assert (polling.pause_s, mailbox.Polling.of("hdfs://ns1/run").pause_s) == (1.0, 5.0)
     (tmp_path / "cancel.json").write_text("half a wi")
     for pause in (2.0, 4.0, 8.0):
-        assert polling.poll(lambda: cancel_request.read(directory)) is None and polling.pause_s == pause
-    cancel_request.write(directory, "enough")
-    found = polling.poll(lambda: cancel_request.read(directory))
+        assert polling.poll(lambda: mailbox.read_cancel_request(directory)) is None and polling.pause_s == pause
+    mailbox.write_cancel_request(directory, "enough")
+    found = polling.poll(lambda: mailbox.read_cancel_request(directory))
     assert found is not None and found.startswith("enough (hopsml runs cancel, ") and polling.pause_s == 1.0
-    cancel_request.delete(directory)
-    assert polling.poll(lambda: cancel_request.read(directory)) == ""
+    mailbox.delete_cancel_request(directory)
+    assert polling.poll(lambda: mailbox.read_cancel_request(directory)) == ""

@@ -14,7 +14,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.experiment.run import Run
-from hopsml.storage import profile_request
+from hopsml.storage import mailbox
 from tests.cli.conftest import Cli
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import local_application
@@ -77,11 +77,11 @@ def test_a_profile_of_one_rank_shows_what_it_does_and_is_listed(run: Run, cli: C
 def test_who_cannot_be_profiled_and_what_is_said(run: Run, tmp_path: Path, cli: Cli) -> None:
     nobody = cli("runs", "profile", run.run_id, "--rank", "7", "--seconds", "1")
     assert nobody.status == 1 and "there is no worker of rank 7 now" in nobody.err
-    under_way = msgspec.structs.replace(profile_request.checked(0, 30, "raw"), state="taking")
-    profile_request.ask(run.directory, under_way, time.time())
+    under_way = msgspec.structs.replace(mailbox.checked_profile_request(0, 30, "raw"), state="taking")
+    mailbox.request_profile(run.directory, under_way, time.time())
     second = cli("runs", "profile", run.run_id)
     assert second.status == 1 and "a profile of rank 0 is under way, for 30 s" in second.err
-    profile_request.answer(run.directory, under_way, "failed", "a test's")
+    mailbox.answer_profile_request(run.directory, under_way, "failed", "a test's")
     pid = int((tmp_path / "go-on-pid-1").read_text())
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -10,7 +10,7 @@ import pytest
 from rich.text import Text
 
 from hopsml.cli import server
-from hopsml.cli.rows import print_rows
+from hopsml.cli.terminal import print_rows
 
 pytestmark = pytest.mark.fast
 

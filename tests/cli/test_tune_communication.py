@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cli import tune_communication as command
+from hopsml.cli import repeat as command
 from hopsml.errors import ArgumentError
 from hopsml.experiment import collective
 from hopsml.experiment.tuning import Tuning
@@ -22,7 +22,7 @@ FOUND = Tuning(
 
 
 def test_the_table_begins_with_the_fastest():
-    assert command.text(FOUND).splitlines() == [
+    assert command.tuning_text(FOUND).splitlines() == [
         "train(), 4 workers, 160 gradients of 28.0 MB, ms a step:",
         "  hopsml          12.00  chosen",
         "  tensorflow      30.00  default",
@@ -36,7 +36,7 @@ def test_a_default_that_stays_is_no_gain():
     kept = Tuning(
         "train", 4, 160, 28_017_764, same, {"implementation": "tensorflow", "merge_scope": 32}, "file:///r.json"
     )
-    assert "the default is used: implementation='tensorflow', merge_scope=32" in command.text(kept)
+    assert "the default is used: implementation='tensorflow', merge_scope=32" in command.tuning_text(kept)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from hopsml import cli, errors
-from hopsml.cli import renamed, rerun
+from hopsml.cli import renamed, repeat
 from hopsml.core import profiles, variables
 from hopsml.storage import run_dir
 from hopsml.submission import follower
@@ -151,7 +151,7 @@ def test_the_table_of_old_spellings_is_that_of_the_code() -> None:
 
 def test_exit_statuses() -> None:
     told = [number for row in pages.rows(COMMANDS, "Exit statuses") for number in row[0].split(", ")]
-    assert {follower.OK, follower.FAILED, follower.TIMED_OUT, rerun.DIFFERS} <= {int(one) for one in told}
+    assert {follower.OK, follower.FAILED, follower.TIMED_OUT, repeat.DIFFERS} <= {int(one) for one in told}
 
 
 def test_the_pages_commands_are_there() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.doctor import checks
+from hopsml.doctor.checks import Finding, Needs, Status, fail, ok
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
-from hopsml.doctor.finding import Finding, Needs, Status, fail, ok
 
 pytestmark = pytest.mark.fast
 

@@ -9,7 +9,7 @@ import pytest
 from hopsml.core import profiles
 from hopsml.core.profiles import Profile
 from hopsml.doctor import cluster_checks, services
-from hopsml.doctor.finding import Finding, Needs, Status
+from hopsml.doctor.checks import Finding, Needs, Status
 from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
 
 pytestmark = pytest.mark.fast

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hopsml.doctor import examination, facts, services
-from hopsml.doctor.finding import Needs, Status
+from hopsml.doctor.checks import Needs, Status
 from hopsml.storage import filesystem
 from hopsml.tracking import machine
 from tests import clock

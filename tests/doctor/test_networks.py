@@ -19,7 +19,7 @@ LOOK = """
 import dataclasses, json, os, socket, sys
 os.environ["HOPSML_PORT_RANGE"] = "40000-40004"
 from hopsml.doctor import checks, facts
-from hopsml.doctor.finding import Needs
+from hopsml.doctor.checks import Needs
 found = facts.addresses(*sys.argv[1:3])
 needs = Needs(profile="yarn", spark=True, yarn=True, distributed=True, master="yarn")
 finding = checks.addresses(found, needs)

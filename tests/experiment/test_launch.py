@@ -15,7 +15,7 @@ from hopsml import experiment
 from hopsml.errors import ArgumentError, RunCancelled, StorageUnavailable, WorkerFailed
 from hopsml.experiment import repeat
 from hopsml.experiment import result as records
-from hopsml.storage import cancel_request
+from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir
 from tests.cluster import workloads
 from tests.cluster.workloads import living, traces, wait_until
@@ -164,7 +164,7 @@ def test_a_request_ends_all_combinations(store: Path, tmp_path: Path) -> None:
     def ask() -> None:
         wait_until(lambda: Path(folder, "0").exists(), "the first combination")
         (record,) = [path.parent for path in store.glob("Experiments/*/run.json")]
-        cancel_request.write(RunDir(f"file://{record}"), "not wanted")
+        mailbox.write_cancel_request(RunDir(f"file://{record}"), "not wanted")
 
     asking = threading.Thread(target=ask)
     asking.start()

@@ -12,9 +12,9 @@ from hopsml.cluster.shared.protocol import TakeProfile
 from hopsml.errors import ArgumentError
 from hopsml.experiment import messages
 from hopsml.experiment.messages import ProfileRequestHandler
-from hopsml.storage import profile_request
+from hopsml.storage import mailbox
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.profile_request import MOST_KEPT, PATIENCE_S, ProfileRequest
+from hopsml.storage.mailbox import MOST_KEPT_PROFILES, PROFILE_PATIENCE_S, ProfileRequest
 from hopsml.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.fast
@@ -30,12 +30,12 @@ class Driver:
         )
 
     def wish(self, rank: int = 1) -> ProfileRequest:
-        wish = profile_request.checked(rank, 10, "speedscope")
-        profile_request.ask(self.directory, wish, wish.asked)
+        wish = mailbox.checked_profile_request(rank, 10, "speedscope")
+        mailbox.request_profile(self.directory, wish, wish.asked)
         return wish
 
     def found(self) -> ProfileRequest:
-        newest = profile_request.read(self.directory)
+        newest = mailbox.read_profile_request(self.directory)
         assert newest is not None
         return newest
 
@@ -81,16 +81,16 @@ def test_one_at_a_time_until_the_other_has_nobody_who_answers(driver: Driver) ->
         ArgumentError, match=r"a profile of rank 1 is under way, for 10 s, which .* asked for; ask again"
     ):
         driver.wish(2)
-    later = profile_request.checked(2, 10, "raw")
-    profile_request.ask(driver.directory, later, first.asked + 10 + PATIENCE_S)
-    profile_request.answer(driver.directory, first, "done", "too late")
+    later = mailbox.checked_profile_request(2, 10, "raw")
+    mailbox.request_profile(driver.directory, later, first.asked + 10 + PROFILE_PATIENCE_S)
+    mailbox.answer_profile_request(driver.directory, first, "done", "too late")
     assert driver.found() == later, "what was said of the first does not take its place"
 
 
 def test_an_agent_that_is_silent_is_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.wish()
     driver.profiling.handle_requests()
-    until = messages.time.monotonic() + 10 + PATIENCE_S + 1
+    until = messages.time.monotonic() + 10 + PROFILE_PATIENCE_S + 1
     monkeypatch.setattr(messages.time, "monotonic", lambda: until)
     driver.profiling.handle_requests()
     assert driver.found().answer == "the agent of rank 1 has not answered: it, or its worker, is frozen or gone"
@@ -104,21 +104,21 @@ def test_the_end_of_the_run_answers_what_is_under_way(driver: Driver) -> None:
 
 
 def test_so_many_are_kept(driver: Driver) -> None:
-    for number in range(MOST_KEPT + 3):
+    for number in range(MOST_KEPT_PROFILES + 3):
         url = f"{driver.directory.profiles}/rank-0-{number:03d}.txt"
         for_url(url).write_bytes(url, b"")
     wish = driver.wish()
     driver.profiling.handle_requests()
     driver.agent_says(wish.id, "no such thing")
     driver.profiling.handle_requests()
-    names = [entry.name for entry in profile_request.kept(driver.directory)]
-    assert len(names) == MOST_KEPT and f"rank-0-{MOST_KEPT + 2:03d}.txt" in names
+    names = [entry.name for entry in mailbox.kept_profiles(driver.directory)]
+    assert len(names) == MOST_KEPT_PROFILES and f"rank-0-{MOST_KEPT_PROFILES + 2:03d}.txt" in names
 
 
 @pytest.mark.parametrize("values", [(-1, 10, "raw"), (0, 0, "raw"), (0, 301, "raw"), (0, 10, "png")])
 def test_what_no_profile_can_be(values: tuple[int, int, str]) -> None:
     with pytest.raises(ArgumentError):
-        profile_request.checked(*values)
+        mailbox.checked_profile_request(*values)
 
 
 def test_what_py_spy_says_in_words_that_help() -> None:

@@ -24,7 +24,7 @@ from hopsml.errors import (
     StorageTimeout,
     StorageUnavailable,
 )
-from hopsml.storage import filesystem, leftovers, run_dir, urls
+from hopsml.storage import filesystem, run_dir, tree, urls
 from hopsml.storage.filesystem import for_url
 from tests import clock
 from tests.clock import END_S
@@ -193,7 +193,7 @@ def test_a_frozen_namenode_ends_every_call_in_time(hadoop: Any, either: str, tmp
     assert system.read_bytes(url) == b"before"
     system.write_bytes(url, b"after")
     assert system.read_bytes(url) == b"after"
-    leftovers.sweep(timeout_s=10)
+    tree.sweep(timeout_s=10)
     assert [entry.name for entry in system.list_dir(either)] == ["f"]
 
 

@@ -16,7 +16,7 @@ from hopsml.cluster.gang.events import Phase
 from hopsml.core import tracebacks
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import progress
-from hopsml.notebook import display, frontend
+from hopsml.notebook import display
 from hopsml.notebook.display import Bundle, RunDisplay
 from tests.clock import END_S
 
@@ -156,7 +156,7 @@ def test_without_a_display_there_are_lines(monkeypatch: pytest.MonkeyPatch, stat
             raise RuntimeError("no front end")
 
     monkeypatch.setattr(display, "RunDisplay", Refusing)
-    monkeypatch.setattr(progress.frontend, "is_live", lambda: True)
+    monkeypatch.setattr(display, "is_live", lambda: True)
     assert isinstance(progress.of_run()(state, "digits", DIRECTORY), progress.RunLines)
 
 
@@ -170,17 +170,17 @@ def failed() -> WorkerFailed:
 def test_what_the_error_says_below_its_cell_is_taken_out_of_the_display_there_and_nowhere_else(
     state: RunState, front_end: FrontEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frontend, "cell", lambda: 3)
+    monkeypatch.setattr(display, "cell", lambda: 3)
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     error = failed()
     state.publish(Change("closed", error=error))
     assert "ValueError: bad" in front_end.sent[-1][1]["text/plain"]
     before = len(front_end.sent)
-    monkeypatch.setattr(frontend, "cell", lambda: 4)  # ``run.result()`` in another cell
+    monkeypatch.setattr(display, "cell", lambda: 4)  # ``run.result()`` in another cell
     for tell in tracebacks.on_render:
         tell(error)
     assert len(front_end.sent) == before
-    monkeypatch.setattr(frontend, "cell", lambda: 3)
+    monkeypatch.setattr(display, "cell", lambda: 3)
     for tell in tracebacks.on_render:
         tell(ValueError("another one"))
         tell(error)

@@ -10,7 +10,7 @@ import pytest
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.errors import ArgumentError
 from hopsml.experiment import progress
-from hopsml.notebook import frontend
+from hopsml.notebook import display
 
 pytestmark = pytest.mark.fast
 
@@ -33,12 +33,12 @@ TO_FRONT_END, CAPTURED = {"ZMQDisplayPublisher", "DisplayPublisher"}, {"Capturin
 def test_a_kernel_whose_display_reaches_a_front_end(
     shell: set[str], publisher: set[str], wish: str, live: bool
 ) -> None:
-    assert frontend.shows_display(shell, publisher, wish) is live
+    assert display.shows_display(shell, publisher, wish) is live
 
 
 def test_an_unknown_wish_names_the_known_ones() -> None:
     with pytest.raises(ArgumentError, match=r"HOPSML_PROGRESS='html'.*auto, display, lines"):
-        frontend.shows_display(KERNEL, TO_FRONT_END, "html")
+        display.shows_display(KERNEL, TO_FRONT_END, "html")
 
 
 def test_an_unknown_wish_is_refused_before_anything_is_started(store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,5 +52,5 @@ def test_an_unknown_wish_is_refused_before_anything_is_started(store, monkeypatc
 
 def test_this_process_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert not frontend.is_live()
+    assert not display.is_live()
     assert isinstance(progress.of_run()(RunState("app_1", 2), "digits", "/runs/app_1"), progress.RunLines)

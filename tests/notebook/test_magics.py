@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from hopsml.errors import HopsmlError
-from hopsml.notebook import project_page, tensorboard
+from hopsml.notebook import magics, tensorboard
 from tests.cluster.workloads import living, wait_until
 from tests.notebook.kernels import Cell, Kernel, environment, kernel, temporary_folder
 from tests.service.project import ProjectOnDisk
@@ -167,10 +167,10 @@ def test_the_page_of_the_project_is_one_and_ends_with_the_kernel(tmp_path: Path)
 @pytest.mark.local
 def test_a_page_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(project_page, "_START", "import sys; sys.exit('the port is taken')")
+    monkeypatch.setattr(magics, "_START", "import sys; sys.exit('the port is taken')")
     with pytest.raises(HopsmlError, match="the port is taken"):
-        project_page.open_page(f"file://{tmp_path}/file")
-    assert not project_page._pages
+        magics.open_page(f"file://{tmp_path}/file")
+    assert not magics._pages
 
 
 # -- where a browser finds it

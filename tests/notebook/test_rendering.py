@@ -11,7 +11,7 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.core.states import Lifecycle
 from hopsml.errors import RunCancelled, WorkerFailed
-from hopsml.notebook import html, style, text
+from hopsml.notebook import html, style
 from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.view import Cell, ProgressView, Table
 from tests.notebook.stories import BEGAN, closed, forming, look, members, running, stopping, waiting
@@ -76,7 +76,7 @@ def with_progress() -> RunTimeline:
 @pytest.mark.parametrize("name", stories())
 def test_what_the_view_holds_stands_in_both(name: str) -> None:
     view = look(stories()[name], members("RUNNING", "STARTING"))
-    page, plain = Page(html.render(view)).text, text.render(view)
+    page, plain = Page(html.render(view)).text, html.render_text(view)
     for part in (view.title, view.run_id, view.state, view.waits_for, view.run_dir, view.cause, *view.log, "node-1"):
         assert part in page and part in plain
     for label, value in view.numbers + view.result:
@@ -130,7 +130,7 @@ def test_titles_and_directories_are_escaped_too() -> None:
 
 
 def test_the_text_has_aligned_columns_and_no_open_line() -> None:
-    lines = text.render(look(running(), members("RUNNING", "RUNNING"), at=BEGAN + 8)).splitlines()
+    lines = html.render_text(look(running(), members("RUNNING", "RUNNING"), at=BEGAN + 8)).splitlines()
     assert lines[0] == "digits (app_1): RUNNING, 8.0 s"
     assert lines[1] == "executors 2.0 s -> start 3.0 s -> training 3.0 s"
     assert lines[2:4] == ["step 40  steps/s 20.0", "loss 0.3333  █▂▁ 0.3333 … 1"]
@@ -152,7 +152,7 @@ def test_a_run_without_a_name_is_not_named_twice() -> None:
 
     view = replace(look(running()), title="app_1")
     assert (
-        text.render(view).startswith("app_1: RUNNING") and Page(html.render(view)).text.count("app_1") == 2
+        html.render_text(view).startswith("app_1: RUNNING") and Page(html.render(view)).text.count("app_1") == 2
     )  # and its path
 
 
@@ -181,7 +181,7 @@ def test_the_bar_is_as_long_as_its_share() -> None:
     assert "width:37.5%" in style.bar(0.375, "RUNNING", ["step 3 of 8"]) and "width:100.0%" in style.bar(
         7.0, "RUNNING", [""]
     )
-    assert text.bar(ProgressView(0.25, ("step 1 of 4", "25 %"))) == "[######..................] step 1 of 4, 25 %"
+    assert html.bar(ProgressView(0.25, ("step 1 of 4", "25 %"))) == "[######..................] step 1 of 4, 25 %"
 
 
 def luminance(colour: str) -> float:
@@ -223,4 +223,4 @@ def test_no_size_of_type_and_no_distance_is_outside_of_the_scales() -> None:
     ],
 )
 def test_a_line_of_bars_is_drawn_of_any_numbers(values: list[float], bars: str) -> None:
-    assert text.sparkline(values) == bars
+    assert html.sparkline(values) == bars

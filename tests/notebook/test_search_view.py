@@ -12,10 +12,10 @@ import pytest
 from hopsml.errors import RunError
 from hopsml.experiment.progress import SearchLines, search_line
 from hopsml.experiment.searches.state import SearchState
-from hopsml.notebook import html, text
+from hopsml.notebook import html
 from hopsml.notebook.display import SearchDisplay
-from hopsml.notebook.search_view import view_of
-from hopsml.notebook.text import sparkline
+from hopsml.notebook.html import sparkline
+from hopsml.notebook.run_view import view_of_search
 from hopsml.search.dispatch.journal import RunningTrial
 
 pytestmark = pytest.mark.fast
@@ -46,47 +46,47 @@ def state() -> SearchState:
 
 def test_what_is_shown_while_it_runs(state: SearchState) -> None:
     state.began -= 30
-    shown = text.render(view_of(state.snapshot()))
+    shown = html.render_text(view_of_search(state.snapshot()))
     assert shown.startswith("digits (app_1): RUNNING, 30.") and "running 1  failed 1  executors busy 1 of 4" in shown
     assert "] trials 3 of 9, 36 %, about 60 s left" in shown  # 10 s each; one has 8 s left, and there is no other place
     assert "best: accuracy 0.75  act <b>" in shown and "act=<relu>" in shown and "▁▂▄▆█ 0 … 0.4" in shown
     assert "best accuracy so far (1 improvements) 0.75  ▁█ 0.5 … 0.75" in shown
-    page = html.render(view_of(state.snapshot()))
+    page = html.render(view_of_search(state.snapshot()))
     assert "&lt;relu&gt;" in page and "<relu>" not in page and "<b>" not in page
 
 
 def test_the_time_left_is_the_deadlines_where_that_comes_first_and_says_so(state: SearchState) -> None:
     state.deadline_at = time.time() + 20
-    assert "about" not in text.render(view_of(state.snapshot())) and "at most 20 s left" in text.render(
-        view_of(state.snapshot())
-    )
+    assert "about" not in html.render_text(
+        view_of_search(state.snapshot())
+    ) and "at most 20 s left" in html.render_text(view_of_search(state.snapshot()))
     assert search_line(state.snapshot()).endswith("at most 20 s left")
     state.deadline_at = time.time() + 2_000
-    assert "about 60 s left" in text.render(view_of(state.snapshot())) and "at most" not in search_line(
+    assert "about 60 s left" in html.render_text(view_of_search(state.snapshot())) and "at most" not in search_line(
         state.snapshot()
     )
 
 
 def test_without_a_number_of_trials_the_time_is_what_is_done(state: SearchState) -> None:
     state.counted({"running": 1, "completed": 2}, planned=None, executors=4, busy=1)
-    assert view_of(state.snapshot()).progress is None  # nobody knows
+    assert view_of_search(state.snapshot()).progress is None  # nobody knows
     state.began, state.deadline_at = time.time() - 30, time.time() + 90
-    progress = view_of(state.snapshot()).progress
+    progress = view_of_search(state.snapshot()).progress
     assert progress is not None and progress.share == pytest.approx(0.25, abs=0.01)
     assert progress.facts == ("trials 2", "at most 90 s left") or progress.facts == ("trials 2", "at most 2 min left")
 
 
 def test_a_search_waits_until_it_has_an_executor() -> None:
     state = SearchState("app_1", "digits", "file:///p/Experiments/app_1", "max", "accuracy")
-    assert view_of(state.snapshot()).state == "WAITING"
+    assert view_of_search(state.snapshot()).state == "WAITING"
     state.counted({}, planned=9, executors=1, busy=0)
-    assert view_of(state.snapshot()).state == "RUNNING"
+    assert view_of_search(state.snapshot()).state == "RUNNING"
 
 
 def test_what_is_shown_at_the_end(state: SearchState) -> None:
     state.close("FAILED", "failed", RunError("nothing <found>"))
-    view = view_of(state.snapshot())
-    assert view.state == "FAILED" and not view.table.rows and "nothing <found>" in text.render(view)
+    view = view_of_search(state.snapshot())
+    assert view.state == "FAILED" and not view.table.rows and "nothing <found>" in html.render_text(view)
     assert "nothing &lt;found&gt;" in html.render(view)
 
 

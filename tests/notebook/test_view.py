@@ -9,8 +9,7 @@ import pytest
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.errors import RunCancelled, WorkerFailed
-from hopsml.notebook.history import KEPT, MetricHistory
-from hopsml.notebook.run_timeline import LOG_LINES, RATE_WINDOW_S, RunTimeline, plain_line
+from hopsml.notebook.run_timeline import KEPT, LOG_LINES, RATE_WINDOW_S, MetricHistory, RunTimeline, plain_line
 from hopsml.notebook.run_view import METRICS, ROWS, TAIL_LINES
 from hopsml.notebook.view import StageView, View, number
 from tests.notebook.stories import BEGAN, closed, column, forming, look, members, running, stopping, waiting

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cli.terminal_text import RESET, harmless
+from hopsml.cli.terminal import RESET, harmless
 from hopsml.errors import ServiceError
 from hopsml.service import log_stream
 from hopsml.service.rest.event_stream import encoded

@@ -11,7 +11,7 @@ import pytest
 from hopsml.errors import ArgumentError
 from hopsml.service.browse.flame import LEAST, MOST_BOXES, flame_graph
 from hopsml.service.store.tokens import Role
-from hopsml.storage import profile_request
+from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir
 from tests.service.project import ProjectOnDisk, RunOnDisk
 from tests.service.served import Served
@@ -105,16 +105,16 @@ def test_who_may_have_one_taken(served: Served, going: RunDir) -> None:
     def ask(role: Any = Role.USER, **values: Any) -> Any:
         return served.ask("POST", "runs/app_1/profiles", role, json=values)
 
-    assert ask(Role.VIEWER).status_code == 403 and profile_request.read(going) is None
+    assert ask(Role.VIEWER).status_code == 403 and mailbox.read_profile_request(going) is None
     for wrong in ({"seconds": 0}, {"seconds": 301}, {"rank": -1}, {"rank": "x"}, {"format": "png"}):
         assert ask(**wrong).status_code in (400, 422), wrong
     taken = ask(rank=1, seconds=5, idle=True)
-    wish = profile_request.read(going)
+    wish = mailbox.read_profile_request(going)
     assert taken.status_code == 202 and wish is not None and taken.json() == {"id": wish.id}
     assert (wish.rank, wish.seconds, wish.idle, wish.state, wish.by) == (1, 5, True, "asked", "user, by the page")
     again = ask("bob")
     assert again.status_code == 400 and "user, by the page asked for" in again.json()["error"]
-    profile_request.answer(going, wish, "failed", "no")
+    mailbox.answer_profile_request(going, wish, "failed", "no")
     going.write_status({"state": "FINISHED"})
     over = ask()
     assert over.status_code == 400 and "is FINISHED" in over.json()["error"]

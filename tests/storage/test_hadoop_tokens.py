@@ -13,7 +13,7 @@ import pytest
 
 from hopsml.errors import ArgumentError, StorageError
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.remote import hadoop_tokens
+from hopsml.storage.remote import hadoop
 
 pytestmark = pytest.mark.fast
 
@@ -31,34 +31,34 @@ def test_a_token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tokens"
     file.write_bytes(data)
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(file))
-    first, second = hadoop_tokens.from_environment()
+    first, second = hadoop.from_environment()
     assert (first.alias, first.identifier, first.password) == ("alias", IDENTIFIER, b"password")
     assert (first.kind, first.service) == ("HDFS_DELEGATION_TOKEN", "ha-hdfs:ns1")
     assert second.kind == "YARN_AM_RM_TOKEN"
-    assert hadoop_tokens.for_service([first, second], "ns1") is first
-    assert hadoop_tokens.for_service([second], "ns1") is None
+    assert hadoop.for_service([first, second], "ns1") is first
+    assert hadoop.for_service([second], "ns1") is None
     text = first.as_text()
     wire = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     assert wire == token(b"ha-hdfs:ns1")[len(b"\x05alias") :]
 
 
 def test_of_several_tokens_the_services_own_is_taken() -> None:
-    one, two = hadoop_tokens.parse(b"HDTS\0\x02" + token(b"127.0.0.1:8020") + token(b"ha-hdfs:ns2") + b"\0")
-    assert hadoop_tokens.for_service([one, two], "ns2") is two
-    assert hadoop_tokens.for_service([one, two], "127.0.0.1:8020") is one
-    assert hadoop_tokens.for_service([one, two], "other") is None
+    one, two = hadoop.parse(b"HDTS\0\x02" + token(b"127.0.0.1:8020") + token(b"ha-hdfs:ns2") + b"\0")
+    assert hadoop.for_service([one, two], "ns2") is two
+    assert hadoop.for_service([one, two], "127.0.0.1:8020") is one
+    assert hadoop.for_service([one, two], "other") is None
 
 
 def test_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = b"HDTS\0\x01" + token(b"s")
     for data, reason in ((b"XXXX", "HDTS"), (b"HDTS\x01", "version"), (good[:-3], "ends within")):
         with pytest.raises(ArgumentError, match=reason):
-            hadoop_tokens.parse(data)
+            hadoop.parse(data)
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "none"))
     with pytest.raises(ArgumentError, match="HADOOP_TOKEN_FILE_LOCATION"):
-        hadoop_tokens.from_environment()
+        hadoop.from_environment()
     monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION")
-    assert hadoop_tokens.from_environment() == []
+    assert hadoop.from_environment() == []
 
 
 @pytest.mark.parametrize("behaviour", ["refuses", "hangs up", "answers nonsense"])
@@ -88,7 +88,7 @@ def test_an_error_of_webhdfs_does_not_tell_the_token_that_is_part_of_the_address
             answering.start()
         (tmp_path / "tokens").write_bytes(b"HDTS\0\x01" + token(service.encode()) + b"\0")
         monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "tokens"))
-        secret = hadoop_tokens.from_environment()[0].as_text()
+        secret = hadoop.from_environment()[0].as_text()
         with caplog.at_level(logging.DEBUG), pytest.raises(StorageError) as raised:
             for_url(f"webhdfs://{service}/x", 5.0).read_bytes(f"webhdfs://{service}/x")
         if behaviour != "refuses":

@@ -15,7 +15,7 @@ import pytest
 
 from hopsml import hdfs, numpy_helper, pandas_helper
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound
-from hopsml.hdfs import modules
+from hopsml.hdfs import files
 from hopsml.hdfs.metadata import permission
 from hopsml.storage.filesystem import for_url
 
@@ -291,8 +291,8 @@ def test_modules(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (made.VALUE, made.REST, made.TEXT) == (42, 2, "a\n% b\n")
     del sys.modules[stem], sys.modules[f"{stem}_nb"]
     assert Path(local).parent == Path(other).parent
-    modules._module_folder().cleanup()  # as at the end of the process
-    modules._module_folder.cache_clear()
+    files._module_folder().cleanup()  # as at the end of the process
+    files._module_folder.cache_clear()
     with pytest.raises(ArgumentError, match="identifier"):
         hdfs.add_module("Resources/not-a-module.py")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cli.logs import logs
+from hopsml.cli.watch import logs
 from hopsml.errors import ArgumentError
 from hopsml.storage import run_logs
 from hopsml.storage.run_dir import RunDir

@@ -7,9 +7,9 @@ import msgspec
 from hopsml.errors import ArgumentError
 from hopsml.service.browse import files, places
 from hopsml.service.browse.flame import FlameGraph, flame_graph
-from hopsml.storage import profile_request, urls
+from hopsml.storage import mailbox, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.profile_request import ProfileRequest
+from hopsml.storage.mailbox import ProfileRequest
 from hopsml.storage.run_dir import RunDir
 
 MOST_BYTES = 32 << 20  # most bytes of a profile that is read as a whole
@@ -29,15 +29,15 @@ class ProfileList(msgspec.Struct, frozen=True):
 
 def listed(directory: RunDir) -> ProfileList:
     """Return the profiles and the newest request of a run. Raises StorageError."""
-    found = profile_request.kept(directory)
+    found = mailbox.kept_profiles(directory)
     entries = [files.Entry(one.name, False, one.length, one.modified_s) for one in found]
-    return ProfileList(profile_request.read(directory), entries)
+    return ProfileList(mailbox.read_profile_request(directory), entries)
 
 
 def drawn(directory: RunDir, name: str) -> FlameGraph:
     """Return the flame graph of one profile. Raises PathNotFound, and ArgumentError if it cannot be drawn."""
     places.checked_name(name, "profile")
-    ending = profile_request.ENDINGS["speedscope"]
+    ending = mailbox.ENDINGS["speedscope"]
     if not name.endswith(ending):
         raise ArgumentError(f"profile={name[:80]!r}: only *{ending} are drawn here; download it")
     url = places.below(directory, urls.join("profiles", name))

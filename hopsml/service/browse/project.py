@@ -16,7 +16,7 @@ from hopsml.service.browse.files import Entry, entries
 from hopsml.service.browse.logs import LogQuery, LogView
 from hopsml.service.browse.metrics import MOST_BYTES, Metrics
 from hopsml.service.browse.run_list import RunIndex
-from hopsml.storage import confinement, urls
+from hopsml.storage import trust, urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
 
@@ -120,7 +120,7 @@ class Project:
         most = SETTINGS.ui_memory_bytes if memory_bytes is None else memory_bytes
         self.url = url.rstrip("/")
         # requests must not reach other files of the server's user, for example by links in a run
-        confinement.confine(self.url)
+        trust.confine(self.url)
         self.name = urls.name(self.url) or self.url
         self.runs = RunIndex(self.url)
         of_logs = int(most * LOGS_SHARE)

@@ -14,7 +14,7 @@ from hopsml.errors import ArgumentError
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.job_routes import TheCaller, needs
 from hopsml.service.store.tokens import Role
-from hopsml.storage import profile_request
+from hopsml.storage import mailbox
 from hopsml.tracking import catalog
 
 router = APIRouter(prefix="/api/v1")
@@ -24,7 +24,7 @@ class ProfileRequestBody(BaseModel):
     """The worker to profile, and for how many seconds."""
 
     rank: Annotated[int, Field(ge=0)] = 0
-    seconds: Annotated[int, Field(ge=1, le=profile_request.MOST_S)] = 10
+    seconds: Annotated[int, Field(ge=1, le=mailbox.MOST_PROFILE_S)] = 10
     format: str = "speedscope"
     idle: bool = False
 
@@ -44,7 +44,7 @@ def take(run: str, asked: ProfileRequestBody, request: Request, caller: TheCalle
     state = catalog.read(directory, brief=True).state
     if state != Lifecycle.RUNNING:
         raise ArgumentError(f"run {run} is {state}: only workers that run can be profiled")
-    wish = profile_request.checked(asked.rank, asked.seconds, asked.format, asked.idle)
+    wish = mailbox.checked_profile_request(asked.rank, asked.seconds, asked.format, asked.idle)
     wish = msgspec.structs.replace(wish, by=f"{caller.user}, by the page")
-    profile_request.ask(directory, wish, time.time())
+    mailbox.request_profile(directory, wish, time.time())
     return ProfileTicket(id=wish.id)

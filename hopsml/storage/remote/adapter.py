@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError, StorageTimeout, StorageUnavailable
-from hopsml.storage import causes, leftovers, urls
+from hopsml.storage import causes, tree, urls
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.remote import server, store
 from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel
@@ -177,7 +177,7 @@ class RemoteFileSystem(FileSystem):
             self._call("write", "rename", fresh, about=url, target=url, overwrite=overwrite)
         except BaseException as error:  # on Ctrl-C, too, no temporary file may remain
             # A store that has timed out would not respond now, either.
-            leftovers.discard(fresh, self.timeout_s, try_now=not isinstance(error, StorageTimeout))
+            tree.discard(fresh, self.timeout_s, try_now=not isinstance(error, StorageTimeout))
             raise
 
     # ------------------------------------------------------------------ calls

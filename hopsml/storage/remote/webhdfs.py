@@ -11,7 +11,7 @@ from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
-from hopsml.storage.remote import hadoop_tokens
+from hopsml.storage.remote import hadoop
 from hopsml.storage.remote.channel import CHUNK_BYTES
 from hopsml.storage.remote.hadoop import HadoopStore, web_addresses
 
@@ -130,7 +130,7 @@ class WebHdfsStore(HadoopStore):
         address = ";".join(f"{kind}://{one}" for one in addresses)
         # The time is divided among several servers, so that one that does not respond does not use it up.
         part_s = SETTINGS.storage_timeout_s / (len(addresses) + 1) if len(addresses) > 1 else None
-        token = hadoop_tokens.for_service(hadoop_tokens.from_environment(), self._authority)
+        token = hadoop.for_service(hadoop.from_environment(), self._authority)
         with requests.Session() as session:
             if token:
                 redact.register("delegation_token", token.as_text())

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hopsml.errors import HopsmlError, PathNotFound
-from hopsml.storage import confinement, filesystem
+from hopsml.storage import filesystem, trust
 from hopsml.storage.backoff import Outage, pause_s
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
@@ -284,7 +284,7 @@ def send_recorded(
     if wanted.state == order.REFUSED and not refused_too:
         return order.REFUSED, [wanted.note]
     if not order.is_own(directory):
-        confinement.confine(order.project_of(directory.url))  # foreign records may be links to files of this user
+        trust.confine(order.project_of(directory.url))  # foreign records may be links to files of this user
     try:
         if catalog.read(directory, brief=True).state == catalog.RUNNING:
             return "running", []

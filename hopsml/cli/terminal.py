@@ -1,0 +1,91 @@
+"""Text on a terminal: tables, shared options, and removal of control sequences from text of other users."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopsml.tracking.listing import plain, short, table
+
+if TYPE_CHECKING:
+    from hopsml.tracking.compare import Difference
+
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="URL, path or id of the run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+ProfileOption = Annotated[
+    str | None, typer.Option(help="Profile: name of a file in conf/. Default: $HOPSML_PROFILE, else local.")
+]
+ProjectUrl = Annotated[
+    str, typer.Option(help="URL of the project. Default: $HOPSML_PROJECT_URL, else HDFS if configured, else ./.hopsml.")
+]
+
+
+def print_rows(rows: Sequence[Sequence[str]], numbers: Collection[str] = (), wraps: str = "") -> None:
+    """Print a table whose first row has the titles.
+
+    Args:
+        rows: cells of each row.
+        numbers: titles of the columns that are aligned at the right.
+        wraps: title of the column that is wrapped on a narrow terminal.
+    """
+    rows = [[plain(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        print("\n".join(table([[" ".join(cell.split()) for cell in row] for row in rows], tuple(numbers))))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False)
+    for title in rows[0]:
+        shown.add_column(title, justify="right" if title in numbers else "left", no_wrap=title != wraps)
+    for row in rows[1:]:
+        shown.add_row(*map(Text, row))
+    Console().print(shown)
+
+
+def difference_row(found: Difference) -> tuple[str, str, str]:
+    """Return a row for a difference: name, and the shortened value on each side."""
+    return f"{found.section}: {found.name}", short(found.left), short(found.right)
+
+
+LONGEST = 1 << 16  # characters of an incomplete sequence; of a longer one only the beginning is removed
+RESET = "\x1b[0m"
+# Beginning of a sequence that sets the title or the clipboard, or programs the terminal.
+_TEXT_FOLLOWS = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]"
+_SEQUENCE = re.compile(
+    rf"(?P<colour>\x1b\[[\d;:]*m)"
+    rf"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    rf"|{_TEXT_FOLLOWS}{{0,{LONGEST}}}(?:\x07|\x1b\\|\x9c|(?=[\x1b\n]|\Z))"
+    rf"|\x1b[ -/]*[0-~]?"
+    rf"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+_OPEN = re.compile(rf"(?:\x1b|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]+|{_TEXT_FOLLOWS}{{0,{LONGEST}}}\x1b?)\Z")
+
+
+def print_plain(text: str, *, to_stderr: bool = False) -> None:
+    """Print text of other users, such as names, causes and job files, without any control character."""
+    print(plain(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
+
+
+def harmless(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield the text without control sequences except colours, which are reset at the end.
+
+    A sequence may begin in one piece and end in another.
+    """
+    rest, is_coloured = "", False
+    for piece in pieces:
+        text = rest + piece
+        found = _OPEN.search(text, max(0, len(text) - LONGEST))
+        text, rest = (text[: found.start()], text[found.start() :]) if found else (text, "")
+        shown = _SEQUENCE.sub(lambda match: match["colour"] or "", text)
+        is_coloured = is_coloured or "\x1b[" in shown
+        if shown:
+            yield shown
+    if is_coloured:
+        yield RESET

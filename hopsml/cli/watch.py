@@ -1,0 +1,299 @@
+"""Commands of ``hopsml runs`` on one run: ``status``, ``follow``, ``logs``, ``metrics`` and ``cancel``, from any machine."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hopsml.cli.terminal import AsJson, RunArgument, print_plain
+from hopsml.core import states
+from hopsml.tracking import catalog, strict_json
+
+if TYPE_CHECKING:
+    from hopsml.experiment.searches.recorded import SearchReader
+
+
+CANCEL_POLL_S = 0.25
+
+
+def cancel(
+    run: RunArgument,
+    reason: Annotated[str, typer.Option(help="Reason, stored with the run.")] = "cancelled from the command line",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the end of the run.")] = 60.0,
+) -> None:
+    """End a run, a search or a launch; the exit status is 0 if it ends as CANCELLED.
+
+    The request is stored in the run directory, which the driver reads every few seconds, on any machine.
+    """
+    from hopsml.core import settings
+    from hopsml.core.states import Lifecycle
+    from hopsml.errors import ArgumentError
+    from hopsml.storage import mailbox
+    from hopsml.storage.run_dir import find
+    from hopsml.tracking import catalog
+
+    directory = find(run, settings.project_url())
+    stored = catalog.read(directory, brief=True)
+    if stored.status is None and stored.state == Lifecycle.LOST:
+        raise ArgumentError(
+            f"run {directory.run_id} is LOST: its driver has ended, and its workers with it; there is nothing to cancel"
+        )
+    if stored.run.get("verb") == "recorded" and stored.status is None:
+        raise ArgumentError(
+            f"run {directory.run_id} has no workers, it runs in its driver on {stored.run.get('driver')}: end that program"
+        )
+    if stored.status is None:
+        mailbox.write_cancel_request(directory, reason)
+    deadline = time.monotonic() + timeout
+    while (ended := directory.read_status()) is None:
+        if time.monotonic() > deadline:
+            raise ArgumentError(
+                f"run {directory.run_id} has not ended within {timeout:g} s of the cancel request. Check that its driver "
+                "runs, or on YARN end the whole application: hopsml runs follow APPLICATION --end"
+            )
+        time.sleep(CANCEL_POLL_S)
+    state = ended.get("state")
+    print(f"{directory.run_id}: {state}" + ("" if stored.status is None else " already"))
+    raise typer.Exit(0 if state == Lifecycle.CANCELLED else 1)
+
+
+METRICS_POLL_S = 1.0
+
+
+def metrics(
+    run: RunArgument,
+    last: Annotated[int, typer.Option(help="Maximum number of reports, the newest ones; 0 prints all.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new reports until the run has ended.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, as recorded.")] = False,
+) -> None:
+    """Print the metrics that a run has reported, step by step, from its metrics.jsonl.
+
+    Of a search, print the values of its metric that the trials have reported.
+    """
+    from hopsml.cli import searches
+    from hopsml.core import settings
+    from hopsml.storage.run_dir import find
+    from hopsml.tracking import live
+
+    directory = find(run, settings.project_url())
+    search = searches.seen(directory, directory.read_run())
+    reports = live.Reports(directory) if search is None else _OfTrials(search)
+    found = list(reports.more())
+    if last:
+        found = found[-last:]
+    columns = _shown(found, [], as_json)
+    try:
+        for more in _later(directory, reports) if follow else ():
+            columns = _shown(more, columns, as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if not columns and not as_json:
+        who = f"run {directory.run_id} has" if search is None else f"the trials of search {directory.run_id} have"
+        print(f"{who} reported no metrics; call hopsml.report in the training function", file=sys.stderr)
+    if search is not None and search.distributed:
+        print(f"all metrics of one trial: hopsml runs metrics {search.folder_of('TRIAL')}", file=sys.stderr)
+
+
+class _OfTrials:
+    """Reports of a search's trials, in the form of a run's reports; a search's event log has no times."""
+
+    def __init__(self, search: SearchReader) -> None:
+        self._search = search
+
+    def more(self) -> Iterator[dict[str, Any]]:
+        """Yield the reports since the last call. Raises StorageError."""
+        for one in self._search.more():
+            yield {"trial": one.trial, "number": one.number, "step": one.step, self._search.metric: one.value}
+
+
+def _later(directory: Any, reports: Any) -> Iterator[list[dict[str, Any]]]:
+    has_ended = False
+    while not has_ended:
+        has_ended = catalog.read(directory, brief=True).state in states.ENDS
+        yield list(reports.more())
+        if not has_ended:
+            time.sleep(METRICS_POLL_S)
+
+
+def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> list[str]:
+    """Print the rows, with new titles if a metric is new; return the columns for the rows that follow."""
+    from hopsml.tracking.listing import figure, table, time_text
+
+    names = [*columns, *dict.fromkeys(name for report in reports for name in report if name not in (*columns, "time"))]
+    if as_json:
+        for report in reports:
+            print(strict_json.dumps(report))
+    elif reports:
+        times = any("time" in report for report in reports)
+        rows = [tuple(figure(report.get(name)) for name in names) for report in reports]
+        if times:
+            rows = [(time_text(one.get("time")), *row) for one, row in zip(reports, rows, strict=True)]
+        lines = table([("time", *names) if times else tuple(names), *rows])
+        print("\n".join(lines if names != columns else lines[1:]))
+    sys.stdout.flush()
+    return names
+
+
+def logs(
+    run: RunArgument,
+    rank: Annotated[int, typer.Option(help="Rank of the worker.")] = 0,
+    generation: Annotated[
+        int | None, typer.Option(help="Generation of the group, from 0. Default: all generations.")
+    ] = None,
+) -> None:
+    """Print the output of one rank of a run; of a search, the output of its trials.
+
+    With --generation, the output of a search is that of the trial slot with this rank.
+    """
+    from hopsml.cli import searches
+    from hopsml.core import settings
+    from hopsml.storage import run_logs
+    from hopsml.storage.run_dir import find
+
+    directory = find(run, settings.project_url())
+    search = searches.seen(directory, directory.read_run()) if generation is None else None
+    if search is not None:
+        search.more()
+    for piece in run_logs.pieces(directory, rank, generation) if search is None else search.output():
+        sys.stdout.buffer.write(piece)
+
+
+POLL_S = 1.0
+_APPLICATION = re.compile(r"application_\d+_\d+")
+
+
+def follow(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="RUN|APPLICATION", help="URL, path or id of a run, or the id of a YARN application."),
+    ],
+    end: Annotated[
+        bool, typer.Option("--end", help="Cancel the run, or end the application, instead of following it.")
+    ] = False,
+    rank: Annotated[int, typer.Option(help="Rank of the worker whose output is printed.")] = 0,
+) -> None:
+    """Follow a run, a search or a YARN application to its end; the exit status is 0 only if it succeeds.
+
+    Ctrl-C ends an application, as under `hopsml submit`; a run continues, and `hopsml runs cancel` ends it.
+    """
+    if not _APPLICATION.fullmatch(what):
+        _follow_run(what, end, rank)
+    from hopsml import submission
+
+    if end:
+        ended = submission.end(what)
+        submission.to_stderr(f"{ended.id}: {ended.state}, {ended.final_status}")
+        return
+    with submission.Interrupts() as interrupts:
+        outcome = submission.follow(what, interrupts=interrupts)
+    raise typer.Exit(outcome.status)
+
+
+def _follow_run(run: str, end: bool, rank: int) -> None:
+    """Follow a run to its end, and raise typer.Exit with the exit status."""
+    from hopsml.cli import searches
+    from hopsml.core import settings
+    from hopsml.core.states import Lifecycle
+    from hopsml.errors import ArgumentError
+    from hopsml.storage.run_dir import find
+    from hopsml.submission import to_stderr
+    from hopsml.tracking import catalog, live
+
+    try:
+        directory = find(run, settings.project_url())
+    except ArgumentError as error:
+        raise ArgumentError(
+            f"'{run}' is neither the id of a YARN application (application_<time>_<number>) nor a run: {error}"
+        ) from None
+    if end:
+        cancel(run)
+    output, state, progress = live.Output(directory, rank), "", ""
+    search = searches.seen(directory, directory.read_run())
+    if search is not None:
+        to_stderr(f"output of the trials: hopsml runs logs {run}, or {search.folder_of('TRIAL')}")
+    try:
+        while True:
+            stored = catalog.read(directory, brief=True)  # before the output, so that the last output is not lost
+            for text in output.more():
+                sys.stdout.write(text)
+            sys.stdout.flush()
+            if search is not None and (now := searches.progress(searches.facts(search, stored.state))) != progress:
+                progress = now
+                to_stderr(progress)
+            if stored.state != state:
+                state = stored.state
+                to_stderr(f"{directory.run_id}: {state}" + ("" if stored.status is None else _end_of(stored.status)))
+            if state in (Lifecycle.FINISHED, Lifecycle.FAILED, Lifecycle.CANCELLED, Lifecycle.LOST):
+                raise typer.Exit(0 if state == Lifecycle.FINISHED else 1)
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        to_stderr(f"the run continues; `hopsml runs cancel {run}` ends it")
+        raise typer.Exit(130) from None
+
+
+def _end_of(status: dict[str, object]) -> str:
+    return f": {status['error']}" if status.get("error") else ""
+
+
+def status(run: RunArgument, as_json: AsJson = False) -> None:
+    """Print the state of a run or a search: duration, workers, last metrics, driver, error."""
+    from hopsml.cli import searches
+    from hopsml.core import settings
+    from hopsml.storage.run_dir import find
+    from hopsml.tracking import catalog, live
+
+    stored = catalog.read(find(run, settings.project_url()), brief=True)
+    facts = _facts(stored, live.last_report(stored.directory))
+    search = searches.seen(stored.directory, stored.run)
+    of_search = {} if search is None else searches.facts(search, stored.state)
+    if as_json:
+        print(strict_json.dumps({**facts, **of_search}))
+        return
+    texts = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
+    trials = searches.lines(of_search) if of_search else {}
+    width = max(map(len, {**texts, **trials}))
+    trials = {name: searches.wrapped(text, width + 2) for name, text in trials.items()}
+    last = {"run_dir": texts.pop("run_dir")}
+    print_plain("\n".join(f"{name:{width}}  {text}" for name, text in {**texts, **trials, **last}.items()))
+
+
+def _facts(stored: Any, report: dict[str, Any]) -> dict[str, Any]:
+    from hopsml.tracking.catalog import driver_lives
+
+    ended, process = stored.status or {}, stored.run.get("driver_process") or {}
+    lives = driver_lives(process) if stored.status is None else None
+    return {
+        "run": stored.run_id,
+        "name": stored.run.get("name"),
+        "state": stored.state,
+        "seconds": stored.seconds,
+        "workers": stored.run.get("workers"),
+        "step": report.pop("step", None),
+        "reported": report.pop("time", None),
+        "metrics": report or None,
+        "outputs": {name: value for name, value in stored.outputs.items() if name != "log"} or None,
+        "driver": f"pid {process.get('pid')} on {stored.run.get('driver')}" + _life(lives) if not ended else None,
+        "error": ended.get("error"),
+        "run_dir": stored.directory.url,
+    }
+
+
+def _life(lives: bool | None) -> str:
+    return {True: ", alive", False: ", ended", None: ""}[lives]
+
+
+def _text(name: str, value: Any) -> str:
+    from hopsml.tracking import listing
+
+    if name == "seconds":
+        return listing.duration(value)
+    if name == "reported":
+        return listing.time_text(value)
+    if isinstance(value, dict):
+        return "  ".join(f"{key}={listing.figure(content)}" for key, content in value.items())
+    return str(value)
