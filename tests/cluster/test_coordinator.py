@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from hopsml.cluster.agent.agent import Bootstrap
-from hopsml.cluster.driver import coordinator, sessions, websocket
+from hopsml.cluster.driver import actions, sessions, websocket
 from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.driver.formation import RunRequest
@@ -292,7 +292,7 @@ def test_how_many_are_there_is_said_with_the_ticks_and_not_with_each_agent(
         return said[-1]
 
     monkeypatch.setattr(crowd.pool, "tick", counted)
-    monkeypatch.setattr(coordinator, "waiting_text", noted)
+    monkeypatch.setattr(actions, "waiting_text", noted)
     state = crowd.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
     assert said[0] == "waiting for executors: 0 of 200 agents there"

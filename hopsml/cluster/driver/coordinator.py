@@ -1,21 +1,19 @@
 """Coordinator thread of the driver, which executes the decisions of the group and pool state machines.
 
-It converts messages to events, and actions to messages. Decisions are made in gang.py and pool.py; sessions.py manages
-the connections. A message about a run or a generation that is not its sender's is refused and counted.
+It converts messages to events; ``actions.py`` converts actions to messages, ``backend_watcher.py`` calls the backend, and
+``sessions.py`` manages the connections. A message about a run or a generation that is not its sender's is refused and
+counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import contextvars
-import functools
 import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,20 +21,18 @@ import uvloop
 
 from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver import worker_messages
-from hopsml.cluster.driver.active_run import ActiveRun
-from hopsml.cluster.driver.backends.base import Backend, Warned
+from hopsml.cluster.driver.actions import PoolActions, RunActions, report_sidecar_end
+from hopsml.cluster.driver.active_run import ActiveRun, SlotShares
+from hopsml.cluster.driver.backend_watcher import BackendWatcher
+from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.formation import RunRequest, SidecarWord
 from hopsml.cluster.driver.group_start import GroupStarter, is_ready
 from hopsml.cluster.driver.preflight.inspection import Inspection
 from hopsml.cluster.driver.run_state import Change, RunState
-from hopsml.cluster.driver.run_texts import error_of, waiting_text, why_missing
 from hopsml.cluster.driver.sessions import AgentSession, Sessions
 from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.gang import events, pool
-from hopsml.cluster.gang.events import Phase
-from hopsml.cluster.gang.shares import shares, slot_demand
 from hopsml.cluster.shared import protocol
-from hopsml.cluster.shared.spec import IndependentGroup
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import CoordinatorLost
 
@@ -50,10 +46,6 @@ STANDSTILL_S = 3.0  # agents send a message every second
 CATCH_UP_S = 0.1  # for reading messages and closed connections that have accumulated
 ANSWER_S = 5.0  # in which its loop certainly responds to another thread
 ENDING_S = 2.0  # the same after leases may have expired: agents check once a second, and take a while to end
-
-
-class InterpreterEnds(Exception):
-    """Error raised when threads accept no calls any more, as the main thread has ended before ``close`` was called."""
 
 
 class Coordinator:
@@ -87,31 +79,33 @@ class Coordinator:
         """
         self.backend, self.lease_s, self.port_range = backend, lease_s, port_range
         self.sys_path, self.zygote = sys_path, zygote
-        self._allowed = allowed
         self.door = Sessions(self, lease_s)
         self._former = GroupStarter(self.door.agents, self._event)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows, limit=allowed)
         self.runs: dict[str, ActiveRun] = {}
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._watcher = BackendWatcher(backend, self._loop, self.door.agents, self.pool, self.runs)
+        self._requests = PoolActions(
+            self.door, self.pool, self.runs, self._watcher, self._bootstrap, self._event, self._granted
+        )
+        self._pool = self._requests.carry_out
         self.inspection = Inspection(
             self.door.agents, self.runs, self.pool, self._pool, self._former.assign_agents, self._event
         )
         self.addresses: tuple[tuple[str, int], ...] = ()
+        self._shares = SlotShares(self.runs, allowed)
+        self._actions = RunActions(
+            self.door, self.pool, self.runs, backend, self._former, self.inspection, self._pool, self._share
+        )
         self._idle_since: float | None = None
-        self._others_wait = False  # another job of the application finds no free slot
         self._gate = threading.Lock()  # a launch and the decision to close when idle exclude each other
         self._launched = 0  # runs that callers have handed over
         self._begun = 0
         self._ticked = math.inf  # time of the loop's last tick
         self._caught_up_at = 0.0  # until then the losses of agents during a standstill may be unknown
         self._preload: tuple[str, ...] = ()
-        self._cancelled: set[int] = set()  # agent requests that were withdrawn
-        self._unexplained: set[asyncio.Task[str]] = (
-            set()
-        )  # losses of agents that ended runs, and whose reason is awaited
-        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-        self._loop = self._runner.get_loop()
         self._closing = asyncio.Event()
-        self._agent_lost = asyncio.Event()
         self._ready = threading.Event()
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run_loop, name="hopsml-coordinator", daemon=True)
@@ -180,11 +174,11 @@ class Coordinator:
 
     def send_to_worker(self, run_id: str, rank: int, data: bytes) -> None:
         """Send ``data`` to the worker of the rank; it is dropped if there is none."""
-        self._call(self._tell, run_id, rank, data)
+        self._call(self._actions.send_to_worker, run_id, rank, data)
 
     def request_stack_profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
         """Request a profile of the worker of the rank; a change ``profile`` of the run reports the result."""
-        self._call(self._request_stack_profile, run_id, rank, wish)
+        self._call(self._actions.request_stack_profile, run_id, rank, wish)
 
     def release(self, run_id: str, rank: int, at_once: bool = False) -> None:
         """End an independent worker and release its agent to the pool.
@@ -253,7 +247,10 @@ class Coordinator:
         try:
             self.addresses = tuple((host, port) for host in advertised)
             self._ready.set()
-            watches = [asyncio.create_task(self._watch_backend()), asyncio.create_task(self._watch_executors())]
+            watches = [
+                asyncio.create_task(self._watcher.watch_availability(self._refuse_all)),
+                asyncio.create_task(self._watcher.watch_executors(self._drain)),
+            ]
             await self._keep_time()
             for watch in watches:
                 watch.cancel()
@@ -276,62 +273,18 @@ class Coordinator:
                     for run in self.runs.values():
                         run.state.publish(Change("note", text=problem))
             self.inspection.tick()
-            self._pool(self.pool.tick(time.monotonic(), self._others_wait))
-            self._say_who_waits()
+            self._pool(self.pool.tick(time.monotonic(), self._watcher.others_wait))
+            self._requests.publish_waiting()
             self._close_when_idle()
             try:
                 await asyncio.wait_for(self._closing.wait(), TICK_S)
             except TimeoutError:
                 pass
 
-    async def _watch_backend(self) -> None:
-        """Poll the backend's state, and at once when an agent is lost, as the backend's end may be the cause.
-
-        This runs as a separate task, not among the timers: a JVM that does not respond must not delay leases and
-        deadlines.
-        """
-        while True:
-            self._agent_lost.clear()
-            try:
-                gone = await self._on_thread(self.backend.why_unavailable) if self.runs else ""
-            except InterpreterEnds:
-                return
-            except Exception:
-                log.exception("whether the application is there could not be asked")
-                gone = ""
-            if gone:
-                for run_id in list(self.runs):
-                    self._event(run_id, events.Refused(gone, "application"))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._agent_lost.wait(), TICK_S)
-
-    async def _watch_executors(self) -> None:
-        """Poll for other jobs that wait for idle slots, and for executors that end; the calls are slow."""
-        while True:
-            idle = bool(self.pool.agents.idle_count)
-            tasks = frozenset(session.hello.task for session in self.door.agents.values() if not session.leaving)
-            going: dict[int, Warned] = {}
-            try:
-                self._others_wait = False
-                if tasks or self.runs:
-                    self._others_wait, going = await self._on_thread(self._look, idle, tasks)
-            except InterpreterEnds:
-                return
-            except Exception:
-                log.exception("which executors are leaving could not be asked")
-            for session in list(self.door.agents.values()):
-                if reason := going.get(session.hello.task):
-                    self._drain(session, reason.text, reason.time_s)
-            await asyncio.sleep(TICK_S)
-
-    def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, Warned]]:
-        """Return whether other jobs wait for idle slots, and the executors that are about to end; may block."""
-        return idle and self.backend.others_wait(), self.backend.leaving(tasks)
-
     def _close_when_idle(self) -> None:
         """End the thread, and with it port and certificate, after ``LINGER_S`` seconds without a run and an agent."""
         now = time.monotonic()
-        if self.runs or self.door.agents or self.pool.expected or self._unexplained:
+        if self.runs or self.door.agents or self.pool.expected or self._actions.unexplained:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
@@ -370,35 +323,18 @@ class Coordinator:
 
     def session_ended(self, session: AgentSession, reason: str) -> None:
         """Report a lost agent to its run, its slot's pre-flight check and the pool; see ``sessions.Listener``."""
-        self._agent_lost.set()
         # The pool comes first: what the group requests because of this loss must not be met with the lost agent.
         self.pool.remove_agent(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
         self.inspection.agent_left(session.agent_id)
         if session.work is not None:
             place = f"the agent on {session.hello.place} (executor {session.hello.executor_id}) is gone: {reason}"
             if run := self.runs.get(session.work[0]):
-                self._sidecar_left(run, session, place)
+                report_sidecar_end(run, session, place)
                 if not session.was_cut and not self._closing.is_set():
-                    run.losses[session.agent_id] = self._loop.create_task(self._explain_loss(run, session))
+                    run.losses[session.agent_id] = self._loop.create_task(self._watcher.explain_loss(run, session))
             self._event(session.work[0], events.MemberLost(session.agent_id, place))
-        if session.was_cut:  # a frozen one would hold its slot for ever
-            self._begin_on_thread(self.backend.evict, session.hello.task, session.hello.pid)
+        self._watcher.agent_lost(session)
         self._pool(self.pool.serve())
-
-    async def _explain_loss(self, run: ActiveRun, session: AgentSession) -> str:
-        """Return the backend's reason why an agent of the run was lost; publish it as a note of the run."""
-        rank = run.gang.rank(session.agent_id)
-        try:
-            why = await self._on_thread(self.backend.why_lost, session.hello.task, session.hello.pid)
-        except InterpreterEnds:
-            return ""
-        except Exception:
-            log.exception("the backend's reason for the loss of an agent could not be read")
-            return ""
-        if why:
-            who = f"rank {rank}" if rank >= 0 else "an agent"
-            run.state.publish(Change("note", rank, f"{who} on {session.hello.place} was lost: {why}"))
-        return why
 
     def patience_s(self, session: AgentSession) -> float:
         """Return the seconds without a message after which an agent counts as lost.
@@ -495,16 +431,25 @@ class Coordinator:
             problem = f"a run of the id {request.run_id} is going on already, in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")
             return
-        run = ActiveRun(request, state, allowed=self._share_of_newcomer(request))
+        run = ActiveRun(request, state, allowed=self._shares.of_newcomer(request))
         self.runs[request.run_id] = run
         self._preload = request.spec.modules
         self.inspection.begin(request)
         now = time.monotonic()
         actions = run.gang.begin(now)
         run.log.add(now, None, actions)
-        self._gang(run, actions)
+        self._actions.carry_out(run, actions)
         self._share()
-        self._say_who_waits()
+        self._requests.publish_waiting()
+
+    def _granted(self, run_id: str, agent_ids: tuple[str, ...]) -> None:
+        """Begin the pre-flight check of agents that the pool has granted to a run."""
+        self.inspection.granted(run_id, agent_ids)
+
+    def _refuse_all(self, reason: str) -> None:
+        """End all runs, as the backend is not available."""
+        for run_id in list(self.runs):
+            self._event(run_id, events.Refused(reason, "application"))
 
     def _resize(self, run_id: str, size: int) -> None:
         """Apply a new size, within the limit of all runs, to a run."""
@@ -514,40 +459,18 @@ class Coordinator:
 
     def _allow(self, slots: int) -> None:
         """Apply a new limit of all runs together."""
-        self._allowed = slots
+        self._shares.allowed = slots
         self._pool(self.pool.limited(slots))
         self._share()
 
-    def _share_of_newcomer(self, request: RunRequest) -> int | None:
-        """Return the new run's share of the slots that all runs may use together; None if there is no limit."""
-        if self._allowed is None:
-            return None
-        group = request.spec.group
-        return shares(
-            self._allowed, [*(run.slot_demand for run in self.runs.values()), slot_demand(group, group.size)]
-        )[-1]
-
     def _share(self) -> None:
-        """Apply the runs' shares of the allowed slots, and inform those whose share changes."""
-        if self._allowed is None:
-            return
-        runs = list(self.runs.values())
-        parts = zip(runs, shares(self._allowed, [run.slot_demand for run in runs]), strict=True)
-        changed = [(run, part) for run, part in parts if run.allowed != part]
-        for run, part in changed:
-            run.allowed = part
-        for run, _ in changed:
-            if run.request.spec.group.changes:
-                self._event(run.run_id, events.ResizeRequested(run.size))
-        for run in runs:
-            # The search chooses the lanes that end; a search whose trials are separate runs counts on all slots.
-            if isinstance(run.request.spec.group, IndependentGroup):
-                run.state.publish(Change("slots", total=run.size if run.asked else self._allowed))
+        """Apply the runs' shares of the allowed slots."""
+        self._shares.distribute(lambda run: self._event(run.run_id, events.ResizeRequested(run.size)))
 
     def _hold(self, slots: int, answer: concurrent.futures.Future[int]) -> None:
         """Count agents for ``held``, and dismiss idle ones beyond ``slots``."""
         # Each cancelled agent request counts as one agent: one of its agents may still exist.
-        held = len(self.door.agents) + len(self.pool.expected) + len(self._cancelled)
+        held = len(self.door.agents) + len(self.pool.expected) + len(self._requests.cancelled)
         if held > slots and (idle := tuple(self.pool.idle())):
             self._pool(self.pool.dismiss(idle, "its slot is another job's from now on"))
         answer.set_result(held)
@@ -564,113 +487,13 @@ class Coordinator:
             run.state.phase, run.waits_for = run.gang.phase, ""
             if not run.gang.phase.is_final:
                 run.state.publish(Change("phase", text=run.gang.phase.value))
-        self._gang(run, actions)
+        self._actions.carry_out(run, actions)
 
     def _complete(self, run_id: str, reason: str, result: bytes) -> None:
         """End a run of independent members as finished."""
         if run := self.runs.get(run_id):
             run.result = result
             self._event(run_id, events.CancelRequested(reason, complete=True))
-
-    def _tell(self, run_id: str, rank: int, data: bytes) -> None:
-        """Send data to a worker."""
-        if (found := self._worker(run_id, rank)) is not None:
-            session, generation = found
-            session.post(protocol.DriverMessage(run_id, generation, data))
-
-    def _request_stack_profile(self, run_id: str, rank: int, wish: protocol.TakeProfile) -> None:
-        """Send a profile request to a worker, or publish that there is none."""
-        if (found := self._worker(run_id, rank)) is not None:
-            session, generation = found
-            session.post(msgspec.structs.replace(wish, generation=generation))
-        elif run_id in self.runs:
-            problem = f"there is no worker of rank {rank} now; `hopsml runs status` shows those that there are"
-            self.runs[run_id].state.publish(Change("profile", rank, problem, data=wish.wish.encode()))
-
-    def _worker(self, run_id: str, rank: int) -> tuple[AgentSession, int] | None:
-        """Find the agent that works as this rank of a run.
-
-        Returns:
-            The session of its agent and the generation in which it works; None if there is no such worker.
-        """
-        run = self.runs.get(run_id)
-        agent_id = run.gang.agent_of(rank) if run is not None else None
-        session = self.door.agents.get(agent_id) if agent_id is not None else None
-        if session is None or session.work is None or session.work[0] != run_id:
-            return None
-        return session, session.work[1]
-
-    def _gang(self, run: ActiveRun, actions: list[events.Action]) -> None:
-        """Carry out the actions of a run's group."""
-        for action in actions:
-            match action:
-                case events.RequestAgents():
-                    run_id = run.run_id
-                    most = action.most if run.request.spec.group.changes else None
-                    self._pool(self.pool.demand(run_id, action.count, most, run.request.bare))
-                case events.StartGeneration():
-                    self._former.start(run, action)
-                case events.PrepareNewcomers():
-                    self._former.prepare(run, action)
-                case events.PauseGroup():
-                    self._former.pause(run, action)
-                case events.ReconfigureGroup():
-                    self._former.reconfigure_in_place(run, action)
-                case events.StopWorkers():
-                    for agent_id in action.agent_ids:
-                        if session := self.door.agents.get(agent_id):
-                            run_id = run.run_id
-                            session.post(
-                                protocol.Stop(
-                                    run_id, action.generation, action.grace_s, action.flush_s, action.keep, action.dump
-                                )
-                            )
-                case events.PauseWorkersAtCommit():
-                    if run.request.spec.group.regroups:
-                        run.state.publish(Change("note", text=f"the group changes at the next commit: {action.why}"))
-                    for agent_id in action.agent_ids:
-                        if session := self.door.agents.get(agent_id):
-                            session.post(protocol.PauseAtCommit(run.run_id, action.generation))
-                case events.PersistCommit():
-                    if session := self.door.agents.get(action.agent_id):
-                        session.post(protocol.Persist(run.run_id))
-                case events.DropAgents():
-                    for agent_id in action.agent_ids:
-                        if session := self.door.agents.get(agent_id):
-                            self.door.cut(session, action.reason)
-                case events.ReturnAgents():
-                    self._take_back(run, action)
-                case events.Announce():
-                    run.state.announce(action.kind, action.rank, action.text)
-                case events.Note():
-                    run.state.publish(Change("note", text=action.text))
-                case events.ConcludeRun():
-                    self._conclude(run, action)
-
-    def _take_back(self, run: ActiveRun, action: events.ReturnAgents) -> None:
-        """Take agents back from a run, and pool or dismiss them."""
-        self.inspection.returned(action.agent_ids)
-        for agent_id in action.agent_ids:
-            if session := self.door.agents.get(agent_id):
-                self._let_go(run, session)
-        if action.leave:
-            self._pool(self.pool.dismiss(action.agent_ids, action.leave))
-        else:
-            self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
-
-    @staticmethod
-    def _sidecar_left(run: ActiveRun | None, session: AgentSession, reason: str) -> None:
-        """Report to the run's driver that a sidecar has ended with its agent."""
-        if run is not None and run.request.spec.sidecar:
-            run.request.on_sidecar(SidecarWord(session.agent_id, ended=reason))
-
-    def _let_go(self, run: ActiveRun, session: AgentSession) -> None:
-        """Release an agent from this run."""
-        session.work = None
-        group = run.request.spec.group
-        self._sidecar_left(run, session, "its agent has left the run")
-        if group.changes or group.relaunches or run.request.spec.sidecar:
-            session.post(protocol.Release(run.run_id))
 
     def _persisted(self, session: AgentSession, message: protocol.Persisted) -> None:
         """Record a checkpoint of an agent that the run holds, whatever the generation of its commit."""
@@ -697,98 +520,6 @@ class Coordinator:
             self._event(run.run_id, events.DrainRequested(session.agent_id, reason, time_s))
             self._pool(self.pool.serve())
 
-    def _conclude(self, run: ActiveRun, outcome: events.ConcludeRun) -> None:
-        """Remove a run that has ended, release its agents and report its end."""
-        run_id = run.run_id
-        del self.runs[run_id]
-        for session in self.door.agents.values():  # agents that the group has not released
-            if session.work is not None and session.work[0] == run_id:
-                self._let_go(run, session)
-        self.inspection.ended(run_id)
-        # before its agent requests are removed
-        missing = self._why_missing(run, outcome) if outcome.error == "start" else ""
-        self._pool(self.pool.withdraw(run_id, time.monotonic()))
-        self._share()
-        loss = run.losses.get(outcome.agent_id)
-        if loss is None or outcome.error != "worker":
-            self._tell_end(run, outcome, missing)
-            return
-        self._unexplained.add(loss)
-        loss.add_done_callback(lambda done: self._tell_end_explained(run, outcome, done))
-
-    def _tell_end_explained(self, run: ActiveRun, outcome: events.ConcludeRun, loss: asyncio.Task[str]) -> None:
-        """Report the run's end, with the backend's reason for the loss of the responsible agent, if it is known."""
-        self._unexplained.discard(loss)
-        why = loss.result() if not loss.cancelled() else ""
-        self._tell_end(run, replace(outcome, reason=f"{outcome.reason}. {why}") if why else outcome, "")
-
-    @staticmethod
-    def _tell_end(run: ActiveRun, outcome: events.ConcludeRun, missing: str) -> None:
-        """Report the run's end with its error."""
-        failure = run.failures.get(outcome.agent_id)
-        host = run.hosts.get(outcome.agent_id, "")
-        error = error_of(outcome, run.state, run.request.run_url, failure, host, missing)
-        run.state.conclude(error, run.result)
-
-    def _why_missing(self, run: ActiveRun, outcome: events.ConcludeRun) -> str:
-        """Return why agents of a run are missing; an error of the backend becomes part of the text."""
-        try:
-            return why_missing(run, outcome, self.pool, self.backend, self.runs)
-        except Exception as error:
-            log.exception("why agents are missing could not be asked")
-            return f"the cluster does not say why: {error}"
-
-    # ------------------------------------------------------------------------------------------ pool
-
-    def _pool(self, actions: list[pool.Action]) -> None:
-        """Carry out the actions of the pool."""
-        if asks := [action for action in actions if isinstance(action, pool.Submit)]:
-            self._submit(asks)
-        for action in actions:
-            match action:
-                case pool.Grant():
-                    if action.run_id in self.runs:
-                        self.inspection.granted(action.run_id, action.agent_ids)
-                    else:  # it ended while the actions before this one were carried out
-                        self._pool(self.pool.returned(action.agent_ids, time.monotonic()))
-                case pool.CancelAgentRequest():
-                    self._cancelled.add(action.ask)
-                    self._begin_on_thread(self.backend.cancel, action.ask)
-                case pool.DismissAgents():
-                    for agent_id in action.agent_ids:
-                        if session := self.door.agents.get(agent_id):
-                            session.post(protocol.Dismiss(action.reason))
-
-    def _submit(self, asks: list[pool.Submit]) -> None:
-        """Submit agent requests one after the other, as their order may matter to the cluster."""
-        bootstraps = [(self._bootstrap(ask), ask.count) for ask in asks]
-
-        def in_order() -> None:
-            for bootstrap, count in bootstraps:
-                self._submit_to_backend(bootstrap, count)
-
-        self._begin_on_thread(in_order)
-
-    async def _on_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
-        """Call a function that may block on another thread and return its result.
-
-        Raises:
-            InterpreterEnds: Threads accept no calls any more.
-        """
-        try:
-            answer = self._loop.run_in_executor(None, function, *arguments)
-        except RuntimeError as error:  # concurrent.futures is closed before functions registered with atexit are called
-            raise InterpreterEnds from error
-        return await answer
-
-    def _begin_on_thread(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call a function on another thread without waiting for it.
-
-        It is not called if the interpreter is ending: ``close`` releases everything then.
-        """
-        with contextlib.suppress(RuntimeError):
-            self._loop.run_in_executor(None, function, *arguments)
-
     def _bootstrap(self, action: pool.Submit) -> Bootstrap:
         """Return the data that the agents of a request need to connect."""
         return Bootstrap(
@@ -806,54 +537,6 @@ class Coordinator:
             zygote=self.zygote.name if self.zygote is not None else "",
             zygote_modules=self.zygote.modules if self.zygote is not None else (),
         )
-
-    def _submit_to_backend(self, bootstrap: Bootstrap, count: int) -> None:
-        """Submit an agent request, on a thread that may block, and pass the backend's reports to the event loop."""
-
-        def on_loop(function: Callable[..., None], *arguments: object) -> None:
-            with contextlib.suppress(CoordinatorLost):  # it is closed, so no run waits for agents
-                self._call(function, *arguments)
-
-        ended, slot_ended = (functools.partial(on_loop, told) for told in (self._ask_ended, self._slot_ended))
-        try:
-            self.backend.submit(bootstrap, count, ended, slot_ended)
-        except Exception as error:  # noqa: BLE001 any error of Spark is reported by the waiting runs
-            ended(bootstrap.ask, f"{type(error).__name__}: {error}")
-
-    def _ask_ended(self, ask: int, problem: str) -> None:
-        """Process the end of an agent request."""
-        failed = self._refuse(ask, problem)
-        self._cancelled.discard(ask)
-        self._pool(self.pool.ask_ended(ask, time.monotonic(), failed))
-
-    def _slot_ended(self, ask: int, index: int, problem: str) -> None:
-        """Process the end of one agent of a request."""
-        slot = ask, index
-        if slot in self.pool.expected:  # the end of a connected agent is reported by its connection
-            failed = self._refuse(ask, problem)
-            self._pool(self.pool.retired(slot, time.monotonic() if failed else None))
-
-    def _refuse(self, ask: int, problem: str) -> bool:
-        """Fail the runs that wait for their first agents if the problem is genuine; return True if it is.
-
-        A request whose agents connected and were ended later, for instance by PySpark on Ctrl-C, is repeated instead.
-        """
-        failed = bool(problem) and ask not in self._cancelled and not self.pool.going.get(ask, False)
-        for run in self._waiting() if failed else ():
-            if run.gang.generation == 0:  # a group that has trained waits for agents until its deadline
-                self._event(run.run_id, events.Refused(problem, "launcher"))
-        return failed
-
-    def _waiting(self) -> list[ActiveRun]:
-        """Return the runs that wait for agents."""
-        return [run for run in self.runs.values() if run.gang.phase is Phase.WAITING]
-
-    def _say_who_waits(self) -> None:
-        """Publish what runs wait for; at each tick only, as there may be a thousand agents."""
-        for run in self._waiting():
-            if (text := waiting_text(run, self.pool)) != run.waits_for:
-                run.waits_for = text
-                run.state.publish(Change("phase", text=text))
 
 
 def _log_aside(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
