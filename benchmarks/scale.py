@@ -67,8 +67,8 @@ class Round:
 
 def one_round() -> Round:
     """Measure one group start-up, then some seconds of heartbeats."""
+    from hopsml.cluster.driver.active_run import RunRequest
     from hopsml.cluster.driver.coordinator import Coordinator
-    from hopsml.cluster.driver.formation import RunRequest
     from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 
     backend = _Backend()

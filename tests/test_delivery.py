@@ -240,7 +240,7 @@ def test_a_program_ends_although_nobody_reads_its_errors(store: Path) -> None:
     "module",
     [
         "cluster.agent.agent", "cluster.agent.work", "cluster.driver.coordinator", "cluster.driver.sessions",
-        "cluster.driver.group_start", "cluster.driver.websocket",
+        "cluster.driver.group_start",
         "cluster.driver.backends.spark", "storage.run_dir", "tracking.recording", "experiment.plan",
         "experiment.messages", "experiment.mlflow", "experiment.searches.session", "experiment.searches.groups",
         "experiment.searches.writer",

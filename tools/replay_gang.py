@@ -1,7 +1,7 @@
 """Replay the events of a run's gang and show its decisions: ``python -m tools.replay_gang RUN``.
 
-RUN is the directory, or the id, of a run that did not finish; its ``gang.jsonl``, written by ``gang_log.py``, is read. Each
-event with a consequence is shown with its time, the decisions, and the phase if it is a new one.
+RUN is the directory, or the id, of a run that did not finish; its ``gang.jsonl``, written by ``driver/run_state.py``,
+is read. Each event with a consequence is shown with its time, the decisions, and the phase if it is a new one.
 The exit status is 1 if this hopsml decides differently from the one that wrote the file.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 import hopsml
-from hopsml.cluster.driver.gang_log import VERSION, described
+from hopsml.cluster.driver.run_state import VERSION, described
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.elastic.state import Commits, FailurePolicy, GroupProgress, Growth, InPlace, Membership

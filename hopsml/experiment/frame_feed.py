@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hopsml.cluster.driver.active_run import RunRequest, SidecarWord
 from hopsml.cluster.driver.backends.base import Capacity
-from hopsml.cluster.driver.formation import RunRequest, SidecarWord
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
 from hopsml.core.callbacks import nonblocking_logger

@@ -16,7 +16,7 @@ from typing import Any, cast
 from msgspec.structs import asdict, replace
 
 from hopsml.cluster.driver import capture
-from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver.active_run import RunRequest
 from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.forking.fork_server import preload_order
 from hopsml.cluster.shared import gpus

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from hopsml.cluster.driver.websocket import AgentHandler, Connection
+from hopsml.cluster.driver.sessions import AgentHandler, Connection
 from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, logged_once, reporting
 from hopsml.serving.front import Front

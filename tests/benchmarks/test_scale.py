@@ -6,7 +6,7 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from benchmarks import light_agents, scale
-from hopsml.cluster.driver.preflight.inspection import Inspection
+from hopsml.cluster.driver.preflight.gate import Inspection
 from hopsml.cluster.shared.protocol import PeerProbed, PreflightFacts
 
 pytestmark = pytest.mark.fast

@@ -14,10 +14,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
 from hopsml.cluster.agent.agent import Bootstrap
-from hopsml.cluster.driver import actions, sessions, websocket
+from hopsml.cluster.driver import actions, sessions
+from hopsml.cluster.driver.active_run import RunRequest
 from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
 from hopsml.cluster.driver.coordinator import Coordinator
-from hopsml.cluster.driver.formation import RunRequest
 from hopsml.cluster.driver.run_texts import waiting_text
 from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.shared import protocol
@@ -98,7 +98,7 @@ def test_a_stranger_without_the_token_gets_401(besieged: Besieged, token: str | 
 
 
 def test_who_connects_and_says_nothing_is_hung_up_on(besieged: Besieged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "HELLO_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(sessions, "HELLO_TIMEOUT_S", 0.3)
 
     async def keep_silent() -> None:
         for _ in range(TRIES):
@@ -413,7 +413,7 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
 
 
 def test_who_does_not_answer_a_goodbye_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "CLOSE_S", 0.2)
+    monkeypatch.setattr(sessions, "CLOSE_S", 0.2)
     alone = Coordinator(SimulatedBackend(0))
     alone.start()
     request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.driver import gang_log
-from hopsml.cluster.driver.gang_log import GangLog
+from hopsml.cluster.driver import run_state
+from hopsml.cluster.driver.run_state import GangLog
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
 from hopsml.cluster.gang.events import Phase
@@ -68,7 +68,7 @@ def watched() -> Iterator[list[GangLog]]:
                 logs.append(watch(machine))
 
             patch.setattr(kind, "__init__", make)
-        patch.setattr(gang_log, "PART", 16)  # so that some are dropped
+        patch.setattr(run_state, "PART", 16)  # so that some are dropped
         yield logs
 
 
@@ -181,7 +181,7 @@ def test_secrets_are_masked_and_nothing_of_the_replay_is_lost() -> None:
 
 
 def test_the_oldest_events_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gang_log, "PART", 4)
+    monkeypatch.setattr(run_state, "PART", 4)
     log = failing()
     assert log.dropped == 4
     content = log.to_jsonl()

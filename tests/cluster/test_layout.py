@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cluster.agent import assigning
-from hopsml.cluster.driver.formation import RunRequest, formation_of, launch_of
+from hopsml.cluster.driver.active_run import RunRequest, formation_of, launch_of
 from hopsml.cluster.shared.layout import (
     GROUP_NAMES,
     OURS,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.cluster.driver import remedies
-from hopsml.cluster.driver.active_run import ActiveRun
-from hopsml.cluster.driver.formation import RunRequest
+from hopsml.cluster.driver import run_texts
+from hopsml.cluster.driver.active_run import ActiveRun, RunRequest
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of, why_missing
 from hopsml.cluster.gang.events import ConcludeRun, Phase
@@ -55,15 +54,15 @@ EOFError: EOF when reading a line
     ],
 )
 def test_remedies(cause: str, traceback: str, words: list[str]) -> None:
-    said = remedies.remedy(cause, traceback, "h1", here=lambda module: module == "here")
+    said = run_texts.remedy(cause, traceback, "h1", here=lambda module: module == "here")
     assert bool(said) == bool(words)
     for word in words:
         assert word in said
 
 
 def test_what_the_driver_could_import() -> None:
-    assert remedies.is_here("json") and remedies.is_here("hopsml.cluster")
-    assert not remedies.is_here("no_such_module") and not remedies.is_here("no_such_module.below")
+    assert run_texts.is_here("json") and run_texts.is_here("hopsml.cluster")
+    assert not run_texts.is_here("no_such_module") and not run_texts.is_here("no_such_module.below")
 
 
 @pytest.mark.parametrize(

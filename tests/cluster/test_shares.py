@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.cluster.gang.shares import SlotDemand, shares, slot_demand
+from hopsml.cluster.gang.pool import SlotDemand, shares, slot_demand
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, IndependentGroup
 
 pytestmark = pytest.mark.fast

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.driver.backends.spark_profiles import ResourceProfiles
+from hopsml.cluster.driver.backends.spark_executors import ResourceProfiles
 
 pytestmark = pytest.mark.fast
 

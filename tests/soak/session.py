@@ -17,7 +17,7 @@ from typing import Any
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster.driver import gang_log
+from hopsml.cluster.driver import run_state
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import applications, takeover
 from hopsml.experiment.run import Run
@@ -125,7 +125,7 @@ class Session:
 def main() -> None:
     """Do a round for each line of the input."""
     run_logs.KEPT_GENERATIONS, takeover.TIDY_GENERATIONS, takeover.BEAT_S = KEPT, 1, 0.5
-    gang_log.PART = 32  # events: full before the warm-up is over
+    run_state.PART = 32  # events: full before the warm-up is over
     session = Session(Path(sys.argv[1]))
     for _ in sys.stdin:
         done = session.round()

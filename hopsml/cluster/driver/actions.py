@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from hopsml.cluster.agent.agent import Bootstrap
-from hopsml.cluster.driver.active_run import ActiveRun
+from hopsml.cluster.driver.active_run import ActiveRun, SidecarWord
 from hopsml.cluster.driver.backend_watcher import BackendWatcher
 from hopsml.cluster.driver.backends.base import Backend
-from hopsml.cluster.driver.formation import SidecarWord
 from hopsml.cluster.driver.group_start import GroupStarter
-from hopsml.cluster.driver.preflight.inspection import Inspection
+from hopsml.cluster.driver.preflight.gate import Inspection
 from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.driver.run_texts import error_of, waiting_text, why_missing
 from hopsml.cluster.driver.sessions import AgentSession, Sessions

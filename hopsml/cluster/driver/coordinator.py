@@ -22,12 +22,11 @@ import uvloop
 from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver import worker_messages
 from hopsml.cluster.driver.actions import PoolActions, RunActions, report_sidecar_end
-from hopsml.cluster.driver.active_run import ActiveRun, SlotShares
+from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarWord, SlotShares
 from hopsml.cluster.driver.backend_watcher import BackendWatcher
 from hopsml.cluster.driver.backends.base import Backend
-from hopsml.cluster.driver.formation import RunRequest, SidecarWord
 from hopsml.cluster.driver.group_start import GroupStarter, is_ready
-from hopsml.cluster.driver.preflight.inspection import Inspection
+from hopsml.cluster.driver.preflight.gate import Inspection
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.driver.sessions import AgentSession, Sessions
 from hopsml.cluster.forking.zygote import ZygoteProcess

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from hopsml.cluster.driver.active_run import ActiveRun
-from hopsml.cluster.driver.formation import formation_of, launch_of, member_of
+from hopsml.cluster.driver.active_run import ActiveRun, formation_of, launch_of, member_of
 from hopsml.cluster.driver.run_state import Change, MemberView
 from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.gang import events

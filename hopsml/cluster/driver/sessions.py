@@ -2,27 +2,293 @@
 
 A connection must send the application's token in its HTTP request, before the upgrade. A message of the wrong type or
 size ends its connection. Every refusal is counted, and the first of each kind is logged. With a thousand agents every
-microsecond per frame counts, so neither connections nor messages have a queue or a task: ``websocket.py``.
+microsecond per frame counts, so neither connections nor messages have a queue or a task. ``websockets`` checks requests,
+frames and closings; its own connection for asyncio has a task for each peer and puts every frame into a queue.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import http
+import logging
 import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import Event
+from websockets.protocol import State as Stage
+from websockets.server import ServerProtocol
 
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, reporting
 from hopsml.cluster.shared.tls import make_identity
 from hopsml.core.callbacks import nonblocking_logger
 
-if TYPE_CHECKING:
-    from hopsml.cluster.driver.websocket import Connection
+CLOSE_S = 10.0  # for the peer to end a connection after it was requested to
+HELLO_TIMEOUT_S = 10.0
+NOT_OURS, BROKEN = 1008, 1011  # close codes (RFC 6455, section 7.4.1)
+S = TypeVar("S")
+_CONTENTS = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+
+
+class Handler(Protocol):
+    """Interface for handling one connection, called on the server's loop."""
+
+    def admit(self, connection: Connection, request: Request) -> str:
+        """Return why the peer is refused, as text for it; "" if it is accepted. Called before the upgrade."""
+
+    def opened(self, connection: Connection) -> None:
+        """Process the completed upgrade; messages may follow."""
+
+    def message_received(self, connection: Connection, message: bytes) -> None:
+        """Process one message of the peer.
+
+        An error that this raises is passed to ``failed``, and no further message is handled.
+        """
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Process an error that ``message_received`` has raised; that is not called again."""
+
+    def ended(self, connection: Connection) -> None:
+        """Process the end of the connection, accepted or not; called once."""
+
+
+class Connection(asyncio.Protocol):
+    """Server side of one connection, from its first byte after the TLS handshake to its end."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, handler: Handler, most: int) -> None:
+        """Use this handler; ``most``: largest size of a message in bytes."""
+        self._handler = handler
+        self._protocol = ServerProtocol(max_size=most, logger=_library_log)
+        self._is_deaf = False  # after an error or a close: further messages are ignored
+        self._end: asyncio.TimerHandle | None = None
+        self.was_open = False
+        self.heard = 0.0  # monotonic seconds, of the last byte: a large message takes a while to arrive
+
+    # ------------------------------------------------------------------------------------------ for the owner
+
+    @property
+    def address(self) -> Any:
+        """Address of the peer, as the socket module returns it."""
+        return self.transport.get_extra_info("peername")
+
+    @property
+    def refused_by_protocol(self) -> str:
+        """Reason why the connection was not upgraded, if that was not the handler's decision."""
+        return str(self._protocol.handshake_exc or self._protocol.parser_exc or "no request in time")
+
+    @property
+    def oversize(self) -> str:
+        """Description of the message that ended the connection because it was too large; else ""."""
+        sent = self._protocol.close_exc.sent if self._protocol.state is Stage.CLOSED else None
+        return sent.reason if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG else ""
+
+    @property
+    def last_word(self) -> str:
+        """Reason in the peer's closing frame; "" if there is none."""
+        return self._protocol.close_rcvd.reason if self._protocol.close_rcvd is not None else ""
+
+    def write(self, *contents: bytes) -> None:
+        """Send messages at once, in one write; nothing is sent while the connection is being closed."""
+        if self._protocol.state is Stage.OPEN and not self.transport.is_closing():
+            for content in contents:
+                self._protocol.send_binary(content)
+            self._flush()
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Ignore further messages and begin the closing handshake.
+
+        The connection is aborted after ``CLOSE_S`` seconds without a response.
+        """
+        self._is_deaf = True
+        if self._protocol.state is Stage.OPEN:
+            self._protocol.send_close(code, reason)
+            self._flush()
+        if self._end is None:
+            self._end = asyncio.get_running_loop().call_later(CLOSE_S, self.transport.abort)
+
+    # ------------------------------------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport when asyncio has made the connection."""
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received bytes and process their messages; called by asyncio."""
+        self.heard = time.monotonic()
+        self._protocol.receive_data(data)
+        events = self._protocol.events_received()
+        self._flush()
+        for event in events:
+            self._handle(event)
+
+    def eof_received(self) -> None:
+        """Process the end of the peer's data; called by asyncio."""
+        self._protocol.receive_eof()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Process the end of the connection; called by asyncio."""
+        self._protocol.receive_eof()
+        if self._end is not None:
+            self._end.cancel()
+        self._handler.ended(self)
+
+    def _handle(self, event: Event) -> None:
+        """Process a parsed request or message."""
+        if isinstance(event, Request):
+            if not self._protocol.eof_sent:  # else what came with it, before an answer, has broken the protocol
+                self._answer(event)
+        elif isinstance(event, Frame) and event.opcode in _CONTENTS and not self._is_deaf:
+            try:
+                if event.opcode is not Opcode.BINARY or not event.fin:
+                    raise msgspec.DecodeError("a text frame, or a piece of a message")
+                self._handler.message_received(self, cast(bytes, event.data))
+            except Exception as error:  # noqa: BLE001 the handler evaluates it
+                self._is_deaf = True
+                self._handler.failed(self, error)
+
+    def _answer(self, request: Request) -> None:
+        """Accept or refuse the upgrade."""
+        if refusal := self._handler.admit(self, request):
+            response = self._protocol.reject(http.HTTPStatus.UNAUTHORIZED, refusal)
+        else:
+            response = self._protocol.accept(request)
+        self._protocol.send_response(response)
+        self._flush()
+        if response.status_code == http.HTTPStatus.SWITCHING_PROTOCOLS:
+            self.was_open = True
+            self._handler.opened(self)
+
+    def _flush(self) -> None:
+        """Write what the protocol has to send, and close the transport after its last part."""
+        pieces = self._protocol.data_to_send()
+        if data := b"".join(pieces):
+            self.transport.write(data)
+        if pieces and not pieces[-1]:  # the protocol sends nothing more
+            self.transport.close()
+
+
+class _Aside(logging.Handler):
+    """Logging handler that passes the messages of ``websockets`` to the coordinator's log, which never blocks."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record if the coordinator's log accepts its level."""
+        if log.isEnabledFor(record.levelno):
+            log.handle(record)
+
+
+# at the default level each connection would be logged
+_library_log = logging.Logger("hopsml.coordinator.websocket", logging.WARNING)
+_library_log.addHandler(_Aside())
+
+
+class AgentListener(Protocol[S]):
+    """Interface of a server of agents, called on its loop; ``S`` is its session of one agent.
+
+    Attributes:
+        token: Token that agents must send.
+        inside: Connections of agents, and of peers that have not sent their hello yet.
+    """
+
+    token: str
+    inside: set[Connection]
+
+    def refuse(self, kind: str, text: str) -> None:
+        """Record a refusal of this kind."""
+
+    def welcome(self, connection: Connection, frame: bytes, admitted: float) -> S:
+        """Return the session of an agent that has sent this hello; the token was accepted at ``admitted`` (epoch, s).
+
+        Raises:
+            msgspec.MsgspecError: The message is no hello.
+        """
+
+    def received(self, session: S, frame: bytes) -> None:
+        """Process a further message of an agent. Raises msgspec.MsgspecError for an invalid one."""
+
+    def forget(self, session: S, reason: str) -> None:
+        """Process the end of an agent's connection, for this reason; may be called again."""
+
+
+class AgentHandler(Generic[S]):
+    """Handler of one connection: pending until it has shown the token, an agent's after its hello."""
+
+    def __init__(self, door: AgentListener[S], pending: Pending) -> None:
+        self._door, self._pending = door, pending
+        self._session: S | None = None
+        self._hello_due: asyncio.TimerHandle | None = None
+        self._knows_token = True
+        self._admitted = 0.0
+
+    def admit(self, connection: Connection, request: Request) -> str:
+        """Refuse a request without the token."""
+        offered = "\n".join(request.headers.get_all("Authorization"))  # two headers are as invalid as none
+        expected = f"Bearer {self._door.token}".encode()
+        if hmac.compare_digest(offered.encode(errors="surrogateescape"), expected):
+            self._pending.release()
+            self._admitted = time.time()  # before the response: whatever the peer sends is later
+            return ""
+        self._knows_token = False
+        self._door.refuse("token", f"{connection.address} came without the token of this application")
+        return "hopsml: a token is needed\n"
+
+    def opened(self, connection: Connection) -> None:
+        """Wait for the hello, at most ``HELLO_TIMEOUT_S``."""
+        self._door.inside.add(connection)
+        self._hello_due = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._too_late, connection)
+
+    def _too_late(self, connection: Connection) -> None:
+        """Close a connection without a hello."""
+        if self._session is None:
+            self._door.refuse("silence", f"{connection.address} did not say who it is")
+            connection.close(NOT_OURS, "no hello")
+
+    def message_received(self, connection: Connection, message: bytes) -> None:
+        """Process a message of the agent: the first is the hello."""
+        if self._session is None:
+            self._session = self._door.welcome(connection, message, self._admitted)
+        else:
+            self._door.received(self._session, message)
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        """Close a connection whose message is invalid or could not be processed."""
+        if isinstance(error, msgspec.MsgspecError):
+            self._door.refuse("message", f"{connection.address} sent what is no message of ours: {error}")
+            connection.close(NOT_OURS, "not a message of this protocol")
+        else:
+            log.error("what %s sent could not be dealt with", connection.address, exc_info=error)
+            connection.close(BROKEN)
+        self._leave(connection)
+
+    def ended(self, connection: Connection) -> None:
+        """Count the fault, if there was one, and inform the listener of an agent's end."""
+        self._pending.release()
+        if self._hello_due is not None:
+            self._hello_due.cancel()
+        self._door.inside.discard(connection)
+        if connection.was_open and (problem := connection.oversize):
+            self._door.refuse("size", f"{connection.address} sent too large a message: {problem}")
+        elif not connection.was_open and self._knows_token:
+            problem = connection.refused_by_protocol
+            self._door.refuse("handshake", f"{connection.address} does not speak WebSocket: {problem}")
+        self._leave(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        """Remove the agent's session, with its reason if it has sent one."""
+        if self._session is not None:
+            word = connection.last_word
+            broke = "its connection broke: the executor or the agent in it was ended"
+            self._door.forget(self._session, f"it ended itself: {word}" if word else broke)
+
 
 log = nonblocking_logger("hopsml.coordinator")
 
@@ -119,7 +385,6 @@ class Sessions:
         Raises:
             OSError: No port is available.
         """
-        from hopsml.cluster.driver.websocket import AgentHandler, Connection
 
         def make(pending: Pending) -> Connection:
             return Connection(AgentHandler(self, pending), protocol.MAX_TO_COORDINATOR)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.driver import remedies
+from hopsml.cluster.driver import run_texts
 from hopsml.cluster.shared.plain import as_json
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
@@ -390,5 +390,5 @@ def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3) -> str:
 
 def remedy_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the remedy for the first error that has a known one; "" if there is none."""
-    said = (remedies.remedy(str(row["error"]), "", "the workers' machines") for row in rows if row["error"])
+    said = (run_texts.remedy(str(row["error"]), "", "the workers' machines") for row in rows if row["error"])
     return next((f"Remedy: {remedy}" for remedy in said if remedy), "")

@@ -18,7 +18,7 @@ from typing import Any
 from hopsml.cluster.agent.agent import NEVER_JOINED, Bootstrap
 from hopsml.cluster.driver.backends import spark_executors
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
-from hopsml.cluster.driver.backends.spark_profiles import ResourceProfiles
+from hopsml.cluster.driver.backends.spark_executors import ResourceProfiles
 from hopsml.core.callbacks import nonblocking_logger
 
 log = nonblocking_logger("hopsml.spark")
