@@ -50,7 +50,7 @@ from hopsml.serving.messages import (
 from hopsml.serving.metrics import Sum
 from hopsml.serving.replica_launcher import LocalReplicaLauncher, ReplicaLauncher, ReplicaProcess
 from hopsml.serving.request_log import Shipper
-from hopsml.serving.supervision import (
+from hopsml.serving.routes import (
     AllEnded,
     DrainReplica,
     Follow,

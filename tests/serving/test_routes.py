@@ -1,4 +1,4 @@
-"""Tests of the choice of the version that answers, and of changes between versions."""
+"""Tests of versions and routes of one server, and of the supervision of replicas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,161 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.serving.routes import Load, NoSuchVersion, Route, Router, RouteRefused, Turned, Unload
+from hopsml.serving.routes import (
+    DRAIN_S,
+    FIRST_PAUSE_S,
+    SILENT_LOADING_S,
+    SILENT_S,
+    STEADY_S,
+    AllEnded,
+    DrainReplica,
+    Follow,
+    KillReplica,
+    Load,
+    NoSuchVersion,
+    Route,
+    RouteOutcome,
+    Router,
+    RouteRefused,
+    Spawn,
+    Supervision,
+    Turned,
+    Unload,
+)
+
+ROLL_S = 300.0
+ONE, TWO, THREE = Route(1, default=3), Route(2, default=4), Route(3, default=5)
+
+
+def started(replicas: int = 2) -> Supervision:
+    """All replicas follow the first route."""
+    found = Supervision(replicas)
+    assert found.begin(ONE, 0.0) == [Spawn(number) for number in range(replicas)]
+    for number in range(replicas):
+        assert found.connected(number, 0.0) == [Follow(number, ONE)]
+        assert found.turned(number, 1, 0.0) == ([RouteOutcome(1)] if number == replicas - 1 else [])
+    return found
+
+
+def test_a_roll_is_done_when_all_follow() -> None:
+    found = started()
+    assert found.roll(TWO, 0.0, ROLL_S) == [Follow(0, TWO), Follow(1, TWO)]
+    assert found.turned(1, 2, 1.0) == []
+    assert found.turned(0, 2, 2.0) == [RouteOutcome(2)] and found.settled == TWO
+
+
+def test_where_one_cannot_all_go_back() -> None:
+    found = started()
+    found.roll(TWO, 0.0, ROLL_S)
+    found.turned(1, 2, 1.0)
+    assert found.route_refused(0, 2, "no room", 1.0) == [
+        RouteOutcome(2, "replica 0: no room"),
+        Follow(0, ONE),
+        Follow(1, ONE),
+    ]
+    assert found.settled == ONE and found.turned(1, 1, 2.0) == []
+
+
+def test_who_waits_for_a_route_hears_of_a_stop() -> None:
+    beginning = Supervision(1)
+    beginning.begin(ONE, 0.0)
+    assert beginning.stop(1.0) == [RouteOutcome(1, "it was stopped meanwhile"), DrainReplica(0)]
+    assert beginning.exited(0, "ended", 2.0) == [AllEnded()]
+    found = started(1)
+    found.roll(TWO, 0.0, ROLL_S)
+    assert found.stop(1.0) == [RouteOutcome(2, "it was stopped meanwhile"), DrainReplica(0)]
+
+
+def test_where_one_dies_of_a_roll_all_go_back_and_it_comes_again_with_the_earlier_route() -> None:
+    found = started()
+    found.roll(TWO, 0.0, ROLL_S)
+    assert found.exited(0, "was killed", 1.0) == [RouteOutcome(2, "replica 0 was killed"), Follow(1, ONE)]
+    assert found.tick(1.0 + FIRST_PAUSE_S) == [Spawn(0)]
+    assert found.connected(0, 2.0) == [Follow(0, ONE)]
+
+
+def test_a_roll_gives_way_to_a_later_one() -> None:
+    found = started(1)
+    found.roll(TWO, 0.0, ROLL_S)
+    assert found.roll(THREE, 0.0, ROLL_S) == [RouteOutcome(2, "route 3 was asked for meanwhile"), Follow(0, THREE)]
+    assert found.route_refused(0, 2, "route 3 was asked for meanwhile", 1.0) == []
+    assert found.turned(0, 3, 1.0) == [RouteOutcome(3)]
+
+
+def test_a_roll_that_takes_too_long_goes_back() -> None:
+    found = started()
+    found.roll(TWO, 0.0, ROLL_S)
+    found.turned(1, 2, 1.0)
+    for number in (0, 1):
+        found.heartbeat_received(number, True, ROLL_S)
+    assert found.tick(ROLL_S - 1.0) == []
+    reason = "replica 0 did not answer with it within 300 s (timeout)"
+    assert found.tick(ROLL_S) == [RouteOutcome(2, reason), Follow(0, ONE), Follow(1, ONE)]
+    assert found.tick(ROLL_S + 1.0) == [] and found.settled == ONE
+
+
+def test_what_dies_again_and_again_waits_longer_until_it_has_been_steady() -> None:
+    found = started(1)
+    now, pauses = 0.0, []
+    for _ in range(4):
+        assert found.exited(0, "was killed", now) == []
+        due = found.replicas[0].restart_s
+        assert due is not None and found.tick(due - 0.01) == []
+        pauses.append(round(due - now, 3))
+        assert found.tick(due) == [Spawn(0)]
+        found.connected(0, due)
+        found.turned(0, 1, due)
+        now = due
+    assert pauses == [0.1, 0.2, 0.4, 0.8]
+    found.exited(0, "was killed", now + STEADY_S)
+    assert found.replicas[0].restart_s == now + STEADY_S + FIRST_PAUSE_S
+
+
+def test_a_silent_replica_is_killed_and_one_that_loads_is_waited_for() -> None:
+    found = started()
+    found.heartbeat_received(1, True, 0.0)
+    (killed,) = found.tick(SILENT_S + 1)
+    assert isinstance(killed, KillReplica) and killed.replica == 0 and "stopped, or hangs" in killed.reason
+    assert found.tick(SILENT_S + 1) == []
+    found.exited(0, "was killed", SILENT_S + 2)
+    (killed, spawned) = sorted(found.tick(SILENT_LOADING_S + 1), key=lambda one: one.replica, reverse=True)  # type: ignore[union-attr]
+    assert isinstance(killed, KillReplica) and killed.replica == 1 and spawned == Spawn(0)
+
+
+def test_a_serving_that_cannot_be_started_ends() -> None:
+    found = Supervision(2)
+    found.begin(ONE, 0.0)
+    found.connected(0, 0.0)
+    assert found.route_refused(0, 1, "broken file", 1.0) == [
+        RouteOutcome(1, "replica 0: broken file"),
+        KillReplica(0, "the serving could not be started"),
+        KillReplica(1, "the serving could not be started"),
+    ]
+    assert found.exited(0, "was killed", 2.0) == [] and found.exited(1, "was killed", 2.0) == [AllEnded()]
+    alone = Supervision(1)
+    alone.begin(ONE, 0.0)
+    assert alone.exited(0, "was killed", 1.0) == [RouteOutcome(1, "replica 0 was killed"), AllEnded()]
+
+
+def test_the_end_drains_and_then_kills() -> None:
+    found = started()
+    assert found.stop(0.0) == [DrainReplica(0), DrainReplica(1)] and found.stop(0.0) == []
+    assert found.exited(0, "ended", 1.0) == [] and found.tick(1.0) == []
+    assert found.tick(DRAIN_S) == [KillReplica(1, "it has not drained in time")]
+    assert found.exited(1, "was killed", DRAIN_S) == [AllEnded()]
+    down = started(1)
+    down.exited(0, "was killed", 1.0)
+    assert down.stop(1.0) == [AllEnded()]
+
+
+def test_a_new_replica_that_cannot_follow_the_others_is_started_again() -> None:
+    found = started()
+    found.exited(0, "was killed", 1.0)
+    found.tick(2.0)
+    found.connected(0, 2.0)
+    (action,) = found.route_refused(0, 1, "files are gone", 3.0)
+    assert isinstance(action, KillReplica) and "files are gone" in action.reason
+
 
 pytestmark = pytest.mark.fast
 
