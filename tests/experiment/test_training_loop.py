@@ -24,7 +24,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield project
 
 
-@pytest.mark.variant  # of training/algorithms, each by itself
+@pytest.mark.variant  # of training/averaging.py, each by itself
 def test_every_algorithm_trains_one_model_by_its_name_alone() -> None:
     names = ["sync_sgd", "local_sgd", "block_momentum", "elastic_averaging"]
     args = {"algorithms": names}
