@@ -14,7 +14,7 @@ import pytest
 import hopsml
 from hopsml.errors import ArgumentError
 from hopsml.storage import checkpoints, trust
-from hopsml.training.elastic import commits, elastic_state
+from hopsml.training.elastic import commits
 from hopsml.training.elastic.commits import Snapshot
 from tests.training.group import run_group
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_user_is_not_unpickled_unless_they_are_trusted(
     loads: list[Callable[[], object]] = [
         lambda: hopsml.load_checkpoint(stored),
         lambda: checkpoints.fetch(run, 3, tmp_path / "fetched"),
-        lambda: elastic_state.found(cast("Any", SimpleNamespace(commits=None, resume_checkpoint=stored))),
+        lambda: commits.newest_commit(cast("Any", SimpleNamespace(commits=None, resume_checkpoint=stored))),
     ]
     for load in loads:
         with pytest.raises(ArgumentError, match=r"may be written by others .*to load a checkpoint is to run"):

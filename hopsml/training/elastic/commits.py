@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from hopsml.cluster.shared.commit_slots import Buffer
-from hopsml.cluster.worker.context import CommitPort
+from hopsml.cluster.worker.context import CommitPort, WorkerContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -362,3 +362,31 @@ def _control_group_room() -> int | None:
             return None if text == "max" else int(text) - int(used.read())
     except (OSError, ValueError):
         return None
+
+
+def newest_commit(context: WorkerContext | None) -> memoryview | None:
+    """Return the commit that this process continues from, held by an agent or stored as a checkpoint.
+
+    Args:
+        context: this worker's context; None outside a run.
+
+    Returns:
+        The encoded commit; None if there is none.
+
+    Raises:
+        ArgumentError: the checkpoint belongs to a user who is not trusted.
+    """
+    port = context.commits if context is not None else None
+    if port is not None and port.newest >= 0:
+        return memoryview(port.slots.read(port.newest))
+    folder = context.resume_checkpoint if context is not None else None
+    if folder is None:
+        return None
+
+    from hopsml.storage import trust
+    from hopsml.storage.checkpoints import STATE_FILE, UNPICKLED
+
+    file = folder / STATE_FILE
+    if not file.is_file():
+        return None
+    return memoryview(trust.read_bytes(str(file), UNPICKLED, most=None)[0])

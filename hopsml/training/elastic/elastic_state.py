@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
-from hopsml.cluster.worker.context import WorkerContext, current
+from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
 from hopsml.training.elastic import commits, reconfiguration
@@ -374,8 +374,8 @@ class State:
         for name, value in self._values.items():
             if name in trackables:
                 continue
-            if _has_state_dict(value):
-                value, tensors = _apart(name, value)
+            if state_tensors.has_state_dict(value):
+                value, tensors = state_tensors.take_apart(name, value)
                 arrays |= tensors
             plain[name] = _pickled(name, value)
         position = self._sampler.position() if self._sampler is not None else {}
@@ -405,8 +405,8 @@ class State:
             state_variables.assign(self._variables(), variables, adopts)
         for name, pickled in snapshot.values.items():
             value = commits.unpickle(pickled)
-            if _has_state_dict(self._values[name]):
-                _load(self._values[name], _together(value, tensors))
+            if state_tensors.has_state_dict(self._values[name]):
+                state_tensors.restore(self._values[name], value, tensors)
             else:
                 self._values[name] = value
         self._batches, self._later = snapshot.step, None
@@ -427,7 +427,7 @@ class State:
 
     def _found(self) -> memoryview | None:
         """Return the stored commit that this process continues from."""
-        return found(self._context)
+        return commits.newest_commit(self._context)
 
     def _check(self, snapshot: Snapshot) -> None:
         """Raise ArgumentError if a snapshot does not hold the same plain values as this State."""
@@ -468,59 +468,6 @@ def _opened(data: Sampler | Dataset) -> contextlib.AbstractContextManager[Sample
             "the indices of its samples, or a data set of hopsml.data"
         )
     return contextlib.closing(data.reader())
-
-
-def found(context: WorkerContext | None) -> memoryview | None:
-    """Return the commit that this process continues from, held by an agent or stored as a checkpoint.
-
-    Args:
-        context: this worker's context; None outside a run.
-
-    Returns:
-        The encoded commit; None if there is none.
-
-    Raises:
-        ArgumentError: the checkpoint belongs to a user who is not trusted.
-    """
-    port = context.commits if context is not None else None
-    if port is not None and port.newest >= 0:
-        return memoryview(port.slots.read(port.newest))
-    folder = context.resume_checkpoint if context is not None else None
-    if folder is None:
-        return None
-
-    from hopsml.storage import trust
-    from hopsml.storage.checkpoints import STATE_FILE, UNPICKLED
-
-    file = folder / STATE_FILE
-    if not file.is_file():
-        return None
-    return memoryview(trust.read_bytes(str(file), UNPICKLED, most=None)[0])
-
-
-def _has_state_dict(value: Any) -> bool:
-    """Return True if a value has ``state_dict`` and ``load_state_dict``."""
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-
-
-def _apart(name: str, value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Split an object's state dictionary into the part without tensors, and its tensors as arrays."""
-    if "torch" not in sys.modules:
-        return value.state_dict(), {}
-    return state_tensors.apart(name, state_tensors.state_of(value))
-
-
-def _together(state: Any, tensors: dict[str, NDArray[Any]]) -> Any:
-    """Insert tensors into a state dictionary that was stored without them."""
-    return state_tensors.together(state, tensors) if tensors else state
-
-
-def _load(value: Any, state: Any) -> None:
-    """Load a state dictionary into an object."""
-    if "torch" in sys.modules:
-        state_tensors.load(value, state)
-    else:
-        value.load_state_dict(state)
 
 
 def _pickled(name: str, value: Any) -> bytes:

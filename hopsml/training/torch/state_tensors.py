@@ -6,6 +6,7 @@ the whole is stored, so that any number of workers can continue from it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -187,3 +188,22 @@ def _tensor_of(described: TensorOf, array: NDArray[Any]) -> torch.Tensor:
     if not array.size:
         return torch.empty(described.shape, dtype=dtype)
     return torch.from_numpy(array.copy()).view(dtype).reshape(described.shape)
+
+
+def has_state_dict(value: Any) -> bool:
+    """Return True if a value has ``state_dict`` and ``load_state_dict``."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def take_apart(name: str, value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Split an object's state dictionary into the part without tensors, and its tensors as arrays."""
+    return apart(name, state_of(value)) if "torch" in sys.modules else (value.state_dict(), {})
+
+
+def restore(value: Any, state: Any, tensors: dict[str, NDArray[Any]]) -> None:
+    """Load the two parts of a state dictionary that ``take_apart`` has returned into an object."""
+    whole = together(state, tensors) if tensors else state
+    if "torch" in sys.modules:
+        load(value, whole)
+    else:
+        value.load_state_dict(whole)

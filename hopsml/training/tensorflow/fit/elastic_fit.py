@@ -313,7 +313,7 @@ def _committed() -> tuple[int | None, int]:
     Raises:
         ArgumentError: the commit was made by another kind of loop.
     """
-    content = elastic_state.found(current())
+    content = commits.newest_commit(current())
     return (None, 0) if content is None else _position_of(commits.decode(content))
 
 
