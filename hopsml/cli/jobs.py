@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 
-class RenderTarget(str, Enum):
+class RenderTarget(StrEnum):
     """Target of a rendered job file."""
 
     SPARK_SUBMIT = "spark-submit"

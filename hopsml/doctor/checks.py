@@ -17,7 +17,7 @@ from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, 
 from hopsml.training.tensorflow.setup import KERAS, TENSORFLOW, parse_version, verdict
 
 
-class Status(str, enum.Enum):
+class Status(enum.StrEnum):
     """Severity of a finding: with WARN all or some runs work, with FAIL runs under this profile fail."""
 
     OK = "ok"

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +232,7 @@ def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origi
                 name=urls.name(asked.url),
                 version=lock.version,
                 flavor=flavor,
-                created=datetime.now(timezone.utc),
+                created=datetime.now(UTC),
                 artifacts=saved.artifacts,
                 signature=saved.signature,
                 metrics=asked.metrics,

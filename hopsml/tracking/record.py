@@ -35,6 +35,7 @@ from hopsml.tracking.code import Code
 logger = nonblocking_logger(__name__)
 
 JOIN_S = 60.0
+FORMAT = 1  # of run.json; records without this entry are older, and are read as well
 _STORE_IS_AWAY = (SafeMode, StorageTimeout, StorageUnavailable)
 
 
@@ -137,6 +138,7 @@ def of_driver() -> dict[str, Any]:
     """
     script = code.script()
     return {
+        "format": FORMAT,
         "started": time.time(),
         "driver_process": machine.who(),
         "command": redact.command(sys.argv),
@@ -158,9 +160,14 @@ def shipped(directory: RunDir, record: Mapping[str, Any]) -> Shipped:
     """Return the function of a recorded run, still pickled; nothing of it is run here.
 
     Raises:
-        ArgumentError: there is none, it is not the one that was recorded, or it was pickled by another minor version of
-            Python, whose byte code this one cannot run.
+        ArgumentError: there is none, it is not the one that was recorded, the record has a newer format, or it was
+            pickled by another minor version of Python, whose byte code this one cannot run.
     """
+    if record.get("format", 0) > FORMAT:
+        raise ArgumentError(
+            f"run {directory.run_id} was recorded by a newer hopsml (format {record['format']}; this one reads {FORMAT}): "
+            "repeat it with that one"
+        )
     if why := record.get("unrecorded"):
         raise ArgumentError(f"run {directory.run_id} cannot be repeated: {why}; start its script again instead")
     if not filesystem.exists(directory.function):

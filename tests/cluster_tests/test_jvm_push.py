@@ -79,7 +79,7 @@ def rows_of(stage: StageAddress, placed: list[StagedPartition]) -> list[dict[str
 def test_all_types_with_and_without_nulls(session: Any, stage: StageAddress, where: Any) -> None:
     def row(n: int) -> tuple[Any, ...]:
         day = datetime.date(2026, 1, 1) + datetime.timedelta(n)
-        moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(microseconds=n)
+        moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=n)
         values = (
             n % 2 == 0, n % 128, n % 30_000, n, n << 33, n / 7, n / 3, day, moment, f"ö{n}" * (n % 5),
             bytes([n % 256]) * (n % 4),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
+import tomllib
 
 import pytest
 
@@ -15,10 +15,8 @@ OF_THE_REPOSITORY = {"demo"}  # for its own examples
 
 
 def extras() -> set[str]:
-    tree = ast.parse(pages.text("setup.py"))
-    tables = [one.value for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "EXTRAS"]
-    (table,) = (one for one in tables if isinstance(one, ast.Dict))
-    return {ast.literal_eval(key) for key in table.keys if key is not None} - OF_THE_REPOSITORY
+    project = tomllib.loads(pages.text("pyproject.toml"))["project"]
+    return set(project["optional-dependencies"]) - OF_THE_REPOSITORY
 
 
 def test_every_extra_is_named_beside_the_command() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tarfile
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError
+from hopsml.tracking import record
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "records_of_ffbbf7f6.tar.gz"
 PYTHON = (3, 11)  # functions are pickled as bytecode of one minor version
@@ -37,6 +39,14 @@ def run_named(records: Path, number: int) -> str:
 def test_a_finished_run_is_repeated_with_the_same_result(records: Path) -> None:
     again = experiment.rerun(run_named(records, 1), progress=False)
     assert again.verdict.same and 2.0 <= again.result.value["value"] <= 3.0
+
+
+def test_a_record_of_a_newer_format_is_refused(records: Path) -> None:
+    name = run_named(records, 1)
+    file = records / name / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": record.FORMAT + 1}))
+    with pytest.raises(ArgumentError, match="newer hopsml"):
+        experiment.rerun(name, progress=False)
 
 
 @pytest.mark.tensorflow

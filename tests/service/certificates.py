@@ -40,7 +40,7 @@ class Authority:
     def _signed(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, more: x509.ExtensionType
     ) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from hopsml.storage.filesystem import for_url
 
 
 def test_what_json_does_not_have_is_named() -> None:
-    record = ServerRecord("digits", "127.0.0.1", 9, "here", "me", "", 1, datetime.now(timezone.utc))
+    record = ServerRecord("digits", "127.0.0.1", 9, "here", "me", "", 1, datetime.now(UTC))
     with pytest.raises(ArgumentTypeError, match=r"holds <object .*, a object; it must be made of numbers"):
         client.request(record, "/v1/models/digits:predict", {"instances": [object()]}, 1.0)
     with pytest.raises(ArgumentTypeError, match=r"holds a DataFrame; give its values.*table.to_numpy\(\)"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hopsml.service.spec import schedule
 
 pytestmark = pytest.mark.fast
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 
 
 def test_the_next_time_is_told_in_utc() -> None:
