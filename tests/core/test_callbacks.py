@@ -224,7 +224,7 @@ def test_a_program_ends_although_nobody_reads_its_errors(store: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     assert driver.stdout is not None and driver.stderr is not None
     with driver, driver.stdout, driver.stderr:
