@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from tools.guard import guard_for
 
 MARK = "HOPSML_BENCH_MARK"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hopsml.cluster.forking import zygote
 from hopsml.cluster.forking.zygote import ZygoteProcess
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from tests import leaks
 
 INSTALLED = {

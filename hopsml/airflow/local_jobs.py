@@ -8,19 +8,18 @@ is.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hopsml.airflow import jobs
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request, published
-from hopsml.core import profiles
+from hopsml.core import file_locks, profiles
 from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import ENDED, OUTPUT, DriverOrder, DriverStatus
@@ -59,7 +58,7 @@ def start(request: Request) -> Job:
     above.mkdir(parents=True, exist_ok=True, mode=0o700)
     # This tag's folders remain, because their numbers must not be reused.
     _forget_old(Path(request.folder), besides=request.tag)
-    with _locked(above / "starting"):
+    with file_locks.locked(above / "starting"):
         active = [known for known in find(request) if not known.state.is_final]
         if active:
             raise ArgumentError(
@@ -212,14 +211,6 @@ def environment(request: Request, job: Job) -> dict[str, str]:
         **(hidden_settings(request.conf) if profile.uses_spark else {}),
         job_record.VARIABLE: record_url(job),
     }
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive file lock while the context is active."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _numbers(above: Path) -> list[int]:

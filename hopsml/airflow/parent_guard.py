@@ -12,7 +12,7 @@ import subprocess
 import sys
 from types import FrameType
 
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 
 
 class _Ended(BaseException):

@@ -1,1 +1,1 @@
-"""What all other packages use: settings, profiles, states, redaction, tracing, and texts of errors."""
+"""What all other packages use: settings, profiles, states, processes, file locks, redaction, tracing, error texts."""

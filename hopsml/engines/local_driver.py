@@ -13,7 +13,6 @@ files is allocated before the driver starts, so that a full disk hides neither i
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -27,11 +26,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hopsml.cluster.shared import processes
+from hopsml.core import file_locks, processes
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError
 from hopsml.storage import durable, python_child
-from hopsml.tracking import machine
 
 LOCK, RUNNING, ENDED, OUTPUT = "lock", "running", "ended", "output.log"
 ROOM = 4096  # size of a state file in bytes
@@ -92,7 +90,7 @@ def start(folder: Path, order: DriverOrder) -> None:
         open(folder / OUTPUT, "ab") as output,
         os.fdopen(os.memfd_create("hopsml-order"), "w+b") as content,
     ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        file_locks.try_lock(lock.fileno())  # never unlocked here: the supervisor shares the lock
         content.write(json.dumps(vars(order) | {"environment": dict(order.environment)}).encode())
         content.seek(0)
         supervisor = subprocess.run(  # ends once the supervisor has detached itself
@@ -116,8 +114,8 @@ def status_of(folder: Path) -> DriverStatus | None:
     if (ended := _ended(folder)) is not None:
         return ended
     running = _read(folder / RUNNING, "pid", "ticks")
-    is_driven = running is not None and start_ticks(running.get("driver", 0)) == running.get("driver_ticks")
-    if is_driven or _is_locked(folder / LOCK) or (running and start_ticks(running["pid"]) == running["ticks"]):
+    is_driven = running is not None and "driver" in running and _lives(running["driver"], running["driver_ticks"])
+    if is_driven or file_locks.is_locked(folder / LOCK) or (running and _lives(running["pid"], running["ticks"])):
         return DriverStatus(Lifecycle.RUNNING if running and "driver" in running else Lifecycle.STARTING)
     if (ended := _ended(folder)) is not None:  # it may have ended since the first read
         return ended
@@ -127,7 +125,7 @@ def status_of(folder: Path) -> DriverStatus | None:
 def signal_driver(folder: Path, number: int) -> None:
     """Send a signal to the driver's process group, if the recorded driver still runs."""
     running = _read(folder / RUNNING, "driver", "driver_ticks")
-    if running and start_ticks(running["driver"]) == running["driver_ticks"]:
+    if running and _lives(running["driver"], running["driver_ticks"]):
         processes.kill_group_quietly(running["driver"], number)
 
 
@@ -140,9 +138,9 @@ def request_end(folder: Path) -> bool:
     running = _read(folder / RUNNING, "pid", "ticks", "host", "pid_namespace")
     if running is None:
         return False
-    if running["pid_namespace"] != machine.pid_namespace():
+    if running["pid_namespace"] != processes.pid_namespace():
         raise ClusterError(f"{folder} runs on {running['host']}, out of reach from here; end it there")
-    if start_ticks(running["pid"]) == running["ticks"]:
+    if _lives(running["pid"], running["ticks"]):
         processes.kill_quietly(running["pid"], signal.SIGTERM)
     return True
 
@@ -168,9 +166,9 @@ def read_part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int] | N
         return None
 
 
-def start_ticks(pid: int) -> int:
-    """Return the start time of a process in kernel ticks, which with its ID identifies it; 0 if it has ended."""
-    return 0 if processes.has_ended(pid) else machine.process_started(pid) or 0
+def _lives(pid: int, ticks: int) -> bool:
+    """Return True if the process that began at this time, in clock ticks, still runs."""
+    return processes.process_started(pid) == ticks
 
 
 def _ended(folder: Path) -> DriverStatus | None:
@@ -193,18 +191,6 @@ def _read(path: Path, *names: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and all(name in found for name in names) else None
-
-
-def _is_locked(lock: Path) -> bool:
-    """Return True if another process holds the lock."""
-    try:
-        with lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        pass
-    return False
 
 
 # ------------------------------------------------------------------------------------------ supervisor
@@ -248,13 +234,13 @@ def _supervise(order: DriverOrder, folder: Path, running: int) -> tuple[int, str
     """Run the driver; return its exit status, the error of a failed start, and whether its end was requested."""
     driver: subprocess.Popen[bytes] | None = None
     stays: Callable[[int], bool] = processes.nobody
-    own: dict[str, Any] = {"pid": os.getpid(), "ticks": start_ticks(os.getpid())}
-    own |= {"host": socket.gethostname(), "pid_namespace": machine.pid_namespace()}
+    own: dict[str, Any] = {"pid": os.getpid(), "ticks": processes.process_started(os.getpid())}
+    own |= {"host": socket.gethostname(), "pid_namespace": processes.pid_namespace()}
     try:
         os.pwrite(running, json.dumps(own).encode().ljust(ROOM), 0)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until ``driver`` is set
         driver = _start(order, folder)
-        facts = own | {"driver": driver.pid, "driver_ticks": start_ticks(driver.pid)}
+        facts = own | {"driver": driver.pid, "driver_ticks": processes.process_started(driver.pid) or 0}
         os.pwrite(running, json.dumps(facts).encode().ljust(ROOM), 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         status = driver.wait()

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.coordinator import Coordinator
 from hopsml.cluster.forking.zygote import ZygoteProcess
-from hopsml.cluster.shared import acceptor, processes
-from hopsml.core import profiles, redact
+from hopsml.cluster.shared import acceptor
+from hopsml.core import processes, profiles, redact
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, CoordinatorLost
 from hopsml.experiment.takeover import EarlierRuns

@@ -31,7 +31,7 @@ START_TIMEOUT_S = 120.0  # TensorBoard imports TensorFlow if that is installed
 _POLL_S = 0.05
 # Ends with this process, even after kill -9; the same interpreter and import path, so that hopsml is found.
 _START = (
-    "import sys; from hopsml.cluster.shared.processes import die_with_parent; die_with_parent(int(sys.argv.pop(1))); "
+    "import sys; from hopsml.core.processes import die_with_parent; die_with_parent(int(sys.argv.pop(1))); "
     "from tensorboard.main import run_main; run_main()"
 )
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import secrets
-from pathlib import Path
 
-from hopsml.engines.local_driver import start_ticks
+from hopsml.core.processes import pid_namespace, process_started
 
 
 def own() -> str:
     """Return the name of this process: its machine, its id, its start time, and a unique suffix."""
-    return f"{_machine()}.{os.getpid()}.{start_ticks(os.getpid())}.{secrets.token_hex(4)}"
+    return f"{_machine()}.{os.getpid()}.{process_started(os.getpid())}.{secrets.token_hex(4)}"
 
 
 def is_gone(holder: str) -> bool:
     """Return True if a process has certainly ended: it belonged to this machine, and does not exist any more."""
     machine, _, rest = holder.partition(".")
     numbers = rest.split(".")
-    if machine != _machine() or len(numbers) != 3 or not (numbers[0] + numbers[1]).isdecimal():
+    if machine != _machine() or machine == "-" or len(numbers) != 3 or not (numbers[0] + numbers[1]).isdecimal():
         return False
     pid, started = int(numbers[0]), int(numbers[1])
     try:
@@ -27,10 +26,10 @@ def is_gone(holder: str) -> bool:
         return True
     except (PermissionError, OverflowError):
         pass
-    return started != (start_ticks(pid) or started)  # 0: the start time is not visible to this user
+    return started != (process_started(pid) or started)  # None: the start time is not visible to this user
 
 
 def _machine() -> str:
     """Return the scope in which process ids are unique: the machine's boot and the PID namespace (a container)."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
+    boot, _, namespace = pid_namespace().partition("/")
+    return f"{boot}-{namespace.removeprefix('pid:[').removesuffix(']')}"

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hopsml.cluster.shared.processes import write_no_core_dumps
 from hopsml.core import profiles, settings
+from hopsml.core.processes import write_no_core_dumps
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service import leader_id, nodes_file, queues

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
 import socket
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from hopsml.cluster.shared import agent_client, processes
-from hopsml.core import redact
+from hopsml.cluster.shared import agent_client
+from hopsml.core import file_locks, processes, redact
 from hopsml.errors import HopsmlError
 from hopsml.model.registry import MODELS
 from hopsml.model.version import Version
@@ -296,36 +294,13 @@ def run_place(bootstrap: AgentBootstrap, means: AgentResources) -> None:
 
 
 def _own_folder() -> tuple[ServingFolder, int]:
-    """Return a private folder of this agent, and its lock, which marks the folder as in use.
-
-    Folders of killed agents are deleted.
-    """
+    """Return a private folder of this agent, and its lock, which marks the folder as in use."""
     above = definitions.machines_folder() / "places"
     above.mkdir(mode=0o700, exist_ok=True)
-    for left in above.iterdir():
-        _put_away(ServingFolder(left))
-    while True:
-        folder = ServingFolder(Path(tempfile.mkdtemp(dir=above)))
-        lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.lock.exists():  # otherwise another agent has deleted it between these two lines
-            return folder, lock
-        os.close(lock)
-
-
-def _put_away(folder: ServingFolder) -> None:
-    """Delete the folder of an agent that has ended."""
-    try:
-        lock = os.open(folder.lock, os.O_RDWR)
-    except OSError:  # already deleted, or not complete yet
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder.path, ignore_errors=True)
-    except BlockingIOError:
-        pass  # its agent is alive
-    finally:
-        os.close(lock)
+    lock_name = ServingFolder(above).lock.name
+    file_locks.delete_left_folders(above, "*", lock_name)
+    folder, lock = file_locks.make_locked_folder(above, lock_name)
+    return ServingFolder(folder), lock
 
 
 async def _connected(bootstrap: AgentBootstrap, means: AgentResources, folder: ServingFolder) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from hopsml.core import redact
+from hopsml.core import processes, redact
 from hopsml.core import settings as hopsml_settings
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
@@ -31,7 +31,6 @@ from hopsml.serving.messages import AgentWelcome, Command, LogsRequest, StopServ
 from hopsml.serving.server_records import LaunchOutcome, ServerRecord, ServingAccess
 from hopsml.serving.starting import LOOPBACK
 from hopsml.serving.supervisor import Supervisor, bound
-from hopsml.tracking import machine
 
 log = logging.getLogger("hopsml.serving")
 
@@ -105,8 +104,8 @@ class ClusterServing:
             self._context.applicationId,
             self._granted.profile,
             self._granted.launch,
-            machine.process_started(os.getpid()),
-            machine.pid_namespace(),
+            processes.process_started(os.getpid()),
+            processes.pid_namespace(),
         )
 
     def _release(self, record: ServerRecord) -> None:

@@ -19,6 +19,7 @@ from hopsml.cluster.shared.acceptor import Acceptor, logged_once
 from hopsml.cluster.shared.http_connections import accepting
 from hopsml.cluster.shared.processes import die_with_parent, write_no_core_dumps
 from hopsml.core import redact
+from hopsml.core.processes import die_with_parent, write_no_core_dumps
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
 from hopsml.serving.definitions import ServingFolder

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.messages import FromReplica, JsonLinesConnection
 from hopsml.storage import python_child

@@ -22,8 +22,7 @@ from functools import lru_cache
 import msgspec
 
 from hopsml import submission
-from hopsml.cluster.shared import processes
-from hopsml.core import settings
+from hopsml.core import processes, settings
 from hopsml.core import settings as hopsml_settings
 from hopsml.errors import (
     AlreadyServed,
@@ -39,7 +38,6 @@ from hopsml.serving.definitions import ServingFolder
 from hopsml.serving.messages import ServingSettings
 from hopsml.storage import privacy, trust, urls
 from hopsml.storage.filesystem import for_url
-from hopsml.tracking import machine
 from hopsml.yarn import ResourceManager
 
 _OTHERS = 0o077
@@ -195,7 +193,7 @@ class ServerRecord(msgspec.Struct, frozen=True):
     @property
     def is_in_another_container(self) -> bool:
         """True if the server is in another PID namespace of this machine; its host name may be the same."""
-        return machine.is_beside(self.pid_namespace)
+        return processes.is_beside(self.pid_namespace)
 
 
 _decoder = msgspec.json.Decoder(ServerRecord)
@@ -222,8 +220,8 @@ def register_server(settings: ServingSettings, port: int, folder: ServingFolder)
         str(folder.path),
         os.getpid(),
         datetime.now(UTC),
-        process_started=machine.process_started(os.getpid()),
-        pid_namespace=machine.pid_namespace(),
+        process_started=processes.process_started(os.getpid()),
+        pid_namespace=processes.pid_namespace(),
     )
     url = url_of(settings)
     data = _encoded(record)
@@ -361,10 +359,10 @@ def _is_known_here(record: ServerRecord) -> bool:
     A container may have the host name of its machine, but another PID namespace.
     """
     is_here = (record.machine, record.user) == (socket.gethostname(), settings.user_name())
-    return is_here and record.pid_namespace in ("", machine.pid_namespace())
+    return is_here and record.pid_namespace in ("", processes.pid_namespace())
 
 
 def _driver_has_ended(record: ServerRecord) -> bool:
     """Return True if the driver process has ended, even if its pid was reused."""
     began = record.process_started
-    return processes.has_ended(record.pid) or (began is not None and machine.process_started(record.pid) != began)
+    return processes.has_ended(record.pid) or (began is not None and processes.process_started(record.pid) != began)

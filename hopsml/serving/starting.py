@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import importlib.util
 import os
 import secrets
@@ -16,7 +14,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from hopsml.core import extras, settings
+from hopsml.core import extras, file_locks, settings
 from hopsml.errors import ArgumentError, ServingError
 from hopsml.serving import definitions, server_records
 from hopsml.serving.definitions import ServingDefinition, ServingFolder
@@ -93,17 +91,13 @@ def _lock(lock: int, name: str, project: str) -> None:
     """Acquire the lock of a serving; wait for the spark-submit of an ended driver, which releases it later."""
     deadline = time.monotonic() + SUBMIT_ENDS_S
     while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if file_locks.try_lock(lock):
             return
-        except BlockingIOError:
-            record = server_records.read(name, project)
-            if record is None:
-                raise ServingError(
-                    f"'{name}' is just being started or stopped by another process; try again soon"
-                ) from None
-            if not server_records.how_ended(record) or time.monotonic() > deadline:
-                raise server_records.taken(record, definitions.server_url(name, project)) from None
+        record = server_records.read(name, project)
+        if record is None:
+            raise ServingError(f"'{name}' is just being started or stopped by another process; try again soon")
+        if not server_records.how_ended(record) or time.monotonic() > deadline:
+            raise server_records.taken(record, definitions.server_url(name, project))
         time.sleep(0.1)
 
 
@@ -253,8 +247,7 @@ def wait_for_end(name: str, pid: int, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     with open(folder.lock, "ab") as lock:
         while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if file_locks.try_lock(lock.fileno()):
                 return
             if time.monotonic() > deadline:
                 raise ServingError(

@@ -22,8 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml.cluster.shared import processes
-from hopsml.core import redact
+from hopsml.core import processes, redact
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
 from hopsml.serving.definitions import ServingFolder

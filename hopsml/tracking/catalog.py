@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from hopsml.core import processes
 from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound, PermissionRefused, StorageError
 from hopsml.search.metric import name_of
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
-from hopsml.tracking import machine
 
 SILENT_S = 3600.0  # a run without an end and without a new file for so long counts as lost
 PARALLEL_READS = 8
@@ -111,10 +111,10 @@ def state_without_end(lives: bool | None, quiet_s: float) -> str:
 
 def driver_lives(recorded: Mapping[str, Any]) -> bool | None:
     """Return True if the process that started a run is alive; None if it belongs to another machine or container."""
-    namespace = machine.pid_namespace()
+    namespace = processes.pid_namespace()
     if not namespace or recorded.get("pid_namespace") != namespace:
         return None
-    started = machine.process_started(int(recorded.get("pid", -1)))
+    started = processes.process_started(int(recorded.get("pid", -1)))
     return started is not None and started == recorded.get("process_started")
 
 

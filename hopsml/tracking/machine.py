@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.core import redact
+from hopsml.core import processes, redact
 
 if TYPE_CHECKING:
     from hopsml.tracking.inputs import WorkerFacts
@@ -46,8 +46,8 @@ def who() -> dict[str, Any]:
         "login": _login(),
         "host": socket.gethostname(),
         "pid": pid,
-        "process_started": process_started(pid),
-        "pid_namespace": pid_namespace(),
+        "process_started": processes.process_started(pid),
+        "pid_namespace": processes.pid_namespace(),
     }
 
 
@@ -60,35 +60,6 @@ def record_worker(context: WorkerFacts) -> None:
         (context.events_dir.parent / "worker.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         logger.warning("what the worker runs on is not recorded: %s", error)
-
-
-def process_started(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since boot; None if it does not exist.
-
-    This distinguishes processes that used one pid one after another.
-    """
-    try:
-        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-        return int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def pid_namespace() -> str:
-    """Return an id of the set of processes in which a pid is unique: this boot of this machine or container.
-
-    "" where it cannot be read.
-    """
-    try:
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def is_beside(namespace: str) -> bool:
-    """Return True for the ``pid_namespace`` of another container that may still exist: of this boot of the machine."""
-    own = pid_namespace()
-    return namespace not in ("", own) and namespace.partition("/")[0] == own.partition("/")[0]
 
 
 def hardware() -> dict[str, Any]:

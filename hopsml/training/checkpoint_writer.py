@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.commit_slots import FAILED, SLOTS, WAITS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.worker.context import CheckpointPort
+from hopsml.core import processes
 from hopsml.errors import StorageTimeout
 from hopsml.training.checkpoint_files import Description, FileDescription, write_complete, write_file
 from hopsml.training.elastic import commits

@@ -43,7 +43,7 @@ def note_ended(*_: object) -> None:
 
 def become(asked: dict[str, Any], parent: int) -> list[str]:
     """In the new process: be as if it had been started with this; program.py's arguments."""
-    from hopsml.cluster.shared.processes import die_with_parent
+    from hopsml.core.processes import die_with_parent
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])

@@ -17,7 +17,7 @@ import pytest
 
 from hopsml.airflow import local_jobs
 from hopsml.airflow.jobs import Job, Request
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import ENDED

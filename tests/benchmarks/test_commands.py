@@ -17,7 +17,7 @@ from benchmarks.peers import bare
 from benchmarks.peers.base import SparkSubmit
 from benchmarks.scripts import hopsml_evaluated, hopsml_fits
 from benchmarks.turn_server import TurnServer
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from hopsml import experiment
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from tests.chaos import yarn_driver

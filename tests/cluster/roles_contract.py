@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.spec import Roles, ServerGroup
+from hopsml.core import processes
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import RunOptions

@@ -15,7 +15,7 @@ import pytest
 
 from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.errors import CoordinatorLost, RunCancelled, WorkerFailed
 from hopsml.experiment import applications
 from tests import clock

@@ -22,10 +22,10 @@ import pytest
 
 from hopsml.cluster.forking import fork_client, fork_server
 from hopsml.cluster.forking.fork_server import Exited, Imported
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.shared.spec import RunSpec
 from hopsml.cluster.worker.worker import Assignment, Event
+from hopsml.core import processes
 from tests import small_disk
 from tests.clock import wait_until
 
@@ -382,7 +382,7 @@ AGENT = textwrap.dedent("""
     sys.path.insert(0, {root!r})
     from pathlib import Path
     from hopsml.cluster.forking import fork_client
-    from hopsml.cluster.shared import processes
+    from hopsml.core import processes
     from tests.cluster.test_fork_server import assignment
 
     def train():

@@ -15,7 +15,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.cluster.agent.local_tree import LocalTree
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from tests import clock
 from tests.cluster import workloads
 from tests.cluster.workloads import WAIT_S, living, traces, wait_until

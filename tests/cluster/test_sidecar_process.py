@@ -14,7 +14,8 @@ import pytest
 
 from hopsml.cluster.agent import sidecar_process
 from hopsml.cluster.agent.sidecar_process import MOST_STARTS, SidecarProcess, SidecarSpare
-from hopsml.cluster.shared import processes, protocol
+from hopsml.cluster.shared import protocol
+from hopsml.core import processes
 from tests.cluster.workloads import WAIT_S
 
 pytestmark = pytest.mark.local

@@ -22,7 +22,6 @@ from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.agent.work import Work
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import (
     CommitSource,
     FailureReport,
@@ -37,6 +36,7 @@ from hopsml.cluster.shared.protocol import (
     WorkNote,
 )
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
+from hopsml.core import processes
 from hopsml.storage import checkpoints, filesystem
 from tests import small_disk
 from tests.cluster.workloads import wait_until

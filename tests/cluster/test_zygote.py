@@ -19,7 +19,7 @@ import pytest
 from hopsml.cluster.forking import fork_client, zygote
 from hopsml.cluster.forking.fork_server import MARK, Imported, environment_of, new_mark
 from hopsml.cluster.forking.zygote import ZygoteProcess
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from tests import clock
 from tests.cluster.test_fork_server import Ended, _play
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from tests import clock
 from tests.clock import END_S
 from tests.cluster.workloads import Trace, living, traces, wait_until

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.shared import processes
-from hopsml.core import settings
+from hopsml.core import processes, settings
 from hopsml.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from hopsml import model
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.storage import filesystem
 from tests import leaks
 from tests.airflow_tests.harness import (

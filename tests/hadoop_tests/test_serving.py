@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hopsml import model, serving
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.storage import filesystem
 from hopsml.yarn import ResourceManager
 from tests.hadoop_tests.conftest import Hadoop

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from hopsml import submission
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.errors import ApplicationNotFound, ClusterUnavailable
 from hopsml.storage import filesystem
 from hopsml.yarn import ResourceManager, logs

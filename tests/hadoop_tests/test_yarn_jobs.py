@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.storage import filesystem
 from tests.clock import END_S, wait_until
 from tests.hadoop_tests.conftest import Hadoop

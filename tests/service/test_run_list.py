@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hopsml.core import processes
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.browse import run_list
 from hopsml.service.browse.project import Project
@@ -18,7 +19,7 @@ from hopsml.service.browse.run_filter import parsed
 from hopsml.service.browse.run_list import RunIndex
 from hopsml.service.browse.run_row import RunRow
 from hopsml.service.rest.json_answer import JsonAnswer
-from hopsml.tracking import catalog, machine
+from hopsml.tracking import catalog
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.fast
@@ -223,7 +224,7 @@ _RUN = '{"started": 1.0}'
         {"run.json": '{"spec": {"metric_key": {"a": 1}}}', "status.json": "{}", ".outputs.json": '{"a": 1}'},
         {"run.json": '{"search": {"metric": [1]}}', "status.json": "{}"},
         {"run.json": '{"driver_process": [1]}'},
-        {"run.json": f'{{"driver_process": {{"pid": "x", "pid_namespace": "{machine.pid_namespace()}"}}}}'},
+        {"run.json": f'{{"driver_process": {{"pid": "x", "pid_namespace": "{processes.pid_namespace()}"}}}}'},
         {"run.json": r'{"name": "\ud800"}'},
         {"run.json": r'{"arguments": {"\uDFFF": 1}}', "status.json": "{}"},
         {"status.json": "{}", ".outputs.json": r'{"\ud800": 1}'},

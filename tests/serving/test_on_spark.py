@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopsml import serving
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.errors import AlreadyServed, ArgumentError
 from hopsml.serving import ServingError, definitions, server_records, submitter
 from tests.serving.test_serving import Load, answered, until

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core import processes
 from hopsml.tracking import machine
 
 pytestmark = pytest.mark.fast
@@ -43,13 +44,13 @@ def test_the_first_package_on_the_path_counts(tmp_path: Path) -> None:
 
 
 def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
-    started = machine.process_started(os.getpid())
+    started = processes.process_started(os.getpid())
     assert started is not None and started == machine.who()["process_started"]
     child = subprocess.Popen(["sleep", "60"])
-    assert (machine.process_started(child.pid) or 0) >= started
+    assert (processes.process_started(child.pid) or 0) >= started
     child.kill()
     child.wait()
-    assert machine.process_started(child.pid) is None
+    assert processes.process_started(child.pid) is None
 
 
 @pytest.mark.parametrize(("given", "expected"), [("0", "0"), ("7", "7"), (None, "random"), ("random", "random")])

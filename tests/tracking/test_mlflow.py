@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.shared.processes import carrying
+from hopsml.core.processes import carrying
 from hopsml.storage import checkpoints, urls
 from hopsml.tracking.mlflow import link, order, publish
 from hopsml.tracking.mlflow.entries import KEY_TAG

@@ -8,7 +8,6 @@ if nothing has arrived for ``lease_s`` seconds, or the connection breaks, the ag
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 import signal
@@ -25,9 +24,10 @@ import msgspec
 from hopsml.cluster.agent.outbox import Outbox
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_server import preload_order
-from hopsml.cluster.shared import acceptor, agent_client, processes, protocol
+from hopsml.cluster.shared import acceptor, agent_client, protocol
 from hopsml.cluster.shared.framing import read_frame
 from hopsml.cluster.worker import server_guard
+from hopsml.core import file_locks, processes
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import RunError
 
@@ -143,35 +143,10 @@ def folder_prefix(pid: int | str) -> str:
 
 
 def _own_folder() -> tuple[Path, int]:
-    """Create a scratch folder and lock it; return both.
-
-    Other agents delete folders whose lock is free.
-    """
+    """Create a scratch folder and lock it; return both."""
     scratch = Path(_scratch() or tempfile.gettempdir())
-    _sweep(scratch)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=folder_prefix(os.getpid()), dir=scratch))
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (folder / LOCK).exists():  # else another agent has deleted it between these two lines
-            return folder, lock
-        os.close(lock)
-
-
-def _sweep(scratch: Path) -> None:
-    """Delete the scratch folders of agents that were killed and that no other process has cleaned up."""
-    for left in scratch.glob(f"{folder_prefix('*')}*/{LOCK}"):
-        try:
-            lock = os.open(left, os.O_RDWR)
-        except OSError:  # deleted by now, or owned by another user
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left.parent, ignore_errors=True)
-        except OSError:
-            pass  # its agent is alive
-        finally:
-            os.close(lock)
+    file_locks.delete_left_folders(scratch, f"{folder_prefix('*')}*", LOCK)
+    return file_locks.make_locked_folder(scratch, LOCK, folder_prefix(os.getpid()))
 
 
 def _scratch() -> str | None:

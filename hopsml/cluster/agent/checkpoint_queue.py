@@ -18,9 +18,9 @@ from pathlib import Path
 
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, WRITTEN, CommitSlots
 from hopsml.cluster.shared.framing import receive_frame
+from hopsml.core import processes
 from hopsml.storage.run_dir import step_of
 
 WRITER = "hopsml.training.checkpoint_writer"

@@ -7,7 +7,6 @@ can lock any file there.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from hopsml.core import file_locks
 from hopsml.errors import RunError
 
 # Independent of TMPDIR, which YARN sets for each container. In all of these folders, since another user may have taken
@@ -155,12 +155,12 @@ def _lock(path: Path) -> int | None:
 def _held(descriptor: int, path: Path) -> int | None:
     """Lock a descriptor and return it; None, with the descriptor closed, if the lock is taken."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine, there = os.fstat(descriptor), os.lstat(path)
-        if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
-            return descriptor
-    except (BlockingIOError, FileNotFoundError):
-        pass  # taken, or removed between opening and locking; the next attempt creates it again
+        if file_locks.try_lock(descriptor):
+            mine, there = os.fstat(descriptor), os.lstat(path)
+            if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+                return descriptor
+    except FileNotFoundError:
+        pass  # removed between opening and locking; the next attempt creates it again
     except BaseException:
         os.close(descriptor)
         raise
@@ -171,10 +171,7 @@ def _held(descriptor: int, path: Path) -> int | None:
 def keep(folder: Path) -> int:
     """Return a descriptor with a shared lock on the folder, so that cleaners of /tmp leave it alone."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:  # a cleaner is running; the files are too young for it
-        pass
+    file_locks.try_lock(descriptor, shared=True)  # fails while a cleaner is running; the files are too young for it
     return descriptor
 
 
@@ -193,8 +190,7 @@ class HeldLocks:
     def close(self) -> None:
         """Release all of the locks; may be called twice."""
         for descriptor in self._descriptors:
-            # also releases what a child shares that was forked without Python's hooks
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            file_locks.unlock(descriptor)  # also what a child shares that was forked without Python's hooks
         self.forget()
 
     def forget(self) -> None:

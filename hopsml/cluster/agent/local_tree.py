@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 from hopsml.storage import local, urls
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hopsml.cluster.agent.local_tree import LocalTree
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.protocol import TakeProfile
-from hopsml.core import extras
+from hopsml.core import extras, processes
 from hopsml.errors import StorageError
 from hopsml.storage import python_child
 from hopsml.storage.filesystem import for_url
@@ -76,7 +75,7 @@ class Profiler:
         order = ["record", "--pid", str(pid), "--duration", str(wish.seconds), "--rate", str(RATE_HZ), *idle]
         # The process ends with this thread, which lives as long as the agent.
         self._process = python_child.start(
-            "hopsml.cluster.agent.spy", str(os.getpid()), program, *order, "--subprocesses", "--format", wish.form,
+            "hopsml.core.processes", str(os.getpid()), program, *order, "--subprocesses", "--format", wish.form,
             "--output", str(result), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml.cluster.shared import processes, protocol
+from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.framing import framed, receive_frame
 from hopsml.cluster.worker.sidecar import ADDRESS, PROBLEM, SidecarSeat
+from hopsml.core import processes
 from hopsml.storage import python_child
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 
 ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 _NO_LIMIT = 1 << 60  # version 1 expresses "no limit" by a number near 2**63

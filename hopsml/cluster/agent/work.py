@@ -29,12 +29,13 @@ from hopsml.cluster.agent.usage import Idleness, OomWatch, UsageSampler
 from hopsml.cluster.agent.worker_pipe import EventReader, WorkerPipe
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
-from hopsml.cluster.shared import processes, protocol
+from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.gpus import environment_for
 from hopsml.cluster.shared.layout import CHIEF
 from hopsml.cluster.worker import returned
 from hopsml.cluster.worker.worker import DUMP_SIGNAL, Event
+from hopsml.core import processes
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.core.variables import Settings
 from hopsml.errors import StorageError

@@ -27,7 +27,7 @@ from hopsml.cluster.forking.fork_server import (
     environment_of,
     new_mark,
 )
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 
 _T = TypeVar("_T")
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 
 MARK = "HOPSML_FORK_SERVER"  # a variable of every fork server, inherited by all processes that it starts
 MARK_LENGTH = 48

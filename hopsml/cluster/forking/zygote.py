@@ -31,7 +31,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hopsml.cluster.forking.fork_server import MARK, MARK_LENGTH, ForkServer, environment_of, own_sys_path
-from hopsml.cluster.shared import processes
+from hopsml.core import processes
 
 MAX_REQUEST = 1 << 17
 # Variables that packages read while they are imported; others affect only the workers.

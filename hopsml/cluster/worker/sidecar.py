@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.framing import framed, read_frame
+from hopsml.core import processes
 
 PROBLEM = "problem"  # file in its folder: why it ends
 ADDRESS = "address"  # file in the folder that successive sidecars of this agent share

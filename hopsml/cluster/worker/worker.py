@@ -26,7 +26,6 @@ import msgspec
 from hopsml.cluster.shared.commit_slots import DESCRIPTORS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
-from hopsml.cluster.shared.processes import UNREPORTED, let_look
 from hopsml.cluster.shared.protocol import Formation, Launch, decode_for_group
 from hopsml.cluster.worker import calling, collective_stats, returned, server_guard
 from hopsml.cluster.worker.context import (
@@ -41,6 +40,7 @@ from hopsml.cluster.worker.context import (
 )
 from hopsml.cluster.worker.returned import pickle_result, plain
 from hopsml.core import moved_names, redact, tracebacks
+from hopsml.core.processes import UNREPORTED, let_look
 from hopsml.errors import PeerLost
 from hopsml.storage import privacy
 
@@ -367,7 +367,7 @@ def _echoes_another(error: BaseException) -> bool:
 
 def main() -> None:
     """Run as a worker in a fresh interpreter, used if a fork is not safe."""
-    from hopsml.cluster.shared import processes
+    from hopsml.core import processes
 
     assignment, descriptor, parent, cwd, inbox, *slots = sys.argv[1:]
     processes.die_with_parent(int(parent))

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hopsml.core import redact
+from hopsml.core import processes, redact
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel
@@ -196,19 +194,6 @@ def _serve(channel: FrameChannel) -> None:
         StoreServer(channel).serve()
 
 
-def _die_with(parent: int, parent_pid: int) -> None:
-    """End this process when its parent ends; ``parent`` is a pidfd, or -1 on kernels without them.
-
-    PR_SET_PDEATHSIG alone would end it with the THREAD that started it.
-    """
-    if parent >= 0:
-        select.select([parent], [], [])
-    else:
-        while os.getppid() == parent_pid:
-            time.sleep(0.5)
-    os._exit(0)
-
-
 def main(arguments: list[str]) -> None:
     """Run the helper process.
 
@@ -217,7 +202,7 @@ def main(arguments: list[str]) -> None:
     """
     socket_fd, parent_pid, parent = map(int, arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    threading.Thread(target=_die_with, args=(parent, parent_pid), daemon=True).start()
+    threading.Thread(target=processes.exit_with_parent, args=(parent_pid, parent), daemon=True).start()
     _serve(FrameChannel(socket.socket(fileno=socket_fd)))
     os._exit(0)  # the client's own threads may be stuck
 

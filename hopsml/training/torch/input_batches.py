@@ -7,8 +7,6 @@ them, and whoever begins a pass updates it.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
 import itertools
 import os
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hopsml.core import file_locks
 from hopsml.training import collective
 from hopsml.training.data.batch_reader import batches_of_turn
 
@@ -111,27 +110,21 @@ class SeenRows:
 
     def begin(self, process: LoaderProcess | None) -> int:
         """Count a new pass and return its number."""
-        with self._locked() as file:
+        with file_locks.locked(self._path) as file:
             passes, number = begin(_read(file), process)
             # Trailing spaces are ignored, so the content is valid whenever a process is killed, without a separate
             # truncation.
             os.pwrite(file, msgspec.json.encode(passes).ljust(os.fstat(file).st_size), 0)
         return number
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Yield a descriptor with its own lock: a lock on the shared descriptor would be held by all processes."""
-        file = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # a process that is forked at this moment has the descriptor, too
-            os.close(file)
+    @property
+    def _path(self) -> str:
+        """Path for opening it anew: a lock on the shared descriptor would be held by all processes."""
+        return f"/proc/self/fd/{self._descriptor}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
-            with self._locked() as file:
+            with file_locks.locked(self._path) as file:
                 return SeenRows, (_read(file).begun,)
         return _opened, (DupFd(self._descriptor),)
 

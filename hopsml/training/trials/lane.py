@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from hopsml.cluster.agent.usage import OomWatch
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.framing import Frames, framed
 from hopsml.cluster.worker.context import WorkerContext, current
+from hopsml.core import processes
 from hopsml.errors import ArgumentError
 from hopsml.search import messages
 from hopsml.search.messages import TrialEnded, TrialReported

@@ -28,13 +28,12 @@ from typing import Any, cast
 
 import msgspec
 
-from hopsml.cluster.shared import processes
 from hopsml.cluster.shared.plain import argument, outputs
 from hopsml.cluster.worker import calling, returned
 from hopsml.cluster.worker.context import WorkerContext, set_current, untold
 from hopsml.cluster.worker.returned import pickle_result
 from hopsml.cluster.worker.worker import leave
-from hopsml.core import moved_names, redact
+from hopsml.core import moved_names, processes, redact
 from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls

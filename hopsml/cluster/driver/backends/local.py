@@ -23,7 +23,7 @@ from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, W
 from hopsml.cluster.forking.fork_server import own_sys_path
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.framing import framed
-from hopsml.cluster.shared.processes import describe_exit
+from hopsml.core.processes import describe_exit
 
 GRACE_S = 5.0
 LOSS_S = 1.0  # seconds to wait for the exit of an agent's process after its connection has broken

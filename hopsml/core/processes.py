@@ -1,4 +1,7 @@
-"""Linux process control for the agent, the fork server and the worker: death signals, subreapers, descendants."""
+"""Processes of this machine: identity, control (death signals, subreapers, descendants), and how they have ended.
+
+``python -m hopsml.core.processes PARENT PROGRAM ARGUMENTS... PIDFD`` becomes a program that ends with process PARENT.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import ctypes
 import fcntl
 import os
 import resource
+import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -18,6 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _PR_SET_PTRACER = 0x59616D61
 _F_SETSIG = 10  # fcntl(2): sets the signal sent instead of SIGIO
+NICENESS = 5  # of a program that observes another process, so that it does not compete with it
 UNREPORTED = 113  # exit status of a worker that could not report how its function ended
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 
@@ -50,6 +56,23 @@ def die_with_parent(expected_parent: int, number: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != expected_parent:
         os._exit(9)
+
+
+def exit_with_parent(parent_pid: int, parent_pidfd: int = -1) -> None:
+    """Wait for the end of the parent process, then exit; for a thread of its own.
+
+    ``die_with_parent`` would end this process with the parent's THREAD that started it.
+
+    Args:
+        parent_pid: The parent's process id.
+        parent_pidfd: Its pidfd; -1 on kernels without them.
+    """
+    if parent_pidfd >= 0:
+        select.select([parent_pidfd], [], [])
+    else:
+        while os.getppid() == parent_pid:
+            time.sleep(0.5)
+    os._exit(0)
 
 
 def write_no_core_dumps() -> None:
@@ -133,6 +156,35 @@ def _state(pid: int) -> str:
     except OSError:
         return ""
     return text[text.rindex(")") + 2]
+
+
+def process_started(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since boot; None if it does not exist or has ended.
+
+    This distinguishes processes that used one pid one after another.
+    """
+    try:
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+        return int(fields[19]) if fields[0] not in ("Z", "X") else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def pid_namespace() -> str:
+    """Return an id of the set of processes in which a pid is unique: this boot of this machine or container.
+
+    "" where it cannot be read.
+    """
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def is_beside(namespace: str) -> bool:
+    """Return True for the ``pid_namespace`` of another container that may still exist: of this boot of the machine."""
+    own = pid_namespace()
+    return namespace not in ("", own) and namespace.partition("/")[0] == own.partition("/")[0]
 
 
 def descendants_of(pid: int) -> list[int]:
@@ -270,3 +322,19 @@ def describe_exit(status: int, sender: str = "hopsml did not send it") -> str:
             "(os.closerange, a library that makes daemons?): the traceback is in its log; close only what you opened"
         )
     return f"left the process with exit status {code} without returning from the training function"
+
+
+def main(arguments: list[str]) -> None:
+    """Execute a program in this process, at lower priority, with a death signal for the parent's end, which survives exec.
+
+    Args:
+        arguments: Pid of the parent, the program's path and arguments, and what ``python_child`` appends.
+    """
+    parent, *command, _ = arguments
+    die_with_parent(int(parent))
+    os.nice(NICENESS)
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

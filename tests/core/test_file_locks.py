@@ -1,0 +1,43 @@
+"""Tests of locks between processes, and of scratch folders that ended processes have left."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from hopsml.core import file_locks
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_folder_is_deleted_once_its_process_has_released_the_lock(tmp_path: Path) -> None:
+    ours, lock = file_locks.make_locked_folder(tmp_path, "lock", "agent-")
+    left, left_lock = file_locks.make_locked_folder(tmp_path, "lock", "agent-")
+    other = tmp_path / "other"
+    other.mkdir()
+    os.close(left_lock)
+    file_locks.delete_left_folders(tmp_path, "agent-*", "lock")
+    assert ours.is_dir() and not left.exists() and other.is_dir()
+    os.close(lock)
+
+
+def test_a_lock_is_exclusive_until_its_holder_leaves_the_block(tmp_path: Path) -> None:
+    path, entered = tmp_path / "lock", threading.Event()
+    assert not file_locks.is_locked(path)
+    with file_locks.locked(path):
+        assert file_locks.is_locked(path)
+        with path.open() as file:
+            assert not file_locks.try_lock(file.fileno()) and not file_locks.try_lock(file.fileno(), shared=True)
+
+        def enter() -> None:
+            with file_locks.locked(path):
+                entered.set()
+
+        waiting = threading.Thread(target=enter)
+        waiting.start()
+        assert not entered.wait(0.05)
+    waiting.join(30)
+    assert entered.is_set() and not file_locks.is_locked(path)
