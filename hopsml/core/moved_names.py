@@ -16,6 +16,7 @@ from typing import Any
 
 # Former "module" or "module:name", without the package, -> the present "module" or "module:name".
 _MOVED = {
+    "cluster.shared.keras_names": "hopsml.cluster.worker.calling",
     "experiment.frameworks": "hopsml.experiment.collective",
     "experiment.mirroring": "hopsml.experiment.collective",
     "experiment.older_names": "hopsml.experiment.predecessor",

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.shared.acceptor import Acceptor, logged_once
 from hopsml.cluster.shared.http_connections import accepting
-from hopsml.cluster.shared.processes import die_with_parent, write_no_core_dumps
 from hopsml.core import redact
 from hopsml.core.processes import die_with_parent, write_no_core_dumps
 from hopsml.model.flavors import contract

@@ -21,6 +21,7 @@ import msgspec
 
 from hopsml.cluster.shared.commit_slots import FAILED, SLOTS, WAITS, CommitSlots
 from hopsml.cluster.shared.framing import framed
+from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.core import processes
 from hopsml.errors import StorageTimeout
@@ -113,7 +114,7 @@ class Handover:
         """Announce a filled slot to the agent."""
         self._number = held.number
         # Announced before any thread here can wait for it.
-        self._port.announce("saved", held.number, held.slot, target)
+        self._port.announce(CheckpointSaved(held.number, held.slot, target))
         self._made[held.slot] = max(size, self._made[held.slot])
         self._newest[held.slot] = held, target
 
@@ -159,7 +160,7 @@ class Handover:
                 raise OSError(f"the checkpoint {target} could not be written: {self._slots.problem}")
             self._pause(deadline, target)
         self._requests += 1
-        self._port.announce("store", self._requests, -1, target)
+        self._port.announce(CheckpointAwaited(self._requests, target))
         while self._slots.stored < self._requests:
             self._pause(deadline, target)
 

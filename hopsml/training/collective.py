@@ -16,6 +16,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
+from hopsml.cluster.shared.worker_events import WorkerPaused, WorkerReconfigurable
 from hopsml.cluster.worker import collective_stats, server_guard
 from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext, current
 from hopsml.core.variables import SETTINGS, Settings
@@ -224,7 +225,7 @@ def meet(generation: int, step: int) -> Group | None:
     """
     context = current()
     assert context is not None and context.mends is not None and _pause_point is not None
-    context.mends.announce("paused", generation, step, "")
+    context.mends.announce(WorkerPaused(generation, step))
     return _group if _pause_point.wait(generation) else None
 
 
@@ -310,7 +311,7 @@ def keep_all(reason: str) -> None:
     global _needs_all
     context = current()
     if not _needs_all and context is not None and context.mends is not None:
-        context.mends.announce("mendable", -1, -1, reason)
+        context.mends.announce(WorkerReconfigurable(reason))
     _needs_all = reason
 
 
@@ -323,7 +324,7 @@ def keep_out(reason: str) -> None:
     global _fixed
     context = current()
     if _group is not None and not _fixed and context is not None and context.mends is not None:
-        context.mends.announce("mendable", -1, -1, reason)
+        context.mends.announce(WorkerReconfigurable(reason))
     _fixed = _fixed or reason
 
 

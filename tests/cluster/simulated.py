@@ -7,12 +7,12 @@ import contextlib
 import ssl
 import threading
 
+from hopsml.cluster.agent.connection import Bootstrap
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
-from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared import protocol, worker_events
 from tests.clock import END_S
 from tools.simulated_agent import client_tls, connected, hello
 
@@ -35,12 +35,12 @@ async def _obey(connection: ClientConnection) -> None:
                 key = (message.run_id, message.generation)
                 result = f"rank {message.rank}".encode()
                 for answer in (
-                    protocol.WorkerStarted(*key),
-                    protocol.WorkerReports(*key, (protocol.ReportedStep(message.rank, {}, 0.0),)),
-                    protocol.WorkerFinished(*key, result=result),
-                    protocol.WorkerClosed(*key),
+                    worker_events.WorkerStarted(),
+                    worker_events.WorkerReports((worker_events.ReportedStep(message.rank, {}, 0.0),)),
+                    worker_events.WorkerFinished(result),
+                    worker_events.WorkerClosed(),
                 ):
-                    await connection.send(protocol.encode(answer))
+                    await connection.send(protocol.encode(protocol.WorkerUpdate(*key, answer)))
             elif isinstance(message, protocol.Dismiss):
                 return
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hopsml.cluster.agent.connection import Bootstrap
 
 from hopsml.cluster.agent import agent as agents
-from hopsml.cluster.agent.agent import Agent, Bootstrap
+from hopsml.cluster.agent.agent import Agent
 from hopsml.cluster.driver.backends.spark import most_failures, why_executor_lost
 
 pytestmark = pytest.mark.fast

@@ -15,8 +15,9 @@ from hopsml.cluster.driver.active_run import ActiveRun, RunRequest
 from hopsml.cluster.driver.run_state import MemberView, RunState
 from hopsml.cluster.driver.worker_messages import apply, apply_persisted
 from hopsml.cluster.gang.machine import MemberState
-from hopsml.cluster.shared.protocol import MirrorLag, Persisted
+from hopsml.cluster.shared.protocol import Persisted, WorkerUpdate
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
+from hopsml.cluster.shared.worker_events import MirrorLag
 from hopsml.storage import checkpoints
 from tests.experiment.test_attempts import directory, formation
 
@@ -94,7 +95,7 @@ def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catch
     run.state.members = {rank: MemberView(rank, "host", "", ()) for rank in range(8)}
 
     def say(agent: str, problem: str) -> None:
-        apply(run, agent, MirrorLag("app_1", 0, problem))
+        apply(run, agent, WorkerUpdate("app_1", 0, MirrorLag(problem)))
 
     for _ in range(2):
         for agent in (*agents, *agents):

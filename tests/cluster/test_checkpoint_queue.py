@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from hopsml.cluster.agent import checkpoint_queue
-from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue, Saved
+from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, SLOTS, WAITS, WRITTEN
+from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.cluster.worker.context import CheckpointPort
 from hopsml.errors import StorageTimeout
 from hopsml.storage import checkpoints
@@ -43,15 +44,15 @@ class Agent:
         self.queue = CheckpointQueue(server, folder, self.notes.append)
         self.handover = Handover(CheckpointPort(self.queue.slots, self._hear))
 
-    def _hear(self, kind: str, number: int, slot: int, target: str) -> None:
-        if kind == "store":
-            self.queue.slots.stored = number
+    def _hear(self, event: CheckpointSaved | CheckpointAwaited) -> None:
+        if isinstance(event, CheckpointAwaited):
+            self.queue.slots.stored = event.number
         elif threading.current_thread() is threading.main_thread():
-            self.queue.add(Saved(number, slot, target))
+            self.queue.add(event)
         else:
-            asyncio.run_coroutine_threadsafe(self._add(Saved(number, slot, target)), self.loop).result()
+            asyncio.run_coroutine_threadsafe(self._add(event), self.loop).result()
 
-    async def _add(self, saved: Saved) -> None:
+    async def _add(self, saved: CheckpointSaved) -> None:
         self.queue.add(saved)
 
     def save(self, step: int, **named: Any) -> HeldCheckpoint:
@@ -458,7 +459,7 @@ def test_the_agent_takes_a_checkpoint_once_however_often_it_is_told(tmp_path: Pa
     async def story(agent: Agent) -> None:
         agent.hold(True)
         held = agent.save(1)
-        agent.queue.add(Saved(held.number, held.slot, str(agent.directory / "step-000000001")))
+        agent.queue.add(CheckpointSaved(held.number, held.slot, str(agent.directory / "step-000000001")))
         assert len(agent.queue._waiting) == 1
         agent.hold(False)
         await agent.written()

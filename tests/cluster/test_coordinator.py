@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hopsml.cluster.agent.connection import Bootstrap
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from hopsml.cluster.agent.agent import Bootstrap
 from hopsml.cluster.driver import actions, sessions
 from hopsml.cluster.driver.active_run import RunRequest
 from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
@@ -22,6 +22,7 @@ from hopsml.cluster.driver.run_texts import waiting_text
 from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.spec import FixedGroup, RunSpec
+from hopsml.cluster.shared.worker_events import FailureReport, ReportedStep, WorkerFinished, WorkerReports
 from hopsml.core.callbacks import RECORDS
 from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
 from hopsml.experiment import applications
@@ -207,9 +208,9 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
 ) -> None:
     key = (besieged.run.run_id, generation)
     words = [
-        protocol.FailureReport(*key, cause="sabotage", traceback="", secondary=False, log="", log_tail=""),
-        protocol.WorkerFinished(*key, result=b"sabotage"),
-        protocol.WorkerReports("another_run", generation, (protocol.ReportedStep(99, {"loss": 99.0}, 0.0),)),
+        protocol.WorkerUpdate(*key, FailureReport("sabotage")),
+        protocol.WorkerUpdate(*key, WorkerFinished(b"sabotage")),
+        protocol.WorkerUpdate("another_run", generation, WorkerReports((ReportedStep(99, {"loss": 99.0}, 0.0),))),
     ]
 
     async def speak() -> None:

@@ -22,9 +22,11 @@ import pytest
 
 from hopsml.cluster.forking import fork_client, fork_server
 from hopsml.cluster.forking.fork_server import Exited, Imported
+from hopsml.cluster.shared import worker_events
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.shared.spec import RunSpec
-from hopsml.cluster.worker.worker import Assignment, Event
+from hopsml.cluster.shared.worker_events import FailureReport, ReportedStep, WorkerFinished, WorkerStarted, WorkNote
+from hopsml.cluster.worker.worker import Assignment
 from hopsml.core import processes
 from tests import small_disk
 from tests.clock import wait_until
@@ -53,7 +55,7 @@ def assignment(folder: Path, function: Callable[..., Any], **arguments: Any) -> 
 
 class Ended(msgspec.Struct):
     exited: Exited
-    events: list[Event]
+    events: list[Any]
     log: str
     seconds: float
 
@@ -105,11 +107,11 @@ async def _play(client: fork_client.ForkClient, folder: Path, function: Any, med
     return Ended(exited, decode(bytes(frames)), (folder / "log").read_text(), time.monotonic() - began)
 
 
-def decode(data: bytes) -> list[Event]:
+def decode(data: bytes) -> list[Any]:
     found = []
     while data:
         size = int.from_bytes(data[:4], "big")
-        found.append(msgspec.msgpack.decode(data[4 : 4 + size], type=Event))
+        found.append(worker_events.decode(data[4 : 4 + size]))
         data = data[4 + size :]
     return found
 
@@ -126,7 +128,7 @@ def test_a_function_gets_its_arguments_and_its_value_comes_back(tmp_path):
         return {"sum": a + b, "mark": os.environ["MARK"]}
 
     ended = run(tmp_path, train, a=1, b=2)
-    assert [event.kind for event in ended.events] == ["started", "finished"]
+    assert [type(event) for event in ended.events] == [WorkerStarted, WorkerFinished]
     assert cloudpickle.loads(ended.events[-1].result) == {"sum": 3, "mark": "set"}
     assert os.waitstatus_to_exitcode(ended.exited.status) == 0
     assert "hello from the worker" in ended.log
@@ -137,13 +139,13 @@ def test_an_exception_comes_back_with_its_traceback(tmp_path):
         raise KeyError("no such layer")
 
     last = run(tmp_path, train).events[-1]
-    assert last.kind == "failed" and last.cause == "KeyError: 'no such layer'"
+    assert isinstance(last, FailureReport) and last.cause == "KeyError: 'no such layer'"
     assert "raise KeyError" in last.traceback and not last.secondary
 
 
 def test_sys_exit_with_a_status_is_a_failure_and_without_one_is_not(tmp_path):
     assert run(tmp_path, lambda: sys.exit(3)).events[-1].cause == "called sys.exit(3)"
-    assert run(tmp_path, lambda: sys.exit()).events[-1].kind == "finished"
+    assert isinstance(run(tmp_path, lambda: sys.exit()).events[-1], WorkerFinished)
 
 
 class WithoutWords(Exception):
@@ -207,7 +209,7 @@ def test_a_child_that_comes_back_out_of_the_function_is_not_taken_for_the_worker
 
     for raises in (False, True):
         ended = run(tmp_path, train, raises=raises)
-        assert [event.kind for event in ended.events] == ["started", "finished"]
+        assert [type(event) for event in ended.events] == [WorkerStarted, WorkerFinished]
         assert cloudpickle.loads(ended.events[-1].result) == int(raises)
     assert "ValueError: of the child" in ended.log
 
@@ -248,7 +250,7 @@ def crash() -> None:
 )
 def test_an_end_without_a_word_is_described_by_its_status(tmp_path, function, words):
     ended = run(tmp_path, function)
-    assert [event.kind for event in ended.events] == ["started"]
+    assert ended.events == [WorkerStarted()]
     assert words in processes.describe_exit(ended.exited.status)
 
 
@@ -260,8 +262,8 @@ def test_what_cannot_be_sent_is_said(tmp_path):
     import threading
 
     _, note, last = run(tmp_path, lambda: threading.Lock()).events
-    assert note.kind == "note" and "a lock, is left out: it cannot be pickled" in note.cause
-    assert last.kind == "finished" and cloudpickle.loads(last.result) is None
+    assert isinstance(note, WorkNote) and "a lock, is left out: it cannot be pickled" in note.text
+    assert isinstance(last, WorkerFinished) and cloudpickle.loads(last.result) is None
 
 
 def test_a_full_disk_costs_lines_of_the_log_and_not_the_training(tmp_path):
@@ -276,8 +278,8 @@ def test_a_full_disk_costs_lines_of_the_log_and_not_the_training(tmp_path):
 
     with small_disk.mounted(tmp_path / "disk", 1_000) as disk:
         _, note, last = run(disk, train).events
-    assert note.cause == "lines of its log are lost, its disk takes no more: No space left on device"
-    assert last.kind == "finished" and cloudpickle.loads(last.result) == 7
+    assert note.text == "lines of its log are lost, its disk takes no more: No space left on device"
+    assert isinstance(last, WorkerFinished) and cloudpickle.loads(last.result) == 7
 
 
 def test_text_is_text_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path):
@@ -287,7 +289,7 @@ def test_text_is_text_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path
 
     text = run(tmp_path, lambda: "models/none.h5").events[-1].result
     assert cloudpickle.loads(text) == "models/none.h5"
-    assert "is not there" in run(tmp_path, lambda: Path("models/none.h5")).events[1].cause
+    assert "is not there" in run(tmp_path, lambda: Path("models/none.h5")).events[1].text
     (tmp_path / "cwd").mkdir()
     value = cloudpickle.loads(run(tmp_path, write).events[-1].result)
     assert value == {"plot": "Experiments/app_1/plot.png"}
@@ -303,7 +305,7 @@ def test_reports_arrive_in_order_from_many_threads(tmp_path):
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda step: hopsml.report(step=step, loss=step / 2), range(500)))
 
-    reports = [event for event in run(tmp_path, train).events if event.kind == "report"]
+    reports = [event for event in run(tmp_path, train).events if isinstance(event, ReportedStep)]
     assert sorted(event.step for event in reports) == list(range(500))
     assert all(event.metrics["loss"] == event.step / 2 for event in reports)
 

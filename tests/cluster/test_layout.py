@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.cluster.agent import assigning
+from hopsml.cluster.agent import worker_files
 from hopsml.cluster.driver.active_run import RunRequest, formation_of, launch_of
 from hopsml.cluster.shared.layout import (
     GROUP_NAMES,
@@ -517,7 +517,7 @@ def test_the_variables_that_an_agent_makes_of_what_it_is_sent_are_those_of_the_l
         sent = formation_of(request, layout, 0, b"key"), launch_of(request, placement, 0)
         expected = variables(layout, placement)
         ours = ",".join(name for name in GROUP_NAMES if name in expected)
-        found = assigning._environment(*sent, {})
+        found = worker_files._environment(*sent, {})
         assert found.pop("no_proxy") == found.pop("NO_PROXY") == ",".join(dict.fromkeys(_hosts(sent[0])))
         assert found == {**expected, OURS: ours}
 

@@ -17,6 +17,7 @@ from hopsml.cluster.agent import local_tree
 from hopsml.cluster.agent.local_tree import EVERY_S, TAIL, WINDOW, Flow, LiveLog
 from hopsml.cluster.agent.outbox import ROOM, Outbox
 from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared.worker_events import WorkerMessage
 from hopsml.experiment import applications
 from tests import clock
 from tests.cluster.workloads import WAIT_S, wait_until
@@ -138,7 +139,7 @@ def test_a_heartbeat_passes_what_waits_and_room_comes_back_as_the_coordinator_ha
     async def talk() -> None:
         outbox, sent = Outbox(), []
         for _ in range(3):
-            outbox.put(protocol.WorkerMessage("r", 0, bytes(ROOM)))
+            outbox.put(protocol.WorkerUpdate("r", 0, WorkerMessage(bytes(ROOM))))
         outbox.put(protocol.Heartbeat())
         waiting = asyncio.create_task(outbox.room())
         assert protocol.decode_for_coordinator(await outbox.take()) == protocol.Heartbeat()

@@ -11,7 +11,7 @@ import pytest
 
 import hopsml
 from hopsml import experiment
-from hopsml.cluster.agent import worker_pipe
+from hopsml.cluster.agent import worker_process
 from hopsml.errors import WorkerFailed
 from tests.cluster.test_messages import submit
 from tests.cluster.workloads import WAIT_S
@@ -32,7 +32,7 @@ def test_a_worker_that_reads_nothing_is_ended_and_holds_nobody_up(store: Path) -
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     run.on_message(lambda rank, value: ready.put(value))
     ready.get(timeout=WAIT_S)
-    for _ in range(1 + worker_pipe.MOST_WAITING // (31 << 20)):
+    for _ in range(1 + worker_process.MOST_WAITING // (31 << 20)):
         run.send(bytes(31 << 20), rank=0)
     with pytest.raises(WorkerFailed, match="of messages unread"):
         run.result(WAIT_S)

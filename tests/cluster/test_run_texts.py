@@ -10,8 +10,8 @@ from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of, why_missing
 from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.pool import Pool
-from hopsml.cluster.shared.protocol import FailureReport
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
+from hopsml.cluster.shared.worker_events import FailureReport
 from tests.cluster.simulated import SimulatedBackend
 
 pytestmark = pytest.mark.fast
@@ -69,7 +69,7 @@ def test_what_the_driver_could_import() -> None:
     ("cause", "words"), [("EOFError: EOF", "has no keyboard"), ("ValueError: 3", "correct the cause")]
 )
 def test_the_error_ends_in_the_remedy_and_the_log(cause: str, words: str) -> None:
-    report = FailureReport("r", 0, cause, INPUT, False, "/runs/r/logs/g0-rank0.log", "")
+    report = FailureReport(cause, INPUT, log="/runs/r/logs/g0-rank0.log")
     outcome = ConcludeRun(Phase.FAILED, error="worker", reason=cause, rank=0)
     error = error_of(outcome, RunState("r", 2), "/runs/r", report, "h1", "")
     last = str(error).splitlines()[-1]

@@ -24,18 +24,21 @@ from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.shared.protocol import (
     CommitSource,
-    FailureReport,
     Formation,
     Launch,
     Message,
     Persisted,
     Resume,
+    WorkerUpdate,
+)
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
+from hopsml.cluster.shared.worker_events import (
+    FailureReport,
     WorkerClosed,
     WorkerFinished,
     WorkerReports,
     WorkNote,
 )
-from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
 from hopsml.core import processes
 from hopsml.storage import checkpoints, filesystem
 from tests import small_disk
@@ -48,6 +51,12 @@ LAUNCH = Launch(
     run_id="run", generation=1, rank=1, local_rank=0, role="worker", task_index=0, gpu_indices=(), ring_order="",
     environment={},
 )  # fmt: skip
+
+
+def of(told: list[Message], kind: type[Any]) -> list[Any]:
+    """The events of one kind among the messages to the coordinator."""
+    updates = [message for message in told if isinstance(message, WorkerUpdate)]
+    return [update.event for update in updates if isinstance(update.event, kind)]
 
 
 def formation(folder: Path, resume_url: str = "") -> Formation:
@@ -79,7 +88,7 @@ def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: 
         await server.close()
 
     asyncio.run(life())
-    failed, closed = told
+    failed, closed = of(told, object)
     assert isinstance(failed, FailureReport) and isinstance(closed, WorkerClosed)
     return failed
 
@@ -134,7 +143,7 @@ def test_an_agent_that_finds_a_newer_checkpoint_tells_the_driver_and_begins_noth
         await server.close()
 
     asyncio.run(life())
-    assert told == [Persisted("run", 36), WorkerClosed("run", 1)]
+    assert told == [Persisted("run", 36), WorkerUpdate("run", 1, WorkerClosed())]
 
 
 def test_the_last_commit_and_the_last_files_go_to_the_store_beside_each_other(
@@ -191,7 +200,9 @@ def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: b
             whole, chief, send=told.append, room=read_on.wait, folder=folder / "agent", environment={}, sys_path=()
         )  # fmt: skip
         running = asyncio.create_task(work.run(server))
-        await asyncio.to_thread(wait_until, lambda: work._pid and processes.has_ended(work._pid), "the worker's end")
+        await asyncio.to_thread(
+            wait_until, lambda: work._process.pid and processes.has_ended(work._process.pid), "the worker's end"
+        )
         if kill_server:
             os.kill(server.pid, signal.SIGKILL)
         while server._exited:  # until the agent has received that end
@@ -211,7 +222,7 @@ def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: b
 
 
 def steps_reported(told: list[Message]) -> list[int | None]:
-    return [report.step for message in told if isinstance(message, WorkerReports) for report in message.reports]
+    return [report.step for event in of(told, WorkerReports) for report in event.reports]
 
 
 def report_and(end: Callable[[], Any]) -> Callable[[], Any]:
@@ -234,8 +245,8 @@ def test_reports_and_result_of_a_worker_that_ended_before_they_were_read_are_not
     run = directory(tmp_path, "app_1", 1)
     told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(lambda: {"steps": 300}), kill_server)
     assert steps_reported(told) == list(range(300))
-    assert [message for message in told if isinstance(message, FailureReport)] == []
-    (finished,) = (message for message in told if isinstance(message, WorkerFinished))
+    assert of(told, FailureReport) == []
+    (finished,) = of(told, WorkerFinished)
     assert cloudpickle.loads(finished.result)["steps"] == 300
     assert len(Path(run.url.removeprefix("file://"), "metrics.jsonl").read_text().splitlines()) == 300
 
@@ -255,7 +266,7 @@ def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_it
     run = directory(tmp_path, "app_1", 1)
     told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(end))
     assert steps_reported(told) == list(range(300))
-    (failed,) = (message for message in told if isinstance(message, FailureReport))
+    (failed,) = of(told, FailureReport)
     assert cause in failed.cause
 
 
@@ -282,10 +293,10 @@ def test_a_process_that_is_ended_after_its_function_has_returned_is_noted(
         await server.close()
 
     asyncio.run(life())
-    (note,) = (message.text for message in told if isinstance(message, WorkNote))
+    (note,) = (event.text for event in of(told, WorkNote))
     assert "rank 1: its process was killed 0.3 s after its function had returned: non-daemon threads" in note
-    assert any(isinstance(message, WorkerFinished) for message in told)
-    assert not any(isinstance(message, FailureReport) for message in told)
+    assert of(told, WorkerFinished)
+    assert not of(told, FailureReport)
 
 
 @contextmanager
@@ -324,7 +335,7 @@ def killed(folder: Path, function: Callable[[], Any], procs: Path | None = None)
         await server.close()
 
     asyncio.run(life())
-    (failed,) = (message for message in told if isinstance(message, FailureReport))
+    (failed,) = of(told, FailureReport)
     return failed
 
 

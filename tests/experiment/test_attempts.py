@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hopsml.cluster.agent.assigning import fetch, fetch_further_fits, sources, stored_ahead
 from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.worker_files import fetch, fetch_further_fits, sources, stored_ahead
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted, Resume
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
 from hopsml.errors import RunError, StorageError

@@ -22,6 +22,7 @@ from hopsml.cluster.agent.held_commits import CommitServer, FoundCommit, HeldCom
 from hopsml.cluster.shared.commit_slots import Buffer, CommitSlots
 from hopsml.cluster.shared.protocol import CommitSource, Formation
 from hopsml.cluster.shared.spec import RunSpec
+from hopsml.cluster.shared.worker_events import Committed
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import CommitPort, WorkerContext
 from hopsml.errors import ArgumentError
@@ -340,14 +341,14 @@ def test_a_commit_from_another_agent_is_not_hidden_by_what_a_worker_left_on_disk
 @pytest.fixture
 def worker(slots: CommitSlots, tmp_path: Path) -> Any:
     """Makes this process a worker whose agent is the test; gives what was announced."""
-    announced: list[tuple[str, int, int, int]] = []
+    announced: list[Committed] = []
     told = threading.Event()
 
-    def announce(*what: Any) -> None:
-        announced.append(what)
+    def announce(commit: Committed) -> None:
+        announced.append(commit)
         told.set()
 
-    def join(newest: int = -1) -> list[tuple[str, int, int, int]]:
+    def join(newest: int = -1) -> list[Committed]:
         port = CommitPort(slots, newest, announce)
         folders = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), tmp_path)
         facts = {"run_id": "r", "generation": 0, "rank": 0, "world_size": 1, "local_rank": 0, "role": "chief"}
@@ -388,8 +389,8 @@ def test_a_state_goes_on_from_the_commit_of_the_last_worker(worker: Any, slots: 
     data = hopsml.elastic.Sampler(20, 2, seed=1)
     count(state, data, until=5)
     state._writer.wait()
-    assert [(kind, step) for kind, step, _, _ in announced] == [("committed", step) for step in (1, 2, 4)]
-    worker(newest=announced[-1][2])
+    assert [(commit.step, commit.parked) for commit in announced] == [(step, False) for step in (1, 2, 4)]
+    worker(newest=announced[-1].slot)
     successor = hopsml.elastic.State(total=0, table=np.ones(3))
     again = hopsml.elastic.Sampler(20, 2, seed=1)
     first = next(iter(successor.resume(again)))
@@ -419,7 +420,7 @@ def test_a_function_of_several_loops_goes_on_in_the_one_that_was_under_way(worke
     without_a_loss = in_three_loops(hopsml.elastic.State(trained=[]))
     announced = worker()
     before = in_three_loops(hopsml.elastic.State(trained=[]), until=done)
-    worker(newest=announced[-1][2])
+    worker(newest=announced[-1].slot)
     state = hopsml.elastic.State(trained=[])
     after = in_three_loops(state)
     before += [[]] * (3 - len(before))
@@ -446,7 +447,7 @@ def test_a_newcomer_finds_the_loop_in_which_the_others_are(
     given = elastic_state.Given(theirs._snapshot(), ())
     announced = worker()
     in_three_loops(hopsml.elastic.State(trained=[]), until=4)
-    worker(newest=announced[-1][2])
+    worker(newest=announced[-1].slot)
     newcomer = hopsml.elastic.State(trained=[])
     meetings = [given]
     monkeypatch.setattr(elastic_state.State, "_meet", lambda state: meetings.pop() if meetings else None)
@@ -459,7 +460,7 @@ def test_a_newcomer_finds_the_loop_in_which_the_others_are(
 def test_the_state_after_the_last_batch_is_committed_in_any_case(worker: Any) -> None:
     announced = worker()
     count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(10, 2))
-    assert announced[-1][:2] == ("committed", 5)
+    assert announced[-1].step == 5 and not announced[-1].parked
 
 
 @pytest.mark.parametrize("ends_itself", [True, False], ids=["exhausted", "left early"])
@@ -472,8 +473,8 @@ def test_a_worker_ends_only_when_its_last_commit_is_announced(
     assert context is not None and context.commits is not None
     history, is_there, waited_for = list[str](), threading.Event(), threading.Event()
 
-    def announce(kind: str, step: int, slot: int, length: int) -> None:
-        if step == 3:
+    def announce(commit: Committed) -> None:
+        if commit.step == 3:
             is_there.set()
             assert waited_for.wait(END_S)
             history.append("announced")
@@ -512,8 +513,8 @@ def test_however_rare_commits_are_the_first_batch_is_one_unless_an_agent_holds_o
             if state.batches == 3:
                 break
         state._writer.wait()
-        worker.slot = announced[-1][2] if announced else newest
-        return [step for _, step, _, _ in announced]
+        worker.slot = announced[-1].slot if announced else newest
+        return [commit.step for commit in announced]
 
     assert commits() == [1]
     assert commits(worker.slot) == []
@@ -564,13 +565,8 @@ def test_both_ways_of_writing_are_tried_in_a_training(worker: Any, slots: Commit
         assert at_once or not ways[-1]
         state.table[:] = -1  # what comes behind a commit is not in it
         state._writer.wait()
-        kind, step, slot, _ = announced[-1]
-        found = commits.decode(slots.read(slot))
-        assert (kind, step, commits.unpickle(found.values["total"])) == (
-            "committed",
-            state.batches,
-            state.batches,
-        )
+        found = commits.decode(slots.read(announced[-1].slot))
+        assert (announced[-1].step, commits.unpickle(found.values["total"])) == (state.batches, state.batches)
         assert set(commits.unpickle(found.values["table"])) == {state.batches}
     assert ways[:8] == [False, False, True, True, True, False, False, False]
 
@@ -594,7 +590,7 @@ def test_a_state_that_does_not_fit_in_memory_is_said_with_both_sizes_and_goes_to
     assert len(said) == 1, said  # at the first commit
     assert "a commit has 3 MB and two are kept, but only 0 MB of memory may be used" in said[0]
     assert "memoryOverhead" in said[0]
-    slot = announced[-1][2]
+    slot = announced[-1].slot
     assert (tmp_path / "slots" / f"slot-{slot}").stat().st_size > 3_000_000
     worker(newest=slot)
     successor = hopsml.elastic.State(total=0, ballast=b"")
@@ -611,7 +607,7 @@ def test_names_of_methods_are_refused(name: str) -> None:
 def test_a_state_of_other_values_is_refused(worker: Any) -> None:
     announced = worker()
     count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(4, 2))
-    worker(newest=announced[-1][2])
+    worker(newest=announced[-1].slot)
     other = hopsml.elastic.State(total=0, more=1)
     with pytest.raises(ArgumentError, match=r"holds the values \['total'\].*\['more', 'total'\]"):
         next(iter(other.resume(hopsml.elastic.Sampler(4, 2))))

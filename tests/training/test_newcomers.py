@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hopsml
+from hopsml.cluster.shared.worker_events import WorkerReconfigurable
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import ReconfigurationPort, WorkerContext
 from hopsml.training import collective
@@ -26,7 +27,7 @@ def said(tmp_path: Path) -> Iterator[list[Any]]:
     told: list[Any] = []
     folders: dict[str, Any] = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), tmp_path)
     facts: dict[str, Any] = {"run_id": "app_1", "generation": 1, "rank": 2, "world_size": 3, "local_rank": 0}
-    port = ReconfigurationPort(lambda seconds: None, lambda: True, lambda *what: told.append(what))
+    port = ReconfigurationPort(lambda seconds: None, lambda: True, told.append)
     contexts.set_current(WorkerContext(**facts, role="worker", run_url="", mends=port, **folders))
     yield told
     contexts.set_current(None)
@@ -74,7 +75,7 @@ def test_a_group_says_once_why_no_newcomer_can_come(said: list[Any], monkeypatch
     monkeypatch.setattr(collective, "_group", object())
     collective.keep_out("shuffled anew")
     collective.keep_out("another reason")
-    assert said == [("mendable", -1, -1, "shuffled anew")]
+    assert said == [WorkerReconfigurable("shuffled anew")]
 
 
 class Counter:

@@ -26,6 +26,7 @@ from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_server import preload_order
 from hopsml.cluster.shared import acceptor, agent_client, protocol
 from hopsml.cluster.shared.framing import read_frame
+from hopsml.cluster.shared.worker_events import WorkNote
 from hopsml.cluster.worker import server_guard
 from hopsml.core import file_locks, processes
 from hopsml.core.callbacks import nonblocking_logger
@@ -315,8 +316,8 @@ class Agent:
             if self.sidecar is not None:
                 self.sidecar.check_health()
             if self.work is not None:
-                if (stepped := self.work.stepped()) is not None:
-                    self.outbox.put(stepped)
+                if (status := self.work.status()) is not None:
+                    self.outbox.put(status)
                 self.work.check_processes()
             elif problem := self.server.check_health(is_needed=True):
                 log.warning("%s", problem)
@@ -543,7 +544,7 @@ class Agent:
             text = f"other agents cannot fetch commits from {self.host}: {error.strerror or error}"
             log.warning(text)
             if self.work is not None:
-                self.outbox.put(protocol.WorkNote(*self.work.key, text=text))
+                self.outbox.put(protocol.WorkerUpdate(*self.work.key, WorkNote(text)))
             return
         if commits.door.identity is not None:
             self.outbox.put(protocol.CommitServerReady(commits.door.port, commits.door.identity.certificate))

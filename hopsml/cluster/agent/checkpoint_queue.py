@@ -12,40 +12,34 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, WRITTEN, CommitSlots
 from hopsml.cluster.shared.framing import receive_frame
+from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.core import processes
 from hopsml.storage.run_dir import step_of
 
 WRITER = "hopsml.training.checkpoint_writer"
+STORE_S = 1.0  # longest single wait for the mirror, which serves no other request during it
 SLOW_S = 1.0  # seconds; if a write takes longer, queued checkpoints that a newer one replaces are skipped
 HELD_LIMIT = 3  # consecutive heartbeats for which the writer has been stopped
 _TRIES = 2  # a writer that was killed is replaced once
 _END_S = 2.0
 
 
-@dataclass(frozen=True)
-class Saved:
-    """Checkpoint in a slot: its number among the worker's, from 1, and the target folder or file."""
+def _series(saved: CheckpointSaved) -> str:
+    """Return the path that identifies checkpoints that replace each other: their directory, or the file itself."""
+    target = saved.target
+    return target if step_of(os.path.basename(target)) is None else os.path.dirname(target)
 
-    number: int
-    slot: int
-    target: str
 
-    @property
-    def series(self) -> str:
-        """Path that identifies checkpoints that replace each other: their directory, or the file itself."""
-        return self.target if step_of(os.path.basename(self.target)) is None else os.path.dirname(self.target)
-
-    def replaces(self, other: Saved) -> bool:
-        """Return True if this is a newer checkpoint of the same series."""
-        return self.number > other.number and self.series == other.series
+def _replaces(newer: CheckpointSaved, older: CheckpointSaved) -> bool:
+    """Return True if the first is a newer checkpoint of the same series."""
+    return newer.number > older.number and _series(newer) == _series(older)
 
 
 class CheckpointQueue:
@@ -61,27 +55,28 @@ class CheckpointQueue:
         """
         self.slots = CommitSlots.create()
         self._server, self._cwd, self._note = server, cwd, note
-        self._waiting: list[Saved] = []
+        self._waiting: list[CheckpointSaved] = []
         self._taken = 0  # number of the newest
-        self._writing: Saved | None = None
+        self._writing: CheckpointSaved | None = None
         self._began = 0.0
-        self._failed: Saved | None = None  # the newest one that failed, which is retried at the end
+        self._failed: CheckpointSaved | None = None  # the newest one that failed, which is retried at the end
         self._lost: dict[str, str] = {}  # by series: older failed ones that no newer one has replaced, with the reason
         self._missed = 0  # failures since the last success
         self._passed_over = False
         self._task: asyncio.Task[None] | None = None
+        self._storing: asyncio.Task[None] | None = None
         self._writer: _Writer | None = None
         self._own_server: ForkClient | None = None  # used if the worker's fork server has ended
 
-    def add(self, saved: Saved) -> None:
+    def add(self, saved: CheckpointSaved) -> None:
         """Queue a checkpoint that the worker has written into a slot and pinned; a repeated report is ignored."""
         if saved.number > self._taken:
             self._taken = saved.number
             self._add(saved)
 
-    def _add(self, saved: Saved) -> None:
+    def _add(self, saved: CheckpointSaved) -> None:
         """Queue a checkpoint, and start writing if that is not in progress."""
-        if self._failed is not None and saved.replaces(self._failed):
+        if self._failed is not None and _replaces(saved, self._failed):
             self._give_back(self._failed, FAILED)
             self._failed = None
         self._waiting.append(saved)
@@ -95,6 +90,7 @@ class CheckpointQueue:
         Args:
             timeout_s: time limit in seconds.
         """
+        self._stop_waiting()
         deadline = time.monotonic() + timeout_s
         try:
             await self._finish(deadline)
@@ -105,8 +101,34 @@ class CheckpointQueue:
         finally:
             await self._end()
 
+    def await_stored(self, request: CheckpointAwaited, has_stored: Callable[[str, float], Awaitable[bool]]) -> None:
+        """Wait in the background until a checkpoint is on shared storage, then signal that to the worker.
+
+        The worker waits only for the newest one.
+
+        Args:
+            request: names the checkpoint.
+            has_stored: waits for a checkpoint's folder for so many seconds; returns True once it is stored.
+        """
+        if self._storing is not None:
+            self._storing.cancel()
+        self._storing = asyncio.create_task(self._await_stored(request, has_stored))
+
+    async def _await_stored(
+        self, request: CheckpointAwaited, has_stored: Callable[[str, float], Awaitable[bool]]
+    ) -> None:
+        """Poll the mirror, which reports any delay itself."""
+        while not await has_stored(request.target, STORE_S):
+            await asyncio.sleep(STORE_S)
+        self.slots.stored = request.number
+
+    def _stop_waiting(self) -> None:
+        if self._storing is not None:
+            self._storing.cancel()
+
     def discard(self) -> None:
         """Free the memory without writing its content; the writer ends with its fork server."""
+        self._stop_waiting()
         self.slots.close()
 
     async def _finish(self, deadline: float) -> None:
@@ -155,7 +177,7 @@ class CheckpointQueue:
             saved, self._writing = self._writing, None
             self._conclude(saved, problem)
 
-    async def _write(self, saved: Saved) -> str:
+    async def _write(self, saved: CheckpointSaved) -> str:
         """Write one checkpoint; return the error text, or ""."""
         problem = ""
         for _ in range(_TRIES):
@@ -175,11 +197,11 @@ class CheckpointQueue:
             self._server = self._own_server = ForkClient(modules, *fork_client.start_process(modules))
         return await _Writer.start(self._server, self._cwd, self.slots)
 
-    def _conclude(self, saved: Saved, problem: str) -> None:
+    def _conclude(self, saved: CheckpointSaved, problem: str) -> None:
         """Record the outcome of a write, and notify the user of the first failure and of the recovery."""
         if not problem:
             self._give_back(saved, WRITTEN)
-            self._lost.pop(saved.series, None)
+            self._lost.pop(_series(saved), None)
             if self._missed:
                 self._note(f"checkpoints are written again: {saved.target}; {self._missed} could not be")
             self._missed = 0
@@ -190,10 +212,10 @@ class CheckpointQueue:
         self.slots.conclude(saved.slot, saved.number, FAILED, problem)
         if self._failed is not None:
             self._give_back(self._failed, FAILED)
-            if not saved.replaces(self._failed):
-                self._lost[self._failed.series] = f"{self._failed.target}: {problem}"
+            if not _replaces(saved, self._failed):
+                self._lost[_series(self._failed)] = f"{self._failed.target}: {problem}"
         self._failed = saved
-        if any(newer.replaces(saved) for newer in self._waiting):
+        if any(_replaces(newer, saved) for newer in self._waiting):
             self._give_back(saved, FAILED)
             self._failed = None
 
@@ -204,14 +226,14 @@ class CheckpointQueue:
         """
         if self._writing is None or time.monotonic() - self._began < SLOW_S:
             return
-        for older in [one for one in self._waiting if any(newer.replaces(one) for newer in self._waiting)]:
+        for older in [one for one in self._waiting if any(_replaces(newer, one) for newer in self._waiting)]:
             self._waiting.remove(older)
             self._give_back(older, PASSED_OVER)
             if not self._passed_over:
                 self._note(f"checkpoints are saved faster than they can be written: {older.target} is passed over")
             self._passed_over = True
 
-    def _give_back(self, saved: Saved, outcome: int) -> None:
+    def _give_back(self, saved: CheckpointSaved, outcome: int) -> None:
         """Record the outcome of a checkpoint and unpin its slot."""
         self.slots.conclude(saved.slot, saved.number, outcome)
         self.slots.pin(saved.slot, False)

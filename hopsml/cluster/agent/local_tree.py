@@ -213,6 +213,15 @@ class LocalTree:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         return local.as_open_as_its_folder(f"{self.base_text}/{name}", flags)
 
+    def end_of(self, name: str, size: int) -> str:
+        """Return the last ``size`` bytes of a file of the tree as text; "" if it cannot be read."""
+        try:
+            with open(self.base / name, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
     async def open(self) -> None:
         """Create the folders and start mirroring; idempotent."""
         if self._mirror is not None:

@@ -14,7 +14,7 @@ from hopsml.cluster.gang.independent_machine import IndependentGroupMachine
 from hopsml.cluster.gang.machine import GroupMachine
 from hopsml.cluster.gang.pool import SlotDemand, shares, slot_demand
 from hopsml.cluster.gang.server_machine import ServerGroupMachine
-from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared import worker_events
 from hopsml.cluster.shared.layout import Layout, Member, Placement
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Hello, Launch, PortsHeld, Resume
 from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup, Roles, RunSpec, ServerGroup
@@ -152,7 +152,7 @@ class ActiveRun:
     allowed: int | None = None
     asked: int = field(init=False)  # number of workers
     gang: GroupMachine = field(init=False)
-    failures: dict[str, protocol.FailureReport] = field(default_factory=dict)
+    failures: dict[str, worker_events.FailureReport] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
     seats: dict[str, Member] = field(default_factory=dict)  # the layout's input, with the workers' ports
     hosts: dict[str, str] = field(default_factory=dict)

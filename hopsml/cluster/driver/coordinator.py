@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
-from hopsml.cluster.agent.agent import Bootstrap
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver import worker_messages
 from hopsml.cluster.driver.actions import PoolActions, RunActions, report_sidecar_end
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarWord, SlotShares
@@ -31,7 +31,7 @@ from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.driver.sessions import AgentSession, Sessions
 from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.gang import events, pool
-from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared import protocol, worker_events
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import CoordinatorLost
 
@@ -377,8 +377,13 @@ class Coordinator:
             case protocol.Persisted():
                 self._persisted(session, message)
                 return
+            case protocol.WorkerUpdate():
+                self._worker_update(session, message)
             case protocol.Hello():
                 raise msgspec.DecodeError("a second hello")
+
+    def _worker_update(self, session: AgentSession, message: protocol.WorkerUpdate) -> None:
+        """Process an event of a worker, unless it is of another run or generation than its sender's."""
         key = (message.run_id, message.generation)
         run = self.runs.get(message.run_id)
         works_for_it = session.work is not None and session.work[0] == message.run_id
@@ -388,8 +393,8 @@ class Coordinator:
             )
             return
         event = worker_messages.apply(run, session.agent_id, message)
-        if isinstance(message, protocol.LogLines) and message.size:
-            session.post(protocol.LogTaken(*key, message.size))
+        if isinstance(message.event, worker_events.LogLines) and message.event.size:
+            session.post(protocol.LogTaken(*key, message.event.size))
         if event is not None:
             self._event(message.run_id, event)
 

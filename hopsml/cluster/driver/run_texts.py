@@ -12,7 +12,7 @@ from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, Backend
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.pool import Pool
-from hopsml.cluster.shared.protocol import FailureReport
+from hopsml.cluster.shared.worker_events import FailureReport
 from hopsml.core import tracebacks
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, RunCancelled, RunError, StartTimeout, WorkerFailed
 

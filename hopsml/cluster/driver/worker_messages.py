@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from hopsml.cluster.driver.active_run import ActiveRun
-from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.driver.run_state import Change, MemberView
 from hopsml.cluster.gang import events
-from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared import protocol, worker_events
 from hopsml.core.states import Lifecycle
 
-OfWorker = (
-    protocol.WorkerStarted
-    | protocol.WorkerForming
-    | protocol.WorkerReconfigurable
-    | protocol.WorkerReconfigured
-    | protocol.WorkerPaused
-    | protocol.WorkerStatus
-    | protocol.Committed
-    | protocol.WorkerReports
-    | protocol.WorkerProgress
-    | protocol.WorkerMessage
-    | protocol.WorkerUsage
-    | protocol.WorkerFinished
-    | protocol.FailureReport
-    | protocol.WorkerClosed
-    | protocol.LogLines
-    | protocol.ProfileTaken
-    | protocol.WorkNote
-    | protocol.MirrorLag
+_OF_JOINING = (
+    worker_events.WorkerStarted,
+    worker_events.WorkerReconfigurable,
+    worker_events.WorkerPaused,
+    worker_events.WorkerStatus,
+    worker_events.WorkerFinished,
+    worker_events.FailureReport,
+    worker_events.WorkerClosed,
 )
 
 
@@ -61,104 +50,97 @@ def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> 
     return events.CommitPersisted(agent, message.step, message.seconds)
 
 
-def _of_no_member(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
-    """Return the event for a message of an agent that is no member: one that was lost, or one that is joining.
+def apply(run: ActiveRun, agent: str, update: protocol.WorkerUpdate) -> events.Event | None:
+    """Update the run's state by an event of a worker.
 
-    Only its notes are published.
-    """
-    generation = message.generation
-    match message:
-        case protocol.WorkerStarted():
-            return events.Started(agent, generation)
-        case protocol.WorkerReconfigurable():
-            return events.Reconfigurable(agent, generation, message.fixed)
-        case protocol.WorkerPaused():
-            return events.Paused(agent, generation, message.step)
-        case protocol.WorkerStatus():
-            return events.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
-        case protocol.WorkerFinished():
-            return events.Finished(agent, generation, message.exited)
-        case protocol.FailureReport():
-            told = (message.secondary, message.raised, message.outside, message.storage)
-            return events.Failed(agent, generation, message.cause, *told)
-        case protocol.WorkerClosed():
-            return events.Closed(agent, generation)
-        case protocol.WorkNote():
-            run.state.publish(Change("note", text=message.text))
-    return None
-
-
-def apply(run: ActiveRun, agent: str, message: OfWorker) -> events.Event | None:
-    """Update the run's state by a worker's message.
+    Of an agent that is no member, because it was lost or is joining, only notes are published.
 
     Args:
         run: The run.
         agent: Id of the worker's agent.
-        message: The message.
+        update: The event, with its generation.
 
     Returns:
-        The event for the run's group; None if the message does not concern it.
+        The event for the run's group; None if the update does not concern it.
     """
-    generation, rank = message.generation, run.gang.rank(agent)
+    rank, event = run.gang.rank(agent), update.event
     view = run.state.members.get(rank)
-    if view is None:
-        return _of_no_member(run, agent, message)
-    match message:
-        case protocol.WorkerStarted():
+    if view is not None:
+        _publish(run, agent, rank, view, event)
+        return _group_event(agent, update.generation, event)
+    if isinstance(event, worker_events.WorkNote):
+        run.state.publish(Change("note", text=event.text))
+    return _group_event(agent, update.generation, event) if isinstance(event, _OF_JOINING) else None
+
+
+def _publish(run: ActiveRun, agent: str, rank: int, view: MemberView, event: worker_events.ToDriver) -> None:
+    """Update the state of a member and its run, and publish the change to observers."""
+    match event:
+        case worker_events.WorkerStarted():
             view.state = Lifecycle.RUNNING
-            return events.Started(agent, generation)
-        case protocol.WorkerForming():
-            return events.Forming(agent, generation, message.size)
-        case protocol.WorkerReconfigurable():
-            return events.Reconfigurable(agent, generation, message.fixed)
-        case protocol.WorkerReconfigured():
-            return events.Reconfigured(agent, generation, message.step, message.problem)
-        case protocol.WorkerPaused():
-            return events.Paused(agent, generation, message.step)
-        case protocol.WorkerStatus():
-            view.step = message.step if message.step >= 0 else view.step
-            return events.Stepped(agent, generation, message.step, message.stopped, message.age_s, message.idle_s)
-        case protocol.Committed():
+        case worker_events.WorkerStatus():
+            view.step = event.step if event.step >= 0 else view.step
+        case worker_events.Committed():
             run.state.committed = True
-            kind = events.PausedAtCommit if message.parked else events.WorkerCommitted
-            return kind(agent, generation, message.step)
-        case protocol.WorkerReports():
-            for report in message.reports:
+        case worker_events.WorkerReports():
+            for report in event.reports:
                 view.step = report.step if report.step is not None else view.step
                 view.metrics.update(report.metrics)
                 run.state.publish(Change("report", rank, "", dict(report.metrics), report.step, report.time))
-        case protocol.WorkerProgress():
-            run.state.publish(
-                Change("progress", rank, message.unit, step=message.done, time=message.time, total=message.total)
-            )
-        case protocol.WorkerMessage():
-            run.state.publish(Change("said", rank, data=message.data))
-            return events.WorkerActive(agent, generation)
-        case protocol.WorkerUsage():
-            run.state.publish(Change("system", rank, "", dict(message.metrics), message.sample, message.time))
-        case protocol.WorkerFinished():
+        case worker_events.WorkerProgress():
+            run.state.publish(Change("progress", rank, event.unit, step=event.done, time=event.time, total=event.total))
+        case worker_events.WorkerMessage():
+            run.state.publish(Change("said", rank, data=event.data))
+        case worker_events.WorkerUsage():
+            run.state.publish(Change("system", rank, "", dict(event.metrics), event.sample, event.time))
+        case worker_events.WorkerFinished():
             view.state = Lifecycle.FINISHED
-            view.seen = dict(message.seen)
+            view.seen = dict(event.seen)
             if rank == 0 and run.request.spec.group.collective:
-                run.result = message.result
-            return events.Finished(agent, generation, message.exited)
-        case protocol.FailureReport():
+                run.result = event.result
+        case worker_events.FailureReport():
             view.state = Lifecycle.FAILED
-            run.failures[agent] = message
-            told = (message.secondary, message.raised, message.outside, message.storage)
-            return events.Failed(agent, generation, message.cause, *told)
-        case protocol.WorkerClosed():
-            if message.behind:
-                run.state.behind[rank] = message.behind
+            run.failures[agent] = event
+        case worker_events.WorkerClosed():
+            if event.behind:
+                run.state.behind[rank] = event.behind
             if run.request.spec.group.relaunches and view.state == Lifecycle.RUNNING:  # a server never returns
                 view.state = Lifecycle.FINISHED
+        case worker_events.LogLines():
+            run.state.publish(Change("log", rank, event.text))
+        case worker_events.ProfileTaken():
+            run.state.publish(Change("profile", rank, event.problem, data=event.wish.encode()))
+        case worker_events.WorkNote():
+            run.state.publish(Change("note", rank, event.text))
+        case worker_events.MirrorLag():
+            _apply_mirror_state(run, agent, event.problem)
+
+
+def _group_event(agent: str, generation: int, event: worker_events.ToDriver) -> events.Event | None:
+    """Translate an event of a worker to that of its group; None if it does not concern the group."""
+    match event:
+        case worker_events.WorkerStarted():
+            return events.Started(agent, generation)
+        case worker_events.WorkerForming():
+            return events.Forming(agent, generation, event.size)
+        case worker_events.WorkerReconfigurable():
+            return events.Reconfigurable(agent, generation, event.fixed)
+        case worker_events.WorkerReconfigured():
+            return events.Reconfigured(agent, generation, event.step, event.problem)
+        case worker_events.WorkerPaused():
+            return events.Paused(agent, generation, event.step)
+        case worker_events.WorkerStatus():
+            return events.Stepped(agent, generation, event.step, event.stopped, event.age_s, event.idle_s)
+        case worker_events.Committed():
+            kind = events.PausedAtCommit if event.parked else events.WorkerCommitted
+            return kind(agent, generation, event.step)
+        case worker_events.WorkerMessage():
+            return events.WorkerActive(agent, generation)
+        case worker_events.WorkerFinished():
+            return events.Finished(agent, generation, event.exited)
+        case worker_events.FailureReport():
+            facts = (event.secondary, event.raised, event.outside, event.storage)
+            return events.Failed(agent, generation, event.cause, *facts)
+        case worker_events.WorkerClosed():
             return events.Closed(agent, generation)
-        case protocol.LogLines():
-            run.state.publish(Change("log", rank, message.text))
-        case protocol.ProfileTaken():
-            run.state.publish(Change("profile", rank, message.problem, data=message.wish.encode()))
-        case protocol.WorkNote():
-            run.state.publish(Change("note", rank, message.text))
-        case protocol.MirrorLag():
-            _apply_mirror_state(run, agent, message.problem)
     return None

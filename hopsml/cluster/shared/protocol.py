@@ -10,8 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from hopsml.cluster.shared.spec import RunSpec
+from hopsml.cluster.shared.worker_events import ToDriver
 
-VERSION = 13  # both sides must use the same version
+VERSION = 14  # both sides must use the same version
 MAX_TO_AGENT = 1 << 30  # bytes; sized for the training function with its captured values
 MAX_TO_COORDINATOR = 64 << 20  # bytes; sized for results, reports and log lines
 
@@ -304,65 +305,12 @@ class Heartbeat(Message, frozen=True, tag="heartbeat"):
     """Sign of life of the agent; sent periodically."""
 
 
-class WorkerStarted(Message, frozen=True, tag="worker-started"):
-    """Notice that the worker is about to call the user's function."""
+class WorkerUpdate(Message, frozen=True, tag="worker-update"):
+    """Event of the worker in a generation of a run, as the worker has reported it or its agent has found it."""
 
     run_id: str
     generation: int
-
-
-class WorkerForming(Message, frozen=True, tag="worker-forming"):
-    """Notice that the worker has reached its first collective operation, and waits for all ranks below ``size``."""
-
-    run_id: str
-    generation: int
-    size: int
-
-
-class WorkerReconfigurable(Message, frozen=True, tag="worker-mendable"):
-    """Notice that the worker's group can be reconfigured in place if members are lost.
-
-    ``fixed`` is the reason why no newcomer can join it; empty if newcomers can.
-    """
-
-    run_id: str
-    generation: int
-    fixed: str = ""
-
-
-class WorkerReconfigured(Message, frozen=True, tag="worker-mended"):
-    """Result of reconfiguring a worker in place: it continues after ``step`` batches, or there was a ``problem``."""
-
-    run_id: str
-    generation: int
-    step: int = -1
-    problem: str = ""
-
-
-class WorkerPaused(Message, frozen=True, tag="worker-paused"):
-    """Notice that the worker waits between two batches: a member after ``step`` of them, or a newcomer."""
-
-    run_id: str
-    generation: int
-    step: int = -1
-
-
-class WorkerStatus(Message, frozen=True, tag="worker-stepped"):
-    """Status of a worker, sent with a heartbeat if there is anything to report.
-
-    Attributes:
-        step: batches done; -1 if the worker does not report them.
-        stopped: True if the process is stopped (SIGSTOP).
-        age_s: seconds since it finished that step.
-        idle_s: seconds for which it has been idle.
-    """
-
-    run_id: str
-    generation: int
-    step: int
-    stopped: bool = False
-    age_s: float = 0.0
-    idle_s: float = 0.0
+    event: ToDriver
 
 
 class CommitServerReady(Message, frozen=True, tag="commit-door"):
@@ -390,15 +338,6 @@ class SidecarEnded(Message, frozen=True, tag="sidecar-ended"):
     is_final: bool
 
 
-class Committed(Message, frozen=True, tag="committed"):
-    """Notice that the agent holds in memory the training state after ``step``."""
-
-    run_id: str
-    generation: int
-    step: int
-    parked: bool = False  # True if the worker has paused after it
-
-
 class Draining(Message, frozen=True, tag="draining"):
     """Notice that the agent's executor or node will be shut down in ``time_s`` seconds."""
 
@@ -418,127 +357,6 @@ class Persisted(Message, frozen=True, tag="persisted"):
     problem: str = ""
     seconds: float = 0.0
     missed: int = 0
-
-
-class ReportedStep(msgspec.Struct, frozen=True):
-    """One report of the training function: a step and its metrics, or any other values."""
-
-    step: int | None
-    metrics: dict[str, float | int | str | bool | None]
-    time: float  # seconds since the epoch, on the worker's clock
-
-
-class WorkerReports(Message, frozen=True, tag="worker-reports"):
-    """Reports of the training function, in order, that the agent has read from the worker's pipe together."""
-
-    run_id: str
-    generation: int
-    reports: tuple[ReportedStep, ...]
-
-
-class WorkerProgress(Message, frozen=True, tag="worker-progress"):
-    """Progress of the training: ``done`` of ``total`` units; ``unit`` is "step" or "epoch"."""
-
-    run_id: str
-    generation: int
-    done: int
-    total: int
-    unit: str
-    time: float  # seconds since the epoch, on the worker's clock
-
-
-class WorkerMessage(Message, frozen=True, tag="said"):
-    """Data from the worker to the driver; only these two interpret it."""
-
-    run_id: str
-    generation: int
-    data: bytes
-
-
-class WorkerUsage(Message, frozen=True, tag="worker-usage"):
-    """Resources that the worker uses on its machine; ``sample`` counts from 0.
-
-    See ``usage.py``.
-    """
-
-    run_id: str
-    generation: int
-    sample: int
-    metrics: dict[str, float]
-    time: float  # seconds since the epoch, on the agent's clock
-
-
-class WorkerFinished(Message, frozen=True, tag="worker-finished"):
-    """Notice that the user's function has returned; ``result`` is the chief's pickled value, empty for other ranks.
-
-    ``exited`` is True if it has called sys.exit(0) instead of returning.
-    """
-
-    run_id: str
-    generation: int
-    result: bytes
-    seen: dict[str, int | str] = {}  # collectives and optimizers that it used; in_force.py
-    exited: bool = False
-
-
-class FailureReport(Message, frozen=True, tag="worker-failed"):
-    """Failure of a worker.
-
-    ``secondary`` errors only follow from another worker's (a broken collective).
-    """
-
-    run_id: str
-    generation: int
-    cause: str
-    traceback: str
-    secondary: bool
-    log: str
-    log_tail: str
-    raised: bool = False  # raised by the user's own code
-    outside: bool = False  # killed by a signal that no crash sends: the cause is outside of the group
-    storage: bool = False  # not started, as the store did not answer when its files were prepared
-
-
-class WorkerClosed(Message, frozen=True, tag="worker-closed"):
-    """Notice that no process of the worker is left and its files are mirrored; ``behind`` lists those that are not."""
-
-    run_id: str
-    generation: int
-    behind: tuple[str, ...] = ()
-
-
-class LogLines(Message, frozen=True, tag="log-lines"):
-    """New output of the worker: ``size`` bytes of it, which the coordinator acknowledges by ``LogTaken``."""
-
-    run_id: str
-    generation: int
-    text: str
-    size: int = 0
-
-
-class ProfileTaken(Message, frozen=True, tag="profile-taken"):
-    """Result of a request for a profile: it is in the run directory, or there was a ``problem``."""
-
-    run_id: str
-    generation: int
-    wish: str
-    problem: str = ""
-
-
-class MirrorLag(Message, frozen=True, tag="mirror-state"):
-    """Notice that mirroring to shared storage is delayed, for the reason in ``problem``, or has caught up (empty)."""
-
-    run_id: str
-    generation: int
-    problem: str
-
-
-class WorkNote(Message, frozen=True, tag="work-note"):
-    """Note for the user about the work on this agent: a full disk, a checkpoint that had to be skipped."""
-
-    run_id: str
-    generation: int
-    text: str
 
 
 ToAgent = (
@@ -567,29 +385,12 @@ ToCoordinator = (
     | PreflightFacts
     | PeerProbed
     | Heartbeat
-    | WorkerStarted
-    | WorkerForming
-    | WorkerReconfigurable
-    | WorkerReconfigured
-    | WorkerPaused
-    | WorkerStatus
+    | WorkerUpdate
     | CommitServerReady
     | SidecarMessage
     | SidecarEnded
-    | Committed
     | Draining
     | Persisted
-    | WorkerReports
-    | WorkerMessage
-    | WorkerProgress
-    | WorkerUsage
-    | WorkerFinished
-    | FailureReport
-    | WorkerClosed
-    | LogLines
-    | ProfileTaken
-    | MirrorLag
-    | WorkNote
 )
 
 _encoder = msgspec.msgpack.Encoder()

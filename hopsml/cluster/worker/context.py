@@ -22,6 +22,7 @@ from hopsml.cluster.shared.spec import RunSpec
 if TYPE_CHECKING:
     from hopsml.cluster.shared.commit_slots import CommitSlots
     from hopsml.cluster.shared.protocol import Pause, ReconfigureInPlace
+    from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved, Committed, OfGroup
 
 
 _READ_BYTES = 1 << 20
@@ -88,7 +89,7 @@ class CommitPort:
 
     slots: CommitSlots
     newest: int  # slot of the commit to continue from, -1 for none
-    announce: Callable[[str, int, int, int], None]  # committed | parked, step, slot, length in bytes
+    announce: Callable[[Committed], None]
     at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the user's function has returned
 
 
@@ -99,7 +100,7 @@ class ReconfigurationPort:
     # returns the agent's next message; None if none arrives within this many seconds
     take: Callable[[float], ReconfigureInPlace | Pause | None]
     ended: Callable[[], bool]  # returns True if no further message can arrive
-    announce: Callable[[str, int, int, str], None]  # mendable | mended | paused, generation, step, problem
+    announce: Callable[[OfGroup], None]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class CheckpointPort:
     """Interface for having the agent write checkpoints: slots for their data, and the function that announces them."""
 
     slots: CommitSlots
-    announce: Callable[[str, int, int, str], None]  # saved | store, number of the save or request, slot, folder
+    announce: Callable[[CheckpointSaved | CheckpointAwaited], None]
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,22 @@ from typing import Any
 
 import msgspec
 
+from hopsml.cluster.shared import worker_events
 from hopsml.cluster.shared.commit_slots import DESCRIPTORS, CommitSlots
 from hopsml.cluster.shared.framing import framed
 from hopsml.cluster.shared.plain import utf8
 from hopsml.cluster.shared.protocol import Formation, Launch, decode_for_group
+from hopsml.cluster.shared.worker_events import (
+    FailureReport,
+    FromWorker,
+    ReportedStep,
+    WorkerFinished,
+    WorkerForming,
+    WorkerMessage,
+    WorkerProgress,
+    WorkerStarted,
+    WorkNote,
+)
 from hopsml.cluster.worker import calling, collective_stats, returned, server_guard
 from hopsml.cluster.worker.context import (
     CheckpointPort,
@@ -80,30 +92,6 @@ class Assignment(msgspec.Struct, frozen=True):
     agent_pid: int = 0  # pid of the agent, whose children may inspect the worker, to profile it
 
 
-class Event(msgspec.Struct, frozen=True):
-    """Event from the worker to the agent: one frame in the pipe (4 bytes of length, then msgpack)."""
-
-    # started | forming | mendable | mended | paused | report | progress | said | note | committed | parked | saved | store |
-    # finished | failed
-    kind: str
-    time: float
-    step: int | None = None
-    metrics: dict[str, float | int | str | bool | None] = {}
-    result: bytes = b""
-    cause: str = ""  # of a note its text, of a checkpoint its folder
-    traceback: str = ""
-    secondary: bool = False
-    exited: bool = False  # finished by sys.exit(0)
-    slot: int = -1
-    length: int = 0
-    data: bytes = b""  # of the kind "said"
-    seen: dict[str, int | str] = {}  # collectives and optimizers that it used; in_force.py
-    total: int = 0  # steps, of a progress; members, of a forming
-    unit: str = ""
-    generation: int = -1  # of a "mended" or a "paused"
-
-
-_encode = msgspec.msgpack.Encoder().encode
 _assignment = msgspec.msgpack.Decoder(Assignment)
 
 
@@ -114,13 +102,13 @@ class EventPipe:
         self.descriptor = descriptor
         self._lock = threading.Lock()
 
-    def send(self, event: Event) -> None:
+    def send(self, event: FromWorker) -> None:
         """Write one event to the pipe; blocks while the agent is behind.
 
         Raises:
             BrokenPipeError: The agent has ended.
         """
-        frame = memoryview(framed(_encode(event)))
+        frame = memoryview(framed(worker_events.encode(event)))
         with self._lock:
             while frame:
                 frame = frame[os.write(self.descriptor, frame) :]
@@ -150,9 +138,10 @@ def run(assignment_path: str, descriptor: int, slots: Sequence[int] = (), inbox:
     except OSError:  # its descriptor was closed, or has been reused for another file
         calling.tell(redact.text(traceback.format_exc()))
         return leave(UNREPORTED)
-    if event.kind == "finished":
+    has_finished = isinstance(event, WorkerFinished)
+    if has_finished:
         _await_threads()
-    return leave(0 if event.kind == "finished" else 1)
+    return leave(0 if has_finished else 1)
 
 
 def _await_threads() -> None:
@@ -170,24 +159,24 @@ def _await_threads() -> None:
         calling.tell(redact.text(traceback.format_exc()))
 
 
-def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> Event:
+def _play(assignment_path: str, pipe: EventPipe, slots: Sequence[int], inbox: int) -> WorkerFinished | FailureReport:
     """Call the user's function and return how it ended; any error of its code is reported."""
     try:
         assignment = _assignment.decode(Path(assignment_path).read_bytes())
         context = _prepare(assignment, pipe, slots, inbox)
         function, arguments = _restore(Path(assignment.payload))
         calling.reset_argv(function)
-        pipe.send(Event("started", time.time()))
+        pipe.send(WorkerStarted())
         if body := context.spec.body:
             function, arguments = partial(_named(body), function, arguments, context), {}
         value = calling.call(function, arguments)
         _complete_commits()
         result = pickle_result(value, context, lambda text: _note(pipe, text)) if context.is_chief else b""
-        return Event("finished", time.time(), result=result, seen=collective_stats.seen())
+        return WorkerFinished(result, collective_stats.seen())
     except BaseException as error:  # noqa: BLE001 reported to the agent
         if isinstance(error, SystemExit) and error.code in (None, 0):
             _complete_commits()
-            return Event("finished", time.time(), seen=collective_stats.seen(), exited=True)
+            return WorkerFinished(seen=collective_stats.seen(), exited=True)
         return _failure(error, Path(assignment_path).parent / "cwd")
 
 
@@ -244,8 +233,8 @@ def _prepare(assignment: Assignment, pipe: EventPipe, slots: Sequence[int], inbo
         commits=_commits(assignment, pipe, slots[DESCRIPTORS : 2 * DESCRIPTORS]),
         mends=_mends(pipe, slots[2 * DESCRIPTORS :]),
         checkpoints=_checkpoints(pipe, slots[:DESCRIPTORS]),
-        progress=lambda done, total, unit: pipe.send(Event("progress", time.time(), step=done, total=total, unit=unit)),
-        say=lambda data: pipe.send(Event("said", time.time(), data=data)),
+        progress=lambda done, total, unit: pipe.send(WorkerProgress(done, total, unit, time.time())),
+        say=lambda data: pipe.send(WorkerMessage(data)),
         note=lambda text: _note(pipe, text),
         event_pipe=pipe.descriptor,
         inbox=Inbox(inbox) if inbox >= 0 else None,
@@ -278,7 +267,7 @@ def _seat(formation: Formation, launch: Launch, pipe: EventPipe) -> CollectiveSe
     return CollectiveSeat(
         formation.collective,
         formation.collective_key,
-        lambda: pipe.send(Event("forming", time.time(), total=size)),
+        lambda: pipe.send(WorkerForming(size)),
     )
 
 
@@ -289,7 +278,7 @@ def _commits(assignment: Assignment, pipe: EventPipe, slots: Sequence[int]) -> C
     return CommitPort(
         CommitSlots(slots, Path(assignment.commit_folder)),
         assignment.commit_slot,
-        lambda kind, step, slot, length: pipe.send(Event(kind, time.time(), step=step, slot=slot, length=length)),
+        pipe.send,
     )
 
 
@@ -301,9 +290,7 @@ def _mends(pipe: EventPipe, slots: Sequence[int]) -> ReconfigurationPort | None:
     return ReconfigurationPort(
         lambda timeout_s: decode_for_group(word) if (word := inbox.get(timeout_s)) is not None else None,
         lambda: inbox.ended,
-        lambda kind, generation, step, problem: pipe.send(
-            Event(kind, time.time(), step=step, cause=problem, generation=generation)
-        ),
+        pipe.send,
     )
 
 
@@ -311,10 +298,7 @@ def _checkpoints(pipe: EventPipe, slots: Sequence[int]) -> CheckpointPort | None
     """Return the interface for checkpoints; None if the worker writes them itself."""
     if not slots:
         return None
-    return CheckpointPort(
-        CommitSlots(slots),
-        lambda kind, number, slot, folder: pipe.send(Event(kind, time.time(), step=number, slot=slot, cause=folder)),
-    )
+    return CheckpointPort(CommitSlots(slots), pipe.send)
 
 
 def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -323,16 +307,16 @@ def _restore(path: Path) -> tuple[Callable[..., Any], dict[str, Any]]:
     return function, arguments
 
 
-def _report(message: dict[str, Any]) -> Event:
+def _report(message: dict[str, Any]) -> ReportedStep:
     """Return the event for a report of the user's code."""
     step = message.get("step")
     metrics = redact.arguments({utf8(str(key)): plain(value) for key, value in message.get("metrics", {}).items()})
-    return Event("report", time.time(), step=None if step is None else int(step), metrics=metrics)
+    return ReportedStep(None if step is None else int(step), metrics, time.time())
 
 
 def _note(pipe: EventPipe, text: str) -> None:
     """Send a note for users to the agent."""
-    pipe.send(Event("note", time.time(), cause=redact.text(utf8(text))[: calling.MOST_CAUSE]))
+    pipe.send(WorkNote(redact.text(utf8(text))[: calling.MOST_CAUSE]))
 
 
 # ---------------------------------------------------------------------------------------------- after the function
@@ -345,12 +329,12 @@ def _complete_commits() -> None:
         complete()
 
 
-def _failure(error: BaseException, folder: Path) -> Event:
+def _failure(error: BaseException, folder: Path) -> FailureReport:
     """Return the event for an error of the user's function, and write its traceback to the log."""
     cause = calling.words_of(error) + returned.missing_path_hint(error, folder)
     text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
     calling.tell(text)
-    return Event("failed", time.time(), cause=cause, traceback=text[-60_000:], secondary=_echoes_another(error))
+    return FailureReport(cause, text[-60_000:], _echoes_another(error), raised=True)
 
 
 def _echoes_another(error: BaseException) -> bool:

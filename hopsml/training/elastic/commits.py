@@ -19,6 +19,7 @@ import msgspec
 import psutil
 
 from hopsml.cluster.shared.commit_slots import Buffer
+from hopsml.cluster.shared.worker_events import Committed
 from hopsml.cluster.worker.context import CommitPort, WorkerContext
 
 if TYPE_CHECKING:
@@ -325,12 +326,12 @@ class CommitWriter:
         slot = slots.free(self._newest)
         pieces = encode(snapshot)
         snapshot.arrays.clear()  # only the pieces reference the arrays from here on
-        length = slots.write(slot, snapshot.step, pieces, in_memory=self._in_memory)
+        slots.write(slot, snapshot.step, pieces, in_memory=self._in_memory)
         self._newest, self.written = slot, snapshot.step
         with self._wake:
             self.writing_s, self._unwritten = time.monotonic() - began, False
             self._wake.notify_all()
-        self._port.announce("committed", snapshot.step, slot, length)
+        self._port.announce(Committed(snapshot.step, slot=slot))
 
     @staticmethod
     def _fits(size: int) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
+from hopsml.cluster.shared.worker_events import Committed
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training import collective
@@ -360,7 +361,7 @@ class State:
         assert self._writer is not None and self._port is not None
         self._writer.wait()
         self._port.slots.progress = self._batches
-        self._port.announce("parked", self._batches, -1, 0)
+        self._port.announce(Committed(self._batches, parked=True))
         threading.Event().wait()
 
     def _snapshot(self) -> Snapshot:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.shared.protocol import Pause, ReconfigureInPlace
+from hopsml.cluster.shared.worker_events import WorkerReconfigurable, WorkerReconfigured
 from hopsml.cluster.worker.context import CollectiveSeat, ReconfigurationPort, WorkerContext, current, set_current
 from hopsml.errors import HopsmlError
 from hopsml.training.elastic import commits
@@ -151,7 +152,7 @@ def watch(
         The training's pause point.
     """
     pause_point = PausePoint()
-    port.announce("mendable", -1, -1, fixed)
+    port.announce(WorkerReconfigurable(fixed))
     threading.Thread(target=_Watch(group, port, reform, pause_point).run, name="hopsml-mending", daemon=True).start()
     return pause_point
 
@@ -204,7 +205,7 @@ class _Watch:
         except (HopsmlError, OSError) as error:  # also raised when a newer message has replaced this one
             problem = str(error)
         step = context.commits.slots.progress if context.commits is not None else -1
-        self._port.announce("mended", context.generation, step, problem)
+        self._port.announce(WorkerReconfigured(context.generation, step, problem))
 
     def _look(self) -> None:
         """Report a group that waits although no loss has been reported: a single connection may have broken."""
@@ -217,4 +218,4 @@ class _Watch:
         if now - self._waits_since > PATIENCE_S + (context.spec.group.silence_s or 0.0):
             self._waits_since = now
             lost = "a member" if self._group.lost_rank is None else f"rank {self._group.lost_rank}"
-            self._port.announce("mended", context.generation, -1, f"it cannot reach {lost} any more")
+            self._port.announce(WorkerReconfigured(context.generation, problem=f"it cannot reach {lost} any more"))

@@ -90,14 +90,14 @@ def _train(
     """Broken off after so many batches, 0: not at all; then once more from the newest commit."""
     slots, announced = CommitSlots.create(folder), []
     if at:
-        _join(CommitPort(slots, -1, lambda *what: announced.append(what)))
+        _join(CommitPort(slots, -1, announced.append))
         try:
             _call(fit, strategy, at, build)
         except BrokenOff:
             hopsml.training.elastic.commits.writer_of(current().commits).wait()
         else:
             raise AssertionError("it was not broken off")
-    _join(CommitPort(slots, announced[-1][2] if announced else -1, lambda *what: None))
+    _join(CommitPort(slots, announced[-1].slot if announced else -1, lambda *what: None))
     return _call(fit, strategy, 0, build)
 
 

@@ -32,14 +32,14 @@ def round_trips(slots: str) -> dict[str, list[list[float]]]:
 
 def _round_trip(make: Callable[[], Made], folder: Path) -> list[list[float]]:
     slots, announced = CommitSlots.create(folder), []
-    _join(CommitPort(slots, -1, lambda *what: announced.append(what)))
+    _join(CommitPort(slots, -1, announced.append))
     values, step = make()
     state = hopsml.elastic.State(**values)
     step()
     state.commit(every=1)
     state._writer.wait()
     gone_on = [step(), step()]
-    _join(CommitPort(slots, announced[-1][2], lambda *what: announced.append(what)))
+    _join(CommitPort(slots, announced[-1].slot, announced.append))
     values, step = make()
     successor = hopsml.elastic.State(**values)
     step()  # it is elsewhere before it goes on from the commit
@@ -60,7 +60,7 @@ def _torn(make: Callable[[], Made], folder: Path) -> list[list[str]]:
     import numpy as np
 
     slots, announced = CommitSlots.create(folder), []
-    _join(CommitPort(slots, -1, lambda *what: announced.append(what)))
+    _join(CommitPort(slots, -1, announced.append))
     values, step = make()
     step()
     state, found = hopsml.elastic.State(**values), []
@@ -72,7 +72,7 @@ def _torn(make: Callable[[], Made], folder: Path) -> list[list[str]]:
         step()
         step()
         state._writer.wait()
-        written = commits.decode(slots.read(announced[-1][2]))
+        written = commits.decode(slots.read(announced[-1].slot))
         assert written.step == commit + 1 and written.arrays.keys() == expected.keys()
         found.append([key for key, array in written.arrays.items() if array.tobytes() != expected[key].tobytes()])
     slots.close()

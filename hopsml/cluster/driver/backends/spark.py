@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hopsml.cluster.agent.agent import NEVER_JOINED, Bootstrap
+from hopsml.cluster.agent.agent import NEVER_JOINED
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver.backends import spark_executors
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.driver.backends.spark_executors import ResourceProfiles
@@ -500,7 +501,8 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
         from pyspark import TaskContext
 
         # No further import: if hopsml is missing, the error must name it, and not one of the packages that it needs.
-        from hopsml.cluster.agent.agent import DISMISSED, NEVER_JOINED, decode_bootstrap, run_agent
+        from hopsml.cluster.agent.agent import DISMISSED, NEVER_JOINED, run_agent
+        from hopsml.cluster.agent.connection import decode_bootstrap
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task and not bootstrap.bare else None

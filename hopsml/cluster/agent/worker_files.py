@@ -1,8 +1,11 @@
-"""Preparation of a worker's start: its assignment, function, environment variables and checkpoint."""
+"""Files of a worker: its assignment, function and checkpoint before it starts, and what it has saved, at its end."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import platform
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
 from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, group_variables
 from hopsml.cluster.shared.protocol import Formation, Launch
+from hopsml.cluster.worker import returned
 from hopsml.cluster.worker.sidecar import ADDRESS
 from hopsml.cluster.worker.worker import Assignment
 from hopsml.core import proxies
@@ -197,3 +201,30 @@ def _newest(source: str, most: int, folder: Path, passed_over: list[str]) -> Pat
         except checkpoints.CorruptCheckpoint as error:
             passed_over.append(str(error))
     return None
+
+
+async def store_saved_files(formation: Formation, launch: Launch, tree: LocalTree, folder: Path) -> str:
+    """Store the files of a worker's working folder in the run directory; return a note, or "".
+
+    A search has stored those of its trials already. Files that cannot be stored are left where they outlive the agent.
+
+    Args:
+        formation: what all workers of the generation share.
+        launch: what is specific to this worker.
+        tree: local tree of the run directory.
+        folder: scratch folder of the worker.
+    """
+    saved, name = folder / "cwd", "artifacts" if launch.rank == 0 else f"artifacts/rank-{launch.rank}"
+    if not saved.is_dir():
+        return ""
+    try:
+        return await asyncio.to_thread(returned.store_files, saved, tree.base / name)
+    except OSError as error:
+        reason = f"{tree.url(name)}: {error.strerror or error}"
+    note = f"what was saved in the worker's folder could not be brought to {reason}"
+    places = Path(tempfile.gettempdir()), folder.parent.parent
+    try:
+        left = returned.leave_folder(saved, f"hopsml-left-{formation.run_id}-rank-{launch.rank}", places)
+    except OSError as error:
+        return f"{note}; it is lost, as it could not be left on {platform.node()} either: {error}"
+    return f"{note}; it is left in {left} on {platform.node()}: take it from there, and remove that folder"
