@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hopsml.cluster.agent.connection import Bootstrap
 
 from hopsml import experiment
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.errors import RunError
 from tests.chaos.runner import WAIT_S

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hopsml.cluster.agent.connection import Bootstrap
 
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from tests.chaos.places import needs_root
 from tests.clock import END_S

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
-from hopsml.cluster.agent.connection import Bootstrap
 
-from hopsml.cluster.agent import agent as agents
-from hopsml.cluster.agent.agent import Agent
+from hopsml.cluster.agent import connection
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver.backends.spark import most_failures, why_executor_lost
+from hopsml.cluster.shared import agent_client
 
 pytestmark = pytest.mark.fast
 
@@ -69,23 +68,23 @@ def test_what_spark_itself_does_not_know_is_no_explanation() -> None:
     assert why_executor_lost("TaskKilled (its agent does not answer)") == ""
 
 
-def agent(patience_s: float) -> Agent:
-    return Agent(Bootstrap(1, (), "", "", (), 10.0, ()), 0, "", (), Path("/nowhere"), patience_s=patience_s)
+def connect(patience_s: float) -> object:
+    return asyncio.run(connection.connect(Bootstrap(1, (), "", "", (), 10.0, ()), patience_s, lambda: None))
 
 
 def test_one_that_replaces_another_waits_until_the_coordinator_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 
-    async def refused_twice(self: Agent) -> str:
+    async def refused_twice(*_: object) -> str:
         tries.append(1)
         if len(tries) < 3:
             raise ConnectionError("no address of the coordinator answers")
         return "connected"
 
-    monkeypatch.setattr(Agent, "_connect_now", refused_twice)
-    monkeypatch.setattr(agents, "AGAIN_PAUSE_S", 0.001)
-    assert asyncio.run(agent(patience_s=60.0)._connect()) == "connected"  # type: ignore[comparison-overlap]
+    monkeypatch.setattr(agent_client, "connect", refused_twice)
+    monkeypatch.setattr(connection, "AGAIN_PAUSE_S", 0.001)
+    assert connect(patience_s=60.0) == "connected"
     tries.clear()
     with pytest.raises(ConnectionError):
-        asyncio.run(agent(patience_s=0.0)._connect())
+        connect(patience_s=0.0)
     assert len(tries) == 1

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hopsml.cluster.agent.connection import Bootstrap
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver import actions, sessions
 from hopsml.cluster.driver.active_run import RunRequest
 from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
@@ -226,7 +226,7 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
 
 
 def test_an_agents_messages_are_acknowledged_as_they_are_handled(besieged: Besieged) -> None:
-    """An agent that is acknowledged nothing stops reading its worker: see ``outbox.py``."""
+    """An agent that is acknowledged nothing stops reading its worker: see ``connection.py``."""
     word = protocol.encode(protocol.ForkServerReady(("x" * 1000,)))
     count = 3 * sessions.TAKEN_BYTES // len(word)
 

@@ -459,11 +459,10 @@ def test_where_an_executor_has_one_gpu_or_none_a_note_says_so(locks: Path, monke
     assert (none.indices, none.note) == ((), "its executor has no GPUs: nothing is mirrored between GPUs")
 
 
-def end_of_agent(held: network.WorkerPorts | None, problem: str = "") -> list[str]:
+def end_of_agent(ports: network.SlotPorts | None, problem: str = "") -> list[str]:
     """What an agent closes that holds a GPU and these ports, in order. ``problem``: of its fork server, which raises it."""
-    from hopsml.cluster.agent.connection import Bootstrap
-
     from hopsml.cluster.agent.agent import Agent
+    from hopsml.cluster.agent.connection import Bootstrap
     from hopsml.cluster.agent.gpu_lock import SlotGpus
 
     closed: list[str] = []
@@ -480,7 +479,7 @@ def end_of_agent(held: network.WorkerPorts | None, problem: str = "") -> list[st
 
     async def ended() -> None:
         agent = Agent(Bootstrap(1, (), "", "", (), 10.0, ()), 0, "", (), Path("/nowhere"))
-        agent.server, agent.held = Server(), held  # type: ignore[assignment]
+        agent.server, agent.ports = Server(), ports  # type: ignore[assignment]
         agent.gpus = SlotGpus((0,), lock=Claim())  # type: ignore[arg-type]
         with contextlib.suppress(OSError):
             await agent._end()
@@ -491,9 +490,9 @@ def end_of_agent(held: network.WorkerPorts | None, problem: str = "") -> list[st
 
 def test_an_agent_that_ends_gives_its_gpu_and_its_ports_back_though_its_process_lives_on() -> None:
     """Spark keeps the process, and the next agent in it wants the same."""
-    held = network.hold_worker_ports("127.0.0.1", None)
-    ports = [held.framework.port, held.collective.port]
-    assert end_of_agent(held) == ["server", "claim"]
+    of_slot = network.SlotPorts("127.0.0.1", None)
+    ports = [of_slot.held.framework.port, of_slot.held.collective.port]
+    assert end_of_agent(of_slot) == ["server", "claim"]
     for port in ports:
         with network.hold_port("127.0.0.1", (port, port)) as again:
             assert again.port == port

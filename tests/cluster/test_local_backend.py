@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hopsml.cluster.agent.connection import Bootstrap
 
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.cluster.shared.tls import make_identity
 from tests.cluster.workloads import WAIT_S

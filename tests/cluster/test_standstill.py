@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from hopsml.cluster.agent.connection import Bootstrap
 
 from hopsml import experiment
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.tls import make_identity

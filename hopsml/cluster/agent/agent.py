@@ -19,12 +19,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from hopsml.cluster.agent.outbox import Outbox
+from hopsml.cluster.agent.connection import Bootstrap, Outbox, connect, decode_bootstrap
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_server import preload_order
-from hopsml.cluster.shared import acceptor, agent_client, protocol
+from hopsml.cluster.shared import acceptor, protocol
 from hopsml.cluster.shared.framing import read_frame
 from hopsml.cluster.shared.worker_events import WorkNote
 from hopsml.cluster.worker import server_guard
@@ -38,16 +36,15 @@ if TYPE_CHECKING:
     from hopsml.cluster.agent.core_lock import SlotCores
     from hopsml.cluster.agent.gpu_lock import SlotGpus
     from hopsml.cluster.agent.held_commits import HeldCommits
-    from hopsml.cluster.agent.network import WorkerPorts
+    from hopsml.cluster.agent.network import SlotPorts
     from hopsml.cluster.agent.preflight.probe import SelfCheck
-    from hopsml.cluster.agent.sidecar_process import SidecarProcess, SidecarSpare
+    from hopsml.cluster.agent.sidecar_process import SidecarSlot
     from hopsml.cluster.agent.work import Work
 
 log = nonblocking_logger("hopsml.agent")  # a local agent shares the driver's stderr, which may be an unread pipe
 
 HEARTBEAT_S = 1.0
-AGAIN_LEASES, AGAIN_PAUSE_S = 2, 1.0  # leases for which a replacement agent retries, and its pause
-SPARE_AFTER_S = 0.5  # seconds from the end of a run's sidecar to the start of the spare one for the next run
+AGAIN_LEASES = 2  # for which a replacement agent retries
 DRAIN_S = 10.0  # seconds after SIGTERM for the worker to leave its group at a commit
 LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # seconds for storing the last files of a run that this agent has left
@@ -55,40 +52,6 @@ LAST_WORD_BYTES = 4096
 MOST_REASON = 120  # bytes of the reason in a WebSocket close frame (RFC 6455, section 5.5)
 DISMISSED = "dismissed"  # prefix of the exit reason of an agent that the coordinator has dismissed
 NEVER_JOINED = "could not join: "  # prefix of the exit reason of an agent that was never admitted
-
-
-class Bootstrap(msgspec.Struct, frozen=True):
-    """Settings that an agent needs before it can connect; sent to it in the Spark task's closure."""
-
-    ask: int
-    addresses: tuple[tuple[str, int], ...]  # of the coordinator, tried in this order
-    token: str
-    certificate: str  # PEM; the only one that the agent trusts
-    preload: tuple[str, ...]
-    lease_s: float
-    sys_path: tuple[str, ...]  # of the driver, if it shares the agents' disk
-    port_range: tuple[int, int] | None = None
-    gpus: int = 0  # number to lock if Spark assigns none
-    bare: bool = False  # the slot needs no GPU, and the agent uses none
-    cores: int = 0  # cores per slot in the cluster's settings
-    host: str = ""  # address to bind and to announce; "": the local address of the connection
-    zygote: str = ""  # name of the driver's zygote, if the agent runs on the driver's machine
-    zygote_modules: tuple[str, ...] = ()  # modules that the zygote imports
-
-    def zygote_for(self, modules: tuple[str, ...]) -> str:
-        """Return the zygote's name if it imports exactly these modules, else "".
-
-        A further import could hang or fail, and would concern a function that does not need it.
-        """
-        return self.zygote if set(modules) == set(self.zygote_modules) else ""
-
-
-_bootstrap = msgspec.msgpack.Decoder(Bootstrap)
-
-
-def decode_bootstrap(data: bytes) -> Bootstrap:
-    """Decode a bootstrap that ``msgspec.msgpack.encode`` has encoded."""
-    return _bootstrap.decode(data)
 
 
 def run_agent(
@@ -182,20 +145,15 @@ class Agent:
         self.work: Work | None = None
         self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
         self.kept: Work | None = None  # the run's last generation here, whose folders the next one reuses
-        self.sidecar: SidecarProcess | None = None  # of the run that this agent works for
-        self.spare: SidecarSpare | None = None  # for the next run that needs one
+        self.sidecars: SidecarSlot | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.outbox = Outbox()
         self.server: fork_client.ForkClient
-        self.held: WorkerPorts | None = None
-        self.worker_ports: WorkerPorts | None = None
-        self.address_of = ""  # id of the run whose member on this agent retains its address across processes
+        self.ports: SlotPorts | None = None
         self.gpus: SlotGpus | None = None
         self.cores: SlotCores
         self.check: SelfCheck | None = None
         self.warned, self.given_up = False, asyncio.Event()  # both set by SIGTERM
-
-    # ------------------------------------------------------------------------------------------ life cycle
 
     async def live(self, started: fork_client.Started) -> str:
         """Connect and serve the coordinator until dismissed, disconnected or out of lease; return the reason."""
@@ -205,53 +163,26 @@ class Agent:
         try:
             # Before connecting: locking GPUs may take longer than the coordinator waits for the first message.
             self.gpus = await asyncio.to_thread(gpus_of_slot, self.gpu_addresses, self.bootstrap.gpus)
-            async with await self._connect() as connection:
-                await self._serve(connection)
+            async with await connect(self.bootstrap, self.patience_s, self._on_data) as connected:
+                await self._serve(connected)
         finally:
             await self._end()
         return self.ended or "connection closed"
 
-    async def _connect(self) -> ClientConnection:
-        """Connect to the coordinator; retry until ``patience_s`` has passed, then raise ConnectionError."""
-        deadline = time.monotonic() + self.patience_s
-        while True:
-            try:
-                return await agent_client.connect(
-                    self.bootstrap.addresses,
-                    self.bootstrap.token,
-                    self.bootstrap.certificate,
-                    protocol.MAX_TO_AGENT,
-                    self._heard_of(),
-                )
-            except ConnectionError:
-                if time.monotonic() + AGAIN_PAUSE_S >= deadline:
-                    raise
-                await asyncio.sleep(AGAIN_PAUSE_S)
+    def _on_data(self) -> None:
+        """Renew the lease by any received byte: a large message takes a while to arrive."""
+        self.last_word = time.monotonic()
 
-    def _heard_of(self) -> type[ClientConnection]:
-        """Return a connection class that counts every received byte as a message.
-
-        A large message takes a while to arrive.
-        """
-        from websockets.asyncio.client import ClientConnection
-
-        agent = self
-
-        class Heard(ClientConnection):
-            def data_received(self, data: bytes) -> None:
-                agent.last_word = time.monotonic()
-                super().data_received(data)
-
-        return Heard
-
-    async def _serve(self, connection: ClientConnection) -> None:
+    async def _serve(self, connected: ClientConnection) -> None:
         """Announce this agent, then send, receive and heartbeat until one of these ends."""
-        from hopsml.cluster.agent import network
         from hopsml.cluster.agent.core_lock import SlotCores
+        from hopsml.cluster.agent.network import SlotPorts
         from hopsml.cluster.agent.preflight.probe import SelfCheck
+        from hopsml.cluster.agent.sidecar_process import SidecarSlot
 
-        self.host = self.bootstrap.host or connection.local_address[0]
-        self.held = network.hold_worker_ports(self.host, self.bootstrap.port_range)
+        self.host = self.bootstrap.host or connected.local_address[0]
+        self.ports = SlotPorts(self.host, self.bootstrap.port_range)
+        self.sidecars = SidecarSlot(self.folder, self.host, self.bootstrap.port_range, self.outbox.put, self._spawn)
         self.cores = SlotCores(self.bootstrap.cores)
         self.outbox.put(self._hello())
         self._spawn(self._announce_server(self.server))
@@ -259,8 +190,8 @@ class Agent:
         assert self.gpus is not None
         self._spawn(self.check.send_facts(self.host, self.gpus.indices))
         pumps = [
-            asyncio.create_task(self._send_all(connection)),
-            asyncio.create_task(self._receive_all(connection)),
+            asyncio.create_task(self._send_all(connected)),
+            asyncio.create_task(self._receive_all(connected)),
             asyncio.create_task(self._beat()),
             asyncio.create_task(self.given_up.wait()),
         ]
@@ -271,18 +202,18 @@ class Agent:
         for task in done:
             if error := task.exception():
                 self.ended = self.ended or f"{type(error).__name__}: {error}"
-        await connection.close(reason=self.ended.encode()[:MOST_REASON].decode(errors="ignore"))
+        await connected.close(reason=self.ended.encode()[:MOST_REASON].decode(errors="ignore"))
 
     def _hello(self) -> protocol.Hello:
         """Return the first message: addresses and devices of this agent."""
-        assert self.gpus is not None and self.held is not None
+        assert self.gpus is not None and self.ports is not None
         return protocol.Hello(
             version=protocol.VERSION,
             ask=self.bootstrap.ask,
             index=self.index,
             host=self.host,
-            port=self.held.framework.port,
-            collective_port=self.held.collective.port,
+            port=self.ports.held.framework.port,
+            collective_port=self.ports.held.collective.port,
             hostname=socket.gethostname(),
             executor_id=self.executor_id or f"{self.host}/{self.index}",
             pid=os.getpid(),
@@ -296,13 +227,13 @@ class Agent:
             node=os.environ.get("NM_HOST", ""),  # set by YARN in each of its containers
         )
 
-    async def _send_all(self, connection: ClientConnection) -> None:
+    async def _send_all(self, connected: ClientConnection) -> None:
         while True:
-            await connection.send(await self.outbox.take())
+            await connected.send(await self.outbox.take())
 
-    async def _receive_all(self, connection: ClientConnection) -> None:
+    async def _receive_all(self, connected: ClientConnection) -> None:
         """Handle the coordinator's messages until one of them ends this agent."""
-        async for frame in connection:
+        async for frame in connected:
             self.last_word = time.monotonic()
             self._on_message(protocol.decode_for_agent(frame if isinstance(frame, bytes) else frame.encode()))
             if self.ended:
@@ -313,8 +244,8 @@ class Agent:
         while time.monotonic() - self.last_word < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
             self.outbox.put(protocol.Heartbeat())
-            if self.sidecar is not None:
-                self.sidecar.check_health()
+            if self.sidecars is not None:
+                self.sidecars.check_health()
             if self.work is not None:
                 if (status := self.work.status()) is not None:
                     self.outbox.put(status)
@@ -326,29 +257,26 @@ class Agent:
     async def _end(self) -> None:
         """Kill all that still runs, at once: its recipient has gone or does not need it."""
         try:
-            if self.sidecar is not None:
-                await self.sidecar.close()
+            if self.sidecars is not None:
+                await self.sidecars.close()
             for task in self.tasks:
                 task.cancel()
             await self.server.close()
             if self.check is not None:
                 self.check.close()
             await asyncio.gather(*self.tasks, return_exceptions=True)
-            if self.spare is not None:
-                self.spare.close()
+            if self.sidecars is not None:
+                self.sidecars.close_spare()
             for work in (self.work, self.kept):
                 if work is not None:
                     await work.tree.close(0.0)
             if self.commits is not None:
                 await self.commits.close()
         finally:  # Spark may reuse this process, and its next agent needs the same GPU and ports
-            self._give_ports_back()
-            if self.held is not None:
-                self.held.close()
-            if self.gpus is not None and self.gpus.lock is not None:
-                self.gpus.lock.close()
-
-    # ------------------------------------------------------------------------------------------------ messages
+            if self.ports is not None:
+                self.ports.close()
+            if self.gpus is not None and self.gpus.claim is not None:
+                self.gpus.claim.close()
 
     def _on_message(self, message: object) -> None:
         """Carry out one message of the coordinator."""
@@ -438,9 +366,11 @@ class Agent:
 
     def _launch(self, launch: protocol.Launch) -> None:
         """Start the worker of a generation, or refuse it with a reason."""
+        from hopsml.cluster.agent import worker_files
         from hopsml.cluster.agent.work import Work
         from hopsml.cluster.shared.gpus import environment_for
 
+        assert self.ports is not None and self.sidecars is not None
         formation = self.formations[(launch.run_id, launch.generation)]
         if self.server.broken:
             self.server = self._new_server(self.server.modules)
@@ -458,36 +388,18 @@ class Agent:
             sys_path=self.bootstrap.sys_path,
             tree=kept.tree if kept is not None and kept.key[0] == launch.run_id else None,
             commits=self._commits_for(formation),
-            sidecar=self._sidecar_folder(formation),
+            sidecar=self.sidecars.start_for(formation),
         )
-        self._have_sidecar(formation)
-        conflict = self._conflict(formation)
+        conflict = worker_files.environment_conflict(formation)
         if conflict:
             work.refuse(conflict)
         self.work = work
-        if self.worker_ports is None or self.address_of != launch.run_id:
-            try:
-                self._take_ports()
-            except RunError as error:
-                work.refuse(str(error))
-            else:
-                # The worker's program may open the group's store itself; TensorFlow's server shares by SO_REUSEPORT.
-                if self.worker_ports is not None and formation.spec.framework != "tensorflow":
-                    self.worker_ports.framework.share_by_address()
-        self.address_of = launch.run_id if formation.spec.group.relaunches else ""
+        try:
+            if self.ports.assign(formation):
+                self.outbox.put(protocol.PortsHeld(self.ports.held.framework.port, self.ports.held.collective.port))
+        except RunError as error:
+            work.refuse(str(error))
         self._spawn(self._run(work))
-
-    def _take_ports(self) -> None:
-        """Assign the held ports to the worker that starts, and hold new ones for the next generation."""
-        self._give_ports_back()
-        self.worker_ports, self.held = self.held, self._next_ports()
-        self.outbox.put(protocol.PortsHeld(self.held.framework.port, self.held.collective.port))
-
-    def _give_ports_back(self) -> None:
-        """Release the ports of the worker."""
-        if self.worker_ports is not None:
-            self.worker_ports.close()
-        self.worker_ports, self.address_of = None, ""
 
     def _mend(self, message: protocol.ReconfigureInPlace) -> None:
         """Reconfigure the worker in place."""
@@ -509,33 +421,6 @@ class Agent:
         self.commits.slots.park, self.commits.slots.progress = False, -1
         return self.commits
 
-    def _sidecar_folder(self, formation: protocol.Formation) -> Path | None:
-        return self.folder / f"{formation.run_id}-sidecar" if formation.spec.sidecar else None
-
-    def _have_sidecar(self, formation: protocol.Formation) -> None:
-        """Start the run's sidecar process if the run needs one.
-
-        It serves all generations on this agent.
-        """
-        folder = self._sidecar_folder(formation)
-        if self.sidecar is not None and self.sidecar.run_id != formation.run_id:
-            self._spawn(self.sidecar.close())
-            self.sidecar = None
-        if folder is not None and self.sidecar is None:
-            from hopsml.cluster.agent.sidecar_process import SidecarProcess, SidecarSpare
-
-            self.spare = self.spare or SidecarSpare()
-            where = (self.host, self.bootstrap.port_range, folder)
-            self.sidecar = SidecarProcess(formation.run_id, formation.spec.sidecar, *where, self.outbox.put, self.spare)
-            self._spawn(self.sidecar.run())
-
-    async def _end_sidecar(self, sidecar: SidecarProcess) -> None:
-        """End a sidecar, and start a spare process for the next run."""
-        await sidecar.close()
-        await asyncio.sleep(SPARE_AFTER_S)  # an agent without a further run has exited by then
-        if self.sidecar is None and self.spare is not None:
-            self.spare.prepare(sidecar.target)
-
     async def _open_door(self, commits: HeldCommits) -> None:
         """Open the commit server, and announce its port and certificate."""
         try:
@@ -552,11 +437,9 @@ class Agent:
     async def _release(self, run_id: str) -> None:
         """Finish a run that has no further generation here: store its last files, free its commits' memory."""
         commits, kept = self.commits, self.kept
-        if self.address_of == run_id:
-            self._give_ports_back()
-        if self.sidecar is not None and self.sidecar.run_id == run_id:
-            sidecar, self.sidecar = self.sidecar, None
-            self._spawn(self._end_sidecar(sidecar))
+        assert self.ports is not None and self.sidecars is not None
+        self.ports.release_of(run_id)
+        self.sidecars.release(run_id)
         if commits is not None and commits.run_id == run_id:
             self.commits = None
         if kept is not None and kept.key[0] == run_id:
@@ -575,32 +458,14 @@ class Agent:
         if commits is not None and commits.run_id == message.run_id and formation is not None:
             await commits.persist_last(formation, float("inf"))
 
-    def _conflict(self, formation: protocol.Formation) -> str:
-        """Return the error text if this executor's environment sets variables that must not be overwritten, else ""."""
-        from hopsml.cluster.shared.layout import check_environment
-        from hopsml.errors import EnvironmentConflict
-
-        if formation.spec.honour_environment:
-            return ""
-        try:
-            check_environment(os.environ)
-        except EnvironmentConflict as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
-
-    def _next_ports(self) -> WorkerPorts:
-        from hopsml.cluster.agent import network
-
-        return network.hold_worker_ports(self.host, self.bootstrap.port_range)
-
     async def _run(self, work: Work) -> None:
         """Run the worker to its end, and release its ports."""
         try:
             await work.run(self.server)
         finally:
             work.forget()
-            if not self.address_of:
-                self._give_ports_back()
+            if self.ports is not None:
+                self.ports.worker_ended()
             if self.work is work:
                 self.work = None
             if work.keep:

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from hopsml.cluster.agent import host_locks
-from hopsml.cluster.shared.gpus import HostGpu, host_gpus, parse_address, topology_text
+from hopsml.cluster.shared.gpus import HostGpu, environment_for, host_gpus, parse_address, topology_text
+from hopsml.cluster.shared.protocol import Launch
 from hopsml.errors import ArgumentError, RunError
 
 logger = logging.getLogger(__name__)
@@ -217,6 +220,15 @@ class WiderSlot:
     indices: tuple[int, ...]
     locks: tuple[GpuLock, ...]  # of the GPUs that are not its slot's
     note: str  # for the user; "" if there is nothing to report
+
+    def assigned_to(self, launch: Launch) -> Launch:
+        """Return the launch of a worker that gets these GPUs."""
+        return msgspec.structs.replace(
+            launch,
+            gpu_indices=self.indices,
+            ring_order=",".join(map(str, range(len(self.indices)))) if len(self.indices) > 1 else "",
+            environment=launch.environment | environment_for(self.indices),
+        )
 
     def close(self) -> None:
         """Release the GPUs that are not the slot's."""

@@ -14,9 +14,13 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, RunError
+
+if TYPE_CHECKING:
+    from hopsml.cluster.shared.protocol import Formation
 
 # Interfaces of containers and virtual machines: their addresses repeat on many hosts.
 _VIRTUAL_INTERFACES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "vnet")
@@ -72,6 +76,56 @@ class WorkerPorts:
 def hold_worker_ports(host: str, port_range: tuple[int, int] | None) -> WorkerPorts:
     """Reserve two free ports of ``host``; arguments and errors as of ``hold_port``."""
     return WorkerPorts(hold_port(host, port_range), hold_port(host, port_range))
+
+
+class SlotPorts:
+    """Ports of an agent's slot: those of its worker, and those held for the worker of the next generation."""
+
+    def __init__(self, host: str, port_range: tuple[int, int] | None) -> None:
+        """Hold ports for the first worker; arguments and errors as of ``hold_port``."""
+        self._host, self._port_range = host, port_range
+        self.held = hold_worker_ports(host, port_range)
+        self._of_worker: WorkerPorts | None = None
+        self._retained_for = ""  # id of the run whose member here retains its address across processes
+
+    def assign(self, formation: Formation) -> bool:
+        """Assign the held ports to the worker that starts, and hold others, unless it retains its ports.
+
+        Returns:
+            True if other ports are held now.
+
+        Raises:
+            RunError: if no port is free.
+        """
+        is_new = self._of_worker is None or self._retained_for != formation.run_id
+        if is_new:
+            self._release()
+            self._of_worker, self.held = self.held, hold_worker_ports(self._host, self._port_range)
+            # The worker's program may open the group's store itself; TensorFlow's server shares by SO_REUSEPORT.
+            if formation.spec.framework != "tensorflow":
+                self._of_worker.framework.share_by_address()
+        self._retained_for = formation.run_id if formation.spec.group.relaunches else ""
+        return is_new
+
+    def worker_ended(self) -> None:
+        """Release the ports of the worker, unless its successor retains them."""
+        if not self._retained_for:
+            self._release()
+
+    def release_of(self, run_id: str) -> None:
+        """Release the ports that a member of this run retains."""
+        if self._retained_for == run_id:
+            self._release()
+
+    def close(self) -> None:
+        """Release all ports."""
+        self._release()
+        self.held.close()
+
+    def _release(self) -> None:
+        if self._of_worker is not None:
+            self._of_worker.close()
+        self._of_worker, self._retained_for = None, ""
 
 
 def hold_port(host: str = "", port_range: tuple[int, int] | None = None) -> HeldPort:

@@ -12,8 +12,9 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -74,6 +75,7 @@ def _end(process: subprocess.Popen[bytes] | None) -> None:
         pipe.close()
 
 
+SPARE_AFTER_S = 0.5  # seconds from the end of a run's sidecar to the start of the spare one for the next run
 MOST_STARTS, STEADY_S = 4, 30.0  # after so many ends, each within so many seconds of its start, it is given up
 HELD_LIMIT = 3  # consecutive heartbeats
 _ENDS_S = 2.0  # seconds from the end of its input to SIGKILL
@@ -186,3 +188,73 @@ def _how(code: int, problem: Path) -> str:
         return processes.describe_exit(-code)
     said = problem.read_text()[:1000] if problem.exists() else "see the executor's standard error"
     return f"ended with status {code}: {said}"
+
+
+class SidecarSlot:
+    """Sidecar of the run that an agent works for, and the process that is started in advance for the next run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        port_range: tuple[int, int] | None,
+        send: Callable[[protocol.Message], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """Create the slot; no process is started yet.
+
+        Args:
+            folder: scratch folder of the agent.
+            host: address of the agent.
+            port_range: as of ``SidecarProcess``.
+            send: sends a message to the coordinator.
+            spawn: runs a coroutine in the background.
+        """
+        self._folder, self._host, self._port_range = folder, host, port_range
+        self._send, self._spawn = send, spawn
+        self._sidecar: SidecarProcess | None = None
+        self._spare = SidecarSpare()
+
+    def start_for(self, formation: protocol.Formation) -> Path | None:
+        """Start the run's sidecar unless it runs already, and return its folder; None if the run needs none.
+
+        It serves all generations on this agent.
+        """
+        run_id, target = formation.run_id, formation.spec.sidecar
+        if self._sidecar is not None and self._sidecar.run_id != run_id:
+            self._spawn(self._sidecar.close())
+            self._sidecar = None
+        if not target:
+            return None
+        folder = self._folder / f"{run_id}-sidecar"
+        if self._sidecar is None:
+            where = (self._host, self._port_range, folder)
+            self._sidecar = SidecarProcess(run_id, target, *where, self._send, self._spare)
+            self._spawn(self._sidecar.run())
+        return folder
+
+    def check_health(self) -> None:
+        """Wake or kill a stopped sidecar; called with each heartbeat."""
+        if self._sidecar is not None:
+            self._sidecar.check_health()
+
+    def release(self, run_id: str) -> None:
+        """End the sidecar of this run in the background, and start a spare process for the next run."""
+        if self._sidecar is not None and self._sidecar.run_id == run_id:
+            sidecar, self._sidecar = self._sidecar, None
+            self._spawn(self._end(sidecar))
+
+    async def _end(self, sidecar: SidecarProcess) -> None:
+        await sidecar.close()
+        await asyncio.sleep(SPARE_AFTER_S)  # an agent without a further run has exited by then
+        if self._sidecar is None:
+            self._spare.prepare(sidecar.target)
+
+    async def close(self) -> None:
+        """End the sidecar."""
+        if self._sidecar is not None:
+            await self._sidecar.close()
+
+    def close_spare(self) -> None:
+        """End the spare process; called after the tasks in the background, which may start it."""
+        self._spare.close()

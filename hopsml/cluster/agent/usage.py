@@ -6,10 +6,12 @@ groups provide the memory limit, which replaces the host's size if set, and the 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -209,6 +211,27 @@ class UsageSampler:
             with contextlib.suppress(Exception):
                 self._nvml.nvmlShutdown()
             self._nvml, self._handles = None, {}
+
+
+async def samples(
+    pid: int, gpu_indices: tuple[int, ...], interval_s: float
+) -> AsyncGenerator[tuple[int, dict[str, float]], None]:
+    """Yield the number of a sample, from 0, and a worker's usage since the sample before.
+
+    Args:
+        pid: the worker's process.
+        gpu_indices: its GPUs.
+        interval_s: seconds between two samples.
+    """
+    sampler = UsageSampler(pid, gpu_indices)
+    try:
+        sampler.sample()  # sets the starting point of the counters
+        for number in itertools.count():
+            await asyncio.sleep(interval_s)
+            if metrics := sampler.sample():
+                yield number, metrics
+    finally:
+        sampler.close()
 
 
 class _Growing:

@@ -23,12 +23,11 @@ from hopsml.cluster.agent.gpu_lock import WiderSlot, all_gpus
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LAST_S, LiveLog, LocalTree
 from hopsml.cluster.agent.profiler import Profiler
-from hopsml.cluster.agent.usage import UsageSampler
+from hopsml.cluster.agent.usage import samples
 from hopsml.cluster.agent.worker_process import HELD_LIMIT, EventReader, WorkerProcess
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
 from hopsml.cluster.shared import protocol, worker_events
-from hopsml.cluster.shared.gpus import environment_for
 from hopsml.cluster.shared.layout import CHIEF
 from hopsml.cluster.shared.worker_events import FailureReport, FromWorker, ReportedStep
 from hopsml.cluster.worker.worker import DUMP_SIGNAL
@@ -118,8 +117,6 @@ class Work:
         """
         return run_id == self.key[0] and self._since <= generation <= self.key[1]
 
-    # ------------------------------------------------------------------------------------------ life cycle
-
     async def run(self, server: ForkClient) -> None:
         """Run the worker from its launch to the message ``WorkerClosed``; errors are reported to the coordinator."""
         try:
@@ -207,13 +204,7 @@ class Work:
         self._wider = await asyncio.to_thread(all_gpus, self.launch.gpu_indices)
         if self._wider.note:
             self._note(self._wider.note)
-        indices = self._wider.indices
-        self.launch = msgspec.structs.replace(
-            self.launch,
-            gpu_indices=indices,
-            ring_order=",".join(map(str, range(len(indices)))) if len(indices) > 1 else "",
-            environment=self.launch.environment | environment_for(indices),
-        )
+        self.launch = self._wider.assigned_to(self.launch)
 
     async def _ready(self, server: ForkClient) -> bool:
         """Wait for the fork server's imports; return False if the work is stopped before they are done."""
@@ -234,8 +225,6 @@ class Work:
         self._checkpoints = CheckpointQueue(server, self.folder, self._note)
         commits = self.commits.slots.descriptors if self.commits is not None else []
         return [*self._checkpoints.slots.descriptors, *commits]
-
-    # ------------------------------------------------------------------------------------------ events
 
     async def _read_events(self, reader: EventReader) -> None:
         """Handle the worker's events as fast as the coordinator takes the resulting messages."""
@@ -359,17 +348,12 @@ class Work:
         if interval_s <= 0:
             return
         name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"
-        sampler = UsageSampler(self._process.pid, self.launch.gpu_indices)
-        try:
-            sampler.sample()  # sets the starting point of the counters
-            for number in itertools.count():
-                await asyncio.sleep(interval_s)
-                if metrics := sampler.sample():
-                    now = time.time()
-                    self._append(name, {"time": now, "step": number, **metrics})
-                    self._send(worker_events.WorkerUsage(number, metrics, now))
-        finally:
-            sampler.close()
+        sampling = samples(self._process.pid, self.launch.gpu_indices, interval_s)
+        async with contextlib.aclosing(sampling):
+            async for number, metrics in sampling:
+                now = time.time()
+                self._append(name, {"time": now, "step": number, **metrics})
+                self._send(worker_events.WorkerUsage(number, metrics, now))
 
     def _conclude(self, exited: Exited) -> None:
         """Report a failure if the worker has exited without reporting its end."""
@@ -396,8 +380,6 @@ class Work:
                 report, log=self.log, log_tail=self.tree.end_of(f"logs/{self._log_name}", TAIL_BYTES)
             )
         )
-
-    # ------------------------------------------------------------------------------------------ end
 
     def refuse(self, cause: str) -> None:
         """Report a failure before anything is started."""

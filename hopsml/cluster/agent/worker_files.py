@@ -14,12 +14,13 @@ import msgspec
 from hopsml.cluster.agent.core_lock import WorkerCores
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
-from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, group_variables
+from hopsml.cluster.shared.layout import GROUP_NAMES, OURS, check_environment, group_variables
 from hopsml.cluster.shared.protocol import Formation, Launch
 from hopsml.cluster.worker import returned
 from hopsml.cluster.worker.sidecar import ADDRESS
 from hopsml.cluster.worker.worker import Assignment
 from hopsml.core import proxies
+from hopsml.errors import EnvironmentConflict
 
 _USERS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TF_CONFIG", *GROUP_NAMES)
 
@@ -112,6 +113,17 @@ def _further_fits(formation: Formation, folder: Path, note: Callable[[str], None
     for problem in passed_over:
         note(f"a checkpoint is passed over: {problem}")
     return found
+
+
+def environment_conflict(formation: Formation) -> str:
+    """Return the error text if this executor's environment sets variables that must not be overwritten, else ""."""
+    if formation.spec.honour_environment:
+        return ""
+    try:
+        check_environment(os.environ)
+    except EnvironmentConflict as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def sources(formation: Formation) -> list[tuple[str, int]]:

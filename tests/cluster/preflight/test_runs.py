@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from hopsml.cluster.agent.connection import Bootstrap
 
 from hopsml import experiment
+from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.errors import ArgumentError, NotEnoughSlots
 from tests.cluster.backend_contract import submit
