@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,9 +74,8 @@ def tune_communication(
 
     sys.argv[:] = [script, *(arguments or [])]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    collective.instead = tune
     try:
-        runpy.run_path(script, run_name="__main__")
+        collective.run_script(script, submit_hook=tune)
     except _Tuned as done:
         found = done.found
     else:
@@ -85,7 +83,6 @@ def tune_communication(
             f"{script} called neither collective_all_reduce() nor submit(), so that there is nothing to measure"
         )
     finally:
-        collective.instead = None
         experiment.shutdown()
     print(strict_json.dumps(tuning_as_dict(found)) if as_json else tuning_text(found))
 

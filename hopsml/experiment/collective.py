@@ -7,6 +7,7 @@ parameter servers hold the variables. ``mirrored``: one worker has all GPUs of i
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import NoReturn
@@ -52,9 +53,8 @@ ORDERS = (
 
 AnyGroupOptions = RunOptions | FrameworkOptions  # of the verbs that train on a group
 _verb = Verb(RunOptions, "collective_all_reduce", orders=ORDERS)
-instead: Callable[[RunOptions], NoReturn] | None = (
-    None  # set by commands that inspect a script's training call instead of running it
-)
+SubmitHook = Callable[[RunOptions], NoReturn]  # gets the options of a training call, and ends it by an exception
+_submit_hook: SubmitHook | None = None  # of the script that ``run_script`` runs at present
 
 
 @_verb
@@ -82,9 +82,24 @@ def submit(options: RunOptions) -> Run:
     return _start(options)
 
 
+def run_script(path: str, submit_hook: SubmitHook) -> None:
+    """Run a script as ``__main__``; its training calls are passed to ``submit_hook`` and start nothing.
+
+    Args:
+        path: Path of the script.
+        submit_hook: Called with the options of ``collective_all_reduce`` or ``submit``; the script gets its exception.
+    """
+    global _submit_hook
+    _submit_hook = submit_hook
+    try:
+        runpy.run_path(path, run_name="__main__")
+    finally:
+        _submit_hook = None
+
+
 def _start(options: RunOptions) -> Run:
-    if instead is not None:
-        instead(options)
+    if _submit_hook is not None:
+        _submit_hook(options)
     return plan.start(build(options))
 
 

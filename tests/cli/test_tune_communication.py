@@ -56,4 +56,4 @@ def test_a_script_that_trains_nothing(
         script.write_text(content)
     with pytest.raises(ArgumentError, match=words):
         command.tune_communication(str(script))
-    assert collective.instead is None
+    assert collective._submit_hook is None
