@@ -275,8 +275,8 @@ class Agent:
         finally:  # Spark may reuse this process, and its next agent needs the same GPU and ports
             if self.ports is not None:
                 self.ports.close()
-            if self.gpus is not None and self.gpus.claim is not None:
-                self.gpus.claim.close()
+            if self.gpus is not None and self.gpus.lock is not None:
+                self.gpus.lock.close()
 
     def _on_message(self, message: object) -> None:
         """Carry out one message of the coordinator."""

@@ -71,7 +71,7 @@ async def connect(bootstrap: Bootstrap, patience_s: float, on_data: Callable[[],
     """
     from websockets.asyncio.client import ClientConnection
 
-    class Observed(ClientConnection):
+    class LeaseConnection(ClientConnection):
         def data_received(self, data: bytes) -> None:
             on_data()
             super().data_received(data)
@@ -80,7 +80,7 @@ async def connect(bootstrap: Bootstrap, patience_s: float, on_data: Callable[[],
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return await agent_client.connect(*coordinator, MAX_TO_AGENT, Observed)
+            return await agent_client.connect(*coordinator, MAX_TO_AGENT, LeaseConnection)
         except ConnectionError:
             if time.monotonic() + AGAIN_PAUSE_S >= deadline:
                 raise
