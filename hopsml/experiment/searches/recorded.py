@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import cloudpickle
 import msgspec
 
 from hopsml.cluster.driver import secret_extraction
 from hopsml.cluster.driver.capture import Captured
+from hopsml.core import moved_names
 from hopsml.core.callbacks import nonblocking_logger
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.experiment import takeover
@@ -167,7 +167,7 @@ def call_of(directory: RunDir) -> SearchCall:
     environment = record.given_environment(recorded["spec"]["environment"], os.environ)
     what = f"search {directory.run_id}"
     secrets = secret_extraction.given_again(recorded.get("secrets", ()), {}, os.environ, what)
-    call: SearchCall = cloudpickle.loads(content)
+    call: SearchCall = moved_names.loads(content)
     call.args, call.run = recorded["arguments"], msgspec.structs.replace(call.run, environment=environment)
     call.captured = Captured(
         name=recorded["function"],
