@@ -9,7 +9,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
-from hopsml.service.scheduler.replay import LoggedJob
+from benchmarks.scheduler_replay import LoggedJob
 
 LEVELS = (3600.0, 36000.0)  # GPU-seconds
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from benchmarks import queue_controls, sampler_cost, service_server
 from benchmarks.figures import Figure, Report
 from benchmarks.options import Options
+from benchmarks.scheduler_replay import ReplayOutcome, read, replay
 from benchmarks.spread import spread_of
-from hopsml.service.scheduler.policy import GangRequest, Policy
-from hopsml.service.scheduler.replay import ReplayOutcome, read, replay
-from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Policy, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Scheduler
 
 TRACE = Path(__file__).parent / "traces" / "gpu_cluster_trace.csv.gz"

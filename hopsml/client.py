@@ -309,10 +309,10 @@ class Client:
     def _uploaded(self, job_file: str | Path) -> dict[str, str]:
         """Upload the workspace of a job file, and return the request that refers to it."""
         from hopsml.service import spec, workspaces
-        from hopsml.service.render import workspace
+        from hopsml.service.render import spark_submit
 
         job, path = spec.load(job_file), Path(job_file)
-        code = workspaces.pack(workspace.folder(job, path.absolute()))
+        code = workspaces.pack(spark_submit.workspace_folder(job, path.absolute()))
         digest = self._text("workspace", self._call("POST", "workspaces", content=code))
         return {"spec": path.read_text(encoding="utf-8"), "workspace": digest}
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hopsml.service.spec import schema
+from hopsml.service.spec import loading
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 PAGE, SCHEMA = REFERENCE / "job.md", REFERENCE / "job.schema.json"
@@ -25,7 +25,7 @@ _WORDS = {"string": "text", "integer": "whole number", "object": "table", "array
 
 def tables() -> str:
     """Return Markdown with a table of the job's fields, and one for each of its parts."""
-    whole = schema.schema()
+    whole = loading.schema()
     parts = [("The job", whole), *((title, whole["$defs"][name]) for name, title in _TITLES.items())]
     return "\n".join(f"### {title}\n\n{_table(part)}" for title, part in parts)
 
@@ -59,7 +59,7 @@ def main() -> None:
     """Write both files again."""
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(f"{head}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-    SCHEMA.write_text(schema.text() + "\n", encoding="utf-8")
+    SCHEMA.write_text(loading.schema_text() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ def render(
 def schema() -> None:
     """Print the JSON schema of job files, for editors."""
     check_installed()
-    from hopsml.service.spec import schema as schemas
+    from hopsml.service.spec import loading
 
-    print(schemas.text())
+    print(loading.schema_text())
 
 
 service_jobs.register(app)

@@ -27,8 +27,8 @@ from hopsml.service.autoscaler import (
 )
 from hopsml.service.manager import Manager
 from hopsml.service.providers import GivenNode, NodeProvider
-from hopsml.service.providers.exclusion import YarnExclusion
-from hopsml.service.scheduler.demand import Demand
+from hopsml.service.providers.command import YarnExclusion
+from hopsml.service.scheduler.cluster_status import Demand
 from hopsml.service.scheduler.resources import NOTHING, Resources
 
 log = logging.getLogger("hopsml.service")

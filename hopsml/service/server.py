@@ -28,27 +28,26 @@ from hopsml.core import profiles, settings
 from hopsml.core.processes import write_no_core_dumps
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError
-from hopsml.service import leader_id, nodes_file, queues
+from hopsml.service import leader_id, rules_files
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
 from hopsml.service.jobs import AUDIT_DAYS, JobService
 from hopsml.service.manager import Manager
 from hopsml.service.manager.manager import LEASE_S
-from hopsml.service.render import memory
+from hopsml.service.render import spark_submit
 from hopsml.service.retention import KEEP_DAYS, Retention
 from hopsml.service.scaler import Scaler
-from hopsml.service.scheduler.policy import Policy
+from hopsml.service.scheduler.resources import Policy
 from hopsml.service.store import JobStore
+from hopsml.service.store.accounts import Role, Secrets, Tokens, secrets_key
 from hopsml.service.store.rows import JobLimits
-from hopsml.service.store.secrets import Secrets, key
-from hopsml.service.store.tokens import Role, Tokens
 from hopsml.service.workspaces import Workspaces
 from hopsml.storage import durable, urls
 from hopsml.submission import is_detachable
 
 if TYPE_CHECKING:
-    from hopsml.service.rest.tls import Certificate
+    from hopsml.service.rest.server import Certificate
     from hopsml.service.sign_in.provider import Provider
 
 log = logging.getLogger("hopsml.service")
@@ -126,17 +125,16 @@ def run_server(wanted: ServerSettings, ready: Callable[[str], None]) -> None:
         StorageError: The project's store cannot be used.
         ArgumentError: A setting is invalid, for example a profile whose jobs would end with the service.
     """
-    from hopsml.service.browse.changes import Changes
-    from hopsml.service.browse.project import Project
-    from hopsml.service.rest import server, tls
+    from hopsml.service.browse.project import Changes, Project
+    from hopsml.service.rest import server
     from hopsml.service.rest.event_stream import Broadcaster, Streams
+    from hopsml.service.rest.feeds import ProjectFeed
     from hopsml.service.rest.limited import Limits
-    from hopsml.service.rest.project_feed import ProjectFeed
     from hopsml.service.rest.service_application import service_application
 
     write_no_core_dumps()  # the key of all secrets is in memory, and jobs on this machine are started from here
     limits = Limits(wanted.changes_per_s, wanted.reads_per_s)
-    certificate = tls.pair(wanted.certificate, wanted.key)
+    certificate = server.pair(wanted.certificate, wanted.key)
     if certificate is not None:
         certificate.context()  # an invalid certificate is reported before anything else starts
     durable.make_folder(wanted.state)
@@ -250,8 +248,8 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
             f"--unfinished-jobs {wanted.unfinished_jobs}, which is to be limited then"
         )
     profile = profiles.load(wanted.profile or None)
-    known = queues.load(wanted.queues)
-    supply = nodes_file.load(wanted.nodes) if wanted.nodes is not None else None
+    known = rules_files.load_queues(wanted.queues)
+    supply = rules_files.load_nodes(wanted.nodes) if wanted.nodes is not None else None
     if supply is not None and not is_detachable(profile):
         raise ArgumentError(f"--nodes: profile '{profile.name}' runs jobs on this machine alone; name one of YARN")
     limits = JobLimits(wanted.unfinished_jobs, wanted.stored_jobs)
@@ -259,7 +257,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
     name = store.service(secrets.token_hex(4))
     prefix = f"{TAG}-{name}"
     engine = _engine(profile, prefix, _project_url(wanted), wanted.state)
-    kept = Secrets(store, key(wanted.state))
+    kept = Secrets(store, secrets_key(wanted.state))
     workspaces = Workspaces(wanted.state, _project_url(wanted), kept.values, _archives(wanted))
     manager = Manager(
         store,
@@ -331,7 +329,7 @@ def _archives(wanted: ServerSettings) -> tuple[str, ...]:
 def _engine(profile: Profile, prefix: str, project_url: str, state: Path) -> Engine:
     """Create the engine of a profile. Raises ArgumentError if drivers would end with the service."""
     if is_detachable(profile):
-        driver_mib = memory.mib(profile.spark.get("spark.driver.memory", "1g"))
+        driver_mib = spark_submit.memory_mib(profile.spark.get("spark.driver.memory", "1g"))
         return YarnEngine(prefix, project_url, driver_mib, resizes=profile.grows)
     if profile.master == "none" or profile.master.startswith("local"):
         from hopsml.devices import get_num_gpus

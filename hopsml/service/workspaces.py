@@ -19,14 +19,16 @@ import shutil
 import stat
 import tempfile
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
+from hopsml.core import tracing
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError
-from hopsml.service import job_trace, upload_selection
 from hopsml.service import spec as specs
+from hopsml.service import upload_selection
 from hopsml.service.driver import driver_requests
 from hopsml.service.engine import SubmitOrder
 from hopsml.service.lifecycle import TaskLaunch
@@ -35,6 +37,48 @@ from hopsml.service.spec import JobSpec, Task
 from hopsml.service.store import JobRow
 from hopsml.storage import durable, urls
 from hopsml.submission import SubmissionPlan, shipping
+
+
+def trace_context(row: JobRow) -> str:
+    """Return the trace context of a job, which stays the same when the service is restarted.
+
+    It is derived from the job's id and submission time.
+    """
+    return tracing.named(f"{row.id} {row.submitted_s!r}")
+
+
+def record_submission(row: JobRow, began_s: float) -> None:
+    """Record the submission span of a job that was stored by this request, if tracing is on.
+
+    Nothing is recorded for a job that was stored before ``began_s``, as its trace exists already.
+
+    Args:
+        row: The stored job.
+        began_s: Start of the request that submits the job, in seconds since 1970.
+    """
+    if tracing.is_on() and row.submitted_s == began_s:
+        tracing.record(
+            "submit", trace_context(row), "", began_s, time.time(), job=row.id, owner=row.owner, queue=row.queue
+        )
+
+
+def trace_variables(row: JobRow, launch: TaskLaunch) -> dict[str, str]:
+    """Return the environment variables with which a task's driver continues the trace of its job.
+
+    For the first launch of the first try, record the span of the wait in the queue. The result is empty if tracing is
+    off.
+
+    Args:
+        row: The job that the task belongs to.
+        launch: The launch that is about to be submitted.
+    """
+    if not tracing.is_on():
+        return {}
+    context, now = trace_context(row), time.time()
+    if row.tries == 1 and launch.number == 1:
+        tracing.record("queued", tracing.child(context), context, row.submitted_s, now, job=row.id, task=launch.task)
+    return tracing.variables(context, with_headers=False)
+
 
 MOST_BYTES = 64 << 20  # size of a zip
 MOST_UNPACKED_BYTES = 512 << 20
@@ -236,7 +280,7 @@ class Workspaces:
             "HOPSML_JOB_TAG": launch.tag,
             "HOPSML_JOB_FOLDER": urls.join(self._project_url, "Jobs", own, str(row.tries)),
             "HOPSML_PROJECT_URL": self._project_url,
-            **job_trace.launched(row, launch),
+            **trace_variables(row, launch),
         }
 
         if slots:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hopsml.service.spec import schema
+from hopsml.service.spec import loading
 from tests.cli.conftest import Cli
 from tests.service.render.conftest import job_file
 from tests.service.spec.examples import WHOLE
@@ -35,7 +35,7 @@ def test_check(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_schema(cli: Cli) -> None:
-    assert cli("jobs", "schema").out == schema.text() + "\n"
+    assert cli("jobs", "schema").out == loading.schema_text() + "\n"
 
 
 def test_render(cli: Cli, job_file: Path) -> None:

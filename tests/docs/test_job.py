@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.service import spec
-from hopsml.service.spec import limits, sizes
+from hopsml.service.spec import job, limits
 from tests.docs import pages
 from tools import job_reference
 
@@ -85,7 +85,7 @@ def test_limits_are_those_of_the_code() -> None:
         f"{limits.TASKS:,} tasks, {limits.WORKERS:,} workers".replace(",", " ").replace("tasks  ", "tasks, "),
     ):
         assert words in text, words
-    assert limits.FILE_BYTES == 1 << 20 and sizes.DRIVER_MIB == 1024
+    assert limits.FILE_BYTES == 1 << 20 and job.DRIVER_MIB == 1024
 
 
 def test_no_field_of_other_launchers_is_forgotten() -> None:

@@ -15,8 +15,8 @@ from sqlalchemy import insert, update
 
 from hopsml.core.states import Lifecycle
 from hopsml.engines.local_driver import OUTPUT
-from hopsml.service.rest.log_feed import LogFeed
-from hopsml.service.store.schema import changes, jobs, launches
+from hopsml.service.rest.feeds import LogFeed
+from hopsml.service.store.database import changes, jobs, launches
 from tests.service.served import Served
 
 WAIT_S = 20.0

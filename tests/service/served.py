@@ -11,13 +11,12 @@ from typing import Any
 
 import httpx
 
-from hopsml.service.browse.changes import Changes
-from hopsml.service.browse.project import Project
+from hopsml.service.browse.project import Changes, Project
 from hopsml.service.jobs import JobService
 from hopsml.service.rest.event_stream import Broadcaster, Streams
-from hopsml.service.rest.project_feed import ProjectFeed
+from hopsml.service.rest.feeds import ProjectFeed
 from hopsml.service.rest.service_application import service_application
-from hopsml.service.store.tokens import Role, Tokens
+from hopsml.service.store.accounts import Role, Tokens
 
 JOB = "name: digits\ntasks: {main: {script: train.py}}\n"
 

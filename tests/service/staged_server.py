@@ -25,10 +25,10 @@ from hopsml.service import server
 from hopsml.service.engine import Engine, EngineState, SubmitOrder
 from hopsml.service.engine.base import LogPiece, NodeSeen
 from hopsml.service.engine.local import piece_of
-from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication, SlotsAnswer
+from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication, SlotsAnswer
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobStore
-from hopsml.service.store.tokens import Role, Tokens
+from hopsml.service.store.accounts import Role, Tokens
 
 EACH = Resources(8, 32, 128 << 10)
 NODES = tuple(NodeSeen(name, EACH, Resources()) for name in ("node1", "node2"))

@@ -12,10 +12,9 @@ import requests
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from hopsml.service.rest.limited import Limits
+from hopsml.service.rest.limited import Limits, Rate
 from hopsml.service.rest.service_application import api, service_application
-from hopsml.service.rest.token_bucket import Rate
-from hopsml.service.store.tokens import Role
+from hopsml.service.store.accounts import Role
 from tests.service.served import Served
 
 pytestmark = pytest.mark.local

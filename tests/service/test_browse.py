@@ -14,11 +14,10 @@ import psutil
 import pytest
 
 from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused
-from hopsml.service.browse import changes, files
-from hopsml.service.browse.changes import Changes
+from hopsml.service.browse import files
 from hopsml.service.browse.compare import compared
-from hopsml.service.browse.project import Project, ReaderCache
-from hopsml.service.browse.search_detail import improvements
+from hopsml.service.browse.project import Changes, Project, ReaderCache
+from hopsml.service.browse.run_detail import improvements
 from hopsml.storage.filesystem import for_url
 from tests.service.project import ProjectOnDisk
 
@@ -231,7 +230,7 @@ def test_who_asks_from_an_unknown_place_begins_anew(project: ProjectOnDisk, last
 
 
 def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "KEPT", 3)
+    monkeypatch.setattr(project, "KEPT", 3)
     told = Changes(Project(project.url), "e")
     for number in range(5):
         project.run(f"app_{number}")

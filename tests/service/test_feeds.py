@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from hopsml.core.states import Lifecycle
 from hopsml.service.engine import LogPiece
-from hopsml.service.rest import job_feed, log_feed
-from hopsml.service.rest.job_feed import JobFeed, unbroken
-from hopsml.service.rest.log_feed import whole_characters
+from hopsml.service.rest import feeds
+from hopsml.service.rest.feeds import JobFeed, unbroken, whole_characters
 from tests.service.followed import PlayedJob, events, until, until_end, within_time
 from tests.service.served import Served
 
@@ -64,7 +63,7 @@ def test_changes_of_jobs_are_told_and_gone_on_with(served: Served, tmp_path: Pat
 def test_whoever_cannot_go_on_reads_anew(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    monkeypatch.setattr(job_feed, "KEPT", 3)
+    monkeypatch.setattr(feeds, "KEPT", 3)
     job = PlayedJob(served, tmp_path)
     for _ in range(5):
         job.changes(Lifecycle.RUNNING)
@@ -91,7 +90,7 @@ def test_a_row_that_is_stored_later_than_one_of_a_higher_id_is_not_passed_over(s
     assert feed.version == 3
     job.changes(Lifecycle.FINISHED, id=5)
     feed.poll()
-    now[0] += job_feed.GAP_S
+    now[0] += feeds.GAP_S
     assert feed.version == 3
     feed.poll()
     assert feed.version == 5, "a transaction that was broken off holds nobody up for ever"
@@ -218,7 +217,7 @@ def test_a_log_that_cannot_be_read_for_a_moment_is_told_whole_and_one_that_is_go
             told += [await next_one, await anext(heard), await anext(heard)]
             assert "".join(one["text"] for one in told[1:]) == text * 2_000
             assert (await anext(heard))["event"] == "end"
-        monkeypatch.setattr(log_feed, "GONE_S", 0.0)
+        monkeypatch.setattr(feeds, "GONE_S", 0.0)
         async with aclosing(job.listen()) as stream:
             heard = events(stream)
             await anext(heard)

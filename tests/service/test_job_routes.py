@@ -22,9 +22,9 @@ from hopsml.errors import ArgumentError
 from hopsml.service import server, workspaces
 from hopsml.service.browse.project import Project
 from hopsml.service.engine import LogPiece
-from hopsml.service.rest import audit_routes, job_models, job_routes
+from hopsml.service.rest import job_models, job_routes, service_routes
 from hopsml.service.rest.service_application import api
-from hopsml.service.store.tokens import Role
+from hopsml.service.store.accounts import Role
 from tests.service.project import ProjectOnDisk
 from tests.service.served import JOB, Served
 
@@ -73,7 +73,7 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.MetricAnswer, client.JobMetric),
         (job_models.RankLogAnswer, client._RankLog),
         (job_models.TokenAnswer, client.TokenRecord),
-        (audit_routes.AuditAnswer, client.AuditRecord),
+        (service_routes.AuditAnswer, client.AuditRecord),
         (job_models.ScheduleAnswer, client.ServiceSchedule),
         (job_models.SecretAnswer, client.SecretRecord),
     ):

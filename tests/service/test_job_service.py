@@ -19,7 +19,7 @@ from hopsml.client import Client, ServiceJobDetail
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
 from hopsml.service.store import JobStore
-from hopsml.service.store.secrets import Secrets, key
+from hopsml.service.store.accounts import Secrets, secrets_key
 from hopsml.service.workspaces import Workspaces
 from tests.cluster.workloads import wait_until
 from tests.power_loss import ForgetfulDisk
@@ -488,7 +488,7 @@ def test_what_was_acknowledged_is_there_after_a_loss_of_power(service: JobServic
         code = Workspaces(submitted, "file:///project", lambda owner, names: {}).folder(row.workspace)
         assert (code / "script.py").read_text() == SCRIPT
     with contextlib.closing(JobStore.open(f"sqlite:///{kept}/service.db")) as store:
-        assert Secrets(store, key(kept)).values(first.owner, ["s3-key"]) == {"s3-key": "hunter2-and-more"}
+        assert Secrets(store, secrets_key(kept)).values(first.owner, ["s3-key"]) == {"s3-key": "hunter2-and-more"}
     with contextlib.closing(JobStore.open(f"sqlite:///{paused}/service.db")) as store:
         assert store.job(first.serial).state == Lifecycle.PAUSED or [wish.kind for wish in store.open_wishes()] == [
             "PAUSE"

@@ -23,14 +23,13 @@ from hopsml.cluster.shared import http_connections
 from hopsml.cluster.shared.acceptor import ConnectionLimits
 from hopsml.errors import ServiceError
 from hopsml.service.browse import files
-from hopsml.service.browse.changes import Changes
+from hopsml.service.browse.project import Changes
 from hopsml.service.rest import limited, server
 from hopsml.service.rest.event_stream import Broadcaster, Streams
-from hopsml.service.rest.limited import Limits
-from hopsml.service.rest.project_feed import ProjectFeed
+from hopsml.service.rest.feeds import ProjectFeed
+from hopsml.service.rest.limited import Limits, Rate, TokenBucket, taken
 from hopsml.service.rest.service_application import service_application
-from hopsml.service.rest.token_bucket import Rate, TokenBucket, taken
-from hopsml.service.store.tokens import Role
+from hopsml.service.store.accounts import Role
 from tests.cluster.workloads import WAIT_S
 from tests.service.project import ProjectOnDisk
 from tests.service.served import Served

@@ -8,8 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from hopsml.service.browse.downsampling import KEPT_POINTS, Curve, kept_indices
-from hopsml.service.browse.metrics import Metrics
+from hopsml.service.browse.metrics import KEPT_POINTS, Curve, Metrics, kept_indices
 from hopsml.storage.run_dir import RunDir
 from tests.service.project import ProjectOnDisk
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service import nodes_file, server
+from hopsml.service import rules_files, server
 from hopsml.service.autoscaler import NodeGroup
 from hopsml.service.providers.command import CommandProvider
 from hopsml.service.providers.ec2 import Ec2Provider
@@ -25,9 +25,9 @@ drain: {exclude_file: /etc/hadoop/exclude}
 """
 
 
-def load(folder: Path, text: str) -> nodes_file.NodeSupply:
+def load(folder: Path, text: str) -> rules_files.NodeSupply:
     (folder / "nodes.yaml").write_text(text)
-    return nodes_file.load(folder / "nodes.yaml")
+    return rules_files.load_nodes(folder / "nodes.yaml")
 
 
 def test_all_of_it(tmp_path: Path) -> None:
@@ -84,4 +84,4 @@ def test_a_machine_alone_gets_no_nodes(tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="cannot be read: No such file"):
-        nodes_file.load(tmp_path / "nodes.yaml")
+        rules_files.load_nodes(tmp_path / "nodes.yaml")

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from hopsml.service.rest import page_script
+from hopsml.service.rest import page_files
 from hopsml.service.rest.page_files import WEB, read
 
 pytestmark = pytest.mark.fast
@@ -71,7 +71,7 @@ def test_the_page_is_five_files_and_its_script_holds_all_modules() -> None:
     sent = {name for name in read() if not name.startswith("lib/licences/")} - {"lib/vendored.json"}
     assert sent == {"index.html", "icon.svg", "theme.js", "app.js", "style.css", "lib/uPlot.js"}
     contents = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in WEB.rglob("*.js")}
-    order = page_script.modules(contents, "app.js")
+    order = page_files.modules(contents, "app.js")
     assert set(order) == set(contents) - {"theme.js", "lib/uPlot.js"} and order[-1] == "app.js"
     assert order.index("lib/preact.js") < order.index("lib.js") < order.index("pages/run.js")
 
@@ -82,10 +82,10 @@ def test_a_circle_of_modules_and_an_unknown_form_are_refused() -> None:
         "b.js": b'import { a } from "./a.js";\nexport { b };',
     }
     with pytest.raises(ValueError, match=r"a\.js -> b\.js -> a\.js"):
-        page_script.joined(circle, "a.js")
+        page_files.joined(circle, "a.js")
     for other in (b"export const a = 1;", b'import * as b from "./b.js";', b'let a;export * from "./b.js";'):
         with pytest.raises(ValueError, match=r"a\.js imports or exports in a way"):
-            page_script.joined({"a.js": other}, "a.js")
+            page_files.joined({"a.js": other}, "a.js")
 
 
 def test_compressed_files_hold_the_same() -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import images, tables
+from hopsml.service.browse import files, tables
 from tests.service.project import ProjectOnDisk, RunOnDisk
 from tests.service.test_rest import asked
 
@@ -46,7 +46,7 @@ def run(project: ProjectOnDisk) -> RunOnDisk:
     ],
 )
 def test_a_picture_is_told_by_its_content(head: bytes, kind: str) -> None:
-    assert images.media_type(head) == kind
+    assert files.media_type(head) == kind
 
 
 def test_a_picture_is_sent_as_one_and_as_a_page_it_is_a_download(project: ProjectOnDisk, run: RunOnDisk) -> None:
@@ -63,7 +63,7 @@ def test_what_is_no_picture_is_not_sent_as_one(project: ProjectOnDisk, run: RunO
     (run.folder / "empty.png").write_bytes(b"")
     with open(run.folder / "large.png", "wb") as large:
         large.write(b"\x89PNG\r\n\x1a\n")
-        large.truncate(images.MOST_BYTES + 1)
+        large.truncate(files.MOST_PICTURE_BYTES + 1)
     for name, why in {
         "page.png": "no PNG",
         "empty.png": "no PNG",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse.flame import LEAST, MOST_BOXES, flame_graph
-from hopsml.service.store.tokens import Role
+from hopsml.service.browse.profiles import LEAST, MOST_BOXES, flame_graph
+from hopsml.service.store.accounts import Role
 from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir
 from tests.service.project import ProjectOnDisk, RunOnDisk

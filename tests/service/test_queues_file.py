@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service import queues
+from hopsml.service import rules_files
 
 pytestmark = pytest.mark.fast
 
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.fast
 def test_queues_of_a_file_and_the_one_that_is_always_there(tmp_path: Path) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text("research: {weight: 2, guaranteed: {gpus: 16}, limit: {gpus: 64}}\n")
-    default, research = queues.load(file)
+    default, research = rules_files.load_queues(file)
     assert (default.name, research.name, research.weight, research.guaranteed.gpus) == ("default", "research", 2, 16)
     assert research.limit is not None and research.limit.gpus == 64
     file.write_text("")
-    assert queues.load(file) == queues.load(None)
+    assert rules_files.load_queues(file) == rules_files.load_queues(None)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_what_is_wrong_is_named_with_the_option_and_the_file(tmp_path: Path, tex
     file = tmp_path / "queues.yaml"
     file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ArgumentError) as raised:
-        queues.load(file)
+        rules_files.load_queues(file)
     assert said in str(raised.value) and f"--queues {file}: " in str(raised.value)
     with pytest.raises(ArgumentError, match="cannot be read"):
-        queues.load(tmp_path / "nowhere.yaml")
+        rules_files.load_queues(tmp_path / "nowhere.yaml")

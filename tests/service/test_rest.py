@@ -15,12 +15,11 @@ import httpx
 import pytest
 
 from hopsml.errors import ArgumentError, PathNotFound, StorageUnavailable
-from hopsml.service.browse.changes import Changes
-from hopsml.service.browse.project import Project
+from hopsml.service.browse.project import Changes, Project
 from hopsml.service.rest import errors, server
-from hopsml.service.rest.application import application
 from hopsml.service.rest.event_stream import Broadcaster
-from hopsml.service.rest.project_feed import ProjectFeed
+from hopsml.service.rest.feeds import ProjectFeed
+from hopsml.service.rest.run_routes import application
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.fast

@@ -17,12 +17,12 @@ from hopsml.engines.local_driver import ENDED, OUTPUT, ROOM, RUNNING
 from hopsml.errors import ArgumentError
 from hopsml.service import server
 from hopsml.service.engine.local import ASIDE, LocalEngine
-from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication, over
+from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication, over
 from hopsml.service.retention import DAY_S, UPLOADED_S, Removed
 from hopsml.service.scheduler.resources import Resources
+from hopsml.service.store.accounts import Role
+from hopsml.service.store.database import jobs as jobs_table
 from hopsml.service.store.rows import JobLimits, NewJob
-from hopsml.service.store.schema import jobs as jobs_table
-from hopsml.service.store.tokens import Role
 from tests.service.followed import PlayedJob
 from tests.service.served import Served
 

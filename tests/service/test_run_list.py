@@ -15,10 +15,8 @@ from hopsml.core import processes
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.browse import run_list
 from hopsml.service.browse.project import Project
-from hopsml.service.browse.run_filter import parsed
-from hopsml.service.browse.run_list import RunIndex
-from hopsml.service.browse.run_row import RunRow
-from hopsml.service.rest.json_answer import JsonAnswer
+from hopsml.service.browse.run_list import RunIndex, RunRow, parsed
+from hopsml.service.rest.errors import JsonAnswer
 from hopsml.tracking import catalog
 from tests.service.project import ProjectOnDisk
 

@@ -18,8 +18,7 @@ from hopsml.service.autoscaler import NodeGroup, ScalingView
 from hopsml.service.engine import EngineState
 from hopsml.service.engine.base import NodeSeen
 from hopsml.service.manager import Manager
-from hopsml.service.providers.command import CommandProvider
-from hopsml.service.providers.exclusion import YarnExclusion
+from hopsml.service.providers.command import CommandProvider, YarnExclusion
 from hopsml.service.scaler import Scaler
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store import JobRow, JobStore, NewJob, RequestKind

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from hopsml.core.states import Lifecycle
-from hopsml.service.manager.scheduled import start_due
+from hopsml.service.manager.requests import start_due
 from hopsml.service.store import JobStore, StaleRecord
+from hopsml.service.store.accounts import SIGNED_IN, Role, Tokens
 from hopsml.service.store.rows import JobLimits, Leader
 from hopsml.service.store.schedules import Schedules
-from hopsml.service.store.tokens import SIGNED_IN, Role, Tokens
 from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast

@@ -16,9 +16,8 @@ from hopsml.errors import ArgumentError, JobFileError, ServiceError
 from hopsml.service import spec
 from hopsml.service.driver import driver_requests
 from hopsml.service.store import JobStore
-from hopsml.service.store.schema import secrets as table
-from hopsml.service.store.secrets import Secrets, key
-from hopsml.service.store.tokens import Role
+from hopsml.service.store.accounts import Role, Secrets, secrets_key
+from hopsml.service.store.database import secrets as table
 from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast
@@ -69,12 +68,12 @@ def test_a_job_that_names_a_secret_of_nobody_or_of_somebody_else_is_refused(serv
 def test_a_value_opens_in_its_own_row_under_its_own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
     try:
-        kept = Secrets(store, key(tmp_path))
+        kept = Secrets(store, secrets_key(tmp_path))
         kept.store_secret("ana", "one", VALUE, 1.0)
-        assert Secrets(store, key(tmp_path)).values("ana", ["one"]) == {"one": VALUE}
+        assert Secrets(store, secrets_key(tmp_path)).values("ana", ["one"]) == {"one": VALUE}
         monkeypatch.setenv("HOPSML_SECRETS_KEY", base64.b64encode(bytes(32)).decode())
         with pytest.raises(ServiceError, match="kept under another key than this server's"):
-            Secrets(store, key(tmp_path)).values("ana", ["one"])
+            Secrets(store, secrets_key(tmp_path)).values("ana", ["one"])
         assert "HOPSML_SECRETS_KEY" not in os.environ, "jobs inherit nothing of it"
         with store.writing() as connection:
             connection.execute(update(table).values(owner="ben"))
@@ -82,7 +81,7 @@ def test_a_value_opens_in_its_own_row_under_its_own_key(tmp_path: Path, monkeypa
             kept.values("ben", ["one"])
         monkeypatch.setenv("HOPSML_SECRETS_KEY", "nonsense")
         with pytest.raises(ArgumentError, match="HOPSML_SECRETS_KEY holds no key: it must be 32 random bytes"):
-            key(tmp_path)
+            secrets_key(tmp_path)
     finally:
         store.close()
 

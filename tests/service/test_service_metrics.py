@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hopsml.core.states import Lifecycle
 from hopsml.service import metrics
+from hopsml.service.store.accounts import Role
 from hopsml.service.store.rows import JobCount
-from hopsml.service.store.tokens import Role
 from tests.service.served import Served
 
 pytestmark = pytest.mark.fast

@@ -16,13 +16,12 @@ import httpx
 import pytest
 from joserfc.jwk import OctKey, RSAKey
 
-from hopsml.service.rest.limited import Limits
+from hopsml.service.rest.limited import Limits, Rate
 from hopsml.service.rest.service_application import service_application
-from hopsml.service.rest.token_bucket import Rate
 from hopsml.service.sign_in.provider import Provider
 from hopsml.service.sign_in.rules import SignInRules
+from hopsml.service.store.accounts import SIGNED_IN, Role, Tokens
 from hopsml.service.store.audit import AuditLog
-from hopsml.service.store.tokens import SIGNED_IN, Role, Tokens
 from tests.service.oidc_provider import CLIENT, SECRET, Claims, RunningProvider, running, signed
 from tests.service.served import Served
 from tests.service.stage import Stage

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hopsml.errors import ArgumentError, PermissionRefused
-from hopsml.service.sign_in import identity, rules
-from hopsml.service.sign_in.pending import PendingSignIn, Seal
-from hopsml.service.store.tokens import Caller, Role
+from hopsml.service.sign_in import rules
+from hopsml.service.sign_in.provider import PendingSignIn, Seal
+from hopsml.service.store.accounts import Caller, Role
 
 pytestmark = pytest.mark.fast
 
@@ -38,29 +38,29 @@ def _rules(**more: Any) -> rules.SignInRules:
 def test_the_highest_role_of_the_map_or_the_lowest_of_all(
     claims: dict[str, Any], more: dict[str, Any], role: Role
 ) -> None:
-    assert identity.caller({"sub": "ana", **claims}, _rules(**more)) == Caller("oidc:ana", role)
+    assert rules.caller({"sub": "ana", **claims}, _rules(**more)) == Caller("oidc:ana", role)
 
 
 def test_people_are_who_the_provider_says_by_what_they_cannot_choose_and_none_of_those_with_tokens() -> None:
     claims = {"sub": "248289761001", "preferred_username": "root", "name": "root", "email": "root@example.org"}
-    assert identity.caller(claims, _rules()).user == "oidc:248289761001"
-    assert identity.caller(claims, _rules(user_claim="preferred_username")).user == "oidc:root"
+    assert rules.caller(claims, _rules()).user == "oidc:248289761001"
+    assert rules.caller(claims, _rules(user_claim="preferred_username")).user == "oidc:root"
     by_name = _rules(user_claim="preferred_username", user_prefix="")
-    assert identity.caller(claims, by_name).user == "root", "where an administrator has said so"
+    assert rules.caller(claims, by_name).user == "root", "where an administrator has said so"
 
 
 @pytest.mark.parametrize("name", [None, "", 7, ["ana"], "a" * 201, "a\nb", "\u202eana"])
 def test_a_name_of_no_use_is_refused(name: object) -> None:
     with pytest.raises(PermissionRefused, match="claim sub"):
-        identity.caller({"sub": name}, _rules())
+        rules.caller({"sub": name}, _rules())
 
 
 def test_a_mail_address_counts_once_it_is_verified() -> None:
     by_mail = _rules(user_claim="email")
     for said in ({}, {"email_verified": False}, {"email_verified": "true"}):
         with pytest.raises(PermissionRefused, match="verified"):
-            identity.caller({"email": "ana@example.org", **said}, by_mail)
-    assert identity.caller({"email": "ana@example.org", "email_verified": True}, by_mail).user == "oidc:ana@example.org"
+            rules.caller({"email": "ana@example.org", **said}, by_mail)
+    assert rules.caller({"email": "ana@example.org", "email_verified": True}, by_mail).user == "oidc:ana@example.org"
 
 
 @pytest.mark.parametrize(

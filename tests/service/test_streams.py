@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from hopsml.service.rest import event_stream
-from hopsml.service.rest.log_feed import LogFeed
-from hopsml.service.store.tokens import Role, Tokens
+from hopsml.service.rest.feeds import LogFeed
+from hopsml.service.store.accounts import Role, Tokens
 from tests.service.followed import PlayedJob, connected, events, listening, until, until_end, within_time
 from tests.service.served import Served
 

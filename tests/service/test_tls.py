@@ -16,7 +16,7 @@ import pytest
 
 from hopsml.client import CA, Client
 from hopsml.errors import ArgumentError, ServiceError
-from hopsml.service.rest import server, tls
+from hopsml.service.rest import server
 from hopsml.service.server import ServerSettings, run_server
 from tests.clock import END_S
 from tests.cluster.workloads import wait_until
@@ -94,32 +94,32 @@ def test_beyond_loopback_nothing_is_answered_without_tls(tmp_path: Path) -> None
             run_server(ServerSettings(tmp_path / "state", profile="local", host=host), lambda address: None)
         assert not (tmp_path / "state" / "service.db").exists()
     Authority(tmp_path).issue(chain := tmp_path / "a.pem", key := tmp_path / "a.key")
-    listener = server.bound_for_all("127.0.0.2", 0, tls.Certificate(chain, key))
+    listener = server.bound_for_all("127.0.0.2", 0, server.Certificate(chain, key))
     assert server.address(listener, scheme="https").startswith("https://127.0.0.2:")
     listener.close()
     with pytest.raises(ArgumentError, match="no such address here"):
-        server.bound_for_all("no such host", 0, tls.Certificate(chain, key))
+        server.bound_for_all("no such host", 0, server.Certificate(chain, key))
 
 
 def test_certificates_of_no_use_are_named(tmp_path: Path) -> None:
     authority, chain, key = Authority(tmp_path), tmp_path / "a.pem", tmp_path / "a.key"
     with pytest.raises(ArgumentError, match=r"--certificate .*: a certificate and its key are two files; name --key"):
-        tls.pair(chain, None)
+        server.pair(chain, None)
     with pytest.raises(ArgumentError, match="name --certificate"):
-        tls.pair(None, key)
-    assert tls.pair(None, None) is None
+        server.pair(None, key)
+    assert server.pair(None, None) is None
     with pytest.raises(ArgumentError, match="No such file"):
-        tls.Certificate(chain, key).context()
+        server.Certificate(chain, key).context()
     authority.issue(chain, key, password=b"secret")
     with pytest.raises(ArgumentError, match="without a password"):
-        tls.Certificate(chain, key).context()
+        server.Certificate(chain, key).context()
     authority.issue(chain, tmp_path / "other.key")
     authority.issue(tmp_path / "other.pem", key)
     with pytest.raises(ArgumentError, match="MISMATCH"):
-        tls.Certificate(chain, key).context()
+        server.Certificate(chain, key).context()
     (tmp_path / "nonsense.pem").write_text("nonsense")
     with pytest.raises(ArgumentError, match="PEM file"):
-        tls.Certificate(tmp_path / "nonsense.pem", key).context()
+        server.Certificate(tmp_path / "nonsense.pem", key).context()
     for wrong in (tmp_path / "nonsense.pem", tmp_path / "missing.pem"):
         with pytest.raises(ArgumentError, match=f"{CA}={wrong}"):
             Client("https://127.0.0.1:1", "token", wrong)

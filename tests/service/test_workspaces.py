@@ -18,7 +18,7 @@ from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service import server, workspaces
 from hopsml.service import spec as specs
 from hopsml.service.lifecycle import TaskLaunch
-from hopsml.service.spec.environment import TaskEnvironment
+from hopsml.service.spec.task import TaskEnvironment
 from hopsml.service.store import JobStore, NewJob
 from hopsml.service.workspaces import Workspaces, pack
 from hopsml.submission import script

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hopsml.service import retention, server
-from hopsml.service.browse import changes
+from hopsml.service.browse import project
 from hopsml.service.engine.local import LocalEngine
-from hopsml.service.rest import job_feed
+from hopsml.service.rest import feeds
 from hopsml.service.scheduler import scheduler
 from hopsml.service.scheduler.resources import Resources
 
@@ -44,15 +44,15 @@ def plant(kind: str, state: Path) -> None:
 
 def main() -> None:
     """Run the server until it is ended."""
-    state, project, keep_s, planted = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
+    state, project_url, keep_s, planted = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
     retention.SWEEP_S = retention.UPLOADED_S = keep_s
-    changes.KEPT = job_feed.KEPT = 50  # events: as many as there ever are before the warm-up is over
+    project.KEPT_CHANGES = feeds.KEPT_CHANGES = 50  # events: as many as there ever are before the warm-up is over
     scheduler.DROP_AT = 8
     server.this_machine = lambda gpus: Resources(gpus, 64, 65_536)  # type: ignore[assignment]  # jobs are small
     if planted != "-":
         plant(planted, state)
     wanted = server.ServerSettings(
-        state, profile="local", project_url=project, keep_days=keep_s / retention.DAY_S, port=0, changes_per_s=0
+        state, profile="local", project_url=project_url, keep_days=keep_s / retention.DAY_S, port=0, changes_per_s=0
     )
     server.run_server(wanted, lambda address: print(address, flush=True))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hopsml import job
 from hopsml.cluster.worker.context import WorkerContext, set_current
 from hopsml.errors import ArgumentError, StartTimeout
-from hopsml.service.spec.names import NAME_PATTERN
+from hopsml.service.spec.fields import NAME_PATTERN
 from hopsml.training import discovery
 from hopsml.training.discovery import ListeningPlace, TaskListener
 from tests.cluster.workloads import wait_until

@@ -5,10 +5,11 @@ drain and terminate.
 """
 
 from hopsml.service.autoscaler.decide import ScalingDecision, decide, growth
-from hopsml.service.autoscaler.memory import FleetMemory, GroupMemory
 from hopsml.service.autoscaler.model import (
     DrainNode,
+    FleetMemory,
     FleetNode,
+    GroupMemory,
     LaunchNodes,
     NodeGroup,
     NodePhase,

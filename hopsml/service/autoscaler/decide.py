@@ -1,4 +1,4 @@
-"""Decision on which nodes to launch, drain and terminate.
+"""Decision on which nodes to launch, drain and terminate, and the texts about nodes for which a job waits.
 
 Waiting gangs are packed as a whole, in the scheduler's order, and the nodes they lack are added. Nodes that no gang
 could use, and that were idle for long enough, are removed.
@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hopsml.service.autoscaler import wait_text
-from hopsml.service.autoscaler.memory import FleetMemory
 from hopsml.service.autoscaler.model import (
     DrainNode,
+    FleetMemory,
     FleetNode,
     LaunchNodes,
     NodeGroup,
@@ -24,10 +23,38 @@ from hopsml.service.autoscaler.model import (
     TerminateNode,
 )
 from hopsml.service.autoscaler.packing import NodeOffer, Packing, cheapest
-from hopsml.service.scheduler.admission import NodeKind
-from hopsml.service.scheduler.demand import Demand
+from hopsml.service.scheduler.cluster_status import Demand
 from hopsml.service.scheduler.nodes import Nodes
+from hopsml.service.scheduler.reasons import NodeKind
 from hopsml.service.scheduler.resources import GangShape, Placement
+
+
+def nodes_text(count: int, more: str = "") -> str:
+    """Return a number of nodes as text, such as ``1 node`` or ``2 more nodes``."""
+    return f"{count} {more}node{'' if count == 1 else 's'}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as text, such as ``40 s`` or ``3 min``."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def booting_text(group: str, count: int, since_s: float, usual_s: float, is_known: bool) -> str:
+    """Return the text about nodes that are booting."""
+    usually = f"usually {duration_text(usual_s)}" if is_known else f"at most {duration_text(usual_s)}"
+    verb = "is" if count == 1 else "are"
+    return f"{nodes_text(count)} of {group!r} {verb} booting (since {duration_text(since_s)}, {usually})"
+
+
+def added_text(group: str, count: int, boot_s: float) -> str:
+    """Return the text about nodes that are about to be launched."""
+    return f"waits for {nodes_text(count, 'more ')} of group {group!r}, about {duration_text(boot_s)}"
+
+
+def resting_text(group: str, failures: int, pause_s: float) -> str:
+    """Return the text about a group that is paused after failed launches."""
+    often = "" if failures == 1 else f", {failures} times in a row"
+    return f"nodes of {group!r} did not come{often}; they are asked for again in {duration_text(pause_s)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +122,7 @@ def growth(gang: GangShape, nodes: Nodes, addable: Sequence[NodeKind]) -> str:
     placement = cheapest(packing, gang, offers)
     used = {name for placed in placement or () for name in placed}
     counts = {kind.group: sum(name.startswith(f"+{kind.group}/") for name in used) for kind in addable}
-    return "; ".join(
-        wait_text.added(kind.group, counts[kind.group], kind.boot_s) for kind in addable if counts[kind.group]
-    )
+    return "; ".join(added_text(kind.group, counts[kind.group], kind.boot_s) for kind in addable if counts[kind.group])
 
 
 class _Plan:
@@ -209,15 +234,15 @@ class _Plan:
             boots = [node.launched_s for of, node in found if of == name and node is not None]
             if boots:
                 since_s = max(0.0, self._now - min(boots))
-                yield wait_text.booting(name, len(boots), since_s, usual_s, bool(memory.boots_s))
+                yield booting_text(name, len(boots), since_s, usual_s, bool(memory.boots_s))
             if new := sum(of == name and node is None for of, node in found):
-                yield wait_text.added(name, new, usual_s)
+                yield added_text(name, new, usual_s)
 
     def _told_of_rest(self, gang: GangShape) -> str:
         """Return the text about paused groups that a gang could use."""
         labels = {part.label for part in gang.parts}
         return "; ".join(
-            wait_text.resting(name, memory.failures, memory.rests_until_s - self._now)
+            resting_text(name, memory.failures, memory.rests_until_s - self._now)
             for name, group in self._groups.items()
             if group.label in labels and self._rests(name)
             for memory in (self._memory.group(name),)
@@ -292,7 +317,7 @@ class _Plan:
             idle.sort(key=lambda node: (memory.idle_s[node.id], node.id))
             long = [node for node in idle if self._now - memory.idle_s[node.id] >= group.idle_s]
             for node in long[: max(0, len(alive) - group.least)]:
-                found.append(DrainNode(node, f"idle for {wait_text.duration(self._now - memory.idle_s[node.id])}"))
+                found.append(DrainNode(node, f"idle for {duration_text(self._now - memory.idle_s[node.id])}"))
         return found
 
     def terminations(self) -> list[TerminateNode]:

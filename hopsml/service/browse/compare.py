@@ -11,7 +11,7 @@ import msgspec
 from hopsml.errors import ArgumentError
 from hopsml.service.browse.metrics import CHIEF, Metrics, Series
 from hopsml.service.browse.project import Project, understood
-from hopsml.service.browse.run_row import RunRow, row_of
+from hopsml.service.browse.run_list import RunRow, row_of
 from hopsml.tracking import catalog
 from hopsml.tracking.compare import differences
 

@@ -1,22 +1,29 @@
-"""Read access of a web page's server to a project: the list of runs, and cached readers of single runs."""
+"""Read access of a web page's server to a project: the list of runs, cached readers of single runs, and changes.
+
+Changes are numbered events, of which a client that was disconnected can request the missed ones.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from hopsml.core.variables import SETTINGS
-from hopsml.errors import ArgumentError, HopsmlError
-from hopsml.service.browse import places, run_detail, search_detail
+from hopsml.errors import ArgumentError, HopsmlError, PathNotFound, StorageError
+from hopsml.service.browse import files, run_detail
 from hopsml.service.browse.files import Entry, entries
 from hopsml.service.browse.logs import LogQuery, LogView
 from hopsml.service.browse.metrics import MOST_BYTES, Metrics
 from hopsml.service.browse.run_list import RunIndex
 from hopsml.storage import trust, urls
+from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir
 from hopsml.tracking import catalog
 
@@ -129,7 +136,7 @@ class Project:
 
     def directory(self, run_id: str, trial: str = "") -> RunDir:
         """Return the directory of a run, or of one trial of a search. Raises ArgumentError, PathNotFound."""
-        return places.run_directory(self.url, run_id, trial)
+        return files.run_directory(self.url, run_id, trial)
 
     def detail(self, run_id: str, trial: str = "") -> run_detail.RunDetail:
         """Return everything that is recorded about a run. Raises ArgumentError, PathNotFound."""
@@ -156,7 +163,7 @@ class Project:
         self._logs.trim()
         return view
 
-    def search(self, run_id: str) -> search_detail.SearchDetail:
+    def search(self, run_id: str) -> run_detail.SearchDetail:
         """Return the state of a search with its trials.
 
         Raises PathNotFound, and ArgumentError for a run that is no search.
@@ -165,7 +172,7 @@ class Project:
         recorded = directory.read_run().get("search")
         if not isinstance(recorded, dict):
             raise ArgumentError(f"run {run_id!r} is no search: it has no trials; open it as a run")
-        reader = self._readers.get(("search", directory.url), lambda: search_detail.TrialReader(directory, recorded))
+        reader = self._readers.get(("search", directory.url), lambda: run_detail.TrialReader(directory, recorded))
         detail = reader.detail()
         self._readers.trim()
         return detail
@@ -190,4 +197,93 @@ class Project:
 
     def file(self, run_id: str, path: str, trial: str = "") -> str:
         """Return the URL of a file or folder of a run. Raises ArgumentError, and PathNotFound for an unknown run."""
-        return places.below(self.directory(run_id, trial), path)
+        return files.below(self.directory(run_id, trial), path)
+
+
+KEPT_CHANGES = 2_000  # newest events that are retained
+
+
+class ProjectChange(msgspec.Struct, frozen=True):
+    """A change of a run.
+
+    Attributes:
+        id: ``<epoch>-<number>``.
+        kind: "run" (its row changed), "gone" (it was deleted), "grew" (it reported or printed), or "reset" (events are
+            missing).
+        run: Id of the run; empty for "reset".
+    """
+
+    id: str
+    kind: str
+    run: str = ""
+
+
+class Changes:
+    """Detector of a project's changes, which polls on request and retains the newest events; thread-safe."""
+
+    def __init__(self, project: Project, epoch: str = "") -> None:
+        self._project, self._epoch = project, epoch or secrets.token_hex(4)
+        self._events: deque[ProjectChange] = deque(maxlen=KEPT_CHANGES)
+        self._number, self._lock = 0, threading.Lock()
+        self._sizes: dict[str, tuple[Any, ...]] = {}
+        self._rows = project.runs.versions()
+
+    @property
+    def newest(self) -> str:
+        """Return the id of the newest event."""
+        return f"{self._epoch}-{self._number}"
+
+    def poll(self) -> None:
+        """Detect the changes since the last poll. Raises StorageError."""
+        with self._lock:
+            self._project.runs.refresh()
+            before, self._rows = self._rows, self._project.runs.versions()
+            for run, row in self._rows.items():
+                if before.get(run) is not row:
+                    self._add("run", run)
+            for run in before.keys() - self._rows.keys():
+                self._add("gone", run)
+            ongoing = self._project.runs.ongoing()
+            for run in ongoing:
+                sizes = _sizes(self._project.directory, run)
+                if self._sizes.get(run) not in (None, sizes):
+                    self._add("grew", run)
+                self._sizes[run] = sizes
+            for run in self._sizes.keys() - set(ongoing):  # the last reports and lines came with the end of the run
+                del self._sizes[run]
+                self._add("grew", run)
+
+    def since(self, last: str) -> list[ProjectChange]:
+        """Return the events after the one with an id; a single "reset" if they are not retained any more.
+
+        Args:
+            last: Id of an event.
+        """
+        epoch, _, number = last.rpartition("-")
+        with self._lock:
+            known = epoch == self._epoch and number.isdecimal()
+            oldest = self._number - len(self._events)
+            if not known or not oldest <= int(number) <= self._number:
+                return [ProjectChange(self.newest, "reset")]
+            return list(self._events)[int(number) - oldest :]
+
+    def _add(self, kind: str, run: str) -> None:
+        """Append an event with the next number."""
+        self._number += 1
+        self._events.append(ProjectChange(self.newest, kind, run))
+
+
+def _sizes(directory_of: Callable[[str], RunDir], run: str) -> tuple[Any, ...]:
+    """Return the lengths of the files that grow while a run is running: reports, logs, and a search's event log."""
+    try:
+        directory = directory_of(run)
+        found: list[tuple[str, int]] = []
+        for folder in (directory.url, directory.logs, f"{directory.url}/journal"):
+            try:
+                listed = for_url(folder).list_dir(folder)
+            except PathNotFound:
+                continue
+            found += [(entry.name, entry.length) for entry in listed if entry.name != "driver.json"]
+        return tuple(found)
+    except StorageError:  # the run is being deleted
+        return ()

@@ -1,9 +1,20 @@
-"""Table of a project's runs that is filtered, sorted and paged on the server, so that a page never holds all rows."""
+"""Table of a project's runs that is filtered, sorted and paged on the server, so that a page never holds all rows.
+
+A filter is what users type above the list:
+
+    digits state:failed user:ana lr>0.1 accuracy>=0.9 -name:old tag:good
+
+All terms must match. A bare word is searched for in id, name, verb, user and cause; ``column:text`` in one column;
+``tag:good`` matches a whole tag; ``name>value`` (also ``<``, ``>=``, ``<=``, ``=``, ``!=``) compares a column, an
+argument or a metric. ``-`` before a term negates it; double quotes enclose a term with blanks.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import operator
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +26,156 @@ import msgspec
 
 from hopsml.core.states import ENDS, Lifecycle
 from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.service.browse.run_filter import parsed
-from hopsml.service.browse.run_row import RunRow, row_of
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS
 from hopsml.tracking import catalog, live
+
+LONGEST_VALUE = 200  # most characters of an argument in the table
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """Row of one run; ``metric`` is the value of ``metric_name``.
+
+    Times are in seconds; ``started`` is in seconds since 1970.
+    """
+
+    id: str
+    name: str
+    state: str
+    verb: str
+    is_search: bool
+    metric_name: str
+    metric: float | None
+    started: float | None
+    seconds: float | None
+    workers: int | None
+    user: str
+    cause: str
+    arguments: dict[str, Any]
+    metrics: dict[str, float]
+    tags: tuple[str, ...] = ()  # set by users of a job service, which stores notes
+    note: str = ""
+
+
+def row_of(stored: catalog.StoredRun) -> RunRow:
+    """Return the row of a run whose records were read."""
+    record, metric = stored.run, stored.main_metric
+    value = _number(metric[1]) if metric else None
+    arguments = record.get("arguments")
+    return RunRow(
+        id=stored.run_id,
+        name=str(record.get("name") or ""),
+        state=str(stored.state),
+        verb=str(record.get("verb") or ""),
+        is_search=bool(stored.search),
+        metric_name=str(metric[0]) if metric and value is not None else "",
+        metric=value,
+        started=_number(record.get("started")),
+        seconds=_number(stored.seconds) if stored.status is not None else None,
+        workers=record.get("workers") if isinstance(record.get("workers"), int) else None,
+        user=str(record.get("user") or ""),
+        cause=stored.cause[:1000],
+        arguments={str(name): _short(value) for name, value in (arguments or {}).items()}
+        if isinstance(arguments, dict)
+        else {},
+        metrics={name: number for name, value in stored.outputs.items() if (number := _number(value)) is not None},
+    )
+
+
+def _number(value: Any) -> float | None:
+    """Return a number as float; None for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond the range of floats
+        return None
+
+
+def _short(value: Any) -> Any:
+    """Return a value as it is displayed: long or nested ones as shortened text."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+
+
+LONGEST = 500  # most characters of a filter
+_TERMS = re.compile(r'(-?)((?:"[^"]*"|[^\s"])+)')
+_COMPARISON = re.compile(r"([^<>=!:]+)(>=|<=|!=|=|>|<)(.+)", re.DOTALL)
+_FIELDS = ("id", "name", "state", "verb", "user", "cause")
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+
+Test = Callable[["RunRow"], bool]
+
+
+def parsed(text: str) -> Test:
+    """Parse a filter to a predicate of rows. Raises ArgumentError for more than ``LONGEST`` characters."""
+    if len(text) > LONGEST:
+        raise ArgumentError(f"a filter of {len(text)} characters: at most {LONGEST}; leave out some of its terms")
+    tests = [_turned(_term(term.replace('"', "")), minus == "-") for minus, term in _TERMS.findall(text)]
+    return lambda row: all(test(row) for test in tests)
+
+
+def _turned(test: Test, turned: bool) -> Test:
+    """Return the predicate, negated if ``turned`` is True."""
+    return (lambda row: not test(row)) if turned else test
+
+
+def _term(term: str) -> Test:
+    """Return the predicate of one term of a filter."""
+    compared = _COMPARISON.fullmatch(term)
+    if compared:
+        return _comparison(*compared.groups())
+    field, colon, wanted = term.partition(":")
+    if colon and field == "tag":
+        return lambda row: wanted.lower() in (tag.lower() for tag in row.tags)
+    if colon and field in _FIELDS:
+        return _contains((field,), wanted.lower())
+    return _contains(_FIELDS, term.lower())
+
+
+def _contains(fields: tuple[str, ...], wanted: str) -> Test:
+    """Return a predicate that searches columns for a text in lower case."""
+    return lambda row: any(wanted in getattr(row, field).lower() for field in fields)
+
+
+def _comparison(name: str, sign: str, wanted: str) -> Test:
+    """Return a predicate that compares a value by number, or else by text."""
+    compare = _OPERATORS[sign]
+    try:
+        number: float | None = float(wanted)
+    except ValueError:
+        number = None
+
+    def test(row: RunRow) -> bool:
+        value = _value(row, name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and number is not None:
+            return compare(value, number)
+        if value is None or sign not in ("=", "!="):
+            return False
+        return compare(str(value).lower(), wanted.lower())
+
+    return test
+
+
+def _value(row: RunRow, name: str) -> Any:
+    """Return an argument, else a metric, else a column of a row."""
+    if name in row.arguments:
+        return row.arguments[name]
+    if name in row.metrics:
+        return row.metrics[name]
+    if name == row.metric_name:
+        return row.metric
+    return getattr(row, name, None) if name in (*_FIELDS, "workers", "seconds", "started", "metric") else None
+
 
 MOST_ROWS = 500  # most rows of one response
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(RunRow)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from hopsml.core import redact, settings
 from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError, CoordinatorLost, PathNotFound, ServiceError
-from hopsml.service.spec import secret_rules
+from hopsml.service.spec import fields
 from hopsml.storage import mailbox, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.training.discovery import FOLDER as ADDRESSES
@@ -195,7 +195,7 @@ def take_secrets(names: Sequence[str], environment: MutableMapping[str, str]) ->
     key = Settings(environment).job_secrets_key
     environment.pop(KEY, None)
     values = _opened(key, environment) if key else _of_caller(names, environment)
-    found = {secret_rules.variable(name): value for name, value in values.items()}
+    found = {fields.secret_variable(name): value for name, value in values.items()}
     for variable, value in found.items():
         redact.register(variable, value)
     return found
@@ -220,15 +220,15 @@ def _opened(key: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 def _of_caller(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the secrets from the environment of a driver that no service started."""
-    found = {name: environment.get(secret_rules.variable(name), "") for name in names}
+    found = {name: environment.get(fields.secret_variable(name), "") for name in names}
     if missing := [name for name, value in found.items() if not value]:
-        wanted = secret_rules.variable(missing[0])
+        wanted = fields.secret_variable(missing[0])
         raise ArgumentError(
             f"the job needs the secret {missing[0]}, and {wanted} is not set in this environment; set it, or submit "
             f"the job to a service that keeps it (`hopsml secrets put {missing[0]}`)"
         )
     for name, value in found.items():
-        secret_rules.check_value(name, value)
+        fields.check_secret_value(name, value)
     return found
 
 

@@ -1,4 +1,8 @@
-"""Execution of one task of a job in its driver, by the verbs of hopsml."""
+"""Execution of one task of a job in its driver, by the verbs of hopsml.
+
+A worker gets a private copy of the code that a service stores for all jobs with that code. Files that remain in a
+worker's folder are stored with the run; therefore the unchanged files of the copy are deleted at the end.
+"""
 
 from __future__ import annotations
 

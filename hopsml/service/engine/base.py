@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot
+from hopsml.service.lifecycle.record import EngineSnapshot
 from hopsml.service.scheduler.resources import Resources
 from hopsml.submission import SubmissionPlan
 

@@ -24,7 +24,7 @@ from hopsml.engines.local_driver import OUTPUT, DriverOrder, DriverStatus
 from hopsml.service.driver import SCRIPT
 from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
 from hopsml.service.engine.submissions import SlotChannel, Submissions
-from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
+from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.submission import environment
 from hopsml.submission.spark_submit import Waiter

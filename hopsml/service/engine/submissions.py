@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from hopsml.errors import StorageError
 from hopsml.service.driver import driver_requests
-from hopsml.service.lifecycle.engine_snapshot import SlotsAnswer
+from hopsml.service.lifecycle.record import SlotsAnswer
 from hopsml.submission.spark_submit import Waiter
 
 log = logging.getLogger("hopsml.service")

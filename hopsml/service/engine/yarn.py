@@ -15,9 +15,9 @@ from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import driver_requests
 from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
 from hopsml.service.engine.submissions import SlotChannel, Submissions
-from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
+from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
-from hopsml.service.spec import sizes
+from hopsml.service.spec import job
 from hopsml.yarn import ResourceManager, YarnApplication, YarnNode, logs
 from hopsml.yarn.logs import LogReader
 
@@ -34,7 +34,7 @@ class YarnEngine:
         self,
         tag: str,
         project_url: str,
-        driver_mib: int = sizes.DRIVER_MIB,
+        driver_mib: int = job.DRIVER_MIB,
         *,
         resizes: bool = False,
     ) -> None:
@@ -146,7 +146,7 @@ class YarnEngine:
 
     def driver(self) -> Resources:
         """Return the resources of the application master's container."""
-        size = sizes.driver(self._driver_mib)
+        size = job.driver(self._driver_mib)
         return self.worker(Resources(0, size.cores, size.memory_mib))
 
     def log(self, application_id: str, offset: int, limit: int) -> LogPiece | None:

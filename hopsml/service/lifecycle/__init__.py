@@ -7,8 +7,15 @@
 This package does not submit or kill: ``step`` returns the actions to be carried out after its record has been stored.
 """
 
-from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication, SlotsAnswer
-from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch, TaskRule
+from hopsml.service.lifecycle.record import (
+    Ending,
+    EngineSnapshot,
+    JobRecord,
+    SeenApplication,
+    SlotsAnswer,
+    TaskLaunch,
+    TaskRule,
+)
 from hopsml.service.lifecycle.step import NextStep, end, place, resize, resume, step
 
 __all__ = [

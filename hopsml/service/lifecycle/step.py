@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hopsml.core.states import Lifecycle
-from hopsml.service.lifecycle.engine_snapshot import EngineSnapshot, SeenApplication
-from hopsml.service.lifecycle.record import Ending, JobRecord, TaskLaunch
+from hopsml.service.lifecycle.record import Ending, EngineSnapshot, JobRecord, SeenApplication, TaskLaunch
 
 SETTLE_S = 10.0  # after a submission, until the engine reliably lists its application
 GONE_S = 60.0  # tolerated absence of a listed application: a restarted ResourceManager recovers it after a while

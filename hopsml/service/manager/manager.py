@@ -23,17 +23,14 @@ from hopsml.service.autoscaler import ScalingView
 from hopsml.service.engine import Engine, EngineState, SubmitOrder
 from hopsml.service.leader_id import is_gone
 from hopsml.service.lifecycle import Ending, EngineSnapshot, JobRecord, NextStep, TaskLaunch
-from hopsml.service.lifecycle.engine_snapshot import over, strays
+from hopsml.service.lifecycle.record import over, strays
 from hopsml.service.manager import requests
-from hopsml.service.manager.managed_job import ManagedJob
-from hopsml.service.manager.scheduled import start_due
-from hopsml.service.scheduler import admission, cluster_status, demand, reasons
-from hopsml.service.scheduler.cluster_status import NodeStatus, QueueStatus
-from hopsml.service.scheduler.demand import Demand
+from hopsml.service.manager.requests import ManagedJob, start_due
+from hopsml.service.scheduler import cluster_status, reasons
+from hopsml.service.scheduler.cluster_status import Demand, NodeStatus, QueueStatus
 from hopsml.service.scheduler.job import QueuedJob
-from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason
-from hopsml.service.scheduler.resources import Placement, Resources
+from hopsml.service.scheduler.resources import Placement, Policy, Queue, Resources
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
 from hopsml.service.spec import JobSpec
 from hopsml.service.store import JobRow, JobStore, RequestKind, RequestRow, StaleRecord
@@ -457,7 +454,7 @@ class Manager:
                 return ""
             asked = requests.request(spec.name, "", spec.queue, spec.priority, spec, self._engine)
             queue = self._scheduler.queues.get(spec.queue, Queue(spec.queue))
-            return admission.refusal(asked, self._scheduler.nodes, queue, self._scaling.addable)
+            return reasons.refusal(asked, self._scheduler.nodes, queue, self._scaling.addable)
 
     def growth(self, spec: JobSpec) -> str:
         """Return the text that names the nodes to be added before a job can run; "" if none are needed."""
@@ -477,7 +474,7 @@ class Manager:
         with self._lock:
             if not self._is_loaded or not self.leads or self.problem:
                 return None
-            return demand.of(self._scheduler, self._clock()), dict(self._there)
+            return cluster_status.demand_of(self._scheduler, self._clock()), dict(self._there)
 
     def scaled(self, view: ScalingView) -> frozenset[str]:
         """Apply the autoscaler's view: close the nodes that it removes, and return those of them that are in use.

@@ -1,16 +1,72 @@
-"""Conversion of job files to scheduler requests and lifecycle rules."""
+"""Jobs of the manager: in memory, as scheduler requests and lifecycle rules, and those that are due by a schedule."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hopsml.errors import ArgumentError
 from hopsml.service.engine.base import Engine
-from hopsml.service.lifecycle import JobRecord, TaskRule
-from hopsml.service.scheduler.policy import GangRequest
-from hopsml.service.scheduler.resources import GangShape, Placement, Resources, SlotGroup
+from hopsml.service.lifecycle import JobRecord, TaskLaunch, TaskRule
+from hopsml.service.lifecycle.timetable import Due, Timetable, due
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Placement, Resources, SlotGroup
 from hopsml.service.spec import JobSpec
+from hopsml.service.spec.schedule import following_s
+from hopsml.service.store import JobRow, NewJob
+from hopsml.service.store.rows import Leader
+from hopsml.service.store.schedules import ScheduleRow, Schedules
+from hopsml.service.store.store import record_of
+
+log = logging.getLogger("hopsml.service")
+
+
+def start_due(schedules: Schedules, lead: Leader, now: float) -> None:
+    """Store the jobs whose planned time is reached.
+
+    Args:
+        schedules: Schedules of the database.
+        lead: Lease of this server.
+        now: Time in seconds since 1970.
+
+    Raises:
+        StaleRecord: ``lead`` is not the newest lease.
+    """
+    rows = schedules.to_look_at(now)
+    running = schedules.running(rows)
+    for row in rows:
+        try:
+            spec = JobSpec.model_validate_json(row.spec)
+        except ValueError as error:  # written by another version of hopsml, which may lead again
+            log.error("schedule %s-%s is left alone: its job file is not understood here: %s", row.name, row.id, error)
+            continue
+        table = Timetable(row.planned_s, row.looked_s, spec.overlap, row.note)
+        decided = due(table, row.last_job in running, functools.partial(next_after, spec), now)
+        if decided.starts and not schedules.owner_may_submit(row, now):
+            log.warning("schedule %s-%s is paused: %s may not submit jobs any more", row.name, row.id, row.owner)
+            schedules.stop(row, f"paused: {row.owner} may not submit jobs any more", lead, now)
+        elif decided.after != table or decided.starts:
+            try:
+                schedules.carry_out(row, decided, job_of(row, spec), lead, now)
+            except ArgumentError as error:  # the owner has reached the maximum number of jobs
+                log.warning("schedule %s-%s leaves a time out: %s", row.name, row.id, error)
+                left_out = replace(decided.after, note=f"left out: {error}")
+                schedules.carry_out(row, Due(left_out), job_of(row, spec), lead, now)
+
+
+def next_after(spec: JobSpec, moment_s: float) -> float:
+    """Return the first time on a job's schedule after a moment, in seconds since 1970."""
+    assert spec.schedule is not None
+    return following_s(spec.schedule, spec.schedule_zone, moment_s)
+
+
+def job_of(row: ScheduleRow, spec: JobSpec) -> NewJob:
+    """Return the job that a schedule starts: its job file without the schedule's fields."""
+    alone = spec.model_dump_json(by_alias=True, exclude_unset=True, exclude={"schedule", "schedule_zone", "overlap"})
+    return NewJob(spec.name, row.owner, spec.queue, spec.priority, alone, row.profile, row.workspace, spec.retries)
+
 
 DRIVER = "driver of "  # prefix of the name of the gang's part for a task's driver
 
@@ -133,3 +189,38 @@ def change_text(spec: JobSpec, before: tuple[int, ...], after: tuple[int, ...], 
 def placement_of(stored: Sequence[dict[str, int]] | None) -> Placement:
     """Return a stored placement as the scheduler's type; empty if none is stored."""
     return tuple(dict(nodes) for nodes in stored or ())
+
+
+@dataclass(slots=True)
+class ManagedJob:
+    """Job that has not ended, as the manager holds it in memory.
+
+    Attributes:
+        row: The database row as it was read; only its queue, priority, account and number of tries are updated. The
+            state of the job is in ``record``.
+        spec: The validated job file.
+        record: The current record of the job's state and launches.
+    """
+
+    row: JobRow
+    spec: JobSpec
+    record: JobRecord
+
+    @property
+    def id(self) -> str:
+        """Job ID as displayed to users."""
+        return self.row.id
+
+    @classmethod
+    def of(cls, row: JobRow, launches: tuple[TaskLaunch, ...]) -> ManagedJob:
+        """Create a managed job from its database row and its launches.
+
+        The job file in the row was validated when the job was submitted.
+
+        Raises:
+            ValueError: This version of hopsml does not accept the job file.
+        """
+        spec = JobSpec.model_validate_json(row.spec)
+        record = record_of(row, launches, rules(spec))
+        placement = placement_of(row.target or row.placement)
+        return cls(row, spec, replace(record, slots=slots(spec, placement) if record.holds_slots else ()))

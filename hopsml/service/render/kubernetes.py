@@ -12,9 +12,8 @@ from typing import Any
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import SCRIPT
-from hopsml.service.render import memory, workspace
-from hopsml.service.spec.job import JobSpec
-from hopsml.service.spec.sizes import DRIVER_MIB
+from hopsml.service.render import spark_submit
+from hopsml.service.spec.job import DRIVER_MIB, JobSpec
 from hopsml.service.spec.task import Task
 
 VERSION, KIND = "sparkoperator.k8s.io/v1beta2", "SparkApplication"
@@ -44,9 +43,9 @@ def manifests(job: JobSpec, job_file: Path, profile: Profile | None = None) -> l
         raise ArgumentError(
             f"profile '{profile.name}' has master {profile.master}: manifests are for k8s://; name kubernetes"
         )
-    code = workspace.folder(job, job_file)
+    code = spark_submit.workspace_folder(job, job_file)
     for name, task in job.tasks.items():
-        workspace.check(name, task, code)
+        spark_submit.check_workspace(name, task, code)
         _check_name(f"{job.name}-{name}")
     spark = profile.settings() if profile is not None else {}
     applications = [_application(job, name, task, spark) for name, task in job.tasks.items()]
@@ -72,7 +71,7 @@ def _config_map(job: JobSpec, job_file: Path, code: Path, spark: dict[str, str])
     """Return the ConfigMap of job file, driver and the tasks' files, by file name, as a ConfigMap has no folders."""
     sources = {JOB_FILE: job_file, SCRIPT.name: SCRIPT}
     for task in job.tasks.values():
-        for path in workspace.files(task, code):
+        for path in spark_submit.workspace_files(task, code):
             if sources.setdefault(path.name, path) != path:
                 raise ArgumentError(
                     f"{path} and {sources[path.name]} have one name: in a pod they lie in one folder; rename one"
@@ -135,7 +134,7 @@ def _image(name: str, task: Task, spark: dict[str, str]) -> str:
 def _executor(job: JobSpec, name: str, task: Task, labels: dict[str, str]) -> dict[str, Any]:
     """Return the executors of a task."""
     one = task.resources
-    heap, rest = memory.split_mib(name, one.memory_mib)
+    heap, rest = spark_submit.split_mib(name, one.memory_mib)
     gpu = {"gpu": {"name": "nvidia.com/gpu", "quantity": one.gpus}} if one.gpus else {}
     node = {"nodeSelector": {"node-label": one.node_label}} if one.node_label is not None else {}
     size = {"instances": task.most, "cores": one.cores, "memory": f"{heap}m", "memoryOverhead": f"{rest}m"}

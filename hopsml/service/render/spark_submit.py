@@ -1,21 +1,101 @@
-"""Command lines of spark-submit for a job, one per task, for any profile.
+"""Command lines of spark-submit for a job, one per task, for any profile, and what they need of the job's code and memory.
 
 They are built by the same code as those of ``hopsml submit``.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import SCRIPT
-from hopsml.service.render import memory, workspace
 from hopsml.service.spec.job import JobSpec
 from hopsml.service.spec.task import Task
 from hopsml.submission import SubmissionPlan, is_detachable, plan
+from hopsml.submission import script as scripts
+
+
+def workspace_folder(job: JobSpec, job_file: Path) -> Path:
+    """Return the folder of a job's workspace.
+
+    Raises:
+        ArgumentError: The folder does not exist, or the workspace is a zip or git URL, which must be unpacked first.
+    """
+    found = job_file.parent / job.workspace
+    if "://" in job.workspace or job.workspace.startswith("git@") or found.suffix == ".zip":
+        raise ArgumentError(
+            f"workspace {job.workspace}: its code is not on this machine as a folder; fetch or unpack it, and name the "
+            "folder as workspace"
+        )
+    if not found.is_dir():
+        raise ArgumentError(f"workspace {job.workspace}: there is no folder {found}; name one that is there")
+    return found
+
+
+def workspace_files(task: Task, workspace: Path) -> list[Path]:
+    """Return the files that a task names; of a command, those that exist."""
+    return [workspace / named for named in task.files() if task.command is None or (workspace / named).is_file()]
+
+
+def check_workspace(name: str, task: Task, workspace: Path) -> None:
+    """Raise ArgumentError if a task's file is missing, is not valid Python, or lacks the task's function."""
+    if task.command is not None:
+        return
+    (path,) = workspace_files(task, workspace)
+    tree = scripts.read(str(path))
+    if task.function is None:
+        return
+    function = task.function.rpartition(":")[2]
+    there = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
+    assigned = {each.id for one in tree.body for each in ast.walk(one) if isinstance(each, ast.Name)}
+    imported = {alias.asname or alias.name for one in ast.walk(tree) for alias in getattr(one, "names", ())
+                if isinstance(alias, ast.alias)}  # fmt: skip
+    if function not in {*there, *assigned, *imported}:
+        raise ArgumentError(
+            f"task {name!r}: {path} has no function {function}; there are: {', '.join(there) or 'none'}"
+        )
+
+
+LEAST_HEAP_MIB = 512  # Spark refuses executors with a heap below 450 MiB
+HEAP_MIB = 1024  # an executor's JVM holds an agent and little else
+
+
+def split_mib(task: str, whole_mib: int) -> tuple[int, int]:
+    """Return heap and overhead of an executor in MiB, whose sum is exactly the requested container.
+
+    Args:
+        task: Name of the task, for the message.
+        whole_mib: Memory of the container, in MiB.
+
+    Raises:
+        ArgumentError: The memory is too small for Spark.
+    """
+    heap = min(HEAP_MIB, whole_mib // 2)
+    if heap < LEAST_HEAP_MIB:
+        raise ArgumentError(
+            f"task {task!r}: memory {whole_mib}m: half of it is the executor's heap, and Spark starts none below "
+            f"{LEAST_HEAP_MIB}m: ask for {2 * LEAST_HEAP_MIB}m or more"
+        )
+    return heap, whole_mib - heap
+
+
+def memory_mib(text: str) -> int:
+    """Parse a size of memory as Spark does, in MiB: ``512m``, ``1g``, ``2048`` (MiB without a unit).
+
+    Raises:
+        ArgumentError: The text is not a size.
+    """
+    found = re.fullmatch(r"([0-9]+)([kmgt]?)b?", text.strip().lower())
+    if found is None:
+        raise ArgumentError(f"{text!r} is no size of memory: write 512m or 2g")
+    count, unit = int(found[1]), found[2] or "m"
+    return count >> 10 if unit == "k" else count << {"m": 0, "g": 10, "t": 20}[unit]
+
 
 _PLACES = {"yarn": "spark.yarn.dist.files", "": "spark.files"}
 
@@ -43,7 +123,7 @@ def plans(
     Raises:
         ArgumentError: Code is missing or has a syntax error, or the profile lacks a requested feature.
     """
-    code = workspace.folder(job, job_file)
+    code = workspace_folder(job, job_file)
     return {
         name: _plan(job, name, job_file, code, profile, tag, variables or {}, (workers or {}).get(name, task.most))
         for name, task in job.tasks.items()
@@ -62,7 +142,7 @@ def _plan(
 ) -> SubmissionPlan:
     """Return the submission plan of one task."""
     task = job.tasks[name]
-    workspace.check(name, task, code)
+    check_workspace(name, task, code)
     conf = dict(settings(job, name, task, job_file, code, profile, tag)) if profile.uses_spark else {}
     if is_detachable(profile):
         conf |= {f"spark.yarn.appMasterEnv.{key}": value for key, value in variables.items()}
@@ -115,7 +195,7 @@ def settings(
     yield "spark.app.name", f"{job.name}-{name}"
     yield "spark.executor.cores", str(one.cores)
     yield "spark.task.cpus", str(one.cores)  # one slot, and therefore one worker, per executor
-    heap, rest = memory.split_mib(name, one.memory_mib)
+    heap, rest = split_mib(name, one.memory_mib)
     yield "spark.executor.memory", f"{heap}m"
     yield "spark.executor.memoryOverhead", f"{rest}m"
     if one.gpus or "spark.executor.resource.gpu.amount" in profile.spark:
@@ -148,7 +228,7 @@ def _of_yarn(job: JobSpec, task: Task) -> Iterator[tuple[str, str]]:
 
 def _files(task: Task, job_file: Path, code: Path, profile: Profile) -> Iterator[tuple[str, str]]:
     """Yield the settings that ship the job file and the task's file to a remote driver and to executors."""
-    sources = [str(path) for path in workspace.files(task, code)]
+    sources = [str(path) for path in workspace_files(task, code)]
     for path in (str(job_file), *sources):
         if "," in path or "#" in path:
             raise ArgumentError(f"{path}: Spark reads , and # in its lists of files as something else: rename it")

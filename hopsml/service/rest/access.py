@@ -5,6 +5,7 @@ Security headers of every response forbid what the page does not need: foreign o
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import html
 import secrets
@@ -16,12 +17,53 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from hopsml.cluster.shared.http_connections import mark_authenticated
 from hopsml.errors import StoreError
-from hopsml.service.rest import cookies
 from hopsml.service.rest.errors import answer_of
 from hopsml.service.rest.threads import AUTHENTICATION
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+MOST_VALUES = 8  # of one cookie
+
+
+def session_cookie(server: str) -> str:
+    """Return the name of a server's session cookie, which differs by server, as cookies do not distinguish ports."""
+    return "hopsml_ui_" + hashlib.sha256(server.encode()).hexdigest()[:12]
+
+
+def cookie_header(
+    name: str, value: str, scope: Scope, *, site: str = "Strict", lasts_s: int | None = None
+) -> tuple[bytes, bytes]:
+    """Return the response header that sets a cookie.
+
+    Args:
+        name: Name of the cookie.
+        value: Its value.
+        scope: ASGI scope of the request.
+        site: Value of ``SameSite``.
+        lasts_s: Lifetime in seconds; None until the browser ends, 0 to delete the cookie.
+    """
+    age = "" if lasts_s is None else f"; Max-Age={lasts_s}"
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    return b"set-cookie", f"{_full(name, scope)}={value}; Path=/; HttpOnly; SameSite={site}{age}{secure}".encode()
+
+
+def cookie_values(headers: Headers, name: str, scope: Scope) -> list[str]:
+    """Return the different values that a browser sends for a cookie, at most ``MOST_VALUES``.
+
+    If there are several, another server has set some of them. Cookies of other names are ignored, whatever they
+    contain.
+    """
+    wanted = _full(name, scope)
+    pairs = (pair.strip().partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
+    return list(dict.fromkeys(value for key, _, value in pairs if key == wanted and value))[:MOST_VALUES]
+
+
+def _full(name: str, scope: Scope) -> str:
+    """Return the cookie's name, with the prefix ``__Host-`` over TLS."""
+    return f"__Host-{name}" if scope.get("scheme") == "https" else name
+
 
 QUERY = "token"
 _POLICY = (
@@ -122,7 +164,7 @@ class Guarded:
             door: Answers requests of sign-in and sign-out.
         """
         self._app, self._identify, self._refuse, self._door = app, identify, refuse, door
-        self._cookie, self._refusal = cookies.session(name), _REFUSED if door is None else _UNSIGNED
+        self._cookie, self._refusal = session_cookie(name), _REFUSED if door is None else _UNSIGNED
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI request."""
@@ -204,13 +246,13 @@ class Guarded:
         Addresses are visible on the screen.
         """
         target = "./" + quote(scope["path"].rpartition("/")[2]) + ("?" + urlencode(rest) if rest else "")
-        kept = cookies.header(self._cookie, token, scope)
+        kept = cookie_header(self._cookie, token, scope)
         headers = [(b"location", target.encode()), kept, (b"cache-control", b"no-store")]
         await _answer(send, 303, headers, b"")
 
     async def _session(self, scope: Scope) -> str:
         """Return the token of the session's cookie: of several the valid one; "" if they belong to different users."""
-        found = cookies.values(Headers(scope=scope), self._cookie, scope)
+        found = cookie_values(Headers(scope=scope), self._cookie, scope)
         if len(found) <= 1:
             return "".join(found)
         callers = {token: caller for token in found if (caller := await self._caller(token)) is not None}

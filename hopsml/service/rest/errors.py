@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.routing import Route
 
 from hopsml.errors import (
@@ -21,11 +24,74 @@ from hopsml.errors import (
     StorageError,
     StoreError,
 )
-from hopsml.service.rest.json_answer import JsonAnswer
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+
+LARGEST = 1 << 53  # largest integer that JavaScript represents exactly
+
+
+def whole(request: Request, name: str, default: int, lowest: int = -LARGEST) -> int:
+    """Return an integer of the query, or the default if it is absent. Raises ArgumentError."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = lowest - 1
+    if not lowest <= value <= LARGEST:
+        raise ArgumentError(
+            f"{name}={text[:40]!r}: it is a whole number from {lowest} to {LARGEST}; leave it out for {default}"
+        )
+    return value
+
+
+def optional_whole(request: Request, name: str) -> int | None:
+    """Return a non-negative integer of the query, or None if it is absent. Raises ArgumentError."""
+    return whole(request, name, 0, 0) if request.query_params.get(name) else None
+
+
+def optional_number(request: Request, name: str) -> float | None:
+    """Return a finite number of the query, or None if it is absent. Raises ArgumentError."""
+    text = request.query_params.get(name, "")
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise ArgumentError(f"{name}={text[:40]!r}: it is a number; leave it out for none")
+    return value
+
+
+class JsonAnswer(Response):
+    """Response of strict JSON, which is not cached, made of any record of ``browse`` or of plain values."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status_code: int = 200) -> None:
+        super().__init__(content, status_code, {"cache-control": "no-store"})
+
+    def render(self, content: Any) -> bytes:
+        """Encode the content as JSON.
+
+        msgspec would write NaN as null, but a diverged loss must be distinguished from a missing one.
+        """
+        return msgspec.json.encode(_told(msgspec.to_builtins(content)))
+
+
+def _told(value: Any) -> Any:
+    """Replace numbers that are not finite by the strings "NaN", "Infinity" and "-Infinity"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _told(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(item) for item in value]
+    return value
+
 
 log = logging.getLogger("hopsml.service")
 

@@ -11,15 +11,15 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
-from hopsml.service import job_trace
 from hopsml.service import spec as specs
+from hopsml.service import workspaces
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
-from hopsml.service.rest.log_feed import whole_characters
+from hopsml.service.rest.feeds import whole_characters
 from hopsml.service.store import JobRow, NewJob, RequestKind
+from hopsml.service.store.accounts import Caller, Role
 from hopsml.service.store.rows import JobFilter
-from hopsml.service.store.tokens import Caller, Role
 
 router = APIRouter(prefix="/api/v1")
 _JOB = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")
@@ -140,7 +140,7 @@ def _submitted(new: NewJob, job: specs.JobSpec, jobs: JobService, entry: CallEnt
     with entry.stored(201) as also:
         row = jobs.store.submit(new, began_s, also)
     entry.target = row.id
-    job_trace.accepted(row, began_s)
+    workspaces.record_submission(row, began_s)
     jobs.wake()
     return models.JobAnswer.of(row, jobs.manager.growth(job))
 

@@ -1,17 +1,22 @@
-"""Routes of users' notes on runs and of their saved views, below ``/api/v1``."""
+"""Routes of users' notes on runs, saved views, and requests for the profile of a run's worker, below ``/api/v1``."""
 
 from __future__ import annotations
 
 import time
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from hopsml.core.states import Lifecycle
+from hopsml.errors import ArgumentError
 from hopsml.service.browse.project import Project
 from hopsml.service.rest.job_routes import TheCaller, TheJobs, needs
+from hopsml.service.store.accounts import Role
 from hopsml.service.store.notes import LONGEST_NAME, LONGEST_NOTE, LONGEST_QUERY, MOST_TAGS, Notes, RunNote, SavedView
-from hopsml.service.store.tokens import Role
+from hopsml.storage import mailbox
+from hopsml.tracking import catalog
 
 router = APIRouter(prefix="/api/v1")
 RunId = Annotated[str, Path(max_length=300)]
@@ -97,3 +102,33 @@ def delete(view: Annotated[int, Path(ge=1, lt=1 << 53)], jobs: TheJobs, caller: 
     """Delete a view of the caller; operators may also delete views that others share."""
     needs(caller, Role.USER)
     Notes(jobs.store).delete(view, caller.user, caller.role >= Role.OPERATOR)
+
+
+class ProfileRequestBody(BaseModel):
+    """The worker to profile, and for how many seconds."""
+
+    rank: Annotated[int, Field(ge=0)] = 0
+    seconds: Annotated[int, Field(ge=1, le=mailbox.MOST_PROFILE_S)] = 10
+    format: str = "speedscope"
+    idle: bool = False
+
+
+class ProfileTicket(BaseModel):
+    """The id of a requested profile; ``/api/runs/{run}/profiles`` returns its state."""
+
+    id: str
+
+
+@router.post("/runs/{run}/profiles", status_code=202)
+def take_profile(run: str, asked: ProfileRequestBody, request: Request, caller: TheCaller) -> ProfileTicket:
+    """Request the profile of a worker; the caller must be allowed to submit jobs."""
+    needs(caller, Role.USER)
+    project: Project = request.app.state.project
+    directory = project.directory(run)
+    state = catalog.read(directory, brief=True).state
+    if state != Lifecycle.RUNNING:
+        raise ArgumentError(f"run {run} is {state}: only workers that run can be profiled")
+    wish = mailbox.checked_profile_request(asked.rank, asked.seconds, asked.format, asked.idle)
+    wish = msgspec.structs.replace(wish, by=f"{caller.user}, by the page")
+    mailbox.request_profile(directory, wish, time.time())
+    return ProfileTicket(id=wish.id)

@@ -1,26 +1,34 @@
-"""Routes of runs for the web page: the list of runs, and the details of one."""
+"""Routes of runs for the web page, and the ASGI application of ``hopsml ui``: these routes, behind one token."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, images, profiles, run_list, slow_ranks, tables
-from hopsml.service.browse.logs import LogPage, LogQuery, zipped
-from hopsml.service.browse.project import Project
-from hopsml.service.rest.json_answer import JsonAnswer
-from hopsml.service.rest.parameters import optional_number, optional_whole, whole
+from hopsml.service.browse import compare, files, logs, profiles, run_list, slow_ranks, tables
+from hopsml.service.browse.logs import LogPage, LogQuery
+from hopsml.service.browse.project import Changes, Project
+from hopsml.service.rest import page_files
+from hopsml.service.rest.access import Guarded, one_token
+from hopsml.service.rest.errors import HANDLERS, JsonAnswer, optional_number, optional_whole, whole
+from hopsml.service.rest.event_stream import Broadcaster, events_route
+from hopsml.service.rest.feeds import ProjectFeed
 from hopsml.service.rest.threads import DOWNLOADS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import ASGIApp
+
 
 STALE_S = 2.0  # seconds after which the list is read again if no listener follows changes
 POINTS = 800  # points of a curve, unless the query names another number
@@ -66,7 +74,7 @@ async def slow(request: Request) -> Response:
     return JsonAnswer({"marks": slow_ranks.slow(reader.uses())})
 
 
-async def logs(request: Request) -> Response:
+async def log_lines(request: Request) -> Response:
     """Return log lines: ``api/runs/{id}/logs?rank=&level=&text=&offset=0&limit=200&find=&from=&backwards=&trial=``.
 
     A negative ``offset`` counts from the end; ``find`` returns the number of the next line with a text instead of
@@ -94,7 +102,7 @@ async def log_zip(request: Request) -> Response:
         "content-disposition": f"attachment; filename*=UTF-8''{_quoted(directory.run_id)}-logs.zip",
         "cache-control": "no-store",
     }
-    return StreamingResponse(DOWNLOADS.iterate(zipped(directory, time.time())), 200, headers, "application/zip")
+    return StreamingResponse(DOWNLOADS.iterate(logs.zipped(directory, time.time())), 200, headers, "application/zip")
 
 
 async def search(request: Request) -> Response:
@@ -128,7 +136,7 @@ async def listed(request: Request) -> Response:
 async def image(request: Request) -> Response:
     """Send a picture for an image element; opened as a page it is a download: ``api/runs/{id}/images/{path}``."""
     url = await run_in_threadpool(_project(request).file, *_named_file(request))
-    found = await run_in_threadpool(images.picture, url)
+    found = await run_in_threadpool(files.picture, url)
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{_quoted(url.rpartition('/')[2])}",
         "content-length": str(found.bytes),
@@ -198,7 +206,7 @@ def routes() -> list[Route]:
         Route("/api/runs/{id}", run),
         Route("/api/runs/{id}/metrics", metrics),
         Route("/api/runs/{id}/slow", slow),
-        Route("/api/runs/{id}/logs", logs),
+        Route("/api/runs/{id}/logs", log_lines),
         Route("/api/runs/{id}/logs.zip", log_zip),
         Route("/api/runs/{id}/search", search),
         Route("/api/runs/{id}/profiles", profile_list),
@@ -250,3 +258,26 @@ def _quoted(name: str) -> str:
     from urllib.parse import quote
 
     return quote(name, safe="")
+
+
+def application(project: Project, token: str, broadcaster: Broadcaster | None = None) -> ASGIApp:
+    """Return the application that displays the runs of a project.
+
+    Args:
+        project: The project.
+        token: The token that requests must have.
+        broadcaster: Event stream of the project's changes; None to create one.
+    """
+    told = broadcaster or Broadcaster(ProjectFeed(Changes(project)))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        # not read again if the process that serves it has just read it
+        await run_in_threadpool(project.runs.refresh, STALE_S)
+        yield
+        await told.end()
+
+    listed = [events_route(), *routes(), *page_files.routes()]
+    app = Starlette(routes=listed, exception_handlers=HANDLERS, lifespan=lifespan)
+    app.state.project, app.state.broadcaster = project, told
+    return Guarded(app, one_token(token), token)

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends, Path
 
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import spec as specs
-from hopsml.service.manager.scheduled import job_of, next_after
+from hopsml.service.manager.requests import job_of, next_after
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.job_routes import TheCaller, TheEntry, TheJobs, needs
+from hopsml.service.store.accounts import Caller, Role
 from hopsml.service.store.schedules import ScheduleRow, Schedules
-from hopsml.service.store.tokens import Caller, Role
 
 router = APIRouter(prefix="/api/v1")
 _SCHEDULE = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")

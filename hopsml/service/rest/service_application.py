@@ -15,33 +15,25 @@ from hopsml import __version__
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import (
-    audit_routes,
-    cluster_routes,
-    dataset_routes,
     job_models,
     job_routes,
     job_run_routes,
-    job_streams,
-    metric_routes,
     note_routes,
     page_files,
-    profile_routes,
     run_routes,
     schedule_routes,
-    secret_routes,
-    token_routes,
+    service_routes,
 )
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.audited import Audited
-from hopsml.service.rest.errors import HANDLERS
+from hopsml.service.rest.errors import HANDLERS, JsonAnswer
 from hopsml.service.rest.event_stream import Streams, events_route
-from hopsml.service.rest.json_answer import JsonAnswer
 from hopsml.service.rest.limited import Limited, Limits
 from hopsml.service.rest.metered import Metered
 from hopsml.service.rest.sign_in_routes import SignInRoutes
+from hopsml.service.store.accounts import Tokens
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.notes import Notes
-from hopsml.service.store.tokens import Tokens
 from hopsml.serving.metrics import Meter
 
 if TYPE_CHECKING:
@@ -56,18 +48,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for status in ("4XX", "5XX")
 }
 _ROUTERS = (
-    job_streams.router,  # before the others, as /jobs/events is not a job
+    job_run_routes.router,  # before the others, as /jobs/events is not a job
     job_routes.router,
-    job_run_routes.router,
-    cluster_routes.router,
+    service_routes.router,
     schedule_routes.router,
-    secret_routes.router,
-    token_routes.router,
     note_routes.router,
-    dataset_routes.router,
-    profile_routes.router,
-    audit_routes.router,
-    metric_routes.router,
+    service_routes.metrics_router,
 )
 
 

@@ -16,14 +16,13 @@ from urllib.parse import parse_qsl
 from starlette.datastructures import Headers
 
 from hopsml.errors import ArgumentError, HopsmlError
-from hopsml.service.rest import cookies, page_files
+from hopsml.service.rest import access, page_files
 from hopsml.service.rest.errors import split, status_of
 from hopsml.service.rest.threads import AUTHENTICATION, SIGN_IN
-from hopsml.service.sign_in.identity import caller
-from hopsml.service.sign_in.pending import LASTS_S, PendingSignIn, Seal
-from hopsml.service.sign_in.provider import Provider
+from hopsml.service.sign_in.provider import LASTS_S, PendingSignIn, Provider, Seal
+from hopsml.service.sign_in.rules import caller
+from hopsml.service.store.accounts import SIGNED_IN, Tokens
 from hopsml.service.store.audit import AuditEntry, with_change
-from hopsml.service.store.tokens import SIGNED_IN, Tokens
 
 if TYPE_CHECKING:
     from starlette.types import Scope, Send
@@ -58,7 +57,7 @@ class SignInRoutes:
             turn_away: Refuses requests that are too frequent.
         """
         self._provider, self._store, self._turn_away = provider, store, turn_away
-        self._session, self._pending = cookies.session(name), cookies.session(name) + "_sign_in"
+        self._session, self._pending = access.session_cookie(name), access.session_cookie(name) + "_sign_in"
         self._seal, self._files = Seal(), page_files.read()
 
     async def __call__(self, scope: Scope, send: Send, token: str) -> bool:
@@ -96,7 +95,7 @@ class SignInRoutes:
         except HopsmlError as error:
             await self._refused(send, error, "")
             return
-        kept = cookies.header(self._pending, self._seal.close(pending), scope, site="Lax", lasts_s=LASTS_S)
+        kept = access.cookie_header(self._pending, self._seal.close(pending), scope, site="Lax", lasts_s=LASTS_S)
         await _answer(send, 303, [(b"location", target.encode()), kept, _UNKEPT], b"")
 
     async def _back(self, scope: Scope, send: Send) -> None:
@@ -107,8 +106,8 @@ class SignInRoutes:
             await self._refused(send, error, "../")
             return
         lasts_s = int(self._provider.rules.lasts)
-        kept = cookies.header(self._session, token, scope, lasts_s=lasts_s)
-        over = cookies.header(self._pending, "", scope, site="Lax", lasts_s=0)
+        kept = access.cookie_header(self._session, token, scope, lasts_s=lasts_s)
+        over = access.cookie_header(self._pending, "", scope, site="Lax", lasts_s=0)
         on = '<meta http-equiv="refresh" content="0; url=../">'
         page = _page("Signed in", "This goes on by itself.", "../", "", "Go on", on)
         await _answer(send, 200, [_HTML, kept, over, _UNKEPT], page)
@@ -131,7 +130,7 @@ class SignInRoutes:
             ArgumentError: There is none, or there are several, as another server or user may have started one.
         """
         found: list[PendingSignIn] = []
-        for text in cookies.values(Headers(scope=scope), self._pending, scope):
+        for text in access.cookie_values(Headers(scope=scope), self._pending, scope):
             with contextlib.suppress(ArgumentError):
                 found.append(self._seal.open(text))
         return found[0] if len(found) == 1 else self._seal.open("")
@@ -139,7 +138,7 @@ class SignInRoutes:
     async def _out(self, scope: Scope, send: Send, token: str) -> None:
         """End the session and delete its cookie; a token that does not belong to a session remains valid."""
         await AUTHENTICATION.run(self._end, scope, token)
-        await _answer(send, 204, [cookies.header(self._session, "", scope, lasts_s=0), _UNKEPT], b"")
+        await _answer(send, 204, [access.cookie_header(self._session, "", scope, lasts_s=0), _UNKEPT], b"")
 
     def _end(self, scope: Scope, token: str) -> None:
         """End the session of a token, and record that in the audit log."""

@@ -13,14 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from hopsml.service.scheduler import holding, taking
-from hopsml.service.scheduler.holding import Hold
-from hopsml.service.scheduler.job import JobPhase, QueuedJob
+from hopsml.service.scheduler import taking
+from hopsml.service.scheduler.job import JobPhase, QueuedJob, Running, WaitingLines, Walk
 from hopsml.service.scheduler.nodes import Nodes
-from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
-from hopsml.service.scheduler.resources import GangShape, Placement, Resources
-from hopsml.service.scheduler.running import Running
-from hopsml.service.scheduler.waiting import WaitingLines, Walk
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Placement, Policy, Queue, Resources
+from hopsml.service.scheduler.taking import Hold
 from hopsml.storage.backoff import pause_s
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 1800.0  # after a gang was allocated incompletely
@@ -196,7 +193,7 @@ class Scheduler:
         job.used = placement
         self.nodes.occupy(gang, placement)
         if job.phase == JobPhase.RUNNING:
-            self._reshape(job, _common(job.placement, placement), now)
+            self._reshape(job, taking.common_slots(job.placement, placement), now)
             if job.used == job.placement:
                 self._leaving.discard(job_id)
         return self.tick(now)
@@ -285,7 +282,7 @@ class Scheduler:
 
     def planned_hold(self, job: QueuedJob, now: float) -> Hold | None:
         """Return the reservation that would be made for a waiting job."""
-        return holding.make(job, self.nodes, self._placed_or_started(), now, self.policy)
+        return taking.make_hold(job, self.nodes, self._placed_or_started(), now, self.policy)
 
     def earliest_s(self, job: QueuedJob, now: float) -> float:
         """Return a lower bound of a waiting job's start, if other jobs end as expected; infinite if unknown."""
@@ -295,7 +292,7 @@ class Scheduler:
             if name != job.request.queue and not promised.within(self.queues[name].guaranteed)
         ]
         lenders = lenders if self.takes_back(job) else []
-        hold = holding.make(job, self.nodes, self._placed_or_started(), now, self.policy, lenders)
+        hold = taking.make_hold(job, self.nodes, self._placed_or_started(), now, self.policy, lenders)
         return hold.starts_s if hold is not None else float("inf")
 
     def _placed_or_started(self) -> Iterator[QueuedJob]:
@@ -456,7 +453,7 @@ class Scheduler:
         for job in sorted(elastic, key=lambda one: (one.rank, one.sequence)):
             if job.used != job.placement:  # it still has slots to release
                 continue
-            larger = _larger(job, self._within_limit(job), self.nodes)
+            larger = taking.grown(job, self._within_limit(job), self.nodes)
             if larger is not None and self.nodes.is_idle(job.request.gang, taking.without(larger, job.placement)):
                 self._reshape(job, larger, now)
                 actions.append(ResizeJob(job.request.job_id, larger))
@@ -586,30 +583,3 @@ class _Kept:
     def _fits_at_all(self, other: QueuedJob) -> bool:
         """Return True if the total free resources suffice for a job's minimum."""
         return other.request.gang.least.within(self._scheduler.nodes.free())
-
-
-def _common(one: Placement, other: Placement) -> Placement:
-    """Return the slots that are in both placements."""
-    return tuple(
-        {node: min(count, there[node]) for node, count in nodes.items() if node in there}
-        for nodes, there in zip(one, other, strict=True)
-    )
-
-
-def _larger(job: QueuedJob, gang: GangShape, nodes: Nodes) -> Placement | None:
-    """Return an elastic job's placement grown towards ``gang`` by free room; None if it cannot grow."""
-    grown = list(job.placement)
-    trial = nodes.copy()
-    for index, part in enumerate(gang.parts):
-        missing = part.count - sum(grown[index].values())
-        if missing <= 0:
-            continue
-        more = nodes.place(GangShape((replace(part, count=missing, least=1),)), trial)
-        if more is None:
-            continue
-        nodes.add_placement(trial, GangShape((part,)), more, -1)
-        merged = dict(grown[index])
-        for node, count in more[0].items():
-            merged[node] = merged.get(node, 0) + count
-        grown[index] = merged
-    return tuple(grown) if tuple(grown) != job.placement else None

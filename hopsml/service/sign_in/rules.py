@@ -1,4 +1,4 @@
-"""Schema of the file with the rules of sign-in: ``hopsml server --sign-in sign-in.yaml``.
+"""Rules of sign-in, of ``hopsml server --sign-in sign-in.yaml``, and the user and role that follow from claims.
 
 issuer: https://login.example.org/realms/team
 client_id: hopsml
@@ -11,16 +11,18 @@ roles: {ml-operators: operator, ml: user}          # default: viewer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hopsml.core.variables import SETTINGS, Settings
-from hopsml.errors import ArgumentError
-from hopsml.service import rules_file
-from hopsml.service.spec.units import Duration
+from hopsml.errors import ArgumentError, PermissionRefused
+from hopsml.service import rules_files
+from hopsml.service.spec.fields import Duration
+from hopsml.service.store.accounts import Caller, Role
 
 SECRET = Settings.sign_in_secret.name
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -77,7 +79,7 @@ class SignInRules(BaseModel):
 
 def load(path: Path) -> SignInRules:
     """Read the rules of a file. Raises ArgumentError if it cannot be used."""
-    return rules_file.read("--sign-in", path, SignInRules.model_validate, FIELDS)
+    return rules_files.read("--sign-in", path, SignInRules.model_validate, FIELDS)
 
 
 def secret(rules: SignInRules) -> str:
@@ -100,3 +102,54 @@ def secret(rules: SignInRules) -> str:
             f"client_secret_file: {rules.client_secret_file} is empty; write the client's secret into it"
         )
     return found
+
+
+def claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim by its whole name or by a path, as in ``realm_access.roles``; None if there is none.
+
+    Args:
+        claims: Claims of the ID token.
+        name: Name or path.
+    """
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for step in name.split("."):
+        if not isinstance(found, Mapping) or step not in found:
+            return None
+        found = found[step]
+    return found
+
+
+def caller(claims: Mapping[str, Any], rules: SignInRules) -> Caller:
+    """Return the caller that the claims of a provider identify.
+
+    Args:
+        claims: Claims of the ID token.
+        rules: Rules of the sign-in file.
+
+    Raises:
+        PermissionRefused: The user's name is not usable, or is a mail address that the provider has not verified.
+    """
+    user = claim(claims, rules.user_claim)
+    if not isinstance(user, str) or not user or len(rules.user_prefix + user) > 200 or not user.isprintable():
+        raise PermissionRefused(
+            f"the provider's claim {rules.user_claim} is {str(user)[:40]!r}: a user's name has 1 to 200 printable "
+            "characters; ask the administrator for another user_claim, or for a scope that has it"
+        )
+    if rules.user_claim == "email" and claims.get("email_verified") is not True:
+        raise PermissionRefused(
+            f"the provider does not say that the mail address {user!r} is verified, and anybody could name it; "
+            "verify it there"
+        )
+    return Caller(rules.user_prefix + user, _role(claims, rules))
+
+
+def _role(claims: Mapping[str, Any], rules: SignInRules) -> Role:
+    """Return the highest role that the rules assign to the claim's values; the lowest role if they assign none."""
+    said = claim(claims, rules.roles_claim) if rules.roles_claim else None
+    names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+    return max(
+        (Role[rules.roles[name].upper()] for name in names if isinstance(name, str) and name in rules.roles),
+        default=Role.VIEWER,
+    )

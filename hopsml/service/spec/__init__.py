@@ -5,12 +5,9 @@ spec.dump(job)                      # YAML again
 spec.summary(job)                   # resources of a cluster that the job needs
 """
 
-from hopsml.service.spec.dumping import dump
-from hopsml.service.spec.job import JobSpec
-from hopsml.service.spec.loading import load, loads
-from hopsml.service.spec.resources import WorkerResources
+from hopsml.service.spec.job import JobSpec, summary
+from hopsml.service.spec.loading import dump, load, loads
 from hopsml.service.spec.search import Search
-from hopsml.service.spec.sizes import summary
-from hopsml.service.spec.task import Task
+from hopsml.service.spec.task import Task, WorkerResources
 
 __all__ = ["JobSpec", "Search", "Task", "WorkerResources", "dump", "load", "loads", "summary"]

@@ -1,11 +1,19 @@
 """YAML reader of job files, which processes events one by one, so that too large or too deep files are refused early.
 
 It accepts safe values only: no second document, no tags, no duplicate keys, and few aliases. The line of each value is
-recorded.
+recorded. Unquoted scalars follow the core schema of YAML 1.2, in which ``on``, ``yes`` and ``1:30`` are text:
+
+    null   ~, null, or nothing        number  12, -3, 0x1f, 0o17, 1.5, 1e-4
+    truth  true, false                text    everything else, and everything in quotes
+
+Numbers with a leading zero are refused, as YAML 1.1 reads them as octal and 1.2 as decimal. So are infinite numbers and
+NaN.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +21,48 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from hopsml.service.spec import limits, scalars
+from hopsml.service.spec import limits
+
+_NULL = {"", "~", "null", "Null", "NULL"}
+_TRUTH = {**dict.fromkeys(("true", "True", "TRUE"), True), **dict.fromkeys(("false", "False", "FALSE"), False)}
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+_REAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_LONGEST = 40  # most characters of a number, as Python converts very long ones slowly
+
+Scalar = str | int | float | bool | None
+
+
+def plain(text: str) -> Scalar:
+    """Return the value of an unquoted scalar. Raises ValueError for an ambiguous or unbounded number."""
+    if text in _NULL:
+        return None
+    if text in _TRUTH:
+        return _TRUTH[text]
+    if _LEADING_ZERO.fullmatch(text):
+        raise ValueError(
+            f"{text:.40}: a leading zero means octal to some readers of YAML and nothing to others: leave it out, write "
+            "0o17 for octal, or quotes for text"
+        )
+    if _NOT_FINITE.fullmatch(text):
+        raise ValueError(f"{text}: a number must be finite: write the largest that makes sense, or quotes for text")
+    if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
+        return int(_bounded(text), 0)
+    if _REAL.fullmatch(text):
+        if not math.isfinite(number := float(_bounded(text))):
+            raise ValueError(f"{text}: a number must be finite: write a smaller one, or quotes for text")
+        return number
+    return text
+
+
+def _bounded(text: str) -> str:
+    """Return the text of a number, if it is not too long. Raises ValueError."""
+    if len(text) > _LONGEST:
+        raise ValueError(f"{text:.40}...: a number has at most {_LONGEST} characters: write quotes for text")
+    return text
+
 
 Path = tuple[str | int, ...]
 # Counted while reading: the rest of a file beyond a limit is not read.
@@ -233,7 +282,7 @@ class _Reader:
         self._problem(event, path, f"{event.value[:40] or 'nothing'} as a field's name: a name is text: {remedy}")
         return event.value
 
-    def _scalar(self, event: yaml.ScalarEvent, path: Path) -> scalars.Scalar:
+    def _scalar(self, event: yaml.ScalarEvent, path: Path) -> Scalar:
         """Return the value of a scalar."""
         self._check_tag(event, path)
         if len(event.value) > limits.TEXT:
@@ -248,7 +297,7 @@ class _Reader:
         if not event.implicit[0]:  # quoted, or tagged as text
             return event.value
         try:
-            return scalars.plain(event.value)
+            return plain(event.value)
         except ValueError as error:
             self._problem(event, path, str(error))
             return event.value

@@ -10,9 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 from hopsml.errors import ArgumentError
 from hopsml.search.space.space import Searchspace, check_filled
 from hopsml.service.spec import limits
-from hopsml.service.spec.model import SpecPart
-from hopsml.service.spec.names import Name
-from hopsml.service.spec.units import Duration
+from hopsml.service.spec.fields import Duration, Name, SpecPart
 
 SearcherName = Literal[
     "random", "grid", "differential_evolution", "tpe", "gp", "cmaes", "bohb", "asha", "hyperband", "none"

@@ -1,4 +1,4 @@
-"""Model of a task, which is one kind of worker of a job."""
+"""Model of a task, which is one kind of worker of a job, with the resources of a worker and its Python environment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,93 @@ from pydantic import ConfigDict, Field, JsonValue, field_validator, model_valida
 
 from hopsml.core import redact
 from hopsml.service.spec import limits
-from hopsml.service.spec.environment import TaskEnvironment
-from hopsml.service.spec.model import SpecPart
-from hopsml.service.spec.names import FILE_LETTER, Names, Variable, check_in_the_workspace
-from hopsml.service.spec.resources import WorkerResources
-from hopsml.service.spec.restart import Restart
+from hopsml.service.spec.fields import (
+    FILE_LETTER,
+    URL_PATTERN,
+    Label,
+    Memory,
+    Names,
+    SpecPart,
+    Variable,
+    check_in_the_workspace,
+)
 from hopsml.training import discovery as discovered
+
+_ONE_SOURCE: list[JsonValue] = [{"required": [source]} for source in ("packages", "archive", "image")]
+
+
+class TaskEnvironment(SpecPart):
+    """Python packages of a task, named in exactly one of three ways."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": _ONE_SOURCE})
+
+    packages: str | None = Field(
+        default=None,
+        pattern=rf"^{FILE_LETTER}+$",
+        description="A requirements file of the workspace; on YARN the submitting environment is shipped.",
+        examples=["requirements.txt"],
+    )
+    archive: str | None = Field(
+        default=None,
+        pattern=URL_PATTERN,
+        description="URL of a packed environment, a tar.gz, on a store that the service allows.",
+        examples=["hdfs:///environments/torch.tar.gz"],
+    )
+    image: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$",
+        description="A container image, of Kubernetes or of YARN's Docker.",
+        examples=["hopsml:latest"],
+    )
+
+    @field_validator("packages")
+    @classmethod
+    def _is_in_the_workspace(cls, named: str | None) -> str | None:
+        """Raise ValueError if the requirements file is outside of the workspace."""
+        check_in_the_workspace(named or "")
+        return named
+
+    @field_validator("archive")
+    @classmethod
+    def _leads_nowhere_else(cls, url: str | None) -> str | None:
+        """Raise ValueError for a URL with . or .. as a component."""
+        if {".", ".."} & set((url or "").split("/")):
+            raise ValueError("a URL without . and .. between its slashes: write where the archive lies")
+        return url
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        """Raise ValueError unless exactly one of the fields is given."""
+        if sum(given is not None for given in (self.packages, self.archive, self.image)) != 1:
+            raise ValueError("an environment has exactly one of packages, archive and image: leave the others out")
+        return self
+
+
+class WorkerResources(SpecPart):
+    """Resources of one worker: cores, total memory (MiB), GPUs, and a label that its node must have."""
+
+    cores: int = Field(default=1, ge=1, le=limits.CORES, description="Cores of one worker.", examples=[4])
+    memory_mib: Memory = Field(
+        default=1024,
+        alias="memory",
+        json_schema_extra={"default": "1g"},
+        description="Total memory of one worker, for Python and the JVM: a whole number with m, g or t.",
+        examples=["16g"],
+    )
+    gpus: int = Field(default=0, ge=0, le=limits.GPUS, description="GPUs of one worker.", examples=[1])
+    node_label: Label | None = Field(
+        default=None,
+        description="Only nodes with this label: YARN's, or Kubernetes' label node-label.",
+        examples=["v100"],
+    )
+
+
+Restart = Literal["end_all", "relaunch"]
+"""``end_all``: the other tasks are ended, and the whole job is tried again if it has retries left.
+
+``relaunch``: only the failed task is started again, while the others continue; it counts as a retry of the job.
+"""
+
 
 FUNCTION_PATTERN = rf"^{FILE_LETTER}+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 SCRIPT_PATTERN = rf"^{FILE_LETTER}+\.py$"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, insert, select
 
-from hopsml.service.store.schema import audit
+from hopsml.service.store.database import audit
 from hopsml.service.store.store import Also, JobStore
 
 if TYPE_CHECKING:

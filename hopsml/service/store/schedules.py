@@ -11,10 +11,10 @@ from sqlalchemy import delete, func, insert, or_, select, update
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle.timetable import Due
+from hopsml.service.store.accounts import Tokens
+from hopsml.service.store.database import jobs, schedules, wishes
 from hopsml.service.store.rows import Leader, NewJob, RequestKind
-from hopsml.service.store.schema import jobs, schedules, wishes
 from hopsml.service.store.store import JobStore, StaleRecord, check_lead
-from hopsml.service.store.tokens import Tokens
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Row

@@ -16,6 +16,7 @@ from hopsml.errors import ArgumentError, JobNotFound
 from hopsml.service.lifecycle import Ending, JobRecord, TaskLaunch
 from hopsml.service.lifecycle.step import differences
 from hopsml.service.store import database
+from hopsml.service.store.database import changes, facts, jobs, launches, leaders, schedules, wishes
 from hopsml.service.store.rows import (
     Account,
     ChangeRow,
@@ -29,7 +30,6 @@ from hopsml.service.store.rows import (
     RequestRow,
     RowPage,
 )
-from hopsml.service.store.schema import changes, facts, jobs, launches, leaders, schedules, wishes
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine, Row

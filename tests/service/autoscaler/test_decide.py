@@ -19,10 +19,9 @@ from hopsml.service.autoscaler import (
     decide,
     growth,
 )
-from hopsml.service.scheduler import admission
+from hopsml.service.scheduler import reasons
 from hopsml.service.scheduler.nodes import Nodes
-from hopsml.service.scheduler.policy import GangRequest, Queue
-from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Queue, Resources, SlotGroup
 from tests.service.autoscaler.worlds import World, cores, gang, group
 
 pytestmark = pytest.mark.fast
@@ -243,11 +242,11 @@ def test_what_admission_says_of_nodes_that_could_come() -> None:
     view = World(group(most=3, boot_limit_s=180.0)).decided().view
     asked = GangRequest("one", gang(9))
     nodes = Nodes()
-    assert admission.refusal(asked, nodes, Queue()) and not admission.refusal(asked, nodes, Queue(), view.addable)
+    assert reasons.refusal(asked, nodes, Queue()) and not reasons.refusal(asked, nodes, Queue(), view.addable)
     assert growth(asked.gang, nodes, view.addable) == "waits for 3 more nodes of group 'cpu', about 3 min"
     nodes.set_node("a", cores(9))
     assert growth(asked.gang, nodes, view.addable) == ""
-    assert "room for 21 such slots" in admission.refusal(GangRequest("x", gang(30)), nodes, Queue(), view.addable)
+    assert "room for 21 such slots" in reasons.refusal(GangRequest("x", gang(30)), nodes, Queue(), view.addable)
 
 
 @pytest.mark.parametrize("wrong", [{"least": 5}, {"most": -1}, {"least": -1}, {"each": 0}])
@@ -460,8 +459,8 @@ def test_who_needs_nothing_is_told_nothing_and_the_view_names_all_that_could_com
     view = world.decided().view
     assert view.waits == {} and view.closed == frozenset() and view.problem == ""
     assert view.addable == (
-        admission.NodeKind(cores(4), 3, "", "cpu", 1.0, 600.0),
-        admission.NodeKind(cores(5), 2, "gpu", "gpu", 3.0, 70.0),
+        reasons.NodeKind(cores(4), 3, "", "cpu", 1.0, 600.0),
+        reasons.NodeKind(cores(5), 2, "gpu", "gpu", 3.0, 70.0),
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.autoscaler import FleetMemory, FleetNode, GroupMemory, NodeGroup, NodePhase, wait_text
+from hopsml.service.autoscaler import FleetMemory, FleetNode, GroupMemory, NodeGroup, NodePhase
+from hopsml.service.autoscaler.decide import added_text, booting_text, duration_text, nodes_text, resting_text
 from hopsml.service.scheduler.resources import NOTHING, Resources
 from tests.service.autoscaler.worlds import cores, group
 
@@ -205,20 +206,20 @@ class TestModel:
 @pytest.mark.parametrize(
     ("say", "of", "said"),
     [
-        (wait_text.nodes, (0,), "0 nodes"),
-        (wait_text.nodes, (1,), "1 node"),
-        (wait_text.nodes, (2, "more "), "2 more nodes"),
-        (wait_text.duration, (0.4,), "0 s"),
-        (wait_text.duration, (119.4,), "119 s"),
-        (wait_text.duration, (120.0,), "2 min"),
-        (wait_text.duration, (3600.0,), "60 min"),
-        (wait_text.booting, ("g", 1, 5.0, 90.0, False), "1 node of 'g' is booting (since 5 s, at most 90 s)"),
-        (wait_text.booting, ("g", 2, 150.0, 180.0, True), "2 nodes of 'g' are booting (since 2 min, usually 3 min)"),
-        (wait_text.added, ("g", 1, 60.0), "waits for 1 more node of group 'g', about 60 s"),
-        (wait_text.added, ("g", 3, 120.0), "waits for 3 more nodes of group 'g', about 2 min"),
-        (wait_text.resting, ("g", 1, 60.0), "nodes of 'g' did not come; they are asked for again in 60 s"),
+        (nodes_text, (0,), "0 nodes"),
+        (nodes_text, (1,), "1 node"),
+        (nodes_text, (2, "more "), "2 more nodes"),
+        (duration_text, (0.4,), "0 s"),
+        (duration_text, (119.4,), "119 s"),
+        (duration_text, (120.0,), "2 min"),
+        (duration_text, (3600.0,), "60 min"),
+        (booting_text, ("g", 1, 5.0, 90.0, False), "1 node of 'g' is booting (since 5 s, at most 90 s)"),
+        (booting_text, ("g", 2, 150.0, 180.0, True), "2 nodes of 'g' are booting (since 2 min, usually 3 min)"),
+        (added_text, ("g", 1, 60.0), "waits for 1 more node of group 'g', about 60 s"),
+        (added_text, ("g", 3, 120.0), "waits for 3 more nodes of group 'g', about 2 min"),
+        (resting_text, ("g", 1, 60.0), "nodes of 'g' did not come; they are asked for again in 60 s"),
         (
-            wait_text.resting,
+            resting_text,
             ("g", 2, 240.0),
             "nodes of 'g' did not come, 2 times in a row; they are asked for again in 4 min",
         ),

@@ -17,7 +17,7 @@ from hopsml.service.autoscaler import (
     TerminateNode,
     decide,
 )
-from hopsml.service.scheduler.demand import Demand, GangEnd
+from hopsml.service.scheduler.cluster_status import Demand, GangEnd
 from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.resources import GangShape, Placement, Resources, SlotGroup
 

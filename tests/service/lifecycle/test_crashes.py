@@ -20,7 +20,7 @@ from hopsml.service.lifecycle import (
     place,
     step,
 )
-from hopsml.service.lifecycle.engine_snapshot import strays
+from hopsml.service.lifecycle.record import strays
 
 pytestmark = pytest.mark.fast
 

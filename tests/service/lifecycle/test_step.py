@@ -18,7 +18,7 @@ from hopsml.service.lifecycle import (
     resume,
     step,
 )
-from hopsml.service.lifecycle.engine_snapshot import over, strays
+from hopsml.service.lifecycle.record import over, strays
 from hopsml.service.lifecycle.step import (
     FILL_S,
     FREE_SUBMISSIONS,

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.errors import ProviderError
-from hopsml.service.providers.command import CommandProvider
-from hopsml.service.providers.exclusion import YarnExclusion
+from hopsml.service.providers.command import CommandProvider, YarnExclusion
 from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.service.providers import hook

@@ -6,8 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
-from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Policy, Queue, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
 
 NO_PREEMPTION = Policy(levels_s=(), preempts=False, longest_wait_s=math.inf, hold_after_s=math.inf)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.service.scheduler import demand
-from hopsml.service.scheduler.demand import Demand, GangEnd
-from hopsml.service.scheduler.policy import GangRequest, Queue
-from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler import cluster_status
+from hopsml.service.scheduler.cluster_status import Demand, GangEnd
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Queue, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Scheduler
 from tests.service.scheduler.clusters import BY_PRIORITY, Cluster, gang
 
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.fast
 
 
 def told(cluster: Cluster) -> list[str]:
-    return [job for job, _ in demand.of(cluster.scheduler, cluster.now).gangs]
+    return [job for job, _ in cluster_status.demand_of(cluster.scheduler, cluster.now).gangs]
 
 
 def test_who_goes_first_is_told_first_and_what_runs_is_not() -> None:
@@ -55,12 +54,12 @@ def test_ends_are_those_that_are_known_and_the_nodes_are_a_copy() -> None:
     cluster = Cluster({"a": 3})
     cluster.submit("known", gang(1), expected_s=100.0)
     cluster.submit("unknown", gang(1))
-    found = demand.of(cluster.scheduler, cluster.now)
+    found = cluster_status.demand_of(cluster.scheduler, cluster.now)
     assert [(end.at_s, end.placement) for end in found.ends] == [(100.0, ({"a": 1},))]
     found.nodes.promise(gang(1), ({"a": 1},))
     assert cluster.scheduler.nodes.free() == Resources(gpus=1, cores=1)
     cluster.now = 150.0  # it should have ended
-    assert demand.of(cluster.scheduler, cluster.now).ends == ()
+    assert cluster_status.demand_of(cluster.scheduler, cluster.now).ends == ()
 
 
 def test_the_gangs_of_all_jobs_that_wait_are_told_with_what_they_need_and_no_more_than_so_many() -> None:
@@ -68,7 +67,7 @@ def test_the_gangs_of_all_jobs_that_wait_are_told_with_what_they_need_and_no_mor
     cluster.scheduler.nodes.close("a")
     for number in range(4):
         cluster.submit(f"j{number}", gang(number + 1, least=1))
-    found = demand.of(cluster.scheduler, 0.0)
+    found = cluster_status.demand_of(cluster.scheduler, 0.0)
     assert found.gangs == tuple((f"j{number}", gang(number + 1, least=1)) for number in range(4))
 
 
@@ -76,7 +75,7 @@ def test_the_gangs_of_all_jobs_that_wait_are_told_with_what_they_need_and_no_mor
 def test_no_more_gangs_are_told_than_can_be_served_at_once(
     most: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demand, "MOST", most)
+    monkeypatch.setattr(cluster_status, "MOST", most)
     cluster = Cluster({"a": 1}, BY_PRIORITY, (Queue("one"), Queue("two")))
     for number, queue in enumerate(("one", "two", "one")):
         cluster.submit(f"j{number}", gang(2), queue=queue)
@@ -108,9 +107,9 @@ def test_not_who_lacks_memory_for_its_driver() -> None:
     for name in ("runs", "waits"):
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=6), is_driver=True),))
         scheduler.submit(GangRequest(name, driver, "q"), 0.0)
-    assert demand.of(scheduler, 0.0).gangs == ()
+    assert cluster_status.demand_of(scheduler, 0.0).gangs == ()
     scheduler.queue(Queue("q", driver_limit_mib=12))
-    assert [job for job, _ in demand.of(scheduler, 0.0).gangs] == ["waits"]
+    assert [job for job, _ in cluster_status.demand_of(scheduler, 0.0).gangs] == ["waits"]
 
 
 def test_an_end_is_told_until_it_is_reached_and_with_what_is_given_back() -> None:
@@ -118,9 +117,9 @@ def test_an_end_is_told_until_it_is_reached_and_with_what_is_given_back() -> Non
     cluster.now = 10.0
     cluster.submit("long", gang(2), expected_s=100.0)
     cluster.submit("short", gang(3), expected_s=50.0)
-    ends = demand.of(cluster.scheduler, 59.9).ends
+    ends = cluster_status.demand_of(cluster.scheduler, 59.9).ends
     assert ends == (GangEnd(110.0, gang(2), ({"a": 2},)), GangEnd(60.0, gang(3), ({"b": 3},)))
-    assert demand.of(cluster.scheduler, 60.0).ends == ends[:1]
+    assert cluster_status.demand_of(cluster.scheduler, 60.0).ends == ends[:1]
 
 
 def test_nothing_is_no_gangs_no_nodes_and_no_ends() -> None:

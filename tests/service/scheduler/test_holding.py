@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsml.service.scheduler import holding
-from hopsml.service.scheduler.holding import Hold
+from hopsml.service.scheduler import taking
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
 from hopsml.service.scheduler.nodes import Nodes
-from hopsml.service.scheduler.policy import GangRequest, Policy
-from hopsml.service.scheduler.resources import GangShape, Placement, Resources, SlotGroup
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Placement, Policy, Resources, SlotGroup
+from hopsml.service.scheduler.taking import Hold
 
 pytestmark = pytest.mark.fast
 
@@ -50,7 +49,7 @@ def keep(
     job: QueuedJob, running: list[QueuedJob], policy: Policy = KEEPS, lenders: tuple[str, ...] = (), **gpus: int
 ) -> tuple[float, Placement, list[int]]:
     """When it would start, where, and the GPUs that it leaves to others on each node."""
-    held = holding.make(job, cluster(running, **gpus), running, NOW, policy, lenders)
+    held = taking.make_hold(job, cluster(running, **gpus), running, NOW, policy, lenders)
     assert held is not None and held.job is job and held.refused == set()
     return held.starts_s, held.placement, [int(each) for each in held.spare[: len(gpus), 0]]
 
@@ -72,9 +71,9 @@ class TestWhoMakesWay:
     )
     def test_who_goes_behind_in_its_queue_and_who_has_borrowed(self, other, policy, lenders, makes_way):
         job = waiting("other", **other)
-        assert holding.makes_way(job, waiting("job"), policy, lenders) is makes_way
+        assert taking.makes_way(job, waiting("job"), policy, lenders) is makes_way
         job.is_overdue = True
-        assert not holding.makes_way(job, waiting("job"), policy, lenders)
+        assert not taking.makes_way(job, waiting("job"), policy, lenders)
 
 
 class TestExpectedEnd:
@@ -92,17 +91,17 @@ class TestExpectedEnd:
         ],
     )
     def test_who_has_run_for_longer_than_it_said_takes_half_as_long_again_each_time(self, expected_s, now, end_s):
-        assert holding.expected_end_s(runs("j", {"a": 1}, expected_s=expected_s), now) == pytest.approx(end_s)
+        assert taking.expected_end_s(runs("j", {"a": 1}, expected_s=expected_s), now) == pytest.approx(end_s)
 
     def test_who_does_not_run_yet_begins_now(self):
         job = waiting("j", expected_s=60.0)
         job.started_s, job.phase = 5.0, JobPhase.PLACED
-        assert holding.expected_end_s(job, 500.0) == 560.0
+        assert taking.expected_end_s(job, 500.0) == 560.0
 
     def test_an_end_is_never_in_the_past(self):
         for passed in range(1, 2000):
             job = runs("j", {"a": 1}, started_s=0.0, expected_s=3.0)
-            assert holding.expected_end_s(job, passed / 4) > passed / 4
+            assert taking.expected_end_s(job, passed / 4) > passed / 4
 
 
 class TestWhatIsKept:
@@ -122,7 +121,7 @@ class TestWhatIsKept:
         assert keep(waiting("job", 2), running, a=2, b=2, c=2) == (1100.0, ({"b": 2},), [0, 0, 0])
         assert keep(waiting("job", 4), running, a=2, b=2, c=2) == (1200.0, ({"b": 2, "c": 2},), [0, 0, 0])
         assert keep(waiting("job", 6), running, a=2, b=2, c=2) == (1400.0, ({"a": 2, "b": 2, "c": 2},), [0, 0, 0])
-        assert holding.make(waiting("job", 7), cluster(running, a=2, b=2, c=2), running, NOW, KEEPS) is None
+        assert taking.make_hold(waiting("job", 7), cluster(running, a=2, b=2, c=2), running, NOW, KEEPS) is None
 
     def test_to_spare_is_what_is_free_now_and_will_not_be_needed_then(self):
         running = [runs("soon", {"a": 3}, expected_s=200.0)]

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopsml.service.scheduler import holding
+from hopsml.service.scheduler import taking
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
-from hopsml.service.scheduler.policy import Policy, Queue
 from hopsml.service.scheduler.reasons import Cause, Reason, why, with_count
-from hopsml.service.scheduler.resources import GangShape, Placement, Resources, SlotGroup
+from hopsml.service.scheduler.resources import GangShape, Placement, Policy, Queue, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler, StartJob
 from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, Cluster, gang, slots
 from tests.service.scheduler.test_properties import NODES, POLICIES, QUEUES
@@ -177,7 +176,7 @@ class AsExpected:
         runs = set(cluster.runs)
         self._ends = {job_id: end for job_id, end in self._ends.items() if job_id in runs}
         for job_id in sorted(runs - set(self._ends)):
-            if (end := holding.expected_end_s(scheduler.jobs[job_id], cluster.now)) < math.inf:
+            if (end := taking.expected_end_s(scheduler.jobs[job_id], cluster.now)) < math.inf:
                 self._known += 1
                 self._ends[job_id] = end - 1e-6 * self._known  # one after the other, as in life
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
-from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
-from hopsml.service.scheduler.resources import Resources
+from hopsml.service.scheduler.resources import GangRequest, Policy, Queue, Resources
 from tests.service.scheduler.clusters import Cluster, gang
 
 pytestmark = pytest.mark.fast

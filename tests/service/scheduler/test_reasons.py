@@ -7,11 +7,30 @@ from dataclasses import replace
 
 import pytest
 
-from hopsml.service.scheduler.admission import NodeKind, amount, refusal
 from hopsml.service.scheduler.nodes import Nodes
-from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
-from hopsml.service.scheduler.reasons import TRIED, BlockingJob, Cause, Reason, starts, starts_in, why, with_count
-from hopsml.service.scheduler.resources import NOTHING, UNLIMITED, GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.reasons import (
+    TRIED,
+    BlockingJob,
+    Cause,
+    NodeKind,
+    Reason,
+    amount,
+    refusal,
+    starts,
+    starts_in,
+    why,
+    with_count,
+)
+from hopsml.service.scheduler.resources import (
+    NOTHING,
+    UNLIMITED,
+    GangRequest,
+    GangShape,
+    Policy,
+    Queue,
+    Resources,
+    SlotGroup,
+)
 from hopsml.service.scheduler.scheduler import Scheduler
 from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
 

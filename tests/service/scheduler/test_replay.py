@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import queue_controls
+from benchmarks.scheduler_replay import LoggedJob, ReplayOutcome, read, replay
 from benchmarks.service import TRACE
-from hopsml.service.scheduler.policy import Policy, Queue
-from hopsml.service.scheduler.replay import LoggedJob, ReplayOutcome, read, replay
-from hopsml.service.scheduler.resources import Resources
+from hopsml.service.scheduler.resources import Policy, Queue, Resources
 from tests.service.scheduler.clusters import FIRST_COME
 
 DAY_S = 86400.0

@@ -8,8 +8,16 @@ import pytest
 
 from hopsml.errors import ArgumentError
 from hopsml.service.scheduler.job import OVERDUE, JobPhase, QueuedJob
-from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
-from hopsml.service.scheduler.resources import NOTHING, GangShape, Resources, SlotGroup, total
+from hopsml.service.scheduler.resources import (
+    NOTHING,
+    GangRequest,
+    GangShape,
+    Policy,
+    Queue,
+    Resources,
+    SlotGroup,
+    total,
+)
 
 pytestmark = pytest.mark.fast
 

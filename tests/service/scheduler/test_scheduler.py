@@ -7,13 +7,10 @@ from dataclasses import replace
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.scheduler import admission, holding
-from hopsml.service.scheduler import scheduler as machine
-from hopsml.service.scheduler.job import JobPhase, QueuedJob
-from hopsml.service.scheduler.policy import GangRequest, Policy, Queue
-from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler import reasons, scheduler, taking
+from hopsml.service.scheduler.job import JobPhase, QueuedJob, WaitingLines
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Policy, Queue, Resources, SlotGroup
 from hopsml.service.scheduler.scheduler import PreemptJob, ResizeJob, Scheduler, StartJob
-from hopsml.service.scheduler.waiting import WaitingLines
 from tests.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
 
 pytestmark = pytest.mark.fast
@@ -262,8 +259,8 @@ class TestQueues:
             drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=mib), is_driver=True),))
             assert bool(scheduler.submit(GangRequest(name, drivers), 0.0)) is starts
         last = GangRequest("last", GangShape((SlotGroup("d", 1, Resources(cores=1, memory_mib=2048), is_driver=True),)))
-        assert admission.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2048)) == ""
-        assert "at most 2047 MiB" in admission.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2047))
+        assert reasons.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2048)) == ""
+        assert "at most 2047 MiB" in reasons.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2047))
         actions = scheduler.ended("one", 1.0)  # leaves room for the two that wait, and not for a byte more
         assert [action.job_id for action in actions if isinstance(action, StartJob)] == ["two", "four"]
 
@@ -480,7 +477,7 @@ def test_whose_place_others_have_taken_waits_again_once_all_have_left():
 def test_behind_one_for_whom_room_is_kept_so_many_are_asked_whether_they_may_pass(
     looked_at: int, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "LOOKED_AT", looked_at)
+    monkeypatch.setattr(scheduler, "LOOKED_AT", looked_at)
     cluster = Cluster({"a": 4}, FIRST_COME)
     cluster.submit("runs", gang(3), expected_s=100.0)
     cluster.submit("large", gang(4))
@@ -514,7 +511,7 @@ class TestExpectedEnd:
     def expected(expected_s: float, now: float, started_s: float = 100.0) -> float:
         job = QueuedJob(GangRequest("j", gang(1), expected_s=expected_s), 1, 0.0, JobPhase.RUNNING)
         job.started_s = started_s
-        return holding.expected_end_s(job, now)
+        return taking.expected_end_s(job, now)
 
     def test_before_and_after_it_is_reached(self):
         assert [self.expected(60.0, now) for now in (100.0, 159.0)] == [160.0, 160.0]
@@ -526,7 +523,7 @@ class TestExpectedEnd:
 
     def test_one_that_waits_would_begin_now(self):
         job = QueuedJob(GangRequest("j", gang(1), expected_s=60.0), 1, 0.0)
-        assert holding.expected_end_s(job, 500.0) == 560.0
+        assert taking.expected_end_s(job, 500.0) == 560.0
 
 
 class TestWaitingLines:

@@ -7,8 +7,7 @@ import pytest
 from hopsml.service.scheduler import cluster_status
 from hopsml.service.scheduler.cluster_status import JobOnNode, NodeStatus, QueueStatus
 from hopsml.service.scheduler.job import QueuedJob
-from hopsml.service.scheduler.policy import GangRequest, Queue
-from hopsml.service.scheduler.resources import NOTHING, GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.resources import NOTHING, GangRequest, GangShape, Queue, Resources, SlotGroup
 from tests.service.scheduler.clusters import Cluster, gang
 
 pytestmark = pytest.mark.fast

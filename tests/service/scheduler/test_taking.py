@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from hopsml.service.scheduler import taking
-from hopsml.service.scheduler.job import JobPhase, QueuedJob
+from hopsml.service.scheduler.job import JobPhase, QueuedJob, Running, WaitingLines
 from hopsml.service.scheduler.nodes import Nodes
-from hopsml.service.scheduler.policy import GangRequest
-from hopsml.service.scheduler.resources import NOTHING, GangShape, Placement, Resources, SlotGroup
-from hopsml.service.scheduler.running import Running
+from hopsml.service.scheduler.resources import NOTHING, GangRequest, GangShape, Placement, Resources, SlotGroup
 from hopsml.service.scheduler.taking import Taking
-from hopsml.service.scheduler.waiting import WaitingLines
 
 pytestmark = pytest.mark.fast
 

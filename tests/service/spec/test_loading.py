@@ -8,7 +8,28 @@ import pytest
 
 from hopsml.errors import ArgumentError, JobFileError
 from hopsml.service import spec
+from hopsml.service.spec.job import Size, fewest, most
+from hopsml.service.spec.job import driver as driver_size
 from tests.service.spec.examples import SMALL, WHOLE
+
+
+def test_drivers_count() -> None:
+    job = spec.loads(WHOLE)
+    driver = 1024 + 384
+    assert fewest(job) == Size(3, 2 * 4 + 1 + 2, 2, 2 * 16384 + 4096 + 2 * driver)
+    assert most(job) == Size(9, 8 * 4 + 1 + 2, 8, 8 * 16384 + 4096 + 2 * driver)
+    assert driver_size(10_000) == Size(0, 1, 0, 11_000)
+
+
+def test_a_line_for_people() -> None:
+    assert spec.summary(spec.loads(WHOLE)) == (
+        "digits: 2 tasks (train 2 to 8, evaluate 1), 3 to 9 slots, 2 to 8 GPUs, 11 to 35 cores and 38.8 to 134.8 GiB with 2 "
+        "drivers"
+    )
+    assert spec.summary(spec.loads(SMALL)) == (
+        "small: 1 task (train 1), 1 slot, 0 GPUs, 2 cores and 2.4 GiB with its driver"
+    )
+
 
 pytestmark = pytest.mark.fast
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hopsml.core import redact
 from hopsml.errors import JobFileError
 from hopsml.service import spec
-from hopsml.service.spec import units
-from hopsml.service.spec.names import LABEL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN
+from hopsml.service.spec import fields
+from hopsml.service.spec.fields import LABEL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN
 from tests.service.spec.examples import SMALL, WHOLE
 
 pytestmark = pytest.mark.fast
@@ -43,7 +43,7 @@ bodies = st.one_of(
     st.builds(lambda args: {"script": "train.py", "arguments": args}, st.dictionaries(text, values, max_size=3)),
     st.builds(lambda args: {"function": "a/b.py:main", "arguments": args}, st.dictionaries(text, values, max_size=3)),
 )
-memory = st.integers(1, 1 << 20).map(units.memory_text)
+memory = st.integers(1, 1 << 20).map(fields.memory_text)
 resources = st.fixed_dictionaries(
     {}, optional={"cores": st.integers(1, 64), "memory": memory, "gpus": st.integers(0, 8), "node_label": labels}
 )
@@ -71,7 +71,7 @@ jobs = st.fixed_dictionaries(
         "labels": st.dictionaries(labels, labels, max_size=3),
         "queue": names,
         "priority": st.integers(1, 100),
-        "time_limit": st.integers(1, 86_400).map(units.duration_text),
+        "time_limit": st.integers(1, 86_400).map(fields.duration_text),
         # Under a prefix: the variable of a secret may not be one that stands under env, too.
         "secrets": st.lists(names.filter(lambda name: len(name) < 50).map("secret-{}".format), unique=True, max_size=3),
         "schedule": st.sampled_from(["0 3 * * *", "*/5 * * * 1-5"]),
@@ -95,10 +95,10 @@ def test_examples(text: str) -> None:
 
 @given(st.integers(1, 10**6))
 def test_units(number: int) -> None:
-    assert units.memory_mib(units.memory_text(number)) == number
-    assert units.duration_s(units.duration_text(number)) == number
-    assert (units.memory_text(16384), units.memory_text(1 << 20), units.memory_text(513)) == ("16g", "1t", "513m")
-    assert (units.duration_text(86_400), units.duration_text(90)) == ("1d", "90s")
+    assert fields.memory_mib(fields.memory_text(number)) == number
+    assert fields.duration_s(fields.duration_text(number)) == number
+    assert (fields.memory_text(16384), fields.memory_text(1 << 20), fields.memory_text(513)) == ("16g", "1t", "513m")
+    assert (fields.duration_text(86_400), fields.duration_text(90)) == ("1d", "90s")
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200))

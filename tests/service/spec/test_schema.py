@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from hopsml.search import registry
-from hopsml.service.spec import limits, schema, search
+from hopsml.service.spec import limits, loading, search
 from tests.service.spec.examples import SMALL, WHOLE
 from tools import job_reference
 
 pytestmark = pytest.mark.fast
-SCHEMA = schema.schema()
+SCHEMA = loading.schema()
 
 
 def parts() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -25,7 +25,7 @@ def parts() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_it_is_published() -> None:
-    assert job_reference.SCHEMA.read_text() == schema.text() + "\n", "python -m tools.job_reference"
+    assert job_reference.SCHEMA.read_text() == loading.schema_text() + "\n", "python -m tools.job_reference"
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 

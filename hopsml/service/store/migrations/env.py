@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from hopsml.service.store.schema import metadata
+from hopsml.service.store.database import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, transactional_ddl=True)
 with context.begin_transaction():

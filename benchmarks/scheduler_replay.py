@@ -14,8 +14,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from hopsml.service.scheduler.policy import DEFAULT_QUEUE, GangRequest, Policy, Queue
-from hopsml.service.scheduler.resources import GangShape, Resources, SlotGroup
+from hopsml.service.scheduler.resources import (
+    DEFAULT_QUEUE,
+    GangRequest,
+    GangShape,
+    Policy,
+    Queue,
+    Resources,
+    SlotGroup,
+)
 from hopsml.service.scheduler.scheduler import Action, PreemptJob, ResizeJob, Scheduler
 
 
