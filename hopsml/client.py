@@ -23,11 +23,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hopsml.core import proxies
+from hopsml.core import log_stream, proxies
 from hopsml.core.states import Lifecycle
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
-from hopsml.service import log_stream
 from hopsml.storage import backoff
 
 CA = Settings.server_ca.name

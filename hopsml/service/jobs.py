@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hopsml.core import suggestions
+from hopsml.core.metrics import Meter
 from hopsml.errors import ArgumentError, StoreError
 from hopsml.service import spec as specs
 from hopsml.service.engine import Engine, LogPiece
@@ -24,7 +25,6 @@ from hopsml.service.store import JobRow, JobStore
 from hopsml.service.store.accounts import Role, Secrets
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.workspaces import Workspaces, own_name
-from hopsml.serving.metrics import Meter
 
 log = logging.getLogger("hopsml.service")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hopsml.core.metrics import Counts
 from hopsml.core.states import Lifecycle
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.store.rows import JobCount
-from hopsml.serving.metrics import Counts
 
 TURN_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 OTHER = "other"  # label of a queue that is not configured any more

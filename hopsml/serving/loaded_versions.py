@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hopsml.model.description import Signature, TensorSpec
     from hopsml.model.flavors.contract import LoadedModel
     from hopsml.serving.definitions import ServingLimits
-    from hopsml.serving.metrics import Meter
+    from hopsml.serving.metrics import ReplicaMeter
 
 
 Arrays = dict[str, "NDArray[Any]"]
@@ -91,7 +91,7 @@ class LoadedVersions:
     """Loaded versions of a model, with their routes and request queues."""
 
     def __init__(
-        self, load: Loader, limits: ServingLimits, meter: Meter, tell: Callable[[Turned | RouteRefused], None]
+        self, load: Loader, limits: ServingLimits, meter: ReplicaMeter, tell: Callable[[Turned | RouteRefused], None]
     ) -> None:
         """Initialize the holder without versions.
 

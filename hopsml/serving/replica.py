@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.shared.acceptor import Acceptor, logged_once
 from hopsml.cluster.shared.http_connections import accepting
 from hopsml.core import redact
+from hopsml.core.metrics import Counts
 from hopsml.core.processes import die_with_parent, write_no_core_dumps
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
@@ -38,7 +39,7 @@ from hopsml.serving.messages import (
     TotalRequest,
     decode_settings,
 )
-from hopsml.serving.metrics import Counts, Meter
+from hopsml.serving.metrics import ReplicaMeter
 from hopsml.serving.receiving import http_server, start_server
 from hopsml.serving.request_log import RequestLog
 from hopsml.serving.routes import RouteRefused, Turned
@@ -62,7 +63,7 @@ class Replica:
     ) -> None:
         self._line, self._settings = line, settings
         self._versions: dict[int, ServedVersion] = {}
-        self._meter = Meter()
+        self._meter = ReplicaMeter()
         self._log = RequestLog(folder.requests, f"{number}-{os.getpid()}") if settings.log_requests else None
         self._holder = LoadedVersions(self._load, settings.limits, self._meter, self._tell)
         self._first = asyncio.Event()  # set when a version answers or the replica ends

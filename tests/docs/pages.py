@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_NOT_FOR_USERS = ("decisions", "architecture.md", "glossary.md")
+_NOT_FOR_USERS = ("decisions", "architecture.md", "architecture-service.md", "glossary.md")
 
 
 def users_pages() -> list[str]:

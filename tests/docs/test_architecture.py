@@ -1,4 +1,4 @@
-"""Tests that docs/architecture.md is short, and that each file that it names exists."""
+"""Tests that the pages of architecture are short, and that each file that they name exists."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import pytest
 from tests.docs import pages
 
 pytestmark = pytest.mark.fast
-PAGE = "docs/architecture.md"
+PAGES = pytest.mark.parametrize("page", ["docs/architecture.md", "docs/architecture-service.md"])
 _PATH = re.compile(r"^[\w./]+(/|\.py)$")
 
 
-def test_the_page_is_short() -> None:
-    lines = pages.text(PAGE).splitlines()
+@PAGES
+def test_the_page_is_short(page: str) -> None:
+    lines = pages.text(page).splitlines()
     assert len(lines) <= 160
     assert [line for line in lines if len(line) > 145] == []
 
 
-def test_each_named_file_and_folder_exists() -> None:
+@PAGES
+def test_each_named_file_and_folder_exists(page: str) -> None:
     """A path is relative to the repository, to ``hopsml/``, or to the first folder that its line names."""
     missing = []
-    for line in pages.text(PAGE).splitlines():
+    for line in pages.text(page).splitlines():
         named = [name for name in pages.names(line) if _PATH.match(name)]
         places = [pages.ROOT, pages.ROOT / "hopsml", *(pages.ROOT / name for name in named[:1])]
         missing += [name for name in named if not any((place / name).exists() for place in places)]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from hopsml.client import Client
+from hopsml.core import log_stream
+from hopsml.core.log_stream import ServerEvent
 from hopsml.core.states import Lifecycle
 from hopsml.errors import HopsmlError
-from hopsml.service import log_stream
-from hopsml.service.log_stream import ServerEvent
 from tests.cluster.workloads import wait_until
 from tests.hadoop_tests.conftest import Hadoop
 from tests.hadoop_tests.test_job_service import WAIT_S, YarnService, own_cluster, reaches, served

@@ -17,9 +17,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from hopsml.client import Client
+from hopsml.core import log_stream
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ServiceError, StoreError
-from hopsml.service import log_stream
 from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.errors import HANDLERS
 from tests import leaks

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from hopsml.client import Client
+from hopsml.core import log_stream
 from hopsml.core.states import Lifecycle
 from hopsml.errors import JobNotFound
-from hopsml.service import log_stream
 from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.service.stage import Stage

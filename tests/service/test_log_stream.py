@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.cli.terminal import RESET, harmless
+from hopsml.core import log_stream
 from hopsml.errors import ServiceError
-from hopsml.service import log_stream
 from hopsml.service.rest.event_stream import encoded
 
 pytestmark = pytest.mark.fast

@@ -20,7 +20,7 @@ from hopsml.serving import bodies
 from hopsml.serving.application import RestApplication
 from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.loaded_versions import LoadedVersions
-from hopsml.serving.metrics import Meter
+from hopsml.serving.metrics import ReplicaMeter
 from hopsml.serving.request_log import RequestLog
 from hopsml.serving.routes import Route, RouteRefused, Turned
 from tests.serving.models import Scaled, Two
@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self, models: dict[int, Any], folder: Path | None = None, **limits: Any) -> None:
         self.models, self.told = models, list[Turned | RouteRefused]()
-        self.meter = Meter()
+        self.meter = ReplicaMeter()
         self._limits = ServingLimits(**limits)
         self._log = None if folder is None else RequestLog(folder, "0")
 

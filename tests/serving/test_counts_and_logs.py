@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core.metrics import text
 from hopsml.serving import metrics, request_log
 from hopsml.serving.definitions import ServingFolder, ServingLimits
 from hopsml.serving.messages import ServingSettings
-from hopsml.serving.metrics import Meter, Sum
+from hopsml.serving.metrics import ReplicaMeter, Sum
 from hopsml.serving.request_log import RequestLog, Shipper
 from hopsml.serving.routes import Route
 
@@ -35,10 +36,10 @@ def test_counts_add_up_and_never_fall_when_a_replica_ends() -> None:
 
 
 def test_buckets_stand_in_the_order_of_their_bounds() -> None:
-    meter = Meter()
+    meter = ReplicaMeter()
     for rows in (1, 3, 2000):
         meter.batch(rows)
-    lines = [line for line in metrics.text(meter.counts).splitlines() if "bucket" in line]
+    lines = [line for line in text(meter.counts, metrics.FAMILIES).splitlines() if "bucket" in line]
     assert [line.split()[1] for line in lines] == ["1", "1", *["2"] * (len(lines) - 3), "3"]
     assert lines[-1].startswith('hopsml_batch_rows_bucket{le="+Inf"}')
 

@@ -12,6 +12,7 @@ from fastapi.security import HTTPBearer
 from starlette.routing import Route
 
 from hopsml import __version__
+from hopsml.core.metrics import Meter
 from hopsml.service.browse.project import Project
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import (
@@ -34,7 +35,6 @@ from hopsml.service.rest.sign_in_routes import SignInRoutes
 from hopsml.service.store.accounts import Tokens
 from hopsml.service.store.audit import AuditLog
 from hopsml.service.store.notes import Notes
-from hopsml.serving.metrics import Meter
 
 if TYPE_CHECKING:
     from starlette.requests import Request

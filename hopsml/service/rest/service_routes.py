@@ -13,6 +13,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
+from hopsml.core.metrics import text
 from hopsml.core.states import Lifecycle
 from hopsml.service import metrics
 from hopsml.service.rest import job_models as models
@@ -21,7 +22,6 @@ from hopsml.service.spec.fields import NAME_PATTERN
 from hopsml.service.store import notes
 from hopsml.service.store.accounts import Role, Tokens
 from hopsml.service.store.audit import AuditLog, AuditRow
-from hopsml.serving.metrics import text
 
 router = APIRouter(prefix="/api/v1")
 metrics_router = APIRouter()
