@@ -63,7 +63,7 @@ def test_changes_of_jobs_are_told_and_gone_on_with(served: Served, tmp_path: Pat
 def test_whoever_cannot_go_on_reads_anew(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    monkeypatch.setattr(feeds, "KEPT", 3)
+    monkeypatch.setattr(feeds, "KEPT_CHANGES", 3)
     job = PlayedJob(served, tmp_path)
     for _ in range(5):
         job.changes(Lifecycle.RUNNING)
