@@ -77,7 +77,7 @@ class Agent:
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(core_lock, "quota", lambda: float("inf"))
+    monkeypatch.setattr(core_lock, "cpu_quota", lambda: float("inf"))
 
 
 @pytest.fixture
