@@ -241,9 +241,9 @@ def test_a_program_ends_although_nobody_reads_its_errors(store: Path) -> None:
     [
         "cluster.agent.agent", "cluster.agent.work", "cluster.driver.coordinator", "cluster.driver.sessions",
         "cluster.driver.group_start",
-        "cluster.driver.backends.spark", "storage.run_dir", "tracking.recording", "experiment.plan",
-        "experiment.messages", "experiment.mlflow", "experiment.searches.session", "experiment.searches.groups",
-        "experiment.searches.writer",
+        "cluster.driver.backends.spark", "storage.run_dir", "tracking.record", "experiment.plan",
+        "experiment.messages", "experiment.reporting", "experiment.searches.handle", "experiment.searches.groups",
+        "experiment.searches.recorded",
     ],
 )  # fmt: skip
 def test_threads_of_ours_do_not_wait_for_logging_handlers(module: str, stuck: Stuck) -> None:
