@@ -24,6 +24,7 @@ BENCH ?=
 STUDIES ?= all
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
+NOTEBOOKS ?=
 
 .PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features soak mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
 
@@ -79,7 +80,8 @@ $(COMPILED): | $(STAMP) $(NATIVE)
 	@$(BIN)/python -m pytest -q -m fast --collect-only > $@.part || { cat $@.part; exit 1; }
 	@mv $@.part $@
 
-docs: $(STAMP)  ## build the site in .cache/site; a missing page, name or link is an error
+docs: $(STAMP) $(NATIVE)  ## run changed notebooks (needs Java), and build the site in .cache/site; a missing page or link is an error; NOTEBOOKS=--without-outputs runs none
+	@$(BIN)/python -m tools.execute_notebooks $(NOTEBOOKS) docs/notebooks
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: .cache/site/index.html"
 

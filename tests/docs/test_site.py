@@ -29,8 +29,8 @@ FETCHED = re.compile(rf"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href){
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    """The site as `make docs` builds it."""
-    made(ROOT, "docs")
+    """The site as `make docs` builds it; tests/notebooks run the notebooks."""
+    made(ROOT, "docs", NOTEBOOKS="--without-outputs")
     return ROOT / ".cache" / "site"
 
 

@@ -113,9 +113,9 @@ def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
     airflow.more["AIRFLOW__CORE__DAGS_FOLDER"] = str(Path(file).parent)
     conf = json.dumps({"profile": "yarn-test", "epochs": 8})
     with airflow.started("test", file, "digits_pipeline", RUN_AFTER, conf) as first:
-        wait_until(lambda: first.output.count("started application_") == 2 or first.process.poll() is not None, 120)
+        wait_until(lambda: first.output.count("started application_") == 2 or first.process.poll() is not None)
         application = application_in(first.output)
-        wait_until(lambda: hadoop.application_state(application).state == "RUNNING", 60)
+        wait_until(lambda: hadoop.application_state(application).state == "RUNNING")
         first.kill()
     second = airflow.run("again", file, "digits_pipeline", RUN_AFTER, timeout_s=200)
     told = second.told

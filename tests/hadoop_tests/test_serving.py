@@ -60,7 +60,7 @@ def test_replicas_in_containers(project: None, profile: str) -> None:
             wait_until(lambda: (now := serving.status("digits")).restarts == 1 and now.ready == 2)
             (container,) = _executors_of(serving.status("digits").pids[1])
             os.kill(container, signal.SIGKILL)  # an executor's JVM: Spark asks YARN for another one
-            wait_until(lambda: (now := serving.status("digits")).restarts == 2 and now.ready == 2, 120)
+            wait_until(lambda: (now := serving.status("digits")).restarts == 2 and now.ready == 2)
             load.more(20)
             serving.roll("digits", 2)
         assert not load.errors and answered() == 2.0
