@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -54,6 +55,9 @@ def execute(notebook: nbformat.NotebookNode, project: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":  # what the JVM and frameworks write to stderr is not of the notebook
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            for output in cell.outputs:
+                if page := output.get("data", {}).get("text/html"):  # plotly's asks for MathJax, which no plot here needs
+                    output.data["text/html"] = re.sub(r'<script src="https?:[^>]*></script>', "", page)
 
 
 def run_all(notebooks: Path, copies: Path, again: bool = False) -> int:
