@@ -56,7 +56,8 @@ def execute(notebook: nbformat.NotebookNode, project: Path) -> None:
         if cell.cell_type == "code":  # what the JVM and frameworks write to stderr is not of the notebook
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             for output in cell.outputs:
-                if page := output.get("data", {}).get("text/html"):  # plotly's asks for MathJax, which no plot here needs
+                # Plotly's HTML requests MathJax from another server; no plot here needs it.
+                if page := output.get("data", {}).get("text/html"):
                     output.data["text/html"] = re.sub(r'<script src="https?:[^>]*></script>', "", page)
 
 
