@@ -7,7 +7,7 @@ least that of the present one; otherwise the last task is skipped, and the versi
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow.sdk import DAG, Param, task
@@ -20,7 +20,7 @@ NAME = "nightly-digits"  # as in nightly_retrain.py
 with DAG(
     dag_id="nightly_retraining",
     schedule="0 2 * * *",
-    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,  # two nights would both compare with the same version
     params={
