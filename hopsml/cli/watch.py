@@ -82,7 +82,7 @@ def metrics(
 
     directory = find(run, settings.project_url())
     search = searches.seen(directory, directory.read_run())
-    reports = live.Reports(directory) if search is None else _OfTrials(search)
+    reports = live.Reports(directory.metrics) if search is None else _OfTrials(search)
     found = list(reports.more())
     if last:
         found = found[-last:]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import runpy
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.spec import (
@@ -163,6 +163,19 @@ def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _plan_of(options: ParameterServerOptions | MirroredOptions, verb: str, **spec: Any) -> plan.Plan:
+    """Return the plan of a run without ``data``; ``spec``: further fields of its specification."""
+    environment = verbs.environment(options.environment, options.share)
+    return plan.Plan(
+        spec=specified(RunSpec, options, verb=verb, environment=environment, **spec),
+        function=options.train_fn,
+        arguments=verbs.keyword_arguments(options.train_fn, options.args, verb),
+        profile=options.profile,
+        progress=bool(options.progress),
+        notes=verbs.without_effect({"versioned_resources": options.versioned_resources}),
+    )
+
+
 _verb_with_servers = Verb(ParameterServerOptions, "parameter_server", orders=ORDERS)
 
 
@@ -192,21 +205,12 @@ def build_with_servers(options: ParameterServerOptions) -> plan.Plan:
     if options.num_workers is not None:
         workers = checks.whole_number("num_workers", options.num_workers)
         size = 1 + workers + roles.parameter_servers + int(roles.evaluator)
-    return plan.Plan(
-        spec=specified(
-            RunSpec,
-            options,
-            verb="parameter_server",
-            group=ServerGroup(size=size, start_timeout_s=checks.seconds("start_timeout", options.start_timeout)),
-            roles=roles,
-            body=SERVERS_BODY,
-            environment=verbs.environment(options.environment, options.share),
-        ),
-        function=options.train_fn,
-        arguments=verbs.keyword_arguments(options.train_fn, options.args, "parameter_server"),
-        profile=options.profile,
-        progress=bool(options.progress),
-        notes=verbs.without_effect({"versioned_resources": options.versioned_resources}),
+    return _plan_of(
+        options,
+        "parameter_server",
+        group=ServerGroup(size=size, start_timeout_s=checks.seconds("start_timeout", options.start_timeout)),
+        roles=roles,
+        body=SERVERS_BODY,
     )
 
 
@@ -236,21 +240,12 @@ def build_mirrored(options: MirroredOptions) -> plan.Plan:
             "mirrored(evaluator=True): it trains on one executor, and an evaluator needs another one; leave it out, or use "
             "experiment.collective_all_reduce(train, num_workers=3, evaluator=True)"
         )
-    return plan.Plan(
-        spec=specified(
-            RunSpec,
-            options,
-            verb="mirrored",
-            group=FixedGroup(size=1, start_timeout_s=checks.seconds("start_timeout", options.start_timeout)),
-            all_gpus=True,
-            body=MIRRORED_BODY,
-            environment=verbs.environment(options.environment, options.share),
-        ),
-        function=options.train_fn,
-        arguments=verbs.keyword_arguments(options.train_fn, options.args, "mirrored"),
-        profile=options.profile,
-        progress=bool(options.progress),
-        notes=verbs.without_effect({"versioned_resources": options.versioned_resources}),
+    return _plan_of(
+        options,
+        "mirrored",
+        group=FixedGroup(size=1, start_timeout_s=checks.seconds("start_timeout", options.start_timeout)),
+        all_gpus=True,
+        body=MIRRORED_BODY,
     )
 
 

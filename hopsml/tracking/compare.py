@@ -7,7 +7,6 @@ every file of the last checkpoint that holds weights. Paths within a run's own d
 from __future__ import annotations
 
 import difflib
-import hashlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +17,11 @@ from hopsml.storage import filesystem, urls
 from hopsml.storage.checkpoints import CORRUPT
 from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking.catalog import StoredRun
+from hopsml.tracking.inputs import sha256_of
 
 MISSING = None
 _NOTES = ("checkpoint.json", "manifest.json")  # contain an id and times that differ for each checkpoint
 _SELF = "<this run>"
-_PIECE_BYTES = 1 << 20
 _ABOVE = ("verb", "name", "description", "seed")  # of the specification, which the record holds by themselves
 _ESSENTIALS = ("verb", "name", "function", "workers", "seed", "backend", "profile")
 
@@ -133,17 +132,8 @@ def last_checkpoint(directory: RunDir) -> dict[str, str]:
     digests = {}
     for file in filesystem.walk(newest.url):
         if not file.is_dir and file.name not in _NOTES:
-            digests[urls.relative(file.url, directory.checkpoints)] = _sha256(file.url)
+            digests[urls.relative(file.url, directory.checkpoints)] = sha256_of(file.url)
     return digests
-
-
-def _sha256(url: str) -> str:
-    """Return the digest of a file, which may be larger than the memory."""
-    digest = hashlib.sha256()
-    with filesystem.for_url(url).open_read(url) as file:
-        while piece := file.read(_PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _sections(left: StoredRun, right: StoredRun) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:

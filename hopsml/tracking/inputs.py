@@ -154,10 +154,10 @@ def _of_content(url: str, status: FileStatus, files: list[FileStatus]) -> str:
     import hashlib
 
     if not status.is_dir:
-        return "sha256:" + _hash(url)
+        return "sha256:" + sha256_of(url)
     total = hashlib.sha256()
     for name, file in _by_name(url, files):
-        total.update(f"{name}\0{file.length}\0{_hash(file.url)}\n".encode())
+        total.update(f"{name}\0{file.length}\0{sha256_of(file.url)}\n".encode())
     return "sha256:" + total.hexdigest()
 
 
@@ -176,7 +176,8 @@ def _by_name(url: str, files: list[FileStatus]) -> list[tuple[str, FileStatus]]:
     return sorted((urls.relative(file.url, url), file) for file in files)
 
 
-def _hash(url: str) -> str:
+def sha256_of(url: str) -> str:
+    """Return the SHA-256 of a file, which may be larger than the memory, in hex. Raises StorageError."""
     import hashlib
 
     from hopsml.storage import filesystem

@@ -6,13 +6,17 @@ import codecs
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from hopsml.errors import PathNotFound
 from hopsml.storage import run_logs
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, parse_lines
 
 CHUNK = 1 << 20
+LONGEST_LINE = 8 << 20  # most characters of a report
 TAIL = 64 << 10  # bytes at the file's end that are searched for the last report
+_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 class TextReader:
@@ -52,16 +56,25 @@ class Output:
 
 
 class Reports:
-    """Incremental reader of the lines of ``metrics.jsonl``."""
+    """Incremental reader of a JSON lines file that other processes append to."""
 
-    def __init__(self, directory: RunDir) -> None:
-        self._file, self._partial = TextReader(directory.metrics), ""
+    def __init__(self, url: str) -> None:
+        self._file, self._partial = TextReader(url), ""
+        self._has_reports = True
 
     def more(self) -> Iterator[dict[str, Any]]:
-        """Return the reports since the last call; raises StorageError."""
-        for piece in self._file.more():
+        """Yield the reports that were appended since the last call."""
+        for piece in self._file.more() if self._has_reports else ():
             complete, _, self._partial = (self._partial + piece).rpartition("\n")
-            yield from parse_lines(complete)
+            # not written by hopsml: reading a sparse file to its end would take hours
+            if len(self._partial) > LONGEST_LINE:
+                self._has_reports, self._partial = False, ""
+                return
+            try:
+                yield from _decoder.decode_lines(complete)
+            # a NaN, which Python writes but JSON does not allow; or invalid JSON
+            except (msgspec.MsgspecError, RecursionError):
+                yield from parse_lines(complete)
 
 
 def last_report(directory: RunDir) -> dict[str, Any]:

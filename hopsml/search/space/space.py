@@ -20,7 +20,7 @@ from typing import Any
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config
 from hopsml.search.space import parameter as kinds
-from hopsml.search.space.parameter import Interval, Parameter, parameter, same
+from hopsml.search.space.parameter import Interval, Parameter, name_of, parameter, same
 
 
 def trial_id(config: Mapping[str, Any], repeat: int = 0) -> str:
@@ -44,8 +44,7 @@ def _written(value: Any) -> Any:
     tolist = getattr(value, "tolist", None)
     if callable(tolist) and not isinstance(value, type):
         return tolist()
-    name = getattr(value, "__qualname__", None)
-    return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
+    return name_of(value)
 
 
 # Attributes of Maggy's class: it rejects them as names of parameters, and so does this one.

@@ -11,7 +11,7 @@ import msgspec
 from hopsml.errors import ArgumentError
 from hopsml.service.browse.metrics import CHIEF, Metrics, Series
 from hopsml.service.browse.project import Project, understood
-from hopsml.service.browse.run_list import RunRow, row_of
+from hopsml.service.browse.run_list import RunRow, displayed, row_of
 from hopsml.tracking import catalog
 from hopsml.tracking.compare import differences
 
@@ -147,16 +147,8 @@ def _settings(stored: Sequence[catalog.StoredRun]) -> list[Setting]:
         for found in differences(first, other):
             if found.section in _NOT_OF_INTEREST:
                 continue
-            values = known.setdefault((found.section, found.name), [_shown(found.left)] * len(stored))
-            values[place] = _shown(found.right)
+            values = known.setdefault((found.section, found.name), [displayed(found.left, LONGEST_VALUE)] * len(stored))
+            values[place] = displayed(found.right, LONGEST_VALUE)
     order = list(dict.fromkeys(["arguments", "specification", "run", "code", "inputs", *(key[0] for key in known)]))
     keys = sorted(known, key=lambda key: (order.index(key[0]), key[1]))
     return [Setting(section, name, known[section, name]) for section, name in keys]
-
-
-def _shown(value: Any) -> Any:
-    """Return a value as it is displayed: long or nested ones as shortened text."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"

@@ -9,7 +9,6 @@ import re
 import sys
 import threading
 from array import array
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -19,8 +18,8 @@ from numpy.typing import NDArray
 from hopsml.errors import PathNotFound
 from hopsml.service.browse.slow_ranks import WINDOW, RankUse, use_of
 from hopsml.storage.filesystem import for_url
-from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir, parse_lines
-from hopsml.tracking.live import TextReader
+from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
+from hopsml.tracking.live import Reports
 
 KEPT_POINTS = 16_384  # points of one curve in memory, 32 bytes each: more than three times those of one response
 NEWEST_POINTS = 64  # newest points, which are never merged: they show a worker's present use of its machine
@@ -127,10 +126,8 @@ MOST_BYTES = 32 << 20  # memory limit for the curves of one run
 FEWEST_POINTS = 512  # least points of a curve, for a run that has very many curves
 CHECKED_REPORTS = 65_536  # reports between two checks of the memory limit
 CURVE_BYTES, FILE_BYTES = 800, 4096  # memory of a curve and of a file's reader, without their points; measured
-LONGEST_LINE = 8 << 20  # most characters of a report
 LARGEST_WHOLE = int(sys.float_info.max)
 CHIEF = "chief"
-_decoder = msgspec.json.Decoder(dict[str, Any])
 _CPU = "cpu_utilization_percentage"
 _MOVED = {
     "disk": ("disk_read_megabytes", "disk_write_megabytes"),
@@ -172,28 +169,6 @@ def _series(curve: Curve, tag: str, source: str, most: int) -> Series:
     )
 
 
-class _Lines:
-    """Incremental reader of a JSON lines file that other processes append to."""
-
-    def __init__(self, url: str) -> None:
-        self._file, self._partial = TextReader(url), ""
-        self._has_reports = True
-
-    def more(self) -> Iterator[dict[str, Any]]:
-        """Yield the reports that were appended since the last call."""
-        for piece in self._file.more() if self._has_reports else ():
-            complete, _, self._partial = (self._partial + piece).rpartition("\n")
-            # not written by hopsml: reading a sparse file to its end would take hours
-            if len(self._partial) > LONGEST_LINE:
-                self._has_reports, self._partial = False, ""
-                return
-            try:
-                yield from _decoder.decode_lines(complete)
-            # a NaN, which Python writes but JSON does not allow; or invalid JSON
-            except (msgspec.MsgspecError, RecursionError):
-                yield from parse_lines(complete)
-
-
 class Metrics:
     """Curves of one run; ``more`` reads new reports. Thread-safe.
 
@@ -208,10 +183,10 @@ class Metrics:
             most_bytes: Memory that the curves may use, in bytes; beyond it, all are stored with fewer points.
         """
         self._directory, self._lock, self._most_bytes = directory, threading.Lock(), most_bytes
-        self._reports = _Lines(directory.metrics)
+        self._reports = Reports(directory.metrics)
         self._curves: dict[tuple[str, str], Curve] = {}
         self._points = KEPT_POINTS  # most points of each curve
-        self._systems: dict[str, tuple[str, _Lines]] = {}
+        self._systems: dict[str, tuple[str, Reports]] = {}
         self._count = 0
         self.held_bytes = 0
 
@@ -276,7 +251,7 @@ class Metrics:
                 before = np.flatnonzero(np.array(curve.steps) <= step)
                 return _finite(curve.values[int(before[-1])]) if len(before) else None
         found = None
-        for number, report in enumerate(_Lines(self._directory.metrics).more()):
+        for number, report in enumerate(Reports(self._directory.metrics).more()):
             value = report.get(tag)
             if value is not None and _is_number(value) and _step(report, number) <= step:
                 found = _finite(float(value))
@@ -320,7 +295,7 @@ class Metrics:
         for entry in entries:
             found = _SYSTEM_FILE.fullmatch(entry.name)
             if found and entry.url not in self._systems:
-                self._systems[entry.url] = f"rank {found[2]}", _Lines(entry.url)
+                self._systems[entry.url] = f"rank {found[2]}", Reports(entry.url)
 
 
 def _step(report: dict[str, Any], number: float) -> float:

@@ -75,7 +75,7 @@ def row_of(stored: catalog.StoredRun) -> RunRow:
         workers=record.get("workers") if isinstance(record.get("workers"), int) else None,
         user=str(record.get("user") or ""),
         cause=stored.cause[:1000],
-        arguments={str(name): _short(value) for name, value in (arguments or {}).items()}
+        arguments={str(name): displayed(value) for name, value in (arguments or {}).items()}
         if isinstance(arguments, dict)
         else {},
         metrics={name: number for name, value in stored.outputs.items() if (number := _number(value)) is not None},
@@ -92,12 +92,12 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _short(value: Any) -> Any:
-    """Return a value as it is displayed: long or nested ones as shortened text."""
+def displayed(value: Any, longest: int = LONGEST_VALUE) -> Any:
+    """Return a value as it is displayed: long or nested ones as text of at most ``longest`` characters."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 LONGEST = 500  # most characters of a filter
