@@ -16,16 +16,7 @@ from dataclasses import dataclass, field
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
 from hopsml.cluster.gang.failures import Exclusions
-from hopsml.cluster.gang.machine import (
-    FINAL,
-    LIVE,
-    GroupMachine,
-    MemberState,
-    Table,
-    refuse,
-    return_granted,
-    table,
-)
+from hopsml.cluster.gang.machine import COMMON, LIVE, GroupMachine, MemberState, Table, table
 from hopsml.cluster.shared.spec import IndependentGroup
 
 FRUITLESS_LIMIT = 5  # workers in a row that died on a host without having sent a message
@@ -309,8 +300,8 @@ class IndependentGroupMachine(GroupMachine):
 
 _OPEN = tuple(phase for phase in LIVE if phase is not Phase.STOPPING)
 _TABLE = table(
+    *COMMON,
     (events.Granted, LIVE, IndependentGroupMachine._granted),
-    (events.Granted, FINAL, return_granted),
     (events.Started, LIVE, IndependentGroupMachine._started),
     (events.WorkerActive, LIVE, IndependentGroupMachine._active),
     (events.Failed, LIVE, IndependentGroupMachine._failed),
@@ -319,7 +310,6 @@ _TABLE = table(
     (events.ReleaseRequested, LIVE, IndependentGroupMachine._release),
     (events.DrainRequested, LIVE, IndependentGroupMachine._drain),
     (events.ResizeRequested, _OPEN, IndependentGroupMachine._resize),
-    (events.Refused, LIVE, refuse),
     (events.CancelRequested, _OPEN, IndependentGroupMachine._cancel),
     (events.Tick, _OPEN, IndependentGroupMachine._tick),
     (events.Tick, (Phase.STOPPING,), IndependentGroupMachine._stop_late),

@@ -204,3 +204,7 @@ def failure_of(event: events.Failed, member: MemberState) -> Failure:
     return Failure(
         event.agent_id, member.rank, event.cause, event.secondary, event.raised, event.outside, event.storage
     )
+
+
+# Rows of every table.
+COMMON = ((events.Granted, FINAL, return_granted), (events.Refused, LIVE, refuse))

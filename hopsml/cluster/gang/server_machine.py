@@ -23,7 +23,7 @@ from hopsml.cluster.gang import events
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
 from hopsml.cluster.gang.failures import Failure
 from hopsml.cluster.gang.machine import (
-    FINAL,
+    COMMON,
     LIVE,
     UNREPORTED,
     GroupMachine,
@@ -31,7 +31,6 @@ from hopsml.cluster.gang.machine import (
     Table,
     cancel,
     failure_of,
-    refuse,
     return_granted,
     table,
 )
@@ -330,8 +329,9 @@ def _name(member: ServerMember) -> str:
 
 
 _TABLE = table(
+    *COMMON,
     (events.Granted, (Phase.WAITING,), ServerGroupMachine._granted),
-    (events.Granted, (*(phase for phase in LIVE if phase is not Phase.WAITING), *FINAL), return_granted),
+    (events.Granted, tuple(phase for phase in LIVE if phase is not Phase.WAITING), return_granted),
     (events.Started, LIVE, ServerGroupMachine._started),
     (events.Forming, TRAINING, ServerGroupMachine._forming),
     (events.Stepped, LIVE, ServerGroupMachine._stepped),
@@ -340,7 +340,6 @@ _TABLE = table(
     (events.Closed, LIVE, ServerGroupMachine._closed),
     (events.MemberLost, LIVE, ServerGroupMachine._lost),
     (events.DrainRequested, LIVE, ServerGroupMachine._drain),
-    (events.Refused, LIVE, refuse),
     (events.CancelRequested, LIVE, cancel),
     (events.Tick, LIVE, ServerGroupMachine._tick),
 )

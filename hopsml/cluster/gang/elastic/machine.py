@@ -39,17 +39,7 @@ from hopsml.cluster.gang.elastic.in_place import (
 from hopsml.cluster.gang.elastic.state import TRAINING, ElasticGroupState
 from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
 from hopsml.cluster.gang.failures import Exclusions
-from hopsml.cluster.gang.machine import (
-    FINAL,
-    LIVE,
-    UNREPORTED,
-    Table,
-    cancel,
-    failure_of,
-    refuse,
-    return_granted,
-    table,
-)
+from hopsml.cluster.gang.machine import COMMON, LIVE, UNREPORTED, Table, cancel, failure_of, return_granted, table
 from hopsml.cluster.gang.pace import Pace
 
 # ------------------------------------------------------------------------------------ start
@@ -345,7 +335,7 @@ def _resize(group: ElasticGroupState, event: events.ResizeRequested, now: float)
 
 _OPEN = tuple(phase for phase in LIVE if phase is not Phase.STOPPING)  # further agents may become members
 _BOTH = (
-    (events.Granted, FINAL, return_granted),
+    *COMMON,
     (events.Granted, (Phase.STOPPING,), return_granted),
     (events.Started, LIVE, _started),
     (events.Forming, TRAINING, _forming),
@@ -353,7 +343,6 @@ _BOTH = (
     (events.Failed, LIVE, _failed),
     (events.Closed, LIVE, _closed),
     (events.MemberLost, LIVE, lose_member),
-    (events.Refused, LIVE, refuse),
     (events.CancelRequested, LIVE, cancel),
 )
 FIXED = table(
