@@ -1,11 +1,13 @@
-"""Tests of resumable groups: calls that wait for other members, pauses, and what ends them.
+"""Tests of resumable groups: calls that wait for other members, pauses, and what ends them; loss of members during calls.
 
-Members are threads here: one that closes its group is lost for the others, like a killed one.
+Members are threads in most tests: one that closes its group is lost for the others, like a killed one.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +21,27 @@ from hopsml.errors import ArgumentError, CollectiveChanged, CollectiveEnded, Col
 from tests.collective.together import SECRET, TRANSPORTS, addresses, each, group, held, listeners
 
 pytestmark = pytest.mark.local
+
+
+def play(transport: str, size: int, seed: int, rounds: int) -> None:
+    """What does not fit together is the failure."""
+    command = [sys.executable, "-m", "tests.collective.resuming", transport, *map(str, (size, seed, rounds))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("size", "seed"), [(2, 1), (3, 2), (4, 3)])
+def test_members_killed_and_stopped_during_calls_leave_equal_results(transport: str, size: int, seed: int) -> None:
+    play(transport, size, seed, rounds=4)
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_many_sequences_of_kills_and_stops_leave_equal_results(transport: str, seed: int) -> None:
+    play(transport, 2 + seed % 3, seed, rounds=8)
+
 
 FLOATS = np.arange(30_000, dtype="float32")
 GO_ON: dict[str, Any] = {"secret": SECRET, "form_timeout_s": 20}

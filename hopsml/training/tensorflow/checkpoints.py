@@ -297,10 +297,7 @@ class Checkpointer:
         return None
 
     def _options(self) -> Any:
-        """Return TensorFlow's options for reading and writing files on the chief.
-
-        A parameter server may be on another machine than the files.
-        """
+        """Return options for files on the chief: a parameter server may be on another machine than the files."""
         import tensorflow as tf
 
         device = "/job:chief/replica:0/task:0/device:CPU:0" if parameter_servers.is_chief(self._context) else None

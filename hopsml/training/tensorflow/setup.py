@@ -211,14 +211,7 @@ def prepare(context: WorkerContext | None = None) -> None:
 
 
 def _guard_server(tensorflow: str, context: WorkerContext | None) -> None:
-    """Make this process's TensorFlow server, if one is started, admit only members of its group.
-
-    Prints a line to the log if that is not possible.
-
-    Args:
-        tensorflow: path of TensorFlow's ``__init__``.
-        context: this worker's context.
-    """
+    """Make this process's TensorFlow server admit only members of its group, or print why that is not possible."""
     if SETTINGS.unguarded_server:
         return
     config = os.environ.get("TF_CONFIG", "")

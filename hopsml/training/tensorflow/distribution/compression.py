@@ -8,8 +8,9 @@ commit and no checkpoint, and restarts from zeros.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
@@ -20,30 +21,26 @@ from hopsml.training.tensorflow.distribution.collective_ops import Transfer, Wir
 _SMALL = 1024  # number of entries up to which a gradient is sent whole
 
 
-class Compressor(Protocol):
+class Compressor(ABC):
     """Compression method: turns some gradients, always of the same variables, into those of the group."""
 
+    @abstractmethod
     def types(self) -> list[list[Any]]:
         """Return the types of the received data, for each transfer."""
 
+    @abstractmethod
     def send(self, gradients: Sequence[Any]) -> list[Transfer]:
         """Return the transfers that carry the gradients."""
 
+    @abstractmethod
     def receive(self, received: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the group's gradients as sums over all workers."""
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027 most methods keep no state
         """Reset the state to that before the first step, with no remainder of earlier gradients."""
 
 
-class _KeepsNothing:
-    """Base class of compression methods without state between steps."""
-
-    def forget(self) -> None:
-        """Do nothing, because there is no state."""
-
-
-class NoCompression(_KeepsNothing):
+class NoCompression(Compressor):
     """No compression: the sum of dense gradients of one type."""
 
     def __init__(self, variables: Sequence[Any], dtype: Any, wire: Wire = "same") -> None:
@@ -63,7 +60,7 @@ class NoCompression(_KeepsNothing):
         return [tf.ensure_shape(one, shape) for one, shape in zip(received[0], self._shapes, strict=True)]
 
 
-class Rows(_KeepsNothing):
+class Rows(Compressor):
     """No compression of one sparse gradient: its rows are gathered; members may have different numbers of rows."""
 
     def __init__(self, dtype: Any, index_type: Any, dense_shape: Sequence[int | None]) -> None:
@@ -86,7 +83,7 @@ class Rows(_KeepsNothing):
         ]
 
 
-class TopK:
+class TopK(Compressor):
     """Compression that sends the largest entries of each gradient, a given share of them.
 
     The other entries are added to the next step's gradient. NaN and infinity count as largest and are sent.
@@ -131,7 +128,7 @@ class TopK:
         return sums
 
 
-class PowerSgd:
+class PowerSgd(Compressor):
     """Compression of each gradient, as a matrix, into two low-rank ones (Vogels et al. 2019).
 
     The approximation error is added to the next step's gradient. The first matrix is summed in the step itself,
@@ -199,7 +196,7 @@ class PowerSgd:
         return sums
 
 
-class Adasum(_KeepsNothing):
+class Adasum(Compressor):
     """Adaptive sum (Maleki et al. 2021): the mean of the common part of two workers' gradients, the sum of the rest.
 
     Workers are combined in pairs, then the pairs, and so on, for each variable separately; one without a partner

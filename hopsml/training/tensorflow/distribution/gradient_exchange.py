@@ -194,10 +194,7 @@ class _List:
         return [reference() for reference in self._variables]
 
     def forget(self) -> None:
-        """Reset the state to that before the first step.
-
-        Transfers in progress belong to another generation and are dropped by themselves.
-        """
+        """Reset the state; transfers in progress belong to another generation and are dropped by themselves."""
         for way, _ in self._ways:
             way.forget()
         if self.steps is not None:

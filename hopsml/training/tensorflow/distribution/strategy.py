@@ -169,14 +169,10 @@ def strategy(
     if gradients.given and (given or implementation not in ("auto", "hopsml")):
         other = " and ".join(given) or f"implementation={implementation!r}"
         raise ArgumentError(f"{' and '.join(gradients.given)} with {other}: {ONLY_HOPSMLS}")
-    if parameter_servers.is_chief(context):
-        own = [*given, *gradients.given, *(["implementation"] if implementation != "auto" else [])]
+    if parameter_servers.is_chief(context) or mirrored.applies(context):
         setup.prepare(context)
-        return parameter_servers.strategy(own)
-    if mirrored.applies(context):
         own = [*given, *gradients.given, *(["implementation"] if implementation != "auto" else [])]
-        setup.prepare(context)
-        return mirrored.strategy(own)
+        return (mirrored if mirrored.applies(context) else parameter_servers).strategy(own)
     implementation, why = choose(context, implementation, given, gradients.given)
     collective_stats.chosen(why)
     if context is not None and context.world_size == 1:
@@ -243,10 +239,7 @@ def _own(context: WorkerContext | None, timeout_s: float | None, gradients: Grad
 
 
 def _say_without_effect(gradients: GradientSettings) -> None:
-    """Print that settings for gradients have no effect with one worker.
-
-    Nothing is reduced then, and each step updates the model, while the user may count on fewer updates.
-    """
+    """Print that settings for gradients have no effect with one worker, whose every step updates the model."""
     if gradients.given:
         print(
             f"hopsml: there is one worker, whose gradients are not reduced: no effect of {' and '.join(gradients.given)}"
@@ -320,10 +313,7 @@ def ring_order_text(asked: Sequence[int] | None, of_run: str, devices: int) -> s
 
 
 def _set_ring_order(order: str) -> None:
-    """Set the ring order in the context's configuration, with which every server of this process starts.
-
-    TensorFlow has no public function for it.
-    """
+    """Set the ring order with which every server of this process starts, for which TensorFlow has no public function."""
     if not order:
         return
     from tensorflow.core.protobuf import config_pb2

@@ -255,7 +255,7 @@ class CheckpointCallback(FitHooks):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save at the end of an epoch, if ``every`` is "epoch" or its number of steps has been reached."""
         self._epoch = epoch + 1
-        self._remember(logs)
+        self._history = with_epoch(self._history, logs)
         if self._every == "epoch" or self._is_due():
             self._save()
 
@@ -281,18 +281,21 @@ class CheckpointCallback(FitHooks):
         epochs = int((self.params or {}).get("epochs") or 0)
         return self._checkpointer.save(self._saved_step, epoch=self._epoch, epochs=epochs, history=self._history)
 
-    def _remember(self, logs: Logs) -> None:
-        """Append an epoch's metrics to the history."""
-        import numpy as np  # the metrics of an epoch are its numbers, or arrays of them
-
-        for name, value in (logs or {}).items():
-            self._history.setdefault(name, []).append(np.asarray(value).tolist())
-
     def _give_history_back(self) -> None:
         """Restore the history once Keras has created a new one; done once."""
         if self._gives_back:
             self._gives_back = False
             give_history_back(self.model, self._history)
+
+
+def with_epoch(history: Mapping[str, Sequence[Any]], logs: Logs) -> dict[str, list[Any]]:
+    """Return a copy of a history with the metrics of one more epoch: numbers, or arrays of them as lists."""
+    import numpy as np
+
+    found = {name: list(values) for name, values in history.items()}
+    for name, value in (logs or {}).items():
+        found.setdefault(name, []).append(np.asarray(value).tolist())
+    return found
 
 
 def give_history_back(model: Any, history: Mapping[str, Sequence[Any]]) -> None:

@@ -18,7 +18,14 @@ from hopsml.training.elastic.commits import Snapshot
 from hopsml.training.elastic.elastic_state import Given
 from hopsml.training.elastic.sampler import Scaling
 from hopsml.training.tensorflow.fit import feeds
-from hopsml.training.tensorflow.fit.callbacks import FitCheckpointer, FitHooks, Logs, give_history_back, record_training
+from hopsml.training.tensorflow.fit.callbacks import (
+    FitCheckpointer,
+    FitHooks,
+    Logs,
+    give_history_back,
+    record_training,
+    with_epoch,
+)
 
 DECIDING = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint", "BackupAndRestore")
 
@@ -162,10 +169,7 @@ class ElasticCallback(FitHooks):
         self.model._initial_epoch = epochs if self._state.done == epochs else self._feed.position.epoch
 
     def _join_others(self, epochs: int) -> None:
-        """Prepare a joining worker by training on one batch alone, then wait for admission.
-
-        The others therefore need not wait for this worker's tracing.
-        """
+        """Train on one batch alone, so that the others need not wait for this worker's tracing; wait for admission."""
         import tensorflow as tf
 
         assert self._feed is not None and self._state is not None
@@ -177,10 +181,7 @@ class ElasticCallback(FitHooks):
             self._come_to(given, epochs)
 
     def _come_to(self, given: Given, epochs: int) -> None:
-        """Continue a joining worker at the others' position.
-
-        Their state is taken over at the first batch, after all callbacks.
-        """
+        """Continue a joining worker at the others' position; their state is taken over at the first batch."""
         global _given
         assert self._feed is not None and self._state is not None
         number, _ = _position_of(given.snapshot)
@@ -276,12 +277,7 @@ class ElasticCallback(FitHooks):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Add the epoch's metrics to the history that is committed."""
         if self._state is not None and self._feed is not None:
-            import numpy as np  # the metrics of an epoch are its numbers, or arrays of them
-
-            history = {name: list(values) for name, values in self._state.history.items()}
-            for name, value in (logs or {}).items():
-                history.setdefault(name, []).append(np.asarray(value).tolist())
-            self._state.history = history
+            self._state.history = with_epoch(self._state.history, logs)
 
     def on_train_end(self, logs: Logs = None) -> None:
         """Commit that this ``fit`` is complete, so that a restarted function skips it."""
@@ -308,21 +304,13 @@ class ElasticCallback(FitHooks):
 
 
 def _committed() -> tuple[int | None, int]:
-    """Return the number of the ``fit`` that the commit belongs to (None without a commit), and the seed of its order.
-
-    Raises:
-        ArgumentError: the commit was made by another kind of loop.
-    """
+    """Return the number of the ``fit`` that the commit belongs to (None without a commit), and the seed of its order."""
     content = commits.newest_commit(current())
     return (None, 0) if content is None else _position_of(commits.decode(content))
 
 
 def _position_of(snapshot: Snapshot) -> tuple[int, int]:
-    """Return the number of the ``fit`` that a snapshot belongs to, and the seed of its order.
-
-    Raises:
-        ArgumentError: the snapshot was made by another kind of loop.
-    """
+    """Return the ``fit`` of a snapshot and the seed of its order; raise ArgumentError for another kind of loop's."""
     values = snapshot.values
     if "fit" not in values:
         raise ArgumentError(
@@ -339,11 +327,7 @@ class _Rate:
         self.base, self._set = base, None if base is None else -1.0
 
     def scale(self, optimizer: Any, factor: float) -> None:
-        """Set the optimizer's rate to base times ``factor``.
-
-        Raises:
-            ArgumentError: the optimizer has a schedule, whose steps would change.
-        """
+        """Set the optimizer's rate to base times ``factor``; raise ArgumentError if it has a schedule."""
         if not hasattr(optimizer.learning_rate, "assign"):
             raise ArgumentError(
                 'scaling="linear" sets the learning rate, but the optimizer follows a schedule of its own: give it a number'

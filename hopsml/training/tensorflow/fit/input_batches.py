@@ -163,11 +163,8 @@ def _signatures(batches: BatchedRows, form: ElementForm) -> Any:
 
 
 def _elements(chunk: Chunk, form: ElementForm) -> Iterator[tuple[Any, list[int]]]:
-    """Yield runs of successive batches as one element, each with the numbers of rows of its batches.
-
-    A batch without rows is a separate element with an empty list of numbers: TensorFlow 2.21 would divide it into
-    batches without rows endlessly.
-    """
+    """Yield runs of successive batches as one element, each with the numbers of rows of its batches."""
+    # A batch without rows is a separate element without numbers: TensorFlow 2.21 would divide it endlessly.
     columns = {name: _plain(column) for name, column in chunk.columns.items()}
     for is_empty, run in itertools.groupby(itertools.pairwise((0, *chunk.ends)), lambda bounds: bounds[0] == bounds[1]):
         batches = list(run)
@@ -181,10 +178,7 @@ def _elements(chunk: Chunk, form: ElementForm) -> Iterator[tuple[Any, list[int]]
 
 
 def _divided(chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """Divide the elements of ``_elements`` into batches without a copy.
-
-    Slicing a tensor would copy it if a row's size is not a multiple of 64 bytes.
-    """
+    """Divide the elements of ``_elements`` without the copy that slicing makes of rows of other than 64 n bytes."""
     import tensorflow as tf
 
     def batches(rows: Any, sizes: Any) -> tf.data.Dataset:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from hopsml.cluster.shared.checks import accepts_older
+from hopsml.cluster.shared import checks
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training.messages import ProgressSender, report
@@ -75,6 +75,18 @@ _OTHER_SERVER = (
 )
 
 
+def endless(dataset_fn: Callable[[], Any]) -> Any:
+    """Return the user's dataset, repeated endlessly; raise ArgumentTypeError if it is none."""
+    import tensorflow as tf
+
+    dataset = dataset_fn()
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ArgumentTypeError(
+            f"dataset_fn() gave a {type(dataset).__name__}; it must give a tf.data.Dataset of batches"
+        )
+    return dataset if dataset.cardinality() == tf.data.INFINITE_CARDINALITY else dataset.repeat()
+
+
 class ServerLoop:
     """Training loop for a compiled Keras 3 model with ``ClusterCoordinator``, to an exact number of steps.
 
@@ -93,7 +105,7 @@ class ServerLoop:
         staleness: mean number of other updates between a step's reading of the variables and its update.
     """
 
-    @accepts_older(checkpoint_every="checkpoint_every_steps")
+    @checks.accepts_older(checkpoint_every="checkpoint_every_steps")
     def __init__(
         self,
         model: Any,
@@ -122,7 +134,7 @@ class ServerLoop:
             ("keep", keep),
             ("most_recoveries", most_recoveries),
         ):
-            _check_number(name, value)
+            checks.whole_number(name, value)
         if getattr(model, "optimizer", None) is None or not getattr(model, "built", False):
             raise ArgumentError(
                 f"ServerLoop({type(model).__name__}): the model must be built and compiled: give it a keras.Input, and call "
@@ -166,7 +178,7 @@ class ServerLoop:
         Raises:
             ArgumentError: ``steps`` is below 1.
         """
-        _check_number("steps", steps)
+        checks.whole_number("steps", steps)
         progress, began = ProgressSender(), time.monotonic()
         done = before = self.steps
         while done < steps:
@@ -203,15 +215,8 @@ class ServerLoop:
             self._batches = iter(self._strategy.experimental_distribute_dataset(self._dataset()))
 
     def _dataset(self) -> Any:
-        """Return the user's dataset, repeated endlessly."""
-        import tensorflow as tf
-
-        dataset = self._dataset_fn()
-        if not isinstance(dataset, tf.data.Dataset):
-            raise ArgumentTypeError(
-                f"dataset_fn() gave a {type(dataset).__name__}; it must give a tf.data.Dataset of batches"
-            )
-        return dataset if dataset.cardinality() == tf.data.INFINITE_CARDINALITY else dataset.repeat()
+        """Return the user's dataset; TensorFlow traces this method."""
+        return endless(self._dataset_fn)
 
     def _one_step(self, batches: Any) -> None:
         """Do one step on a worker and count it."""
@@ -310,10 +315,7 @@ class ServerLoop:
             _saved_by[_run_id()] = id(self)
 
     def _restore(self) -> bool:
-        """Restore the newest checkpoint and return True if there was one.
-
-        A checkpoint of step 0 also counts; it is recognized by its notes.
-        """
+        """Restore the newest checkpoint and return True if there was one; one of step 0 is recognized by its notes."""
         step = self._checkpointer.restore_latest() if self._checkpointer is not None else 0
         self._opened_at = int(self._saved.numpy())
         self._counts.assign([self._opened_at, 0])
@@ -383,11 +385,3 @@ def tells_of_a_loss(error: Exception, has_trained: bool = True) -> bool:
 def _stop(coordinator: Any) -> None:
     """End a coordinator's threads, which wait for servers that will not be used again."""
     coordinator._cluster.stop()
-
-
-def _check_number(name: str, value: Any) -> None:
-    """Raise an error if a value is not an integer of 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a whole number, at least 1")
-    if value < 1:
-        raise ArgumentError(f"{name}={value} is too small; it must be at least 1")

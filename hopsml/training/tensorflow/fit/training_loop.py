@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.shared import checks
 from hopsml.cluster.worker.context import WorkerContext, current
-from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.errors import ArgumentError
 from hopsml.training import collective
 from hopsml.training.averaging import Algorithm, Averaging, averaging
 from hopsml.training.messages import ProgressSender, report
 from hopsml.training.tensorflow import parameter_servers
 from hopsml.training.tensorflow.distribution.strategy import strategy
 from hopsml.training.tensorflow.fit.callbacks import scalars
-from hopsml.training.tensorflow.fit.server_loop import ServerLoop
+from hopsml.training.tensorflow.fit.server_loop import ServerLoop, endless
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,17 +145,10 @@ class TrainingLoop:
 
     def _endless(self) -> Iterator[Any]:
         """Return an endless iterator over this worker's batches."""
-        import tensorflow as tf
-
-        dataset = self._dataset_fn()
-        if not isinstance(dataset, tf.data.Dataset):
-            raise ArgumentTypeError(
-                f"dataset_fn() gave a {type(dataset).__name__}; it must give a tf.data.Dataset of batches"
-            )
-        endless = dataset if dataset.cardinality() == tf.data.INFINITE_CARDINALITY else dataset.repeat()
+        dataset = endless(self._dataset_fn)
         if self._averaging is not None:
-            return iter(endless)
-        return iter(self._strategy.distribute_datasets_from_function(lambda _: endless))
+            return iter(dataset)
+        return iter(self._strategy.distribute_datasets_from_function(lambda _: dataset))
 
     # ---------------------------------------------------------------------------------------------- weights
 

@@ -262,12 +262,7 @@ def _note_update(variables: list[Any]) -> None:
 
 
 def _average(variables: list[Any], nested: bool) -> None:
-    """Replace each replica's values by their mean.
-
-    Args:
-        variables: the statistics.
-        nested: True where a merge call is not possible.
-    """
+    """Replace each replica's values by their mean; ``nested``: where a merge call is not possible."""
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()

@@ -317,13 +317,7 @@ def private_folder() -> Path:
 
 
 def _write_privately(callback_class: Any, attribute: str, keep: bool = False) -> None:
-    """Patch a callback class to write to another place on workers other than the chief.
-
-    Args:
-        callback_class: the class.
-        attribute: its attribute with the user's path.
-        keep: retain the files, in ``rank-<n>`` below the user's path.
-    """
+    """Patch a callback class to write elsewhere on other workers than the chief: to ``rank-<n>`` if they are kept."""
     original = callback_class.set_model
 
     def set_model(self: Any, model: Any) -> None:

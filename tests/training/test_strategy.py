@@ -1,4 +1,4 @@
-"""Tests of the selection of merged gradients, and of their keys."""
+"""Tests of the settings of ``strategy()``: what it refuses before it imports TensorFlow, merge scopes, groups, keys."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hopsml
 from hopsml.cluster.shared import checks
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.training.tensorflow.distribution.merging import InstanceKeys, plan_groups
@@ -35,7 +36,7 @@ def test_any_other_merge_scope_is_refused(error: type[Exception], values: list[A
 
 
 @pytest.mark.parametrize(("scope", "groups"), [(1, 160), (32, 5), (33, 5), (160, 1), (None, 1)])
-def test_160_gradients(scope: int | None, groups: int) -> None:
+def test_gradients_make_as_many_groups_as_the_scope_requires(scope: int | None, groups: int) -> None:
     assert len(plan_groups(["float32"] * 160, scope)) == groups
 
 
@@ -81,3 +82,24 @@ def test_groups_that_would_share_keys_are_moved_apart(monkeypatch: pytest.Monkey
     firsts = InstanceKeys().of_list(groups)
     taken = [key + index for key in firsts for index in range(4)]
     assert len(set(taken)) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"compression": "fp16", "implementation": "tensorflow"}, "compression with implementation='tensorflow'"),
+        ({"accumulate": 4, "implementation": "nccl"}, "accumulate with implementation='nccl'"),
+        ({"double_buffering": True, "merge_scope": 4}, "double_buffering with merge_scope"),
+        ({"compression": "powersgd", "ring_order": [0]}, "compression with ring_order"),
+        ({"compression": "gzip"}, "compression='gzip': it must be None, or one of 'fp16'"),
+        ({"topk": 0.5, "compression": "powersgd"}, "it is a setting of compression='topk'"),
+    ],
+)
+def test_a_setting_without_meaning_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        hopsml.tensorflow.strategy(**arguments)
+
+
+def test_a_setting_of_hopsmls_collective_says_what_to_choose() -> None:
+    with pytest.raises(ArgumentError, match="choose implementation='hopsml', or leave these settings out"):
+        hopsml.tensorflow.strategy(reduction="adasum", implementation="ring")
