@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +60,20 @@ def test_a_process_that_ends_without_a_report_has_failed():
         finished.handle(events.Finished(name, 0), 3.0)
         actions = finished.handle(events.Closed(name, 0), 3.1)
     assert conclusion(actions).phase is Phase.FINISHED
+
+
+def test_a_heartbeat_looks_at_no_other_member():
+    """A group may have a thousand members, each of which sends one every second."""
+
+    class Members(dict[str, MemberState]):
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("all members were looked at")
+
+        keys = values = items = __iter__  # type: ignore[assignment]
+
+    machine = running()
+    machine.members = Members(machine.members)
+    assert machine.handle(events.Stepped("b", 0, 7), 3.0) == []
 
 
 def test_who_is_stopped_when_another_one_fails_is_named():

@@ -104,7 +104,7 @@ class MemberView:
     step: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     left: str = ""  # why an independent member has left
-    # effective settings and collective statistics of the worker; in_force.py
+    # effective settings and collective statistics of the worker; ``worker/collective_stats.py``
     seen: dict[str, int | str] = field(default_factory=dict)
 
 

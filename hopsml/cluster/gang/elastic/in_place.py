@@ -263,6 +263,8 @@ def unneeded(group: ElasticGroupState) -> tuple[str, ...]:
     That is all of them if the group ends or restarts; else those beyond the target size, and those on leaving agents.
     """
     newcomers, membership = group.growth.newcomers, group.membership
+    if not newcomers:  # after almost every event: the members are not looked at
+        return ()
     grows = group.phase in (Phase.RUNNING, Phase.MENDING, Phase.SETTLING)
     if not grows or group.growth.anew or group.has_finished_member():
         return tuple(newcomers)
