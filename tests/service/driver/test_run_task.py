@@ -154,6 +154,7 @@ dist.init_process_group("gloo")
 x = torch.tensor([dist.get_rank() + 1.0])
 dist.all_reduce(x)
 open(f"{sys.argv[1]}/rank-{dist.get_rank()}", "w").write(str(x.item()))
+dist.destroy_process_group()  # without it a thread of gloo may abort the process as it exits
 """
 WITH_TENSORFLOW = """
 import sys
