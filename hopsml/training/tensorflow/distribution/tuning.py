@@ -107,7 +107,7 @@ def measure(
     # The slowest worker determines the group's time.
     slowest_of = collective.all_reduce([taken[name] for name in names], "max")
     unasked = replace(context, spec=structs.replace(context.spec, communication=Communication()))
-    default = strategy.choose(unasked, "auto", ()).implementation
+    default = strategies.choose(unasked, "auto", ()).implementation
     return default, {name: [float(value) for value in values] for name, values in zip(names, slowest_of, strict=True)}
 
 
