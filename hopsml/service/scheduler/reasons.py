@@ -114,7 +114,7 @@ TRIED = 500  # maximum number of jobs for which a remedy is tried out: a trial c
 
 
 class Cause(StrEnum):
-    """Cause for which a job waits, in the order of the checks: the first one that applies is reported."""
+    """Cause for which a job waits; ``why`` has the order of the checks."""
 
     PUT_OFF = "PUT_OFF"  # its last gang was allocated incompletely
     LEAVING = "LEAVING"  # other jobs are releasing the room that is promised to it
