@@ -22,6 +22,7 @@ from hopsml.tracking.mlflow import link, order, publish
 from hopsml.tracking.mlflow.entries import KEY_TAG
 from hopsml.tracking.mlflow.store import Store
 from tests import clock
+from tests.clock import END_S
 from tests.cluster.workloads import wait_until
 from tests.experiment.conftest import store
 from tests.leaks import not_of_this_test
@@ -192,12 +193,13 @@ def test_a_launch_is_a_parent_with_children_and_its_models_are_registered_once(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
 ) -> None:
     experiment.launch(train, {"lr": [0.1, 0.2, 0.3]}, name="rates", progress=False)
-    experiment.shutdown()
 
-    def all_have_ended() -> bool:  # the sender's process ends them, and outlives the session if it has to
+    def all_have_ended() -> bool:
         return [run.info.status for run in runs_of(server, name_of(request))] == ["FINISHED"] * 4
 
-    wait_until(all_have_ended, "the end of the launch and its trials in MLflow", 300)
+    # The end of the session waits seconds only, and leaves what a slow server has not taken to the next one.
+    wait_until(all_have_ended, "the end of the launch and its trials in MLflow", END_S)
+    experiment.shutdown()
     parent, *children = sorted(runs_of(server, name_of(request)), key=lambda run: "mlflow.parentRunId" in run.data.tags)
     assert parent.data.tags["mlflow.runName"] == "rates" and parent.info.status == "FINISHED"
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
