@@ -552,7 +552,7 @@ def resized(plan: int) -> dict[str, Any]:
         state.sizes = [*state.sizes, hopsml.distributed.world_size()]
         if state.batches == 20:
             hopsml.elastic.resize(plan)
-        if plan not in state.sizes:
+        if hopsml.distributed.world_size() != plan:
             time.sleep(0.03)
         state.commit(every=2)
     return {"sizes": sorted(set(state.sizes)), "type": type(model).__name__}
