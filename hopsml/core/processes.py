@@ -126,17 +126,21 @@ def wake_by(connection: socket.socket) -> None:
     fcntl.fcntl(connection, fcntl.F_SETFL, fcntl.fcntl(connection, fcntl.F_GETFL) | os.O_ASYNC)
 
 
+def _stat(pid: int | str) -> list[bytes]:
+    """Return the fields of proc(5)'s stat after the name, from the state on; [] if there is no such process.
+
+    They are bytes: any user of the host may give a process a name that is no text.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
 def _parents() -> dict[int, int]:
     """Return the parent's pid of every process; not every kernel offers /proc/PID/task/TID/children."""
-    found: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                text = Path(f"/proc/{entry}/stat").read_text()
-            except OSError:
-                continue
-            found[int(entry)] = int(text[text.rindex(")") + 2 :].split()[1])
-    return found
+    found = {entry: _stat(entry) for entry in os.listdir("/proc") if entry.isdigit()}
+    return {int(pid): int(fields[1]) for pid, fields in found.items() if fields}
 
 
 def is_stopped(pid: int) -> bool:
@@ -151,11 +155,8 @@ def has_ended(pid: int) -> bool:
 
 def _state(pid: int) -> str:
     """Return the state letter of proc(5); "" if there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    return text[text.rindex(")") + 2]
+    fields = _stat(pid)
+    return fields[0].decode() if fields else ""
 
 
 def process_started(pid: int) -> int | None:
@@ -163,11 +164,8 @@ def process_started(pid: int) -> int | None:
 
     This distinguishes processes that used one pid one after another.
     """
-    try:
-        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-        return int(fields[19]) if fields[0] not in ("Z", "X") else None
-    except (OSError, ValueError, IndexError):
-        return None
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else None
 
 
 def pid_namespace() -> str:

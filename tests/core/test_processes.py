@@ -1,0 +1,28 @@
+"""Tests of what is read from /proc about any process of the host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hopsml.core import processes
+
+pytestmark = pytest.mark.fast
+NAMED = r"open('/proc/self/comm', 'wb').write({name!r}); print(flush=True); input()"
+
+
+@pytest.mark.parametrize("name", [b"\xc3(x)", b"caf\xc3", b") R 1 (", b"a b"])
+def test_a_process_whose_name_is_no_text_hides_nothing(name: bytes) -> None:
+    """Any user of the host may have one; it broke the end of agents and of workers."""
+    command = [sys.executable, "-c", NAMED.format(name=name)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+        assert process.pid in processes.children_of(os.getpid())
+        assert not processes.has_ended(process.pid) and not processes.is_stopped(process.pid)
+        started = processes.process_started(process.pid)
+        assert started is not None and started >= (processes.process_started(os.getpid()) or 0)
+        process.communicate()
+    assert processes.has_ended(process.pid) and processes.process_started(process.pid) is None
