@@ -181,7 +181,7 @@ class Verb(Generic[_Parameters, _Options]):
         known = [name for name in self._signature.parameters if name != _FUNCTION]
         for name, value in given.items():
             if name not in known:
-                meant = self._absent.get(name) or _meant(self._called, name, value, known, function)
+                meant = self._absent.get(_OLDER.get(name, name)) or _meant(self._called, name, value, known, function)
                 raise ArgumentTypeError(f"{self._called}() has no argument '{name}': {meant}")
         for name in known:
             if name not in given and self._signature.parameters[name].default is inspect.Parameter.empty:

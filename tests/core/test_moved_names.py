@@ -31,6 +31,14 @@ def test_each_name_that_an_old_record_can_contain_resolves() -> None:
     assert not missing
 
 
+@pytest.mark.parametrize(
+    ("former", "name"), [("search.algorithms.single", "SingleRunSearcher"), ("training.task_addresses", "rank")]
+)
+def test_a_name_that_was_in_use_for_a_few_hours_resolves(former: str, name: str) -> None:
+    assert moved_names.loads(f"chopsml.{former}\n{name}\n.".encode()).__name__ == name
+    assert getattr(importlib.import_module(f"hopsml.{former}"), name).__name__ == name
+
+
 def test_each_entry_of_the_table_names_something_that_exists() -> None:
     for former, now in moved_names.MOVED.items():
         module, _, name = now.partition(":")

@@ -116,6 +116,13 @@ def test_the_older_name_of_an_argument_is_accepted_with_one_line(
         verb.options(seen_by_worker, checkpoint_every=17.0, checkpoint_every_s=17.0)
 
 
+@pytest.mark.parametrize("name", ["checkpoint_every", "checkpoint_every_s", "min_workers"])
+def test_launch_says_of_an_argument_of_groups_under_either_name_which_verb_has_it(name: str) -> None:
+    launch: Any = experiment.launch
+    with pytest.raises(ArgumentTypeError, match=f"'{name}': each combination runs on one worker"):
+        launch(seen_by_worker, **{name: 2})
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
