@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core import processes
 from hopsml.core.states import Lifecycle
-from hopsml.engines.local_driver import ENDED, OUTPUT, ROOM, RUNNING
+from hopsml.engines import local_driver
+from hopsml.engines.local_driver import ENDED, OUTPUT, ROOM, RUNNING, DriverOrder
 from hopsml.service.engine import local
 from tests import clock
 
@@ -80,3 +83,21 @@ def test_how_it_ended_is_written_though_the_disk_is_full_by_then(tmp_path: Path)
     assert running["driver"] and (tmp_path / RUNNING).stat().st_size == ROOM
     seen = local._seen(tmp_path)
     assert seen is not None and seen.state == Lifecycle.FAILED
+
+
+def test_a_program_whose_name_the_kernel_cuts_within_a_character_is_ended(tmp_path: Path) -> None:
+    program, folder = tmp_path / ("a" * 14 + "ä.sh"), tmp_path / "job"
+    program.write_text("#!/bin/sh\nsleep 600\n")
+    program.chmod(0o700)
+    folder.mkdir()
+    local_driver.start(folder, DriverOrder([str(program)], os.environ))
+    clock.wait_until(lambda: (seen := local._seen(folder)) is not None and seen.state is Lifecycle.RUNNING)
+    supervisor = json.loads((folder / RUNNING).read_text())["pid"]
+    try:
+        local_driver.signal_driver(folder, signal.SIGKILL)
+        clock.wait_until(lambda: (folder / ENDED).exists())
+    finally:
+        for pid in processes.descendants_of(supervisor):
+            processes.kill_quietly(pid, signal.SIGKILL)
+    seen = local._seen(folder)
+    assert seen is not None and seen.state is Lifecycle.STOPPED
