@@ -30,6 +30,7 @@ from hopsml.submission import spark_command
 KEEP_S = 7 * 86400.0  # age at which ended jobs are removed when another one starts
 END_TIMEOUT_S = 40.0
 DELIVERED = "delivered"
+EARLIER_ENDED = "exit.json"  # in which earlier versions recorded a job's end
 # The driver runs in the project's interpreter, which must not get Airflow's settings: they contain passwords.
 DROPPED = ("AIRFLOW", "_AIRFLOW", "__AIRFLOW")
 
@@ -79,6 +80,9 @@ def status(job: Job) -> JobStatus:
         return JobStatus(Lifecycle.RUNNING)
     if found is not None and found.state is not Lifecycle.LOST:
         return _how_ended(found)
+    with contextlib.suppress(FileNotFoundError):
+        ended = json.loads((folder / EARLIER_ENDED).read_text())
+        return JobStatus(jobs.state_of(ended["state"]), ended["detail"])
     if folder.is_dir():
         return JobStatus(Lifecycle.FAILED, "the process that kept the driver was killed, or this machine was restarted")
     return JobStatus(
@@ -224,7 +228,7 @@ def _numbers(above: Path) -> list[int]:
 def _forget_old(root: Path, besides: str) -> None:
     """Remove folders of jobs that ended long ago, except those with the tag ``besides``."""
     horizon = time.time() - KEEP_S
-    for ended in root.glob(f"*/*/{ENDED}"):
+    for ended in (*root.glob(f"*/*/{ENDED}"), *root.glob(f"*/*/{EARLIER_ENDED}")):
         with contextlib.suppress(OSError):
             if ended.parent.parent.name != besides and ended.stat().st_mtime < horizon:
                 shutil.rmtree(ended.parent)

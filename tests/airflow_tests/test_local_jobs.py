@@ -265,3 +265,16 @@ def alive(pids: str) -> bool:
     return any(
         Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text() for pid in pids.split()
     )
+
+
+def test_a_job_of_an_earlier_version_has_the_state_which_that_version_wrote(request_of):
+    asked = request_of("")
+    folder = Path(asked.folder, asked.tag, "1")
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    (folder / "exit.json").write_text(json.dumps({"state": "SUCCEEDED", "detail": "", "ended": time.time()}))
+    assert [known.state for known in local_jobs.find(asked)] == [Lifecycle.FINISHED]
+    long_ago = time.time() - 2 * local_jobs.KEEP_S
+    os.utime(folder / "exit.json", (long_ago, long_ago))
+    ended(local_jobs.start(request_of("", tag="hopsml-task-y")))
+    assert not folder.exists()
