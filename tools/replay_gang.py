@@ -105,6 +105,7 @@ def converted(machine: str, state: dict[str, Any]) -> tuple[type[GroupMachine], 
         found[component] = {new: state[old] for new, old in names.items() if old in state}
     if kind is ElasticGroupMachine:
         found["in_place"]["enabled"], found["growth"]["enabled"] = loses, admits
+        found["membership"].setdefault("target", state["spec"]["size"])  # a group of fixed size did not record it
     return kind, found
 
 

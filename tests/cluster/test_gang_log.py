@@ -119,6 +119,15 @@ def test_records_of_the_first_version_replay(name: str) -> None:
     assert len(list(replay(content))) >= 10
 
 
+def test_a_record_of_the_first_version_that_begins_while_agents_are_awaited_replays() -> None:
+    """Of a group of fixed size that has waited for longer than the oldest events are retained."""
+    content = (Path(__file__).parent / "fixtures" / "gang_log" / "Gang.jsonl").read_text()
+    first, begin, *others = map(json.loads, content.splitlines())
+    assert begin["event"] is None and others[0]["event"]["kind"] == "Granted"
+    first["dropped"], first["state"]["deadline"] = 1, begin["at"] + first["state"]["spec"]["start_timeout_s"]
+    assert len(list(replay("\n".join(map(json.dumps, (first, *others))).encode()))) == len(others)
+
+
 @pytest.mark.parametrize(
     ("kind", "group"),
     [
