@@ -42,8 +42,8 @@ class Normalizer:
     batch_size: int
 
     def __post_init__(self) -> None:
-        whole_number("reference_batch_size", self.reference_batch_size)
-        whole_number("batch_size", self.batch_size)
+        for name in ("reference_batch_size", "batch_size"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
 
     @property
     def ratio(self) -> float:
@@ -123,7 +123,8 @@ class Recipe:
     keep_memory: bool = False
 
     def __post_init__(self) -> None:
-        whole_number("reference_batch_size", self.reference_batch_size)
+        size = whole_number("reference_batch_size", self.reference_batch_size)
+        object.__setattr__(self, "reference_batch_size", size)  # not NumPy's, which JSON does not hold
         number("learning_rate", self.learning_rate, 0, above=True)
         number("epochs", self.epochs, 0, above=True)
         number("weight_decay", self.weight_decay, 0)

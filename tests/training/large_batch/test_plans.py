@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -66,6 +67,12 @@ def test_a_warm_up_never_falls_and_no_rate_is_above_the_peak(
     rising = [plan.learning_rate_at(length * part / 10) for part in range(10)]
     assert plan.warmup_steps == 0 or all(one <= other * (1 + 1e-9) for one, other in itertools.pairwise(rising))
     assert BatchPlan.from_config(plan.as_config()) == plan
+
+
+def test_numpys_whole_numbers_make_a_plan_that_json_can_hold() -> None:
+    plan = recipe(reference_batch_size=np.int64(256)).at(np.int64(512), np.int32(1000))
+    assert BatchPlan.from_config(json.loads(json.dumps(plan.as_config()))) == plan
+    assert type(large.Normalizer(np.int64(256), np.int64(512)).batch_size) is int
 
 
 @given(st.floats(0, 90), st.floats(0, 1e-3))
