@@ -15,6 +15,7 @@ import pytest
 
 from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused
 from hopsml.service.browse import files
+from hopsml.service.browse import project as browsed_project
 from hopsml.service.browse.compare import compared
 from hopsml.service.browse.project import Changes, Project, ReaderCache
 from hopsml.service.browse.run_detail import improvements
@@ -230,7 +231,7 @@ def test_who_asks_from_an_unknown_place_begins_anew(project: ProjectOnDisk, last
 
 
 def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project, "KEPT", 3)
+    monkeypatch.setattr(browsed_project, "KEPT_CHANGES", 3)
     told = Changes(Project(project.url), "e")
     for number in range(5):
         project.run(f"app_{number}")
