@@ -73,7 +73,7 @@ def configure_logging(told: str, root: logging.Logger) -> None:
     """Give a root logger the level, format and stream described by ``told``, unless it writes to a stream already.
 
     Args:
-        told: text made by ``of``.
+        told: text made by ``described_logging``.
         root: logger to configure.
     """
     if _to_a_stream(root) is not None:

@@ -1,7 +1,7 @@
 """Prediction of the duration of a training step with N workers; no side effects.
 
 It is computed from the step of one worker, its gradients and the cost of messages. A step is forward pass, backward
-pass, reduction, update. Its communication is the sum of its collectives (``costs``), one after another, of packs that
+pass, reduction, update. Its communication is the sum of its collectives (``flat``), one after another, of packs that
 are merged as the settings define. Where communication begins once all gradients are ready, it is added to the
 computation. Where the packs of the last layers are sent while the first layers' gradients are still computed, only the
 remaining part is added. With double buffering the previous step's gradients are sent during this one: the step takes
