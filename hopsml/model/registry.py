@@ -5,7 +5,7 @@
     version = registry.find("digits", "production")
     version.metrics, version.url, version.local_files()
 
-A version is complete if its ``model.json`` exists (``claims.py``); other versions are ignored. ``project`` is the name
+A version is complete if its ``model.json`` exists (``directory.py``); other versions are ignored. ``project`` is the name
 of another project, whose directory is next to the current one's.
 """
 

@@ -121,7 +121,7 @@ class TrainingProgress:
 
 @dataclass
 class Usage:
-    """Resource usage of a worker, in percent of one core and in megabytes; see ``cluster/usage.py``."""
+    """Resource usage of a worker, in percent of one core and in megabytes; see ``cluster/agent/usage.py``."""
 
     newest: dict[str, float] = field(default_factory=dict)
     samples: int = 0

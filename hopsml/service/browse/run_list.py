@@ -310,7 +310,7 @@ class RunIndex:
         """Return a page of the runs that match a filter, sorted by a column; runs without a value come last.
 
         Args:
-            text: Filter in the syntax of ``run_filter``.
+            text: Filter in the syntax of ``parsed``.
             sort: Column, or ``arguments.NAME``, or ``metrics.NAME``.
             descending: Order of the rows.
             offset: Number of the first row.

@@ -102,7 +102,7 @@ class Scheduler:
     def submit(self, request: GangRequest, now: float) -> list[Action]:
         """Add a job, and run a scheduling pass.
 
-        The job must be able to run on this cluster (see ``admission.py``), and its queue must exist.
+        The job must be able to run on this cluster (see ``reasons.refusal``), and its queue must exist.
         """
         self._sequence += 1
         job = QueuedJob(request, self._sequence, since_s=now)
