@@ -38,7 +38,7 @@ def test_a_worker_is_on_yarns_node_and_its_failures_count_for_that(
     place, machine = (node or "127.0.0.1"), (node or os.uname().nodename)
     assert [one["host"] for one in run.status()["members"]] == [place]
     gang = applications.current(keep_warm_s=60.0).coordinator.runs[run.run_id].gang
-    assert set(gang.hosts.values()) == {machine}  # type: ignore[attr-defined]
+    assert set(gang.membership.hosts.values()) == {machine}  # type: ignore[attr-defined]
     (tmp_path / "go").touch()
     with pytest.raises(WorkerFailed, match=f"on host {place} failed first: KeyError") as caught:
         run.result(WAIT_S)

@@ -197,10 +197,10 @@ def test_more_than_the_limit_is_left_out_and_named(tmp_path: Path) -> None:
     (folder / "large").write_bytes(bytes(2000))
     (folder / "small").write_bytes(bytes(20))
     (folder / "dangling").symlink_to("nowhere")
-    note = returned.keep_files(folder, tmp_path / "kept", limit_bytes=1500)
+    note = returned.store_files(folder, tmp_path / "kept", limit_bytes=1500)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["small"]
     assert "at most 0.0 GB are: large; save large files" in note
-    assert returned.keep_files(folder, tmp_path / "kept") == ""
+    assert returned.store_files(folder, tmp_path / "kept") == ""
     assert (tmp_path / "kept" / "large").stat().st_size == 2000
 
 
@@ -215,7 +215,7 @@ def test_what_was_there_before_is_left_out_however_young_and_kept_when_it_is_wri
     moment = (folder / "old").stat().st_mtime_ns
     for name in ("again", "new"):  # by a clock that has not gone on meanwhile
         os.utime(folder / name, ns=(moment, moment))
-    assert returned.keep_files(folder, tmp_path / "kept", before) == ""
+    assert returned.store_files(folder, tmp_path / "kept", before) == ""
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["again", "new"]
 
 
