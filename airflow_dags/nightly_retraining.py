@@ -1,4 +1,4 @@
-"""Retrain each night: wait for the day's data, train with as many executors as there are, promote what is not worse.
+"""Retrain each night: wait for the day's data, train an elastic group, and promote a version that is not less accurate.
 
 A day's data is complete when ``day=YYYY-MM-DD/_SUCCESS`` exists below the parameter ``data``. Training is elastic, so that a
 busy cluster delays it and does not fail it. The new version of the model becomes ``production`` if its accuracy is at

@@ -1,6 +1,6 @@
 """Search hyper-parameters, and register the best configuration's model: search, gate on the accuracy, alias ``candidate``.
 
-The search is one task: an interrupted driver is continued by the task's retry where Airflow finds its application again.
+The search is one task. If Airflow's worker is killed, the retry of the task follows the application that is still running.
 """
 
 from __future__ import annotations
