@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from hopsml import __version__
@@ -11,12 +12,37 @@ from hopsml.errors import HopsmlError
 if TYPE_CHECKING:
     import typer
 
+SERVE_NAME = "serve NAME"
+
+# Renamed commands, without "hopsml": old spelling, which works for one release -> new spelling. Words behind the old
+# spelling follow the new one unchanged.
+RENAMED = {
+    "cancel": "runs cancel",
+    "evaluate": "runs evaluate",
+    "follow": "runs follow",
+    "logs": "runs logs",
+    "metrics": "runs metrics",
+    "profile": "runs profile",
+    "rerun": "runs rerun",
+    "status": "runs status",
+    "tensorboard": "runs tensorboard",
+    "tune-communication": "runs tune-communication",
+    "runs diff": "runs compare",
+    "job": "jobs",
+    "model": "models",
+    "schedule": "schedules",
+    "secret": "secrets",
+    "token": "tokens",
+    "serving": "serve",
+    SERVE_NAME: "serve run NAME",
+}
+
 
 def main() -> None:
     """Run the command of ``sys.argv``; print an error of hopsml as one sentence, without a traceback."""
     try:
         app = application()
-        app(_current_words(sys.argv[1:]))
+        app(_translated(sys.argv[1:]))
     except KeyboardInterrupt:  # before a command runs; commands handle it themselves
         sys.exit(128 + signal.SIGINT)
     except HopsmlError as error:
@@ -68,17 +94,42 @@ def application() -> "typer.Typer":
     return app
 
 
-def _current_words(words: list[str]) -> list[str]:
+def _translated(words: list[str]) -> list[str]:
     """Translate old spellings, and name the new one on stderr."""
     import typer
 
-    from hopsml.cli import renamed, serve
+    from hopsml.cli import serve
 
     names = {command.name or getattr(command.callback, "__name__", "") for command in serve.app.registered_commands}
-    current, notice = renamed.current_words(words, names)
+    current, notice = current_words(words, names)
     if notice:
         typer.echo(notice, err=True)
     return current
+
+
+def current_words(words: Sequence[str], serve_commands: Collection[str]) -> tuple[list[str], str]:
+    """Translate the words of a command line to the present spelling.
+
+    Args:
+        words: the command line without ``hopsml``.
+        serve_commands: names of the commands below ``hopsml serve``. Any other word in their place is the name of a
+            serving, as in the old spelling ``hopsml serve NAME``; a serving with the name of a command needs
+            ``hopsml serve run``.
+
+    Returns:
+        The words to run, and the line for stderr, which is empty if the words need no translation.
+    """
+    for old, new in RENAMED.items():
+        parts = old.split()
+        if old != SERVE_NAME and list(words[: len(parts)]) == parts:
+            return [*new.split(), *words[len(parts) :]], _notice(old)
+    if words[:1] == ["serve"] and len(words) > 1 and words[1] not in {*serve_commands, "--help"}:
+        return ["serve", "run", *words[1:]], _notice(SERVE_NAME)
+    return list(words), ""
+
+
+def _notice(old: str) -> str:
+    return f"hopsml: 'hopsml {old}' is now 'hopsml {RENAMED[old]}'"
 
 
 def _print_version(is_given: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +13,95 @@ import typer
 
 from hopsml.cli.terminal import AsJson, RunArgument, print_plain
 from hopsml.core import states
+from hopsml.core.states import Lifecycle
 from hopsml.tracking import catalog, strict_json
 
 if TYPE_CHECKING:
     from hopsml.experiment.searches.recorded import SearchReader
+    from hopsml.storage.run_dir import RunDir
+
+
+PLACES = 80  # characters of a line
+RUNNING_SHOWN = 8  # maximum number of running trials that are printed
+
+
+def search_reader(directory: RunDir, record: dict[str, Any]) -> SearchReader | None:
+    """Return a reader of the search that ``record``, its ``run.json``, describes; None for any other run."""
+    search = record.get("search")
+    if not isinstance(search, dict):
+        return None
+    from hopsml.experiment.searches.recorded import SearchReader
+
+    return SearchReader(directory, search)
+
+
+def search_facts(search: SearchReader, state: str) -> dict[str, Any]:
+    """Return counts, best trial and running trials of a search.
+
+    If its driver has ended, unfinished trials count as waiting, since a resumed search runs them again.
+    """
+    search.more()
+    counts = search.counts()
+    running = search.running() if state == Lifecycle.RUNNING else []
+    if state != Lifecycle.RUNNING:
+        counts["waiting"] += counts.pop("running")
+    return {
+        "trials": {"planned": search.planned, "over": search.ended_count, **counts},
+        "direction": search.direction,
+        "metric": search.metric,
+        "best": search.best(),
+        "trials_running": running,
+    }
+
+
+def search_lines(found: dict[str, Any]) -> dict[str, str]:
+    """Return the result of ``search_facts()`` for the terminal, name -> text; a text may have several lines."""
+    metric, best, running = found["metric"], found["best"], found["trials_running"]
+    texts = {"trials": trial_counts(found["trials"])}
+    if best is not None:
+        texts[f"best {metric}"] = f"{best['value']:.6g} ({found['direction']}), trial {best['trial_id']}"
+        texts["with"] = config_text(best["config"])
+    for one in running[:RUNNING_SHOWN]:
+        value = "" if one["value"] is None else f"  step {one['step']}  {metric}={one['value']:.6g}"
+        texts[f"trial {one['number']}"] = f"{one['trial_id']}{value}"
+    if len(running) > RUNNING_SHOWN:
+        texts["..."] = f"{len(running) - RUNNING_SHOWN} more running"
+    return texts
+
+
+def trial_counts(counts: dict[str, Any]) -> str:
+    """Return counts of trials as text, such as ``3 of 5 over (1 stopped), 2 running``."""
+    planned = "" if counts["planned"] is None else f" of {counts['planned']}"
+    ends = ", ".join(f"{counts[name]} {name}" for name in ("stopped", "failed") if counts[name])
+    others = [f"{counts[name]} {name}" for name in ("running", "paused", "waiting") if counts.get(name)]
+    return ", ".join([f"{counts['over']}{planned} over" + (f" ({ends})" if ends else ""), *others])
+
+
+def config_text(values: dict[str, Any]) -> str:
+    """Return a configuration as text, such as ``lr=0.1  act=relu``."""
+    from hopsml.tracking.listing import short
+
+    return "  ".join(
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={short(value)}"
+        for name, value in values.items()
+    )
+
+
+def search_progress(found: dict[str, Any]) -> str:
+    """Return trials, best value and its configuration in a line of at most 80 characters including "hopsml: "."""
+    from hopsml.tracking.listing import cut
+
+    best = found["best"]
+    text = f"trials {trial_counts(found['trials'])}"
+    if best is not None:
+        text += f"; best {found['metric']} {best['value']:.6g}  {config_text(best['config'])}"
+    return cut(text, PLACES - len("hopsml: "))
+
+
+def wrapped(text: str, indent: int) -> str:
+    """Wrap the text into lines of at most ``PLACES`` characters; further lines are indented by ``indent``."""
+    broken = textwrap.wrap(text, max(20, PLACES - indent), break_long_words=False, break_on_hyphens=False)
+    return ("\n" + " " * indent).join(broken)
 
 
 CANCEL_POLL_S = 0.25
@@ -75,13 +161,12 @@ def metrics(
 
     Of a search, print the values of its metric that the trials have reported.
     """
-    from hopsml.cli import searches
     from hopsml.core import settings
     from hopsml.storage.run_dir import find
     from hopsml.tracking import live
 
     directory = find(run, settings.project_url())
-    search = searches.seen(directory, directory.read_run())
+    search = search_reader(directory, directory.read_run())
     reports = live.Reports(directory.metrics) if search is None else _OfTrials(search)
     found = list(reports.more())
     if last:
@@ -150,13 +235,12 @@ def logs(
 
     With --generation, the output of a search is that of the trial slot with this rank.
     """
-    from hopsml.cli import searches
     from hopsml.core import settings
     from hopsml.storage import run_logs
     from hopsml.storage.run_dir import find
 
     directory = find(run, settings.project_url())
-    search = searches.seen(directory, directory.read_run()) if generation is None else None
+    search = search_reader(directory, directory.read_run()) if generation is None else None
     if search is not None:
         search.more()
     for piece in run_logs.pieces(directory, rank, generation) if search is None else search.output():
@@ -196,7 +280,6 @@ def follow(
 
 def _follow_run(run: str, end: bool, rank: int) -> None:
     """Follow a run to its end, and raise typer.Exit with the exit status."""
-    from hopsml.cli import searches
     from hopsml.core import settings
     from hopsml.core.states import Lifecycle
     from hopsml.errors import ArgumentError
@@ -213,7 +296,7 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
     if end:
         cancel(run)
     output, state, progress = live.Output(directory, rank), "", ""
-    search = searches.seen(directory, directory.read_run())
+    search = search_reader(directory, directory.read_run())
     if search is not None:
         to_stderr(f"output of the trials: hopsml runs logs {run}, or {search.folder_of('TRIAL')}")
     try:
@@ -222,7 +305,7 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
             for text in output.more():
                 sys.stdout.write(text)
             sys.stdout.flush()
-            if search is not None and (now := searches.progress(searches.facts(search, stored.state))) != progress:
+            if search is not None and (now := search_progress(search_facts(search, stored.state))) != progress:
                 progress = now
                 to_stderr(progress)
             if stored.state != state:
@@ -242,22 +325,21 @@ def _end_of(status: dict[str, object]) -> str:
 
 def status(run: RunArgument, as_json: AsJson = False) -> None:
     """Print the state of a run or a search: duration, workers, last metrics, driver, error."""
-    from hopsml.cli import searches
     from hopsml.core import settings
     from hopsml.storage.run_dir import find
     from hopsml.tracking import catalog, live
 
     stored = catalog.read(find(run, settings.project_url()), brief=True)
     facts = _facts(stored, live.last_report(stored.directory))
-    search = searches.seen(stored.directory, stored.run)
-    of_search = {} if search is None else searches.facts(search, stored.state)
+    search = search_reader(stored.directory, stored.run)
+    of_search = {} if search is None else search_facts(search, stored.state)
     if as_json:
         print(strict_json.dumps({**facts, **of_search}))
         return
     texts = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
-    trials = searches.lines(of_search) if of_search else {}
+    trials = search_lines(of_search) if of_search else {}
     width = max(map(len, {**texts, **trials}))
-    trials = {name: searches.wrapped(text, width + 2) for name, text in trials.items()}
+    trials = {name: wrapped(text, width + 2) for name, text in trials.items()}
     last = {"run_dir": texts.pop("run_dir")}
     print_plain("\n".join(f"{name:{width}}  {text}" for name, text in {**texts, **trials, **last}.items()))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml.cli.renamed import RENAMED, SERVE_NAME, current_words
+from hopsml.cli import RENAMED, SERVE_NAME, current_words
 from hopsml.storage.run_dir import RunDir
 from tests.cli.conftest import Cli
 from tests.clock import END_S

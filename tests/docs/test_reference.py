@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from hopsml import cli, errors
-from hopsml.cli import renamed, repeat
+from hopsml.cli import RENAMED, repeat
 from hopsml.core import profiles, variables
 from hopsml.storage import run_dir
 from hopsml.submission import follower
@@ -146,7 +146,7 @@ def test_the_table_of_old_spellings_is_that_of_the_code() -> None:
     told = {
         old.removeprefix("hopsml "): new.removeprefix("hopsml ") for old, new in map(pages.names, map(" ".join, rows))
     }
-    assert told == renamed.RENAMED
+    assert told == RENAMED
 
 
 def test_exit_statuses() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hopsml.service.browse.slow_ranks import LEAST_SAMPLES, Mark, RankUse, slow, use_of
+from hopsml.service.browse.metrics import LEAST_SAMPLES, Mark, RankUse, slow_ranks, use_of
 from tests.service.project import ProjectOnDisk
 from tests.service.test_rest import asked
 
@@ -23,11 +23,11 @@ def phases(marks: list[Mark]) -> dict[int, str]:
 
 
 def test_one_that_computes_while_the_others_wait() -> None:
-    marks = slow([use(0), use(1), use(2, cpu=95.0), use(3)])
+    marks = slow_ranks([use(0), use(1), use(2, cpu=95.0), use(3)])
     assert phases(marks) == {0: "waits", 1: "waits", 2: "cpu", 3: "waits"}
     assert marks[0].why == "waits for rank 2"
     assert marks[2].why == "it computes (95 % of a core) while the others wait (20 %)"
-    assert phases(slow([use(0, cpu=10.0), use(1, cpu=99.0)])) == {0: "waits", 1: "cpu"}, "of two as well"
+    assert phases(slow_ranks([use(0, cpu=10.0), use(1, cpu=99.0)])) == {0: "waits", 1: "cpu"}, "of two as well"
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_one_that_computes_while_the_others_wait() -> None:
     ids=["alone", "all work", "all wait", "all read", "reads little", "too new", "a late sample", "nobody"],
 )
 def test_nobody_is_marked(ranks: list[RankUse]) -> None:
-    assert slow(ranks) == []
+    assert slow_ranks(ranks) == []
 
 
 def test_disk_network_and_silence() -> None:
-    assert phases(slow([use(0), use(1, disk=40.0), use(2)])) == {1: "disk"}
-    assert phases(slow([use(0), use(1), use(2, network=90.0)])) == {2: "network"}
-    idle = slow([use(0, cpu=1.0), use(1, silent_s=45.0), use(2, cpu=1.0)])
+    assert phases(slow_ranks([use(0), use(1, disk=40.0), use(2)])) == {1: "disk"}
+    assert phases(slow_ranks([use(0), use(1), use(2, network=90.0)])) == {2: "network"}
+    idle = slow_ranks([use(0, cpu=1.0), use(1, silent_s=45.0), use(2, cpu=1.0)])
     assert phases(idle) == {0: "waits", 1: "silent", 2: "waits"} and "no sample for 45 s" in idle[1].why
-    assert phases(slow([use(0, cpu=60.0), use(1, silent_s=45.0)])) == {1: "silent"}, "who computes does not wait"
+    assert phases(slow_ranks([use(0, cpu=60.0), use(1, silent_s=45.0)])) == {1: "silent"}, "who computes does not wait"
 
 
 def test_one_pause_or_one_burst_says_nothing() -> None:
@@ -62,7 +62,7 @@ def test_one_pause_or_one_burst_says_nothing() -> None:
     paused = [*steady[:5], (times[5], 0.0), *steady[6:]]
     burst = [10.0 * (number > 6) * 100 for number in range(12)]
     uses = [use_of(rank, times[-1], cpu, {}) for rank, cpu in enumerate([steady, paused, steady])]
-    assert slow(uses) == []
+    assert slow_ranks(uses) == []
     assert use_of(0, times[-1], steady, {"disk": burst}).disk == 0.0, "a gigabyte at once"
     assert use_of(0, times[-1], steady, {"disk": [50.0 * number for number in range(12)]}).disk == 10.0
     assert use_of(0, times[-1] + 30, steady, {}).silent_s == 30.0
@@ -76,8 +76,8 @@ def test_the_order_of_ranks_does_not_matter_and_who_waits_is_never_to_blame() ->
             use(rank, chance.uniform(0, 200), chance.choice([0, 30]), 0, chance.choice([0, 0, 60]))
             for rank in range(size)
         ]
-        marks = slow(ranks)
-        assert marks == slow(chance.sample(ranks, size)) and len(phases(marks)) == len(marks)
+        marks = slow_ranks(ranks)
+        assert marks == slow_ranks(chance.sample(ranks, size)) and len(phases(marks)) == len(marks)
         for mark in marks:
             if mark.phase == "waits":
                 assert phases(marks)[int(mark.why.rpartition(" ")[2])] in ("cpu", "silent")

@@ -14,8 +14,9 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, logs, profiles, run_list, slow_ranks, tables
+from hopsml.service.browse import compare, files, logs, profiles, run_list, tables
 from hopsml.service.browse.logs import LogPage, LogQuery
+from hopsml.service.browse.metrics import slow_ranks
 from hopsml.service.browse.project import Changes, Project
 from hopsml.service.rest import page_files
 from hopsml.service.rest.access import Guarded, one_token
@@ -71,7 +72,7 @@ async def metrics(request: Request) -> Response:
 async def slow(request: Request) -> Response:
     """Return the workers that others wait for, by their use in the last minute: ``api/runs/{id}/slow``."""
     reader = await run_in_threadpool(_project(request).metrics, *_named(request))
-    return JsonAnswer({"marks": slow_ranks.slow(reader.uses())})
+    return JsonAnswer({"marks": slow_ranks(reader.uses())})
 
 
 async def log_lines(request: Request) -> Response:

@@ -29,8 +29,7 @@ from hopsml.service.rest.access import Guarded
 from hopsml.service.rest.audited import Audited
 from hopsml.service.rest.errors import HANDLERS, JsonAnswer
 from hopsml.service.rest.event_stream import Streams, events_route
-from hopsml.service.rest.limited import Limited, Limits
-from hopsml.service.rest.metered import Metered
+from hopsml.service.rest.limited import Limited, Limits, Metered
 from hopsml.service.rest.sign_in_routes import SignInRoutes
 from hopsml.service.store.accounts import Tokens
 from hopsml.service.store.audit import AuditLog
