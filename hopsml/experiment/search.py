@@ -24,6 +24,7 @@ from hopsml.experiment.searches.result import SearchResult
 from hopsml.experiment.verbs import Verb
 from hopsml.search.contract import End, Outcome
 from hopsml.search.metric import finite
+from hopsml.search.registry import ARGUMENTS_ELSEWHERE
 from hopsml.search.space.space import Searchspace
 from hopsml.storage.run_dir import find
 from hopsml.tracking import inputs
@@ -33,7 +34,11 @@ _ORDERS = (("space", "searcher", "stopper", "num_trials", "direction", "metric")
 # Arguments of algorithms that users often pass to the verb.
 _ABSENT = {
     **{name: f'say searcher_args={{"{name}": ...}}' for name in ("points", "min_budget", "max_budget", "eta")},
-    **{name: f'say stopper_args={{"{name}": ...}}' for name in ("min_step", "max_step")},
+    **{
+        name: f'say stopper_args={{"{name}": ...}}'
+        for name in ("min_step", "max_step", "reduction_factor", "min_trials", "n_iterations")
+    },
+    **{name: f'say stopper_args={{"{meant}": ...}}' for name, meant in ARGUMENTS_ELSEWHERE.items()},
 }
 
 _verb = Verb(SearchOptions, "search", orders=_ORDERS, absent=_ABSENT)

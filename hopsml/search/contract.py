@@ -151,6 +151,10 @@ class Stopper(Recalled):
 
     max_step: int | None = None  # step at which a trial is complete, where the algorithm decides it
 
+    def advice(self, trials: int) -> str:
+        """Return a hint for the user if its arguments do not suit a search of so many trials; empty if they do."""
+        return ""
+
     def begin(self, number: int, config: Config) -> None:
         """Register a new trial; not called again when the trial is resumed."""
 

@@ -43,6 +43,8 @@ SPELLINGS = {
     "populationbased": "pbt",
     "populationbasedtraining": "pbt",
 }
+# Names of stoppers' arguments in other packages.
+ARGUMENTS_ELSEWHERE = {"grace_period": "min_step", "max_t": "max_step", "min_resource": "min_step"}
 LIBRARIES = {"optuna", "cmaes", "sklearn", "scipy", "numpy"}  # packages of the extra 'search'
 
 
@@ -111,8 +113,10 @@ def _made(found: type, what: str, /, *positional: Any, **arguments: Any) -> Any:
     try:
         inspect.signature(found).bind(*positional, **arguments)
     except TypeError as error:
-        takes = ", ".join(name for name in inspect.signature(found).parameters if name not in ("space", "seed"))
-        raise ArgumentError(f"{what}: {error}; it takes {takes or 'nothing'}") from None
+        known = [name for name in inspect.signature(found).parameters if name not in ("space", "seed")]
+        meant = next((ARGUMENTS_ELSEWHERE[name] for name in arguments if name in ARGUMENTS_ELSEWHERE), "")
+        hint = f"; did you mean {meant}?" if meant in known else ""
+        raise ArgumentError(f"{what}: {error}; it takes {', '.join(known) or 'nothing'}{hint}") from None
     try:
         return found(*positional, **arguments)
     except ModuleNotFoundError as error:

@@ -39,7 +39,7 @@ TESTED = {  # page -> words of each of its snippets
     DATA: ("def train(clicks)", "hopsml.data.parquet(", "hopsml.data.files("),  # the first: cluster_tests/test_data.py
     "docs/how-to/large-batch.md": ("large.Recipe(",),
     FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
-    SEARCH: ("Searchspace(", 'framework="torch"'),
+    SEARCH: ("Searchspace(", "stopper_args=", 'framework="torch"'),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
     NOTEBOOK: ("%load_ext",),
     AIRFLOW: ("HopsMLOperator(",),
@@ -229,6 +229,13 @@ def test_day_by_day(home: Path) -> None:
 def test_search(home: Path) -> None:
     printed = run(home, preambles.SEARCH + snippet(SEARCH, "Searchspace(") + "print('trials', len(best.trials))\n")
     assert "trials 64" in printed
+
+
+@pytest.mark.local
+def test_arguments_of_a_stopper(home: Path) -> None:
+    first = snippet(SEARCH, "Searchspace(").partition("best = ")[0]
+    script = preambles.SEARCH + first + snippet(SEARCH, "stopper_args=") + "print('trials', len(best.trials))\n"
+    assert "trials 10" in run(home, script)
 
 
 @pytest.mark.torch

@@ -220,6 +220,32 @@ def test_a_stopper_ends_trials_early_and_user_code_may_save(store: Path) -> None
     )
 
 
+def test_the_table_has_the_step_at_which_each_curve_ends(store: Path) -> None:
+    def train(rate: float, pause_s: float) -> dict[str, float]:
+        accuracy = 0.0
+        for step in range(27):
+            accuracy += rate * (1 - accuracy)
+            time.sleep(pause_s)
+            hopsml.report(step=step, accuracy=accuracy)
+        return {"accuracy": accuracy}
+
+    space = {"rate": ("LOGUNIFORM", [0.001, 0.1])}
+    for pause_s in (0.0, 0.05):  # trials that return before the stopper's request reaches them, and others
+        found = experiment.submit_search(
+            train, space, searcher="random", stopper="asha", num_trials=10, metric="accuracy", args={"pause_s": pause_s},
+            seed=7, keep_warm=60.0, progress=False,
+        )  # fmt: skip
+        result = found.result(END_S)
+        for row in result.rows:
+            assert row["step"] == result.curves[row["number"]][-1][0], row
+        assert result.best.step == result.curves[result.best.number][-1][0]
+        if row := next((row for row in result.rows if row["state"] == "completed"), None):
+            assert row["step"] == 26
+        assert any("of 10 trials none continues past step 4" in note for note in found.status()["notes"])
+    assert result.counts["completed"] == 0 and result.best.step == 4
+    assert any("no trial has completed" in note for note in found.status()["notes"])
+
+
 # -------------------------------------------------------------------------------------------------- while it runs
 
 

@@ -27,6 +27,7 @@ def row(number: int, value: float, **config: Any) -> dict[str, Any]:
         "value": value,
         "config": config,
         "state": "completed",
+        "step": None,
         "trial_id": str(number),
         "seconds": 10.0,
     }
@@ -136,6 +137,12 @@ def test_sparklines() -> None:
         sparkline([1.0]) == "" and sparkline([1.0, 1.0]) == "▁▁" and len(sparkline(list(map(float, range(500))))) == 24
     )
     assert sparkline([3.0, 1.0, 2.0]) == "█▁▄"
+
+
+def test_the_curve_of_a_stopped_trial_ends_at_the_step_of_its_row(state: SearchState) -> None:
+    state.trial_left(3)
+    state.settled({**row(3, 0.2), "state": "stopped", "step": 2}, row(1, 0.75))
+    assert [step for step, _ in state.curves[3]] == [0, 1, 2]
 
 
 def test_what_a_trial_reports_before_its_beginning_is_known_is_kept() -> None:

@@ -56,6 +56,19 @@ def test_the_last_rung_is_the_end_for_whoever_comes_to_it():
     assert stopper.report(2, 9, 0.0) is STOP  # at max_step it is complete, wherever it would have paused
 
 
+@pytest.mark.parametrize(
+    ("trials", "arguments", "step"),
+    [(10, {}, 4), (3, {}, 1), (15, {}, 4), (16, {}, None), (64, {}, None), (10, {"mode": "stop"}, None),
+     (10, {"reduction_factor": 3}, None), (63, {"max_step": 64}, 16), (64, {"max_step": 64}, None),
+     (10, {"max_step": 27, "min_step": 9, "reduction_factor": 3}, None),
+     (2, {"max_step": 27, "min_step": 9, "reduction_factor": 3}, 9)],
+)  # fmt: skip
+def test_it_advises_where_so_few_trials_lead_to_no_complete_one(trials, arguments, step):
+    advice = AshaStopper(**arguments).advice(trials)
+    assert (f"of {trials} trials none continues past step {step}." in advice) == (step is not None), advice
+    assert bool(advice) == (step is not None)
+
+
 def test_a_report_past_several_rungs_is_compared_at_each_of_them():
     stopper = begun(AshaStopper(27, reduction_factor=3), 6)
     for number in range(2):

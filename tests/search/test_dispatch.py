@@ -235,6 +235,38 @@ def test_a_trial_that_finished_before_it_could_be_stopped_is_complete():
     assert bench.end(0, value=0.8)[0].end is End.COMPLETED
 
 
+@pytest.mark.parametrize("verdict", [Verdict.STOP, Verdict.PAUSE])
+def test_the_table_has_the_last_step_of_a_trial_that_returned_before_it_could_be_ended(verdict):
+    bench = Bench(stopper=Scripted({(0, 2): verdict}), num_trials=2)
+    bench.begin(0), bench.report(0, 2, 0.5), bench.report(0, 3, 0.6), bench.report(0, 26, 0.7)
+    settled = bench.end(0, value=0.7)[0]
+    assert (settled.end, settled.value, settled.step) == (End.COMPLETED, 0.7, 26)
+    assert bench.dispatch.ledger.rows()[0]["step"] == 26
+    assert bench.dispatch.ask_tell.stopper.ended[0].step == 26
+    assert "1 of 1 completed trials returned before" in bench.dispatch.ledger.remarks()[0]
+
+
+def test_what_a_paused_trial_reports_on_its_way_out_is_reported_again():
+    stopper = Scripted({(0, 1): Verdict.PAUSE})
+    bench = Bench(lanes=1, stopper=stopper, num_trials=2)
+    bench.begin(0), bench.report(0, 1, 0.5), bench.report(0, 2, 0.6), bench.end(0, "paused", None)
+    stopper.to_resume.append(0)
+    bench.begin(1)
+    (resumed,) = assigned(bench.end(1))
+    assert resumed.done_step == 1
+    bench.begin(0), bench.report(0, 2, 0.6)
+    assert stopper.steps[0] == 2 and bench.dispatch.ledger.rows()[0]["step"] == 2
+
+
+def test_a_search_in_which_the_stopper_ended_all_says_at_which_step_its_best_is():
+    bench = Bench(lanes=1, stopper=Scripted({(0, 1): Verdict.STOP}), num_trials=1)
+    bench.begin(0), bench.report(0, 1, 0.5), bench.end(0, "stopped", None)
+    assert "no trial has completed: the best value is that of trial 0 at step 1" in bench.dispatch.ledger.remarks()[0]
+    bench = Bench(lanes=1, num_trials=1)
+    bench.begin(0), bench.report(0, 1, 0.5), bench.end(0, value=0.5)
+    assert bench.dispatch.ledger.remarks() == []
+
+
 def test_a_paused_trial_goes_on_before_new_ones_where_its_checkpoint_is():
     stopper = Scripted({(0, 1): Verdict.PAUSE})
     bench = Bench(stopper=stopper, num_trials=10)

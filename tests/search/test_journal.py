@@ -86,6 +86,15 @@ def test_a_trial_that_was_asked_to_stop_is_not_begun_again():
     assert not [action for action in third.first if isinstance(action, Settled)], "told once in all sessions"
 
 
+def test_a_report_that_came_after_the_request_to_end_is_only_remembered():
+    session = begun({(0, 3): Verdict.PAUSE})
+    session.do(Reported(0, 1, 26, 0.7), Ended(0, 1, "finished", 0.7))
+    again = continued(session.lines, {(0, 3): Verdict.PAUSE})
+    row = again.dispatch.ledger.rows()[0]
+    assert (row["state"], row["step"], row["value"]) == ("completed", 26, 0.7)
+    assert again.dispatch.ask_tell.stopper.steps[0] == 3
+
+
 def test_an_exploit_that_was_decided_is_carried_out():
     verdicts = {(1, 3): Exploit(0, {"x": 7})}
     again = continued(begun(verdicts).lines, verdicts)

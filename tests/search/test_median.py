@@ -130,3 +130,8 @@ def test_what_cannot_be_is_refused_with_its_rule(arguments, problem):
     with pytest.raises(ArgumentError) as refused:
         MedianStop(**arguments)
     assert str(refused.value) == problem
+
+
+def test_it_advises_where_so_few_trials_are_never_compared():
+    assert "stops no trial before 10 have ended, so none of 10" in MedianStop().advice(10)
+    assert MedianStop().advice(11) == "" and MedianStop(3).advice(10) == ""

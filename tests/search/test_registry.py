@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +106,32 @@ def test_categories_are_nothing_for_cmaes() -> None:
 def test_arguments_of_differential_evolution(arguments: dict[str, float], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         registry.searcher("differential_evolution", SPACE, **arguments)
+
+
+@pytest.mark.parametrize("name", sorted(set(registry.STOPPERS) - {"none"}))
+def test_the_page_lists_the_arguments_of_each_stopper_with_their_defaults(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/search.md").read_text()
+    listed: dict[str, str] = {}
+    owners: list[str] = []
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and cells[1].startswith("`"):
+            owners = re.findall(r"`(\w+)`", cells[0]) or owners
+            if name in owners:
+                listed[cells[1].strip("`")] = cells[2].strip("`")
+    found = registry.stopper_class(name)
+    assert found is not None
+    parameters = inspect.signature(found).parameters
+    assert listed.keys() == parameters.keys() - {"space", "seed"}
+    for argument, default in listed.items():
+        if default not in ("none", "required", "num_trials"):
+            given = ast.literal_eval(default)
+            assert given == parameters[argument].default or list(given) == list(parameters[argument].default)
+
+
+def test_the_name_that_another_package_gives_an_argument_leads_to_ours() -> None:
+    with pytest.raises(ArgumentError, match="did you mean min_step"):
+        registry.stopper("asha", grace_period=3)
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:

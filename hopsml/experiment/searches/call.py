@@ -175,6 +175,9 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     if framework != "tensorflow" and size_of(options.workers_per_trial) is None:
         notes += (f"framework={options.framework!r} has no effect: a trial of one worker forms no group",)
     trials = None if searcher.counts else options.num_trials  # then num_trials is the number of configurations
+    trials = None if trials is None else checks.whole_number("num_trials", trials)
+    stopper = stopper_of(options, space, seed)
+    notes += advice_for(stopper, trials, searcher.total)
     endless = isinstance(options.searcher, str) and searcher.total is None and not searcher.counts
     if trials is None and endless and options.deadline is None and options.budget is None:
         raise ArgumentError("num_trials=None: the search has no end; give num_trials, deadline or budget")
@@ -194,8 +197,8 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
         args=args,
         space=space,
         searcher=searcher,
-        stopper=stopper_of(options, space, seed),
-        num_trials=None if trials is None else checks.whole_number("num_trials", trials),
+        stopper=stopper,
+        num_trials=trials,
         direction=direction,
         metric="" if options.metric is None else checks.text("metric", options.metric),
         size_of=size_of(options.workers_per_trial),
@@ -219,6 +222,12 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
         notes=notes,
         framework=framework,
     )
+
+
+def advice_for(stopper: Stopper | None, *limits: int | None) -> tuple[str, ...]:
+    """Return the stopper's hint on a search whose number of trials is the lowest of these limits, if it has one."""
+    known = [limit for limit in limits if limit is not None]
+    return tuple(text for text in (stopper.advice(min(known)),) if text) if stopper is not None and known else ()
 
 
 def without_budget(searcher: Searcher, function: Callable[..., Any]) -> tuple[str, ...]:

@@ -378,6 +378,8 @@ class SearchRun(Handle[SearchResult]):
     def _result(self, conclusion: ConcludeSearch) -> SearchResult:
         rows, best = self._session.rows(), self._session.best()
         assert best is not None
+        for text in self._session.dispatch.ledger.remarks():
+            self.state.note(text)
         view = self.state.snapshot()
         return SearchResult(
             best_trial(best, self.run_dir, self._folder_of(best), self.state.metric),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -83,6 +83,8 @@ class SearchState:
             curve = self.curves.setdefault(number, []) if trial is None else trial.curve
             if trial is not None:
                 trial.step, trial.value = step, value
+            while curve and curve[-1][0] >= step:  # it continues from a checkpoint before this step
+                curve.pop()
             curve.append((step, value))
             if len(curve) > CURVE_POINTS:
                 del curve[1:-1:2]
@@ -99,6 +101,8 @@ class SearchState:
         """Record a trial's end, which the event log has, by its table row; ``best``: row of the best trial so far."""
         with self._observers.lock:
             self.took.append(float(row.get("seconds") or 0.0))
+            if row["number"] in self.curves:
+                self.curves[row["number"]] = counted_reports(self.curves[row["number"]], row)
             if best is not None and (self.best is None or best["number"] != self.best["number"]):
                 self.improvements.append((best["number"], best["value"]))
             self.best = best
@@ -160,6 +164,17 @@ class SearchState:
 
     def _tell(self, kind: str, facts: dict[str, Any]) -> None:
         self._observers.send((kind, facts))
+
+
+def counted_reports(curve: Sequence[tuple[int, float]], row: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """Return the reports of a trial up to the step of its table row: what a stopped one reported later counts no more.
+
+    Args:
+        curve: step and value of its reports.
+        row: its row of the table.
+    """
+    last = row["step"] if row["state"] == "stopped" else None
+    return list(curve) if last is None else [point for point in curve if point[0] <= last]
 
 
 def _copied(value: Any) -> Any:

@@ -201,6 +201,23 @@ class AshaStopper(Stopper):
         ]
         self._clear()
 
+    def advice(self, trials: int) -> str:
+        """Return a hint if so few trials pass the rungs that probably, or certainly, none becomes complete."""
+        if self.mode == "stop" or len(self._ladders) > 1:
+            return ""  # where the best trial of each rung continues, or where trials begin at higher rungs
+        bracket, level, passing = _Bracket(*self._ladders[0], self.factor), 0, trials
+        while passing and bracket.step(level) != self.max_step:
+            passing //= self.factor
+            level += bool(passing)
+        if passing or (self.max_step is None and trials >= self.factor**2):
+            return ""
+        return (
+            f"the stopper asha compares at steps {bracket.step(0)}, {bracket.step(1)} ..., where one trial in "
+            f"{self.factor} continues: of {trials} trials none continues past step {bracket.step(level)}. For complete "
+            'trials give more trials, or stopper_args={"reduction_factor": 2}, a higher "min_step" (the grace period), '
+            'or "mode": "stop"'
+        )
+
     def _clear(self) -> None:
         self._brackets = [_Bracket(first, steps, self.factor) for first, steps in self._ladders]
         self._begun = [0] * len(self._brackets)

@@ -101,6 +101,15 @@ class MedianStop(Stopper):
         self.min_trials, self.interval, self.min_step = min_trials, interval, min_step
         self._clear()
 
+    def advice(self, trials: int) -> str:
+        """Return a hint if the search has so few trials that none can be stopped."""
+        if trials > self.min_trials:
+            return ""
+        return (
+            f"the stopper median stops no trial before {self.min_trials} have ended, so none of {trials}: "
+            f'stopper_args={{"min_trials": {max(1, trials // 3)}}} lets it compare earlier'
+        )
+
     def _clear(self) -> None:
         self._running: dict[int, _Curve] = {}
         self._ended: list[_Curve] = []

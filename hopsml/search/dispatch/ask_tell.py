@@ -185,6 +185,11 @@ class AskTell:
         self._facts.append(("report", trial.number, step, value, _as_json(verdict), checkpoint))
         return verdict
 
+    def record_late(self, trial: TrialState, step: int, value: float) -> None:
+        """Record a report that came after the trial was requested to end, about which the stopper is not asked."""
+        trial.late_step = step
+        self._facts.append(("report", trial.number, step, value, None, False))
+
     def _apply_verdict(self, trial: TrialState, verdict: Verdict | Exploit) -> None:
         if isinstance(verdict, Exploit):
             trial.asked, trial.exploit = "pause", verdict
@@ -222,7 +227,7 @@ class AskTell:
             phase = TrialPhase.READY
         elif trial.wanted:
             phase = TrialPhase.READY
-        trial.asked, trial.exploit, trial.wanted = "", None, False
+        trial.asked, trial.exploit, trial.wanted, trial.late_step = "", None, False, -1
         self.ledger.move(trial, phase)
 
     def resume(self, settle: bool = False) -> TrialState | None:
@@ -276,6 +281,8 @@ class AskTell:
         trial.seconds += seconds
         if end is End.FAILED and trial.number in self.ledger.placed:
             trial.tries += 1  # the last attempt; those before it were counted by ``record_attempt_end``
+        if end is End.COMPLETED:  # what it returned is of its last step
+            trial.step = max(trial.step, trial.late_step)
         trial.value, trial.outputs, trial.error = value, outputs, error
         trial.asked, trial.exploit, trial.wanted = "", None, False
         self.ledger.close(trial, end)
@@ -353,6 +360,9 @@ class AskTell:
             self.record_begin(trial, *rest)
         elif kind == "report":
             step, value, verdict, checkpoint = rest
+            if verdict is None:
+                self.record_late(trial, step, value)
+                return
             again, before = self.report(trial, step, value, checkpoint), _verdict(verdict)
             if marked(_as_json(again)) != marked(verdict):  # the recorded verdict counts, not the new one
                 trial.asked, trial.exploit = "", None

@@ -59,14 +59,17 @@ class Attempts:
     def reported(self, event: Reported, now: float) -> list[Action]:
         """Pass a report of a new, higher step to the stopper.
 
-        Ignored once the trial has been requested to stop or pause.
+        Once the trial has been requested to end, reports are only recorded: it may return before it gets the request.
         """
         trial = self._trial_of(event)
         if trial is None:
             return []
         actions = self._must_have_begun(trial, now)
         value = finite(event.value)
-        if trial.asked or value is None or event.step <= trial.step:
+        if value is None or event.step <= max(trial.step, trial.late_step):
+            return actions
+        if trial.asked:
+            self.ask_tell.record_late(trial, event.step, value)
             return actions
         verdict = self.ask_tell.report(trial, event.step, value, event.checkpoint)
         if verdict is Verdict.STOP:

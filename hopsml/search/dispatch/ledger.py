@@ -41,6 +41,7 @@ class TrialState:
     exploit: Exploit | None = None  # how it continues after the pause
     wanted: bool = False  # resume it as soon as it has paused
     step: int = -1  # step of the last report that counted
+    late_step: int = -1  # step of the last report since the trial was requested to end
     value: float | None = None  # metric of the last report; of an ended trial the final one
     since: float = 0.0  # monotonic time at which the present attempt was placed, or has begun
     gap: bool = False  # measure the time until this attempt begins, during which the lane is idle
@@ -146,6 +147,22 @@ class Ledger:
         running = sum(trial.phase is TrialPhase.RUNNING for trial in self.placed.values())
         waiting = len(self.trials) - self.ended_count - running - len(self.paused)
         return {"waiting": waiting, "running": running, "paused": len(self.paused), **ended}
+
+    def remarks(self) -> list[str]:
+        """Return hints for the user about trials that a stopper ended, or could not end in time."""
+        late = sum(trial.end is End.COMPLETED and trial.late_step >= 0 for trial in self.trials)
+        found = []
+        if late:
+            found.append(
+                f"{late} of {self.ends[End.COMPLETED]} completed trials returned before the stopper's request to end "
+                "reached them: their reports follow each other within milliseconds"
+            )
+        if self.best is not None and self.best.end is End.STOPPED and not self.ends[End.COMPLETED]:
+            found.append(
+                f"no trial has completed: the best value is that of trial {self.best.number} at step {self.best.step}, "
+                "where the stopper ended it; give the search more trials, or change stopper_args"
+            )
+        return found
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict of plain values for each trial, in the order of their numbers."""

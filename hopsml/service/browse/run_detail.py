@@ -14,6 +14,7 @@ import numpy as np
 from hopsml.core.states import Lifecycle
 from hopsml.errors import PathNotFound
 from hopsml.experiment.searches.recorded import SearchReader
+from hopsml.experiment.searches.state import counted_reports
 from hopsml.service.browse.metrics import Curve, kept_indices
 from hopsml.service.browse.run_list import RunRow, row_of
 from hopsml.storage import urls
@@ -116,7 +117,8 @@ class TrialReader:
         """Convert a row of the event log's reader to a trial with its curve."""
         reports = self._reports.get(row["number"], Curve(KEPT_OF_TRIAL))
         kept = kept_indices(np.array(reports.values), MOST_POINTS)
-        curve = [int(reports.steps[at]) for at in kept], [reports.values[at] for at in kept]
+        counted = counted_reports([(int(reports.steps[at]), reports.values[at]) for at in kept], row)
+        curve = [step for step, _ in counted], [value for _, value in counted]
         return TrialDetail(
             number=row["number"],
             id=row["trial_id"],
