@@ -95,13 +95,13 @@ _FUNCTIONS = {
 
 # Modules of the predecessor, and their replacements.
 _INSTEAD = {
-    "allreduce": "hopsml.experiment.collective_all_reduce(train), which needs no MPI",
+    "allreduce": "hopsml.experiment.collective_all_reduce(train), which works without MPI",
     "dataset": "hopsml.hdfs.copy_to_hdfs and copy_to_local",
     "jobs": "`hopsml submit`, or HopsMLOperator of hopsml.airflow",
-    "project": "HOPSML_PROJECT_URL, which names the project's place on the store",
+    "project": "HOPSML_PROJECT_URL, the URL of the project's folder",
     **dict.fromkeys(
         ("elasticsearch", "featurestore", "hive", "kafka", "secret", "service_discovery", "tls", "user", "xattr"),
-        "the client of Hopsworks (package hopsworks): it is a service of Hopsworks",
+        "the client of Hopsworks (package hopsworks), since this is a service of Hopsworks",
     ),
 }
 
@@ -141,7 +141,7 @@ class Refusals:
 
 def _refusal(name: str) -> str:
     """Return the message for a module of the predecessor that has been replaced; empty for any other name."""
-    return f"hopsml.{name} is not there; use {_INSTEAD[name]}" if name in _INSTEAD else ""
+    return f"hopsml.{name} does not exist; use {_INSTEAD[name]}" if name in _INSTEAD else ""
 
 
 Refusals.add(__name__, _refusal)

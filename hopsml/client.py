@@ -247,11 +247,11 @@ class Client:
         """
         if not _ADDRESS.fullmatch(address):
             raise ArgumentError(
-                f"{address.partition('?')[0][:200]!r} is no address of a job service: write what `hopsml server` "
-                "has printed, without its token: http://127.0.0.1:8080/"
+                f"{address.partition('?')[0][:200]!r} is not the address of a job service; use the address that "
+                "`hopsml server` has printed, without its token, such as  http://127.0.0.1:8080/"
             )
         if not token.isascii() or not token.isprintable():
-            raise ArgumentError("the token has characters that none has: copy it once more into HOPSML_TOKEN")
+            raise ArgumentError("the token contains characters that no token has; copy it again into HOPSML_TOKEN")
         self._address, self._token = address.rstrip("/"), token
         trust = [urllib.request.HTTPSHandler(context=_trust(certificate))] if address.startswith("https:") else []
         self._opener = proxies.opener(self._address, _StaysHere(), *trust)
@@ -276,13 +276,13 @@ class Client:
             its_address, its_token = str(known["address"]), str(known["token"])
         except (OSError, ValueError, LookupError, TypeError):
             raise ArgumentError(
-                f"no job service is known: {file} is not there; start one with `hopsml server`, or set HOPSML_SERVER and "
-                "HOPSML_TOKEN"
+                f"no job service is known, since there is no file {file}; start one with `hopsml server`, or set "
+                "HOPSML_SERVER and HOPSML_TOKEN"
             ) from None
         if address and address.rstrip("/") != its_address.rstrip("/"):
             raise ArgumentError(
-                f"HOPSML_SERVER={address}: this user's own server is {its_address}, and its token is for nobody else; set "
-                "HOPSML_TOKEN to one that the other server knows"
+                f"HOPSML_SERVER={address}: this user's own server is {its_address}, and its token is not sent to "
+                "other servers; set HOPSML_TOKEN to a token of the other server"
             )
         return cls(its_address, token or its_token, certificate or str(known.get("certificate", "")))
 
@@ -467,7 +467,9 @@ class Client:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not (found := self._job(job, _FOLLOWING_TRIES)).state.is_final:
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"job {found.id} is {found.state} after {timeout_s:g} s: {found.why or found.cause}")
+                raise TimeoutError(
+                    f"job {found.id} is still {found.state} after {timeout_s:g} s: {found.why or found.cause}"
+                )
             time.sleep(poll_s)
         return found
 
@@ -653,16 +655,16 @@ class Client:
                 if isinstance(reason, ssl.SSLError):
                     raise _distrust(self._address, reason) from None
                 if isinstance(reason or error, TimeoutError):
-                    problem = f"it has said nothing for {TIMEOUT_S:g} s"
+                    problem = f"it has sent nothing for {TIMEOUT_S:g} s"
                     break  # the server accepts connections but hangs: another attempt would wait as long
                 problem = str(reason or error)
             except http.client.HTTPException as error:
-                raise self._stranger(f"it does not speak HTTP: {type(error).__name__}") from None
+                raise self._stranger(f"its answer is not HTTP: {type(error).__name__}") from None
         if refusal is not None:
             raise refusal
         raise ServiceError(
-            f"the job service at {self._address} does not answer ({problem}); see whether `hopsml server` runs"
-            f"{proxies.explain(self._address)}"
+            f"the job service at {self._address} does not answer ({problem}); check that `hopsml server` is "
+            f"running{proxies.explain(self._address)}"
         )
 
     def _as(self, found: Any, kind: type[T]) -> T:
@@ -701,7 +703,9 @@ class Client:
             text = f"{said['error']}; {said['remedy']}" if said.get("remedy") else str(said["error"])
         except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError):
             place = refused.headers.get("location", "")
-            return self._stranger(f"HTTP {refused.code}" + (f", to be found at {place[:200]}" if place else ""))
+            return self._stranger(
+                f"HTTP {refused.code}" + (f", which was redirected to {place[:200]}" if place else "")
+            )
         if refused.code == 404:
             return JobNotFound(text)
         return ArgumentError(text) if refused.code in (400, 422) else ServiceError(text)
@@ -709,8 +713,8 @@ class Client:
     def _stranger(self, said: str) -> ServiceError:
         """Return the error for a server that is no job service of this version."""
         return ServiceError(
-            f"what answers at {self._address} is no job service of this hopsml ({' '.join(said.split())}); set "
-            "HOPSML_SERVER to the address that `hopsml server` has printed"
+            f"the server at {self._address} is not a job service of this version of hopsml "
+            f"({' '.join(said.split())}); set HOPSML_SERVER to the address that `hopsml server` has printed"
         )
 
 
@@ -732,8 +736,8 @@ def _trust(certificate: str | Path) -> ssl.SSLContext:
         except OSError as error:  # includes ssl.SSLError
             said = getattr(error, "reason", None) or error.strerror or error
             raise ArgumentError(
-                f"{CA}={certificate}: there are no certificates to read ({said}); name a PEM file with the server's "
-                "certificate, or its authority's"
+                f"{CA}={certificate}: the file contains no readable certificates ({said}); set the variable to a PEM "
+                "file with the certificate of the server or of its authority"
             ) from error
     return made
 
@@ -743,11 +747,11 @@ def _distrust(address: str, error: ssl.SSLError) -> ServiceError:
     if isinstance(error, ssl.SSLCertVerificationError):
         said = error.verify_message.rstrip(".")
         return ServiceError(
-            f"the certificate of {address} is not to be trusted ({said}); use the name that it is for, or set {CA} to "
-            "a file with its authority's certificate"
+            f"the certificate of {address} is not trusted ({said}); use the host name in the certificate, or set "
+            f"{CA} to a file with the certificate of its authority"
         )
     return ServiceError(
-        f"{address} does not speak TLS as it should ({error.reason}); write http:// for a server without it"
+        f"the TLS connection to {address} failed ({error.reason}); write http:// for a server without TLS"
     )
 
 

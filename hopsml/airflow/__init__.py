@@ -56,8 +56,8 @@ def _refusal(name: str) -> str:
     if name not in _WHERE:
         return ""
     return (
-        f"hopsml.airflow.{name} needs Airflow 3.3, which this Python ({sys.executable}) does not have; use Airflow's own "
-        f"environment, and in it: {extras.install('airflow')}"
+        f"hopsml.airflow.{name} needs Airflow 3.3, which is not installed in this Python ({sys.executable}); use the "
+        f"environment of Airflow, and run there: {extras.install('airflow')}"
     )
 
 

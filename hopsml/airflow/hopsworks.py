@@ -47,11 +47,11 @@ def described(project_url: str, job_name: str) -> dict[str, Any]:
         ArgumentError: there is none, it names no script, or another user could have written it.
     """
     url = urls.join(project_url, FOLDER, f"{job_name}.json")
-    content = _believed(url, "it says which script is run")
+    content = _believed(url, "it determines which script runs")
     if content is None or not content.get("appPath"):
         raise ArgumentError(
-            f"job {job_name!r}: there is no {url} with an appPath; write one, for instance "
-            '{"appPath": "/jobs/train.py", "profile": "yarn-cluster", "spark.executor.instances": 4}'
+            f'job {job_name!r}: there is no {url} with an appPath; create that file, for instance with {{"appPath": '
+            '"/jobs/train.py", "profile": "yarn-cluster", "spark.executor.instances": 4}'
         )
     return content
 
@@ -96,7 +96,7 @@ class HopsworksLaunchOperator(HopsMLOperator):
         self.job_name, self.project_name, self.job_arguments = job_name, project_name, job_arguments
         for name, value in (("project_id", project_id), ("hopsworks_conn_id", hopsworks_conn_id)):
             if value is not None:
-                self.log.warning("%s=%r has no effect: the project is found by its name", name, value)
+                self.log.warning("%s=%r has no effect: the project is identified by its name", name, value)
 
     def request(self, context: Context) -> Request:
         """Build the request from the job's description in ``Jobs/``."""
@@ -147,7 +147,9 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
         Raises:
             AirflowException: it has ended without success.
         """
-        content = _believed(_execution(project_of(self.project_name), self.job_name), "it says which job is waited for")
+        content = _believed(
+            _execution(project_of(self.project_name), self.job_name), "it determines which job the sensor waits for"
+        )
         if content is None:
             return False
         job = Job.from_dict(content)
@@ -158,7 +160,8 @@ class HopsworksJobSuccessSensor(BaseSensorOperator):
             return False
         if seen.state.is_final and seen.state is not Lifecycle.FINISHED:
             raise AirflowException(
-                f"job {self.job_name}: {job.id} ended as {jobs.published(seen.state)}: {seen.detail or 'see its log'}"
+                f"job {self.job_name}: {job.id} ended as {jobs.published(seen.state)}: "
+                f"{seen.detail or 'see the log of the job'}"
             )
         return seen.state is Lifecycle.FINISHED
 
@@ -181,7 +184,7 @@ def _fetched(path: str, folder: str) -> str:
     """Return the local path of a script; a script on the store is copied below ``folder``."""
     if urls.split(path)[0] in ("", "file"):
         return urls.split(path)[2]
-    trust.check(filesystem.for_url(path).status(path), "it is what is run")
+    trust.check(filesystem.for_url(path).status(path), "its content is executed")
     local = os.path.join(folder, "scripts", urls.split(path)[1].replace(":", "_"), urls.split(path)[2].lstrip("/"))
     os.makedirs(os.path.dirname(local), mode=0o700, exist_ok=True)
     filesystem.for_url(path).download(path, local)

@@ -101,7 +101,9 @@ def checked_states(name: str, states: Collection[str]) -> tuple[str, ...]:
     """Validate the names of end states, and return them. Raises ArgumentError for an unknown one."""
     for state in states:
         if state not in ENDS:
-            raise ArgumentError(f"{name}: {state!r} is no state in which a run ends; those are {', '.join(ENDS)}")
+            raise ArgumentError(
+                f"{name}: {state!r} is not a final state of a run; the final states are {', '.join(ENDS)}"
+            )
     return tuple(states)
 
 
@@ -156,7 +158,7 @@ class Job:
         try:
             return cls(str(content["kind"]), str(content["id"]), dict(content.get("where") or {}))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ArgumentError(f"{content!r:.200} is no job: a dict with kind, id and where is expected") from error
+            raise ArgumentError(f"{content!r:.200} is not a job; give a dict with kind, id and where") from error
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ _MODULES = {"yarn": "hopsml.airflow.yarn_jobs", "local": "hopsml.airflow.local_j
 def of_kind(kind: str) -> Jobs:
     """Return the module that implements ``Jobs`` for this kind. Raises ArgumentError for an unknown one."""
     if kind not in _MODULES:
-        raise ArgumentError(f"a job of kind {kind!r} is not known; there are: {', '.join(_MODULES)}")
+        raise ArgumentError(f"the job kind {kind!r} is unknown; the known kinds are {', '.join(_MODULES)}")
     return cast("Jobs", importlib.import_module(_MODULES[kind]))
 
 
@@ -267,27 +269,39 @@ def decide(
     if stored is not None and stored[0].id not in done:
         job, state = stored
         if not state.is_final:
-            return TaskStep.FOLLOW, job, f"an earlier try started {job.id}, which is {published(state)}: following it"
+            return (
+                TaskStep.FOLLOW,
+                job,
+                (f"an earlier try started {job.id}, which is {published(state)}; this task follows that job"),
+            )
         if state is Lifecycle.FINISHED:
-            return TaskStep.COLLECT, job, f"an earlier try started {job.id}, which has succeeded: taking its result"
+            return (
+                TaskStep.COLLECT,
+                job,
+                (f"an earlier try started {job.id}, which has succeeded; this task uses its result"),
+            )
     for known in found:
         if known.job.id not in done and not known.state.is_final:
             return (
                 TaskStep.FOLLOW,
                 known.job,
-                f"{known.job.id} was started for this task and is {published(known.state)}: following it",
+                f"{known.job.id} was started for this task and is {published(known.state)}; this task follows that job",
             )
     if found:
         youngest = found[0]
         if youngest.state is Lifecycle.FINISHED and not youngest.delivered and youngest.job.id not in done:
-            return TaskStep.COLLECT, youngest.job, f"{youngest.job.id} was started for this task and has succeeded"
+            return (
+                TaskStep.COLLECT,
+                youngest.job,
+                (f"{youngest.job.id} was started for this task and has succeeded; this task uses its result"),
+            )
         if youngest.state.is_final:
             return (
                 TaskStep.START,
                 None,
-                f"the last job of this task, {youngest.job.id}, is over ({published(youngest.state)})",
+                f"the last job of this task, {youngest.job.id}, has ended ({published(youngest.state)})",
             )
-    return TaskStep.START, None, "nothing was started for this task yet"
+    return TaskStep.START, None, "no job was started for this task yet"
 
 
 class Patience:
@@ -301,7 +315,7 @@ class Patience:
         """Record that the service has answered."""
         now = time.monotonic()
         if self._away:
-            self._say("it answers again, after %.0f s", now - self._answered)
+            self._say("the cluster answers again after %.0f s", now - self._answered)
         self._answered, self._away = now, False
 
     def away(self, error: Exception) -> None:
@@ -309,16 +323,16 @@ class Patience:
         if time.monotonic() - self._answered > LIMIT_S:
             raise error
         if not self._away:
-            self._say("%s; asking again, for up to %.0f s", error, LIMIT_S)
+            self._say("%s; retrying for up to %.0f s", error, LIMIT_S)
         self._away = True
 
 
 _KNOWN = ("appPath", "args", "appName", "profile")
 _REASONS = {
-    "distributionStrategy": "the script says which verb trains, for instance experiment.collective_all_reduce",
-    "experimentType": "the script says which verb trains",
-    "amMemory": "give spark.driver.memory",
-    "amVCores": "give spark.driver.cores",
+    "distributionStrategy": "the script chooses the kind of training, for instance by experiment.collective_all_reduce",
+    "experimentType": "the script chooses the kind of training",
+    "amMemory": "set spark.driver.memory instead",
+    "amVCores": "set spark.driver.cores instead",
 }
 
 
@@ -331,6 +345,6 @@ def without_effect(description: Mapping[str, Any], job_name: str) -> list[str]:
     ]
     return [
         f"job {job_name!r}: {key}={description[key]!r:.80} has no effect: "
-        + _REASONS.get(key, "it is not one of hopsml's keys")
+        + _REASONS.get(key, "hopsml does not know this key")
         for key in strange
     ]

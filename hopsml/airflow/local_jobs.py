@@ -63,7 +63,8 @@ def start(request: Request) -> Job:
         active = [known for known in find(request) if not known.state.is_final]
         if active:
             raise ArgumentError(
-                f"{active[0].job.id} was started for this task and is {published(active[0].state)}: follow it instead"
+                f"{active[0].job.id} was started for this task and is {published(active[0].state)}; follow that job "
+                "instead of starting another one"
             )
         folder = above / str(max(_numbers(above), default=0) + 1)
         folder.mkdir(mode=0o700)
@@ -84,11 +85,11 @@ def status(job: Job) -> JobStatus:
         ended = json.loads((folder / EARLIER_ENDED).read_text())
         return JobStatus(jobs.state_of(ended["state"]), ended["detail"])
     if folder.is_dir():
-        return JobStatus(Lifecycle.FAILED, "the process that kept the driver was killed, or this machine was restarted")
+        return JobStatus(Lifecycle.FAILED, "the supervisor of the driver was killed, or this machine was restarted")
     return JobStatus(
         Lifecycle.LOST,
-        f"there is no {folder} on this machine: a local job can be followed only where it was started; run task and "
-        "triggerer on one machine, or use a profile in YARN's cluster mode",
+        f"there is no {folder} on this machine: a local job can be followed only on the machine where it was "
+        "started. Run task and triggerer on the same machine, or use a profile with YARN's cluster mode",
     )
 
 
@@ -96,13 +97,13 @@ def _how_ended(ended: DriverStatus) -> JobStatus:
     """Return the state of a job whose driver has ended, with an explanation."""
     code = ended.exit_status
     if ended.was_requested:
-        return JobStatus(Lifecycle.STOPPED, "it was ended by its task")
+        return JobStatus(Lifecycle.STOPPED, "the driver was ended by its task")
     if ended.problem:
         return JobStatus(Lifecycle.FAILED, ended.problem)
     if code < 0:
         return JobStatus(Lifecycle.FAILED, f"the driver was killed by signal {-code} ({signal.Signals(-code).name})")
     if code:
-        return JobStatus(Lifecycle.FAILED, f"the driver left with exit status {code}")
+        return JobStatus(Lifecycle.FAILED, f"the driver ended with exit status {code}")
     return JobStatus(Lifecycle.FINISHED)
 
 
@@ -130,7 +131,10 @@ def end(job: Job) -> None:
     while not status(job).state.is_final:
         was_requested = was_requested or local_driver.request_end(Path(job.id))
         if time.monotonic() > deadline:
-            raise ClusterError(f"the driver of {job.id} did not end within {END_TIMEOUT_S:g} s")
+            raise ClusterError(
+                f"the driver of {job.id} did not end within {END_TIMEOUT_S:g} s of the request; end "
+                "that process by hand"
+            )
         time.sleep(0.05)
 
 
@@ -163,8 +167,8 @@ def command(request: Request) -> list[str]:
     if not profile.uses_spark:
         if request.conf:
             raise ArgumentError(
-                f"conf has {', '.join(sorted(request.conf))}, and profile '{request.profile}' starts no Spark: leave them "
-                "out, or name the profile of a cluster"
+                f"conf has {', '.join(sorted(request.conf))}, but profile '{request.profile}' runs without Spark; "
+                "remove these settings, or use the profile of a cluster"
             )
         return [request.python, request.script, *request.arguments]
     return submit_command(request, {"spark.app.name": request.name, **request.conf} if request.name else request.conf)

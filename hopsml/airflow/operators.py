@@ -144,7 +144,7 @@ class HopsMLOperator(BaseOperator):
     def on_kill(self) -> None:
         """End the job and all processes that it started, when Airflow kills the task."""
         if self._is_starting:  # called from a signal handler: the interrupted start cleans up after itself
-            raise _KilledWhileStarting("the task was killed while its job was being started")
+            raise _KilledWhileStarting("the task was killed while it started its job")
         if self._job is not None:
             self._end(self._job)
         elif self._request is not None:
@@ -188,7 +188,7 @@ class HopsMLOperator(BaseOperator):
             raise
         finally:
             self._is_starting = False
-        self.log.info("started %s with the tag %s", job.id, request.tag)
+        self.log.info("started job %s with the tag %s", job.id, request.tag)
         return job
 
     def _end(self, job: Job) -> None:
@@ -245,7 +245,7 @@ class HopsMLOperator(BaseOperator):
         except HopsmlError as error:
             if seen.state is Lifecycle.FINISHED:
                 raise
-            self.log.warning("what %s left cannot be read: %s", job.id, error)
+            self.log.warning("the result of %s cannot be read: %s", job.id, error)
             return {}
 
     def _conclude(self, context: Context, job: Job, seen: JobStatus, offset: int) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class HopsMLOperator(BaseOperator):
         if seen.state is not Lifecycle.FINISHED:
             if more := kind.errors(job):
                 self.log.info("the end of the driver's stderr:\n%s", more)
-            reason = left.get("error") or seen.detail or "its log is above"
+            reason = left.get("error") or seen.detail or "see its log above"
             where = f"; run directory {left['run_dir']}" if left.get("run_dir") else ""
             raise AirflowException(f"{job.id} ended as {jobs.published(seen.state)}: {reason}{where}")
         kind.mark_delivered(job, self.request(context))

@@ -67,7 +67,7 @@ class HopsMLRunSensor(BaseSensorOperator):
         """Return the result. Raises AirflowException if the run ended in another state."""
         if found["state"] not in self.states:
             raise AirflowException(
-                f"run {found['run_dir']} ended as {found['state']}, and {', '.join(self.states)} was waited for: "
-                f"{found['error'] or 'see its logs'}"
+                f"run {found['run_dir']} ended as {found['state']}, but the sensor waits for "
+                f"{', '.join(self.states)}: {found['error'] or 'see the logs of the run'}"
             )
         return found

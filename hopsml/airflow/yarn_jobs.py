@@ -163,11 +163,16 @@ def _submit(command: list[str], variables: Mapping[str, str]) -> str:
         try:
             said = process.communicate(timeout=SUBMIT_TIMEOUT_S)[0]
         except subprocess.TimeoutExpired:
-            raise ClusterError(f"spark-submit did not end within {SUBMIT_TIMEOUT_S:g} s; it was ended") from None
+            raise ClusterError(
+                f"spark-submit did not end within {SUBMIT_TIMEOUT_S:g} s, and was terminated; check "
+                "that the ResourceManager answers"
+            ) from None
         finally:
             process.terminate()
     if process.returncode:
-        raise ClusterError(f"nothing was submitted; hopsml submit left with {process.returncode}:\n{said[-4000:]}")
+        raise ClusterError(
+            f"nothing was submitted; hopsml submit ended with exit status {process.returncode}:\n{said[-4000:]}"
+        )
     return said[-4000:]
 
 

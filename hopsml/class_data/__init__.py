@@ -107,15 +107,17 @@ def make(settings: Mapping[str, str], spark_submit: str) -> dict[str, Path]:
     for role in OPTIONS:
         archive = archive_of(role, settings)
         if archive is None:
-            raise ArgumentError("class-data archives need Java and Spark on this machine; install them first")
+            raise ArgumentError(
+                "class-data archives need Java and Spark, which are not installed on this machine; install them first"
+            )
         targets[role] = archive
     _cache().mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         _cache().chmod(0o700)
     except PermissionError as error:
         raise ArgumentError(
-            f"{_cache()} belongs to another user, and JVMs would run what is in it: let XDG_CACHE_HOME name a folder of "
-            "your own"
+            f"{_cache()} belongs to another user, and JVMs would execute its content; set XDG_CACHE_HOME to a folder "
+            "of your own"
         ) from error
     with tempfile.TemporaryDirectory(dir=_cache(), prefix="making-") as name:
         folder = Path(name)
@@ -139,8 +141,8 @@ def _refuse_configuration() -> None:
     if conf is not None and conf.is_dir() and any(conf.iterdir()):
         where = f"SPARK_CONF_DIR={said}" if said else f"SPARK_HOME's {conf}"
         raise ArgumentError(
-            f"{where} holds files, and Java makes no class-data archive where such a folder is on the class path: put "
-            "Spark's settings into a profile instead, or do without archives"
+            f"{where} contains files, and Java creates no class-data archive if such a folder is on the class path; "
+            "move Spark's settings into a profile, or use no archives"
         )
 
 
@@ -166,4 +168,6 @@ def _run(settings: Mapping[str, str], spark_submit: str, folder: Path) -> None:
     missing = [role for role in OPTIONS if not (folder / role).is_file()]
     if done.returncode or missing:
         what = f"status {done.returncode}" if done.returncode else f"no archive of the {' and the '.join(missing)}"
-        raise ArgumentError(f"the application that makes class-data archives ended with {what}:\n{done.stdout[-2000:]}")
+        raise ArgumentError(
+            f"the application that creates class-data archives ended with {what}:\n{done.stdout[-2000:]}"
+        )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def class_data(
     profile: Annotated[
-        str, typer.Option(help="Profile with class_data: true; name of a file in conf/.")
+        str, typer.Option(help="Profile with class_data: true, by the name of its file in conf/.")
     ] = "local-cluster",
 ) -> None:
     """Make archives of Spark's classes, with which later launches on this machine start faster.

@@ -43,7 +43,9 @@ def check(job: JobFile) -> None:
 @app.command()
 def render(
     job: JobFile,
-    to: Annotated[RenderTarget, typer.Option(help="Engine to render for.")] = RenderTarget.SPARK_SUBMIT,
+    to: Annotated[
+        RenderTarget, typer.Option(help="Format to print: a spark-submit command, or a Kubernetes manifest.")
+    ] = RenderTarget.SPARK_SUBMIT,
     profile: Annotated[
         str | None,
         typer.Option(

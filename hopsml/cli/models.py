@@ -23,13 +23,13 @@ ModelName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the mode
 ModelVersion = Annotated[
     str, typer.Argument(metavar="VERSION", help="Version of the model: number, latest, an alias, or best:METRIC.")
 ]
-Project = Annotated[str, typer.Option(help="Name of the project. Default: the present project.")]
+Project = Annotated[str, typer.Option(help="Name of the project. Default: the current project.")]
 
 
 @app.command()
 def ls(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of a model, whose versions are listed. Default: all models.")
+        str, typer.Argument(metavar="NAME", help="Name of the model whose versions are listed. Default: all models.")
     ] = "",
     project: Project = "",
     as_json: AsJson = False,
@@ -102,7 +102,7 @@ def alias(
     name: ModelName,
     version: ModelVersion,
     alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Alias, such as production.")],
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the alias, whatever VERSION is.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the alias; VERSION is ignored.")] = False,
     project: Project = "",
 ) -> None:
     """Set an alias to a version, or delete the alias."""
@@ -120,7 +120,7 @@ def alias(
 def delete(
     name: ModelName,
     version: ModelVersion,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Delete the version although an alias points to it.")] = False,
     project: Project = "",
 ) -> None:
@@ -130,7 +130,9 @@ def delete(
 
     if not yes:
         if not sys.stdin.isatty():
-            raise ArgumentError("standard input is no terminal, so that nothing was deleted; add --yes to delete")
+            raise ArgumentError(
+                "nothing was deleted, since standard input is not a terminal and cannot confirm; add --yes to delete"
+            )
         typer.confirm(f"delete version {version} of the model '{name}'?", abort=True)
     model.delete(name, version, force=force, project=project or None)
     print(f"deleted version {version} of the model '{name}'")
@@ -143,7 +145,7 @@ def _metric(text: str) -> tuple[str, float]:
     try:
         return name, float(value)
     except ValueError:
-        raise ArgumentError(f"--metric {text!r}: it must be NAME=NUMBER, such as accuracy=0.98") from None
+        raise ArgumentError(f"--metric {text!r}: a metric must be NAME=NUMBER, such as accuracy=0.98") from None
 
 
 def _aliases(version: Version, named: dict[str, dict[str, int]]) -> list[str]:

@@ -36,13 +36,13 @@ def tensorboard(
 
     events = tensorboard_server.events_of(find(run, settings.project_url()))
     with tensorboard_server.running(events, host=host, port=port) as server:
-        tensorboard_server.keep(server, f"TensorBoard: http://{host}:{server.port()}/ (Ctrl-C ends it)")
+        tensorboard_server.keep(server, f"TensorBoard: http://{host}:{server.port()}/ (Ctrl-C stops it)")
 
 
 def tune_communication(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="Training script.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGUMENT", help="Arguments of the script, behind --.")
+        list[str] | None, typer.Argument(metavar="ARGUMENT", help="Arguments of the script, after --.")
     ] = None,
     profile: ProfileOption = None,
     lossy: Annotated[
@@ -80,7 +80,8 @@ def tune_communication(
         found = done.found
     else:
         raise ArgumentError(
-            f"{script} called neither collective_all_reduce() nor submit(), so that there is nothing to measure"
+            f"{script} called neither collective_all_reduce() nor submit(), so there is nothing to measure; call one "
+            "of them in the script"
         )
     finally:
         experiment.shutdown()
@@ -101,13 +102,18 @@ def tuning_text(found: Tuning) -> str:
     megabytes = found.gradient_bytes / 1e6
     width = max(map(len, choice.medians_ms))
     lines = [
-        f"{found.function}(), {found.workers} workers, {found.gradients} gradients of {megabytes:.1f} MB, ms a step:"
+        f"{found.function}(), {found.workers} workers, {found.gradients} gradients of {megabytes:.1f} MB, in ms per "
+        "step:"
     ]
     for name, value in sorted(choice.medians_ms.items(), key=lambda item: item[1]):
         marks = [mark for mark, of in (("chosen", choice.chosen), ("default", choice.default)) if of == name]
         lines.append(f"  {name:{width}}  {value:9.2f}  {', '.join(marks)}".rstrip())
     given = ", ".join(f"{name}={value!r}" for name, value in found.settings.items())
-    result = "the default is used" if choice.chosen == choice.default else f"{choice.ratio:.2f} of the default's time"
+    result = (
+        "the default settings are used"
+        if choice.chosen == choice.default
+        else f"{choice.ratio:.2f} of the time with the default settings"
+    )
     return "\n".join([*lines, f"{result}: {given}", f"recorded in {found.url}; runs with tuned=True use it"])
 
 
@@ -157,7 +163,9 @@ def evaluate(
         os.environ["HOPSML_PROFILE"] = profile  # a profile may set the project, in which runs are searched
     directory = find(run, settings.project_url())
     if args and not function:
-        raise ArgumentError(f"--args {args:.80}: these are arguments of --function FILE.py:NAME, which is missing")
+        raise ArgumentError(
+            f"--args {args:.80} needs --function FILE.py:NAME, the function that receives the arguments"
+        )
     try:
         named = {"metric": metric, "direction": direction, "order": order}
         given: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
@@ -180,7 +188,7 @@ def loaded(named: str) -> Callable[..., Any]:
     file, colon, name = named.rpartition(":")
     path = Path(file).resolve()
     if not colon or path.suffix != ".py" or not path.is_file():
-        raise ArgumentError(f"--function {named}: it must be FILE.py:NAME, and the file must exist")
+        raise ArgumentError(f"--function {named}: the function must be given as FILE.py:NAME, and the file must exist")
     return script.load_function(path, name, MODULE)
 
 
@@ -192,10 +200,10 @@ def arguments(text_: str) -> dict[str, Any]:
         found = json.loads(text_ or "{}")
     except ValueError as error:
         raise ArgumentError(
-            f"--args {text_:.80}: it must be a JSON object, as in '{{\"rows\": 100}}' ({error})"
+            f"--args {text_:.80}: the arguments must be a JSON object, as in '{{\"rows\": 100}}' ({error})"
         ) from None
     if not isinstance(found, dict):
-        raise ArgumentError(f"--args {text_:.80}: it must be a JSON object, as in '{{\"rows\": 100}}'")
+        raise ArgumentError(f"--args {text_:.80}: the arguments must be a JSON object, as in '{{\"rows\": 100}}'")
     return found
 
 
@@ -230,7 +238,10 @@ def rerun(
     run: RunArgument,
     profile: ProfileOption = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="Output that may differ, such as a time; may be given more than once.")
+        list[str] | None,
+        typer.Option(
+            help="Name of an output that may differ between the runs, such as a time; may be given more than once."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -267,10 +278,11 @@ def text(outcome: Rerun) -> str:
     names = (outcome.original.run_id, outcome.result.run_id)
     if verdict.same:
         return (
-            f"the same result to the bit: {', '.join(verdict.compared) or 'neither run returned anything'}\n"
-            f"{names[0]}  {outcome.original.url}\n{names[1]}  {outcome.result.run_dir}"
+            "the results are identical to the last bit: "
+            f"{', '.join(verdict.compared) or 'neither run returned a value'}\n{names[0]}  "
+            f"{outcome.original.url}\n{names[1]}  {outcome.result.run_dir}"
         )
-    lines = ["the result differs:", *table([("", *names), *map(difference_row, verdict.differing)])]
+    lines = ["the results differ:", *table([("", *names), *map(difference_row, verdict.differing)])]
     if verdict.causes:
         lines += [
             "",
@@ -280,7 +292,8 @@ def text(outcome: Rerun) -> str:
     else:
         lines += [
             "",
-            "no recorded difference explains it: check for random numbers without a seed, and values that depend on time",
+            "no recorded difference explains this: check for random numbers without a seed, and for values that "
+            "depend on time",
         ]
     return "\n".join(lines)
 

@@ -28,15 +28,15 @@ POLL_S = 0.5
 def profile(
     run: RunArgument,
     rank: Annotated[int, typer.Option(help="Rank of the worker.")] = 0,
-    seconds: Annotated[int, typer.Option(help="Duration in seconds, 1 to 300.")] = 10,
+    seconds: Annotated[int, typer.Option(help="Duration of the profile in seconds, 1 to 300.")] = 10,
     form: Annotated[
         str, typer.Option("--format", help="Format of the profile: speedscope, flamegraph (SVG) or raw.")
     ] = "speedscope",
     idle: Annotated[
-        bool, typer.Option("--idle", help="Include threads that wait, as those of a worker that hangs.")
+        bool, typer.Option("--idle", help="Include waiting threads, for instance of a worker that hangs.")
     ] = False,
     show: Annotated[
-        bool, typer.Option("--list", help="List the stored profiles of the run, newest first, and make none.")
+        bool, typer.Option("--list", help="List the stored profiles of the run, newest first, and take no new one.")
     ] = False,
 ) -> None:
     """Profile a running worker with py-spy, store the profile in the run's directory, and print its URL.
@@ -73,7 +73,8 @@ def _check_running(directory: RunDir) -> None:
         raise ArgumentError(f"run {directory.run_id} is {stored.state}: only running workers can be profiled")
     if stored.run.get("verb") == "recorded":
         raise ArgumentError(
-            f"run {directory.run_id} has no workers, it runs in its driver on {stored.run.get('driver')}: use py-spy there"
+            f"run {directory.run_id} has no workers, since it runs in its driver on {stored.run.get('driver')}; run "
+            "py-spy on that host"
         )
 
 
@@ -86,15 +87,15 @@ def _wait_for_answer(directory: RunDir, request: ProfileRequest) -> ProfileReque
         newest = mailbox.read_profile_request(directory)
         if newest is None or newest.id != request.id:
             who = newest.by if newest is not None else "another user"
-            raise ArgumentError(f"a later request of {who} has replaced this one; run the command again")
+            raise ArgumentError(f"a later request by {who} has replaced this one; run the command again")
         if not newest.is_open:
             return newest
         if directory.read_status() is not None:
             raise ArgumentError(f"run {directory.run_id} has ended before its worker was profiled")
         if time.monotonic() > deadline:
             raise ArgumentError(
-                f"the driver of run {directory.run_id} has not answered: it is suspended, has ended, or is of an older "
-                "version"
+                f"the driver of run {directory.run_id} has not answered: it is suspended, has ended, or runs an "
+                "older version of hopsml; check the driver with `hopsml runs status`"
             )
         time.sleep(POLL_S)
 
@@ -187,7 +188,7 @@ def compare(
 
 def rm(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="URL, path or id of each run.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     force: Annotated[bool, typer.Option(help="Delete runs that may still be running, too.")] = False,
 ) -> None:
     """Delete runs with all their files: checkpoints, events, logs, exports."""
@@ -206,7 +207,9 @@ def rm(
     if not yes:
         _print_table(found)
         if not sys.stdin.isatty():
-            raise ArgumentError("standard input is no terminal, so that nothing was deleted; add --yes to delete")
+            raise ArgumentError(
+                "nothing was deleted, since standard input is not a terminal and cannot confirm; add --yes to delete"
+            )
         typer.confirm(f"delete {'this run' if len(found) == 1 else f'these {len(found)} runs'}?", abort=True)
     for stored in found:
         for_url(stored.directory.url).delete(stored.directory.url, recursive=True)
@@ -253,7 +256,7 @@ def sync(
     if as_json:
         print(strict_json.dumps(rows))
     elif not rows:
-        print(f"no run of {url} has to be sent to MLflow")
+        print(f"MLflow has all runs of {url}")
     if any(row["state"] in (order.PENDING, order.REFUSED) for row in rows):
         raise typer.Exit(1)
 

@@ -22,7 +22,7 @@ Existing = Annotated[str, typer.Argument(metavar="NAME", help="Name of the servi
 VersionOption = Annotated[
     str,
     typer.Option(
-        help="Version to serve: number, latest, best or an alias. Default: as at the last start, else latest."
+        help="Version to serve: a number, latest, best or an alias. Default: as at the last start, else latest."
     ),
 ]
 ModelOption = Annotated[str, typer.Option(help="Name of the model. Default: as at the last start, else NAME.")]
@@ -52,7 +52,8 @@ def run(
         bool, typer.Option("--without-token", help="Accept requests of this machine without a token.")
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return when the replicas are ready, and leave the serving running.")
+        bool,
+        typer.Option("--detach", help="Return when the replicas are ready; the serving continues in the background."),
     ] = False,
 ) -> None:
     """Serve a model by REST from this machine until Ctrl-C."""
@@ -88,7 +89,8 @@ def start(
     profile: Annotated[
         str,
         typer.Option(
-            help="Profile to serve under, such as yarn; local is this machine. Default: as at the last start, else local."
+            help="Profile of the cluster that serves, such as yarn; local serves on this machine. Default: as at the "
+            "last start, else local."
         ),
     ] = "",
     model: ModelOption = "",
@@ -178,7 +180,8 @@ def canary(
 
 @app.command()
 def logs(
-    name: Existing, last: Annotated[int, typer.Option(help="Number of lines of each log, the newest ones.")] = 100
+    name: Existing,
+    last: Annotated[int, typer.Option(help="Maximum number of lines of each log, the newest ones.")] = 100,
 ) -> None:
     """Print the logs of the supervisor and of all replicas."""
     from hopsml.serving import manager

@@ -19,7 +19,9 @@ def ui(
     ] = "",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 selects a free port.")] = 0,
     host: Annotated[str, typer.Option(help="Address to listen on: 127.0.0.1, ::1 or localhost.")] = "127.0.0.1",
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, and open no browser.")] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, and do not open a browser.")
+    ] = False,
 ) -> None:
     """Show the runs of a project in the browser until Ctrl-C, live and read-only."""
     from hopsml.core import settings
@@ -65,9 +67,7 @@ def server(
     ] = "",
     profile: Annotated[
         str,
-        typer.Option(
-            help="Profile that jobs run under: name of a file in conf/. Default: $HOPSML_PROFILE, else local."
-        ),
+        typer.Option(help="Profile of all jobs: name of a file in conf/. Default: $HOPSML_PROFILE, else local."),
     ] = "",
     port: Annotated[
         int | None,
@@ -101,11 +101,14 @@ def server(
         Path | None, typer.Option(help="File that describes the queues. Default: one queue, called default.")
     ] = None,
     nodes: Annotated[
-        Path | None, typer.Option(help="File that describes the nodes that may be added. Default: none are added.")
+        Path | None,
+        typer.Option(
+            help="File that describes the nodes that may be added to the cluster. Default: no nodes are added."
+        ),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="Folder of this server. Default: $HOPSML_SERVER_STATE, else ~/.hopsml/server."),
+        typer.Option(help="Folder for the data of this server. Default: $HOPSML_SERVER_STATE, else ~/.hopsml/server."),
     ] = None,
     project_url: Annotated[
         str,
@@ -121,7 +124,10 @@ def server(
         ),
     ] = [],  # noqa: B006 typer reads it
     trust_users: Annotated[
-        bool, typer.Option("--trust-users", help="Let several accounts run jobs that run as the server's user.")
+        bool,
+        typer.Option(
+            "--trust-users", help="Allow several accounts to submit jobs, although all jobs run as the server's user."
+        ),
     ] = False,
     audit_days: Annotated[float, typer.Option(help="Days for which the audit log is stored.")] = 90.0,
     keep_days: Annotated[float, typer.Option(help="Days for which files of ended jobs are stored.")] = 90.0,

@@ -45,7 +45,7 @@ def submit(
     The code that the file names is uploaded.
     """
     if key is not None and not key.strip():
-        raise typer.BadParameter("--key is empty: give a name for this submission, or omit --key")
+        raise typer.BadParameter("--key is empty; give a name for this submission, or omit --key")
     if loaded_job(job).schedule is not None:
         print(_client().put_schedule(job).id)
         return
@@ -108,7 +108,7 @@ def _check_script(path: Path, given: str, function: str | None) -> None:
     from hopsml.errors import ArgumentError
 
     if path.is_dir():
-        raise ArgumentError(f"{given} is a folder: give a script in it, such as {given.rstrip('/')}/train.py")
+        raise ArgumentError(f"{given} is a folder; give a script in it, such as {given.rstrip('/')}/train.py")
     if path.suffix != ".py":
         raise ArgumentError(
             f"{given}: the name of a script must end in .py. For other programs write a job file with command:, and run "
@@ -120,7 +120,7 @@ def _check_script(path: Path, given: str, function: str | None) -> None:
         raise ArgumentError(f"there is no script {given}; {meant}")
     if function is not None and not function.isidentifier():
         raise ArgumentError(
-            f"{given}:{function}: the text behind the colon must be the name of a function, as in {given}:main"
+            f"{given}:{function}: the text after the colon must be the name of a function, as in {given}:main"
         )
 
 
@@ -137,7 +137,7 @@ def _submitted(job: ServiceJob, wait: bool) -> None:
         _print_log(_followed(client, job.id))
     except KeyboardInterrupt:
         follows, ends = f"hopsml jobs logs -f {job.id}", f"hopsml jobs cancel {job.id}"
-        typer.echo(f"{job.id} continues: `{follows}` follows it, `{ends}` ends it", err=True)
+        typer.echo(f"{job.id} continues: `{follows}` follows the job, `{ends}` ends it", err=True)
         raise
     ended = client.job(job.id)
     print_plain(f"{ended.id}: {ended.state}: {ended.cause}", to_stderr=True)
@@ -161,7 +161,7 @@ def ls(
         _print_json(found)
         return
     if not found:
-        print("no jobs" if all_ else "no jobs that have not ended; --all lists ended ones, too")
+        print("no jobs" if all_ else "there are no jobs that have not ended; --all also lists ended jobs")
         return
     from hopsml.cli.terminal import print_rows
 
@@ -244,11 +244,11 @@ def logs(
     removed.
     """
     if follow and number is not None:
-        raise typer.BadParameter("--follow continues to the newest try: omit --try or --follow")
+        raise typer.BadParameter("--follow prints the newest try; omit --try or --follow")
     if rank is None and run:
-        raise typer.BadParameter("--run applies to the output of a worker: add --rank")
+        raise typer.BadParameter("--run selects a run of a worker; add --rank")
     if rank is not None and number is not None:
-        raise typer.BadParameter("--try applies to the output of a driver; for a worker give --run")
+        raise typer.BadParameter("--try selects the output of a driver; for a worker give --run")
     client = _client()
     if rank is not None:
         _print_log(f"{line}\n" for line in client.rank_log(job, rank, task, run, follow=follow))
@@ -436,4 +436,4 @@ def check_installed() -> None:
 
     for name in ("pydantic", "croniter"):
         if find_spec(name) is None:
-            raise ArgumentError(f"job files need {name}, which is not installed: {extras.install('service')}")
+            raise ArgumentError(f"job files need {name}, which is not installed; {extras.install('service')}")

@@ -28,8 +28,8 @@ class Command(TyperCommand):
             known = not option.startswith("--") or option in (*ours, "--help")
             if meant := [] if known else suggestions.similar(option, ours, ONE_LETTER):
                 raise ArgumentError(
-                    f"there is no option {option}; did you mean {meant[0]}? Put an option of the script that "
-                    f"resembles one of hopsml behind --: hopsml submit train.py -- {option} ..."
+                    f"there is no option {option}; did you mean {meant[0]}? If it is an option of the script, put it "
+                    f"after --: hopsml submit train.py -- {option} ..."
                 )
         return super().parse_args(ctx, args)
 
@@ -40,7 +40,7 @@ def submit(
         list[str] | None,
         typer.Argument(
             metavar="ARGUMENT",
-            help="Arguments of the script: all options that are not listed below, and everything behind --.",
+            help="Arguments of the script: all options that are not listed below, and everything after --.",
         ),
     ] = None,
     profile: Annotated[
@@ -51,7 +51,9 @@ def submit(
         list[str] | None,
         typer.Option(help="Spark setting, key=value; overrides the profile's; may be given more than once."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Print the command without secrets, and start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="Print the spark-submit command without secrets, and start nothing.")
+    ] = False,
     detach: Annotated[bool, typer.Option(help="Print the application's id when it is submitted, and return.")] = False,
     timeout: Annotated[
         float | None,
@@ -62,8 +64,8 @@ def submit(
     ship_environment: Annotated[
         str | None,
         typer.Option(
-            help="Shipping of Python packages to YARN's nodes: never, auto, always, or the URL of an archive. Default: the "
-            "profile's setting."
+            help="Whether Python packages are shipped to YARN's nodes: never, auto, always, or the URL of an "
+            "archive. Default: the profile's setting."
         ),
     ] = None,
     py_files: Annotated[
@@ -97,10 +99,10 @@ def submit(
     chosen = profiles.load(profile or SETTINGS.profile or "yarn-cluster")
     settings = {**hidden_from_environment(os.environ), **_settings(conf or [])}
     if timeout is not None and not timeout > 0:
-        raise ArgumentError(f"--timeout {timeout:g}: it must be greater than 0 seconds")
+        raise ArgumentError(f"--timeout {timeout:g}: the timeout must be greater than 0 seconds")
     if timeout is not None and detach:
         raise ArgumentError(
-            "--timeout limits how long the command waits, and with --detach it does not wait: omit one of the two"
+            "--timeout and --detach exclude each other, since with --detach the command does not wait; omit one of them"
         )
     if framework is None and torch_backend != "auto":
         raise ArgumentError(
@@ -145,7 +147,7 @@ def _driver(framework: str, script: str, folder: str, torch_backend: str) -> str
     from hopsml.submission.script import read
 
     if framework not in whole_script.VERBS:
-        raise ArgumentError(f"--framework {framework}: it must be one of {', '.join(whole_script.VERBS)}")
+        raise ArgumentError(f"--framework {framework}: the framework must be one of {', '.join(whole_script.VERBS)}")
     read(script)  # reports an unreadable script before the submission
     return str(whole_script.driver_of(framework, Path(script), Path(folder), torch_backend))
 
@@ -157,6 +159,6 @@ def _settings(items: list[str]) -> dict[str, str]:
     for item in items:
         key, equals, value = item.partition("=")
         if not equals:
-            raise ArgumentError(f"--conf {item}: it must be key=value")
+            raise ArgumentError(f"--conf {item}: a Spark setting must be key=value")
         settings[key] = value
     return settings

@@ -127,11 +127,12 @@ def cancel(
     stored = catalog.read(directory, brief=True)
     if stored.status is None and stored.state == Lifecycle.LOST:
         raise ArgumentError(
-            f"run {directory.run_id} is LOST: its driver has ended, and its workers with it; there is nothing to cancel"
+            f"run {directory.run_id} is LOST: its driver and its workers have ended, so there is nothing to cancel"
         )
     if stored.run.get("verb") == "recorded" and stored.status is None:
         raise ArgumentError(
-            f"run {directory.run_id} has no workers, it runs in its driver on {stored.run.get('driver')}: end that program"
+            f"run {directory.run_id} has no workers, since it runs in its driver on {stored.run.get('driver')}; end "
+            "that program"
         )
     if stored.status is None:
         mailbox.write_cancel_request(directory, reason)
@@ -139,8 +140,8 @@ def cancel(
     while (ended := directory.read_status()) is None:
         if time.monotonic() > deadline:
             raise ArgumentError(
-                f"run {directory.run_id} has not ended within {timeout:g} s of the cancel request. Check that its driver "
-                "runs, or on YARN end the whole application: hopsml runs follow APPLICATION --end"
+                f"run {directory.run_id} has not ended within {timeout:g} s of the cancel request. Check that its "
+                "driver is running, or on YARN end the whole application: hopsml runs follow APPLICATION --end"
             )
         time.sleep(CANCEL_POLL_S)
     state = ended.get("state")
@@ -228,7 +229,10 @@ def logs(
     run: RunArgument,
     rank: Annotated[int, typer.Option(help="Rank of the worker.")] = 0,
     generation: Annotated[
-        int | None, typer.Option(help="Generation of the group, from 0. Default: all generations.")
+        int | None,
+        typer.Option(
+            help="Generation of the group, from 0; each change of members begins a new one. Default: all generations."
+        ),
     ] = None,
 ) -> None:
     """Print the output of one rank of a run; of a search, the output of its trials.

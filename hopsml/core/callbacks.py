@@ -295,7 +295,7 @@ class _Records:
 
     def skipped_item(self, skipped: Counter[str]) -> logging.LogRecord:
         """Return a warning with the number of dropped records."""
-        text = f"{skipped['records']} further messages were not logged: a logging handler is too slow"
+        text = f"{skipped['records']} further messages were not logged, since a logging handler is too slow"
         return logging.LogRecord("hopsml", logging.WARNING, __file__, 0, text, None, None)
 
 

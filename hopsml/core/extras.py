@@ -37,7 +37,7 @@ def command(extra: str, origin: dict[str, Any], version: str, beside: Path) -> s
         return f"pip install {editable}'{path}[{extra}]'"
     if (beside / "setup.py").exists() and (beside / "pyproject.toml").exists():
         return f"pip install -e '{beside}[{extra}]'"
-    return f"pip install './hopsml-{version}-py3-none-any.whl[{extra}]' (the wheel that hopsml came as)"
+    return f"pip install './hopsml-{version}-py3-none-any.whl[{extra}]' (the wheel from which hopsml was installed)"
 
 
 def _origin() -> dict[str, Any]:

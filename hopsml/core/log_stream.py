@@ -80,11 +80,11 @@ def pieces(
                         yield event.data["text"]
                     if event.kind == "end":
                         return
-            problem = "it ended the stream"
+            problem = "the server ended the stream"
         except NoStreamHere:
             if not at:
                 raise
-            problem = "it has no such stream any more"
+            problem = "the server no longer has this stream"
         except ArgumentError:  # listed first, as it is also a ValueError
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -92,7 +92,7 @@ def pieces(
         patient_until = patient_until or clock() + PATIENCE_S
         if clock() >= patient_until:
             raise ServiceError(
-                f"the job service does not answer any more ({problem}); see whether `hopsml server` runs: the job goes on "
-                "without it"
+                f"the job service no longer answers ({problem}), and the job continues without it; check that "
+                "`hopsml server` is running"
             )
         pause(PAUSE_S)

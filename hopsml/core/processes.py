@@ -316,10 +316,11 @@ def describe_exit(status: int, sender: str = "hopsml did not send it") -> str:
     code = os.WEXITSTATUS(status)
     if code == UNREPORTED:
         return (
-            "its function has ended, which could not be told, because something had closed the worker's descriptors "
-            "(os.closerange, a library that makes daemons?): the traceback is in its log; close only what you opened"
+            "the training function has ended, but its result could not be sent, since the worker's file descriptors "
+            "were closed (by os.closerange, or by a library that creates daemons?). Its log has the traceback; close "
+            "only descriptors that the function has opened"
         )
-    return f"left the process with exit status {code} without returning from the training function"
+    return f"the process exited with status {code} before the training function returned"
 
 
 def main(arguments: list[str]) -> None:

@@ -85,7 +85,7 @@ def folders() -> list[Path]:
         here = Path.cwd()
     except FileNotFoundError:
         raise ArgumentError(
-            "the working directory has been deleted: change to one that is there (cd, os.chdir)"
+            "the working directory has been deleted; change to an existing one (cd, os.chdir)"
         ) from None
     return [here / "conf", own_folder(Path(__file__).resolve().parents[1])]
 
@@ -138,8 +138,8 @@ def check(name: str, *, may_lie_elsewhere: bool) -> None:
 def _unknown(name: str, meant: list[str]) -> ArgumentError:
     """Return the error for an unknown profile, with similar names."""
     return ArgumentError(
-        f"profile '{name}' is not known; there are: {', '.join(names()) or 'none'} (in {', '.join(map(str, folders()))})"
-        + (f"; did you mean {' or '.join(meant)}?" if meant else "")
+        f"profile '{name}' is unknown; the known profiles are {', '.join(names()) or 'none'} (in "
+        f"{', '.join(map(str, folders()))})" + (f"; did you mean {' or '.join(meant)}?" if meant else "")
     )
 
 
@@ -169,7 +169,7 @@ def parse(name: str, text: str, source: str) -> Profile:
     except yaml.YAMLError as error:
         raise ArgumentError(f"{source} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
-        raise ArgumentError(f"{source} must hold keys and values, not a {type(content).__name__}")
+        raise ArgumentError(f"{source} must contain keys and values, but contains a {type(content).__name__}")
     for key in content:
         if key not in _KEYS:
             meant = suggestions.instead(str(key), _KEYS, f"a profile has: {', '.join(_KEYS)}")
@@ -178,7 +178,9 @@ def parse(name: str, text: str, source: str) -> Profile:
     if base is not None:
         content = _below(base, content)
     if not isinstance(content.get("master"), str):
-        raise ArgumentError(f"{source}: 'master' is missing; for instance local-cluster[2,2,1024], yarn, or none")
+        raise ArgumentError(
+            f"{source}: the key 'master' is missing; add it, for instance as local-cluster[2,2,1024], yarn, or none"
+        )
     return Profile(
         name=name,
         master=content["master"],

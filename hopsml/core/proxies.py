@@ -71,7 +71,9 @@ def explain(url: str) -> str:
     if not proxy or _is_loopback(host) or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
         return ""
     named = urllib.parse.urlsplit(proxy if "://" in proxy else f"//{proxy}").netloc.rpartition("@")[2]
-    return f"; the request went through the proxy {named} ({parts.scheme}_proxy): no_proxy={host} connects directly"
+    return (
+        f"; the request went through the proxy {named} ({parts.scheme}_proxy); set no_proxy={host} to connect directly"
+    )
 
 
 def _host(url: str) -> str:

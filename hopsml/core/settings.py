@@ -20,8 +20,8 @@ from hopsml.errors import ArgumentError
 PORT_RANGE = Settings.port_range.name
 AGENT_PORTS = 6  # two of its worker, two reserved for the next one, commits, the check of the network
 PORT_NEEDS = (
-    f"of {PORT_RANGE} each agent on a host needs {AGENT_PORTS} ports, two more in a run with data=, one more for each "
-    "process group of gloo's; the driver needs one"
+    f"from {PORT_RANGE}, each agent on a host needs {AGENT_PORTS} ports, two more in a run with data=, and one more "
+    "for each gloo process group; the driver needs one port"
 )
 # Later ones override earlier ones.
 _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-site.xml")
@@ -30,8 +30,8 @@ _CONF_FILES = ("core-default.xml", "core-site.xml", "hdfs-default.xml", "hdfs-si
 def no_free_port(first: int, last: int, host: str) -> str:
     """Return the error text for a range (both ends included) in which no port of ``host`` is free."""
     return (
-        f"no port of {PORT_RANGE}={first}-{last} is free on {host}: widen the range, or end what holds these ports "
-        f"(ss -tlnp shows who listens); {PORT_NEEDS}"
+        f"no port of {PORT_RANGE}={first}-{last} is free on {host}; widen the range, or end the processes that use "
+        f"these ports (ss -tlnp lists them); {PORT_NEEDS}"
     )
 
 
@@ -45,7 +45,7 @@ def num_parameter_servers() -> int | None:
     if not value:
         return None
     if not re.fullmatch("[0-9]+", value):
-        raise ArgumentError(f"NUM_TF_PS={value!r}: a number of parameter servers, 0 or more, was expected")
+        raise ArgumentError(f"NUM_TF_PS={value!r}: the number of parameter servers must be a whole number, 0 or more")
     return int(value)
 
 
@@ -114,7 +114,8 @@ def _read_conf(file: Path, modified_ns: int, length: int) -> dict[str, str]:
         root = ElementTree.parse(file).getroot()
     except (OSError, ElementTree.ParseError) as error:
         raise ArgumentError(
-            f"{file}: not a readable Hadoop configuration ({error}); repair it, or let HADOOP_CONF_DIR name another"
+            f"{file}: the Hadoop configuration cannot be read ({error}); repair the file, or set HADOOP_CONF_DIR to "
+            "another folder"
         ) from error
     found = {}
     for entry in root.iter("property"):
@@ -178,7 +179,9 @@ def project_url(project: str | None = None, local: Path | None = None) -> str:
         own = f"{default_fs()}{own[len('hdfs://') :]}"  # so that every displayed path contains the NameNode's name
     if own:
         if found := re.match(r"([a-z][a-z0-9+.-]+):/(?!/)", own):
-            raise ArgumentError(f"HOPSML_PROJECT_URL={own}: it has one slash after {found[1]}: write {found[1]}:///...")
+            raise ArgumentError(
+                f"HOPSML_PROJECT_URL={own}: there is one slash after {found[1]}; write {found[1]}:///..."
+            )
         if "://" not in own:
             own = f"file://{Path(own).absolute()}"  # workers have other working directories
         return own if name == project_name() else f"{own.rpartition('/')[0]}/{name}"

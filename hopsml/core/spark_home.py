@@ -24,5 +24,7 @@ def spark_submit() -> str:
         candidates.append(Path(spec.origin).parent / "bin" / "spark-submit")
     found = next((str(path) for path in candidates if path.is_file()), None) or shutil.which("spark-submit")
     if found is None:
-        raise ArgumentError(f"there is no spark-submit: set SPARK_HOME, or install pyspark ({extras.install('spark')})")
+        raise ArgumentError(
+            f"spark-submit was not found; set SPARK_HOME, or install pyspark ({extras.install('spark')})"
+        )
     return found

@@ -129,7 +129,7 @@ def _processor() -> BatchSpanProcessor | None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        log.warning("%s is set, and traces are not sent (%s): %s", _ENDPOINTS[0], error, extras.install("tracing"))
+        log.warning("%s is set, but traces cannot be sent (%s): %s", _ENDPOINTS[0], error, extras.install("tracing"))
         return None
     import atexit
 

@@ -75,7 +75,8 @@ def _seconds(default_s: float, which: str, least: float = 0.0) -> Callable[[str,
             seconds = -1.0
         if not least <= seconds < float("inf"):
             raise ArgumentError(
-                f"{name}={text!r}: it must be a number of seconds{which}; unset it for the default of {default_s:g} s"
+                f"{name}={text!r}: the value must be a number of seconds{which}; unset the variable for the default "
+                f"of {default_s:g} s"
             )
         return seconds
 
@@ -88,7 +89,7 @@ def _port_range(name: str, text: str) -> tuple[int, int] | None:
     first, dash, last = text.partition("-")
     if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
         raise ArgumentError(
-            f"{name}={text!r} must be two port numbers, low-high, from 1 to 65535, for instance 40000-40100"
+            f"{name}={text!r}: the value must be two port numbers, low-high, from 1 to 65535, for instance 40000-40100"
         )
     return int(first), int(last)
 
@@ -97,7 +98,10 @@ def _slots(name: str, text: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentError(f"{name}={text!r}: it must be a whole number from 1; unset it for the profile's")
+        raise ArgumentError(
+            f"{name}={text!r}: the value must be a whole number, 1 or more; unset the variable to "
+            "use the number of the profile"
+        )
     return int(text)
 
 
@@ -105,33 +109,38 @@ def _seed(name: str, text: str) -> int | None:
     if not text:
         return None
     if not text.isascii() or not text.isdecimal() or int(text) > LARGEST_SEED:
-        raise ArgumentError(f"{name}={text!r}: a seed is a whole number from 0 to {LARGEST_SEED}; unset it to draw one")
+        raise ArgumentError(
+            f"{name}={text!r}: a seed must be a whole number from 0 to {LARGEST_SEED}; unset the "
+            "variable for a random seed"
+        )
     return int(text)
 
 
 def _cores(name: str, text: str) -> int | None:
     if text != "auto" and not text.isdecimal():
         raise ArgumentError(
-            f"{name}={text!r}: it must be a number of cores for each worker, 0 to leave that to the system, or auto"
+            f"{name}={text!r}: the value must be the number of cores of each worker, 0 to assign no cores, or auto"
         )
     return None if text == "auto" else int(text)
 
 
 def _encryption(name: str, text: str) -> bool:
     if text not in ("0", "1"):
-        raise ArgumentError(f"{name}={text!r}: it must be 1 to encrypt in all runs, or 0 for those that ask for it")
+        raise ArgumentError(
+            f"{name}={text!r}: the value must be 1 to encrypt all runs, or 0 to encrypt only runs with encryption=True"
+        )
     return text == "1"
 
 
 def _megabytes(name: str, text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_UI_MB:
-        raise ArgumentError(f"{name}={text!r}: write a whole number of megabytes, 1 to {_LARGEST_UI_MB}")
+        raise ArgumentError(f"{name}={text!r}: the value must be a whole number of megabytes, 1 to {_LARGEST_UI_MB}")
     return int(text) << 20
 
 
 def _bytes(name: str, text: str) -> int:
     if not text.isdecimal():
-        raise ArgumentError(f"{name}={text!r}: it must be a number of bytes, or 0 for no cache")
+        raise ArgumentError(f"{name}={text!r}: the value must be a number of bytes, or 0 for no cache")
     return int(text)
 
 
@@ -144,7 +153,7 @@ class Settings:
 
     # Cluster and project
     profile = Variable("profile: name of a file in conf/", _text)
-    conf_dir = Variable("the only folder that is searched for profiles", _text)
+    conf_dir = Variable("folder with profiles, instead of the default folders", _text)
     spark_master = Variable("Spark's master, instead of the profile's", _text)
     local_slots = Variable("concurrent workers under a profile without Spark; None: the profile's", _slots)
     project_url = Variable("URL of the project's folder", _text)
@@ -156,11 +165,11 @@ class Settings:
     sign_in_secret = Variable("client secret of the job service at its OpenID provider", _text)
     server_state = Variable("folder of the job service's data", _text)
     secrets_key = Variable("key with which the job service encrypts secrets, base64", _text)
-    python = Variable("for Airflow: interpreter with Spark and the frameworks", _text)
+    python = Variable("for Airflow: Python interpreter with Spark and the frameworks", _text)
 
     # Runs
     seed = Variable("seed of runs; None: drawn for each run", _seed)
-    share = Variable("who may read files of runs", _text)
+    share = Variable("users who may read the files of runs", _text)
     progress = Variable("display of progress: lines, display or auto", _text)
     storage_timeout_s = Variable(
         "deadline of one remote call, or of one chunk of a transfer",
@@ -171,20 +180,20 @@ class Settings:
     # Firewalls drop the state of idle connections after a minute or more.
     keepalive_s = Variable(
         "silence after which workers probe a TCP connection; 0: no keepalive",
-        _seconds(15.0, ", or 0 to set no keepalive"),
+        _seconds(15.0, ", or 0 for no keepalive"),
         default="15",
         unit="s",
     )
     system_metrics_s = Variable(
         "interval at which a worker's resource usage is sampled; 0: never",
-        _seconds(5.0, ", or 0 to look at nothing"),
+        _seconds(5.0, ", or 0 to take no samples"),
         default="5",
         unit="s",
     )
     # The default is Kubernetes', and the least of the cloud providers.
     drain_s = Variable(
         "time from a node's warning to its end, for clusters that do not report it",
-        _seconds(30.0, ", or 0 to leave at once"),
+        _seconds(30.0, ", or 0 to release the node at once"),
         default="30",
         unit="s",
     )

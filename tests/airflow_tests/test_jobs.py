@@ -27,7 +27,7 @@ def test_an_outage_is_told_at_both_ends_and_has_a_limit(monkeypatch: pytest.Monk
             waiting.away(error)
         waiting.answered()
         waiting.answered()
-    assert said == ["no ResourceManager answers; asking again, for up to 900 s", "it answers again, after 500 s"] * 2
+    assert said == ["no ResourceManager answers; retrying for up to 900 s", "the cluster answers again after 500 s"] * 2
     now[0] += LIMIT_S
     waiting.away(error)
     now[0] += 1.0
@@ -47,10 +47,10 @@ def test_keys_that_mean_nothing_are_named_with_what_to_do_instead() -> None:
     strange = {"distributionStrategy": "COLLECTIVE_ALL_REDUCE", "spark.tensorflow.num.ps": 1, "amMemory": 2048}
     first, second, third = without_effect({**known, **strange}, "train")
     assert first.startswith(
-        "job 'train': distributionStrategy='COLLECTIVE_ALL_REDUCE' has no effect: the script says which"
+        "job 'train': distributionStrategy='COLLECTIVE_ALL_REDUCE' has no effect: the script chooses"
     )
     assert "spark.tensorflow.num.ps=1 has no effect" in second
-    assert third.endswith("amMemory=2048 has no effect: give spark.driver.memory")
+    assert third.endswith("amMemory=2048 has no effect: set spark.driver.memory instead")
 
 
 pytestmark = pytest.mark.fast
@@ -125,7 +125,7 @@ def test_a_job_survives_json():
     assert Job.from_dict(json.loads(json.dumps(job.as_dict()))) == job
     with pytest.raises(ArgumentError, match="kind, id and where"):
         Job.from_dict({"id": "application_1_0001"})
-    with pytest.raises(ArgumentError, match="there are: yarn, local"):
+    with pytest.raises(ArgumentError, match="the known kinds are yarn, local"):
         jobs.of_kind("slurm")
 
 
@@ -167,5 +167,5 @@ def test_a_run_is_waited_for_until_it_has_ended(tmp_path):
 
 
 def test_an_end_state_that_is_none_is_refused():
-    with pytest.raises(ArgumentError, match="'RUNNING' is no state in which a run ends"):
+    with pytest.raises(ArgumentError, match="'RUNNING' is not a final state of a run"):
         jobs.checked_states("states", ["FINISHED", "RUNNING"])

@@ -94,7 +94,7 @@ def test_a_driver_outlives_who_started_it_and_is_found_again(request_of):
     assert starter.wait(END_S) == -signal.SIGKILL
     (known,) = local_jobs.find(asked)
     assert (known.state, known.delivered) == (Lifecycle.RUNNING, False)
-    with pytest.raises(ArgumentError, match="follow it instead"):
+    with pytest.raises(ArgumentError, match="follow that job instead"):
         local_jobs.start(asked)
     assert len(local_jobs.find(asked)) == 1
 

@@ -92,7 +92,7 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
     assert told["xcoms"]["second"]["metrics"] == {"loss": 0.5}
     assert told["xcoms"]["seen"]["return_value"]["metrics"] == first["metrics"]
     assert told["xcoms"]["also"]["return_value"] == told["xcoms"]["seen"]["return_value"]
-    assert ended.lines_with("ended as FINISHED, and FAILED was waited for")
+    assert ended.lines_with("ended as FINISHED, but the sensor waits for FAILED")
     assert ended.lines_with("ended as FAILED: ValueError: this script fails; run directory file://")
     assert ended.lines_with("profile 'nowhere' is not known")
     assert ended.lines_with("hello from --by config")

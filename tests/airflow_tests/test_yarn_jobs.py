@@ -99,9 +99,9 @@ def test_a_leash_passes_the_exit_status_on():
 
 
 def test_without_airflow_the_message_says_where_it_is():
-    with pytest.raises(AttributeError, match="Airflow's own environment"):
+    with pytest.raises(AttributeError, match="use the environment of Airflow"):
         hopsml.airflow.HopsMLOperator  # noqa: B018
-    with pytest.raises(ModuleNotFoundError, match="Airflow's own environment"):
+    with pytest.raises(ModuleNotFoundError, match="use the environment of Airflow"):
         from hopsml.airflow import HopsMLOperator  # noqa: F401
     assert not hasattr(hopsml.airflow, "HopsMLOperator")
     with pytest.raises(AttributeError, match="it has: HopsMLJobTrigger"):

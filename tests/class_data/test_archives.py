@@ -98,7 +98,7 @@ def test_without_java_there_is_none(installed, monkeypatch):
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(installed))
     assert with_archives(SETTINGS) == SETTINGS
-    with pytest.raises(ArgumentError, match="need Java and Spark on this machine"):
+    with pytest.raises(ArgumentError, match="need Java and Spark, which are not installed"):
         class_data.make(SETTINGS, "spark-submit")
 
 
@@ -129,7 +129,7 @@ def test_a_folder_of_settings_on_the_class_path_is_named(installed, tmp_path, mo
     if named:
         monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
     (conf / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
-    with pytest.raises(ArgumentError, match=f"{conf} holds files, and Java makes no class-data archive"):
+    with pytest.raises(ArgumentError, match=f"{conf} contains files, and Java creates no class-data archive"):
         class_data.make(SETTINGS, str(installed / "spark-submit"))
 
 

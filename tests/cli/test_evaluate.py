@@ -63,13 +63,13 @@ def test_a_run_that_has_ended_from_its_first_judgement_to_what_is_left(cli: Cli,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--function", "nowhere.py:judge"], "it must be FILE.py:NAME, and the file must exist"),
-        (["--function", "{file}"], "it must be FILE.py:NAME"),
+        (["--function", "nowhere.py:judge"], "the function must be given as FILE.py:NAME, and the file must exist"),
+        (["--function", "{file}"], "the function must be given as FILE.py:NAME"),
         (["--function", "{file}:nobody"], "has no function nobody"),
         (["--function", "{file}:judge", "--args", "[1]"], "it must be a JSON object"),
         (["--function", "{file}:judge", "--args", "{"], "it must be a JSON object"),
         (["--function", "{file}:judge", "--direction", "up"], "direction='up': it must be one of 'max', 'min'"),
-        (["--args", "{}"], "these are arguments of --function FILE.py:NAME, which is missing"),
+        (["--args", "{}"], "needs --function FILE.py:NAME"),
     ],
 )
 def test_mistakes_are_one_sentence(cli: Cli, store: Path, tmp_path: Path, words: list[str], said: str) -> None:

@@ -59,7 +59,7 @@ def test_render(cli: Cli, job_file: Path) -> None:
 def test_without_what_the_extra_brings(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = cli("jobs", "schema")
-    assert done.status == 1 and "job files need pydantic, which is not installed: pip install" in done.err
+    assert done.status == 1 and "job files need pydantic, which is not installed; pip install" in done.err
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_without_what_the_extra_brings(cli: Cli, monkeypatch: pytest.MonkeyPatch
         ),
         ("trian.py", "there is no script trian.py; did you mean train.py?"),
         ("no/train.py", "there is no script no/train.py; give the path of an existing script"),
-        (".", ". is a folder: give a script in it, such as ./train.py"),
-        ("", "is a folder: give a script in it"),
-        ("train.py:", "train.py:: the text behind the colon must be the name of a function, as in train.py:main"),
-        ("train.py:a b", "the text behind the colon must be the name of a function"),
+        (".", ". is a folder; give a script in it, such as ./train.py"),
+        ("", "is a folder; give a script in it"),
+        ("train.py:", "train.py:: the text after the colon must be the name of a function, as in train.py:main"),
+        ("train.py:a b", "the text after the colon must be the name of a function"),
         ("train.py --name A_b", "a name has 1 to 63 lower-case letters"),
     ],
 )
@@ -112,4 +112,4 @@ def test_a_number_out_of_its_range_is_a_wrong_command_line(cli: Cli, line: str) 
 
 def test_one_try_is_not_followed(cli: Cli) -> None:
     done = cli("jobs", "logs", "1", "-f", "--try", "1")
-    assert done.status == 2 and "continues to the newest try" in done.err
+    assert done.status == 2 and "--follow prints the newest try" in done.err

@@ -130,8 +130,8 @@ def test_every_command_says_that_something_else_answers(
 
 @pytest.mark.parametrize(
     ("stranger", "words"),
-    [(HTML, "it says '<html>It works"), (MISSING, "HTTP 404"), (SSH, "it does not speak HTTP: BadStatusLine"),
-     (ELSEWHERE, "HTTP 302, to be found at https://login.example/")],
+    [(HTML, "it says '<html>It works"), (MISSING, "HTTP 404"), (SSH, "its answer is not HTTP: BadStatusLine"),
+     (ELSEWHERE, "HTTP 302, which was redirected to https://login.example/")],
     indirect=["stranger"],
     ids=["html", "missing", "ssh", "elsewhere"],
 )  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_server_that_stands_still_is_asked_once(code: None, monkeypatch: pytes
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(
-            ServiceError, match=f"{address} does not answer .it has said nothing for 0.2 s.; see whether"
+            ServiceError, match=f"{address} does not answer .it has sent nothing for 0.2 s.; check that"
         ):
             Client(address, "a-token").jobs()
         silent.setblocking(False)
@@ -175,11 +175,11 @@ def test_nobody_answers(cli: Cli, code: None, stranger: Stranger, monkeypatch: p
 def test_an_address_that_is_none(cli: Cli, code: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_SERVER", address)
     line = told(cli, "jobs ls")
-    assert "is no address of a job service: write what `hopsml server` has printed" in line, line
+    assert "is not the address of a job service; use the address that `hopsml server` has printed" in line, line
 
 
 def test_a_token_with_a_line_in_it_is_not_repeated() -> None:
-    with pytest.raises(ArgumentError, match="characters that none has") as refused:
+    with pytest.raises(ArgumentError, match="characters that no token has") as refused:
         Client("http://127.0.0.1:1", "s3cr3t\nHost: x")
     assert "s3cr3t" not in str(refused.value)
 
@@ -197,7 +197,7 @@ def test_a_token_does_not_follow_elsewhere(stranger: Stranger, monkeypatch: pyte
     other = Stranger(JSON)
     try:
         stranger._said = ELSEWHERE.replace(b"https://login.example", other.address.encode())
-        with pytest.raises(ServiceError, match=f"to be found at {other.address}/"):
+        with pytest.raises(ServiceError, match=f"redirected to {other.address}/"):
             Client(stranger.address, "s3cr3t").jobs()
         assert b"s3cr3t" in stranger.heard and not other.heard
     finally:

@@ -39,7 +39,7 @@ def test_a_script_of_a_worker_is_submitted_as_what_runs_it_on_every_one(cli: Cli
     *_, driver, option, value = shlex.split(done.out)
     assert Path(driver).name == "job.py" and driver != job and (option, value) == ("--epochs", "2")
     done = cli("submit", job, "--profile", "here", "--framework", "mpi", "--dry-run")
-    assert done.status == 1 and "--framework mpi: it must be one of torch, jax, distributed" in done.err
+    assert done.status == 1 and "--framework mpi: the framework must be one of torch, jax, distributed" in done.err
     for framework, backend, known in (("torch", "mpi", "auto, hopsml, gloo, nccl"), ("jax", "gloo", "auto")):
         options = ("--framework", framework, "--torch-backend", backend, "--dry-run")
         done = cli("submit", job, "--profile", "here", *options)
@@ -199,9 +199,9 @@ def test_the_projects_url_travels_to_a_driver_in_a_container(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--profile", "nowhere"], "profile 'nowhere' is not known; there are: here, there"),
-        (["--profile", "there", "--conf", "x"], "--conf x: it must be key=value"),
-        (["--profile", "there", "--timeout", "0"], "--timeout 0: it must be greater than 0"),
+        (["--profile", "nowhere"], "profile 'nowhere' is unknown; the known profiles are here, there"),
+        (["--profile", "there", "--conf", "x"], "--conf x: a Spark setting must be key=value"),
+        (["--profile", "there", "--timeout", "0"], "--timeout 0: the timeout must be greater than 0"),
         (["--profile", "there"], "no ResourceManager is configured"),
         (
             ["--profile", "here", "--detach"],

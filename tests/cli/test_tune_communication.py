@@ -23,10 +23,10 @@ FOUND = Tuning(
 
 def test_the_table_begins_with_the_fastest():
     assert command.tuning_text(FOUND).splitlines() == [
-        "train(), 4 workers, 160 gradients of 28.0 MB, ms a step:",
+        "train(), 4 workers, 160 gradients of 28.0 MB, in ms per step:",
         "  hopsml          12.00  chosen",
         "  tensorflow      30.00  default",
-        "0.40 of the default's time: implementation='hopsml'",
+        "0.40 of the time with the default settings: implementation='hopsml'",
         "recorded in file:///p/Communication/train-4.json; runs with tuned=True use it",
     ]
 
@@ -36,7 +36,7 @@ def test_a_default_that_stays_is_no_gain():
     kept = Tuning(
         "train", 4, 160, 28_017_764, same, {"implementation": "tensorflow", "merge_scope": 32}, "file:///r.json"
     )
-    assert "the default is used: implementation='tensorflow', merge_scope=32" in command.tuning_text(kept)
+    assert "the default settings are used: implementation='tensorflow', merge_scope=32" in command.tuning_text(kept)
 
 
 @pytest.mark.parametrize(

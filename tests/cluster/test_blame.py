@@ -184,7 +184,5 @@ def closing() -> None:
 
 
 def test_a_worker_whose_descriptors_were_closed_is_said_to_have_ended(store: Path) -> None:
-    with pytest.raises(
-        WorkerFailed, match="its function has ended, which could not be told, because something had closed"
-    ):
+    with pytest.raises(WorkerFailed, match="the training function has ended, but its result could not be sent"):
         experiment.collective_all_reduce(closing, num_workers=1, progress=False)

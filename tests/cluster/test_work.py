@@ -255,7 +255,7 @@ def test_reports_and_result_of_a_worker_that_ended_before_they_were_read_are_not
     ("end", "cause"),
     [
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
-        (lambda: os._exit(0), "left the process with exit status 0 without returning"),
+        (lambda: os._exit(0), "the process exited with status 0 before the training function returned"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
     ],
     ids=["raises", "os._exit(0)", "is killed"],

@@ -97,7 +97,7 @@ def test_the_seconds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("HOPSML_KEEPALIVE_S", raising=False)
     assert SETTINGS.keepalive_s == 15.0
     monkeypatch.setenv("HOPSML_KEEPALIVE_S", "-1")
-    with pytest.raises(ArgumentError, match=r"HOPSML_KEEPALIVE_S='-1'.*or 0 to set no keepalive"):
+    with pytest.raises(ArgumentError, match=r"HOPSML_KEEPALIVE_S='-1'.*or 0 for no keepalive"):
         _ = SETTINGS.keepalive_s
 
 

@@ -21,7 +21,7 @@ def test_from_where_this_hopsml_came(tmp_path: Path) -> None:
 
     assert of(wheel.as_uri(), archive_info={}) == f"pip install '{wheel}[mlflow]'"
     assert of(tmp_path.as_uri(), dir_info={"editable": True}) == f"pip install -e '{tmp_path}[mlflow]'"
-    gone = "pip install './hopsml-1.0-py3-none-any.whl[mlflow]' (the wheel that hopsml came as)"
+    gone = "pip install './hopsml-1.0-py3-none-any.whl[mlflow]' (the wheel from which hopsml was installed)"
     assert of("file:///no/such.whl") == of("https://index/hopsml-1.0.whl") == of("") == gone
 
 

@@ -41,7 +41,7 @@ def test_the_time_that_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SETTINGS.drain_s == 0
     for wrong in ("soon", "-1", "inf", "nan"):
         monkeypatch.setenv("HOPSML_DRAIN_S", wrong)
-        with pytest.raises(ArgumentError, match=f"'{wrong}'.*leave at once"):
+        with pytest.raises(ArgumentError, match=f"'{wrong}'.*release the node at once"):
             _ = SETTINGS.drain_s
 
 

@@ -219,4 +219,4 @@ def test_a_resource_manager_that_answers(monkeypatch: pytest.MonkeyPatch, tmp_pa
             thread.join()
     assert (found.version, found.nodes, found.memory_mb, found.cores, found.pending) == ("3.5.0", 2, 4096, 8, 1)
     assert found.skew_s is not None and 295 < found.skew_s < 305
-    assert "yarn-site.xml" in look.problem and "not a readable Hadoop configuration" in look.problem
+    assert "yarn-site.xml" in look.problem and "the Hadoop configuration cannot be read" in look.problem

@@ -246,5 +246,5 @@ def test_a_working_directory_that_is_gone_is_named(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(folder)
     monkeypatch.delenv("HOPSML_CONF_DIR", raising=False)
     folder.rmdir()
-    with pytest.raises(ArgumentError, match="the working directory has been deleted: change to one that is there"):
+    with pytest.raises(ArgumentError, match="the working directory has been deleted; change to an existing one"):
         experiment.collective_all_reduce(train, num_workers=1)

@@ -67,10 +67,12 @@ def test_what_a_verb_asks_first_is_as_the_profile_says(conf: Path, monkeypatch: 
 def test_a_misspelt_profile_is_refused_in_a_session_that_is_there(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = experiment.launch(os.getpid, progress=False, profile="mine")
     with pytest.raises(
-        ArgumentError, match=r"profile 'mime' is not known; there are: mine, other .*did you mean mine\?"
+        ArgumentError, match=r"profile 'mime' is unknown; the known profiles are mine, other .*did you mean mine\?"
     ):
         experiment.launch(os.getpid, progress=False, profile="mime")
-    with pytest.raises(ArgumentError, match=r"profile 'remote' is not known; there are: mine, other \([^;]*$"):
+    with pytest.raises(
+        ArgumentError, match=r"profile 'remote' is unknown; the known profiles are mine, other \([^;]*$"
+    ):
         experiment.submit(os.getpid, num_workers=1, progress=False, profile="remote")
     runs = Path(first.run_dir.removeprefix("file://")).parent
     assert len([entry for entry in runs.iterdir() if entry.is_dir()]) == 1, "nothing was begun"

@@ -148,7 +148,7 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
         wait_until(lambda: is_submitting(task.process.pid), 180, lambda: task.output[-4000:])
         os.kill(task.process.pid, signal.SIGTERM)
         ended = task.wait(END_S)
-    assert ended.told["state"] == "failed" and ended.lines_with("killed while its job was being started")
+    assert ended.told["state"] == "failed" and ended.lines_with("killed while it started its job")
     assert set(states(hadoop, before).values()) <= {"KILLED"}, "whatever has reached YARN was ended"
 
     before = known(hadoop)

@@ -61,12 +61,12 @@ def test_it_goes_on_where_it_was_and_ends_with_the_job() -> None:
 
 def test_a_server_that_stays_away_is_said_and_an_older_one_is_told_apart() -> None:
     server = Server(lines(HELLO))
-    with pytest.raises(ServiceError, match=r"refused.*the job goes on"):
+    with pytest.raises(ServiceError, match=r"refused.*the job continues"):
         server.follow()
     assert server.now == log_stream.PATIENCE_S
     with pytest.raises(log_stream.NoStreamHere):
         Server(log_stream.NoStreamHere()).follow()
-    with pytest.raises(ServiceError, match="no such stream any more"):
+    with pytest.raises(ServiceError, match="no longer has this stream"):
         Server(lines(HELLO), *[log_stream.NoStreamHere()] * 200).follow()
 
 

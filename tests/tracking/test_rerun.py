@@ -193,7 +193,7 @@ def test_the_command_ends_with_status_3_where_the_result_differs(store: Path) ->
     run = run_once(jobs.unseeded, num_workers=1)
     again = hopsml("runs", "rerun", run.run_id, store=store)
     assert again.returncode == 3, again.stdout + again.stderr
-    assert "the result differs" in again.stdout and "result: metric" in again.stdout
+    assert "the results differ" in again.stdout and "result: metric" in again.stdout
 
 
 def test_a_secret_is_asked_for_again_and_reaches_the_workers(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
