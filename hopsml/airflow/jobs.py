@@ -128,8 +128,8 @@ def published(state: Lifecycle) -> str:
 
 
 def state_of(name: str) -> Lifecycle:
-    """Return the state of a job with this published name."""
-    return next(state for state, known in _PUBLISHED.items() if known == name)
+    """Return the state of a job with this published name. Raises KeyError for another one."""
+    return {known: state for state, known in _PUBLISHED.items()}[name]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import shutil
-import signal
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,18 +19,20 @@ from typing import Any
 
 from hopsml.airflow import jobs
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request, published
-from hopsml.core import file_locks, profiles
+from hopsml.core import file_locks, processes, profiles
 from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import ENDED, OUTPUT, DriverOrder, DriverStatus
 from hopsml.errors import ArgumentError, ClusterError
-from hopsml.storage import job_record
+from hopsml.storage import job_record, privacy
 from hopsml.submission import spark_command
+from hopsml.tracking import catalog
 
 KEEP_S = 7 * 86400.0  # age at which ended jobs are removed when another one starts
 END_TIMEOUT_S = 40.0
 DELIVERED = "delivered"
-EARLIER_ENDED = "exit.json"  # in which earlier versions recorded a job's end
+# Files in which earlier versions recorded a job's supervisor and its end.
+EARLIER_RUNNING, EARLIER_ENDED = "job.json", "exit.json"
 # The driver runs in the project's interpreter, which must not get Airflow's settings: they contain passwords.
 DROPPED = ("AIRFLOW", "_AIRFLOW", "__AIRFLOW")
 
@@ -54,9 +56,13 @@ def find(request: Request) -> list[Known]:
 
 
 def start(request: Request) -> Job:
-    """Start a supervisor process with the driver below it. Raises ArgumentError if a job with this tag is active."""
+    """Start a supervisor process with the driver below it.
+
+    Raises:
+        ArgumentError: A job with this tag is active, or others could replace the job's files.
+    """
     above = Path(request.folder, request.tag)
-    above.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_folder(above)
     # This tag's folders remain, because their numbers must not be reused.
     _forget_old(Path(request.folder), besides=request.tag)
     with file_locks.locked(above / "starting"):
@@ -81,9 +87,9 @@ def status(job: Job) -> JobStatus:
         return JobStatus(Lifecycle.RUNNING)
     if found is not None and found.state is not Lifecycle.LOST:
         return _how_ended(found)
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, *catalog.MALFORMED):
         ended = json.loads((folder / EARLIER_ENDED).read_text())
-        return JobStatus(jobs.state_of(ended["state"]), ended["detail"])
+        return JobStatus(jobs.state_of(ended["state"]), str(ended["detail"]))
     if folder.is_dir():
         return JobStatus(Lifecycle.FAILED, "the supervisor of the driver was killed, or this machine was restarted")
     return JobStatus(
@@ -101,7 +107,7 @@ def _how_ended(ended: DriverStatus) -> JobStatus:
     if ended.problem:
         return JobStatus(Lifecycle.FAILED, ended.problem)
     if code < 0:
-        return JobStatus(Lifecycle.FAILED, f"the driver was killed by signal {-code} ({signal.Signals(-code).name})")
+        return JobStatus(Lifecycle.FAILED, f"the driver was killed by signal {-code} ({processes.signal_name(-code)})")
     if code:
         return JobStatus(Lifecycle.FAILED, f"the driver ended with exit status {code}")
     return JobStatus(Lifecycle.FINISHED)
@@ -129,13 +135,23 @@ def end(job: Job) -> None:
     deadline = time.monotonic() + END_TIMEOUT_S
     was_requested = False
     while not status(job).state.is_final:
-        was_requested = was_requested or local_driver.request_end(Path(job.id))
+        was_requested = was_requested or local_driver.request_end(Path(job.id)) or _request_earlier_end(Path(job.id))
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the driver of {job.id} did not end within {END_TIMEOUT_S:g} s of the request; end "
                 "that process by hand"
             )
         time.sleep(0.05)
+
+
+def _request_earlier_end(folder: Path) -> bool:
+    """Request the supervisor of a job of an earlier version to end it; return False if none is recorded."""
+    with contextlib.suppress(FileNotFoundError, *catalog.MALFORMED):
+        recorded = json.loads((folder / EARLIER_RUNNING).read_text())["keeper"]
+        running = {"pid": int(recorded["pid"]), "ticks": int(recorded["process_started"])}
+        local_driver.end_supervisor(folder, {**recorded, **running})
+        return True
+    return False
 
 
 def outcome(job: Job, request: Request) -> dict[str, Any]:
@@ -178,6 +194,7 @@ def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> 
     """Return the command line of ``hopsml submit``, with those settings that other users may read."""
     line = [
         request.python,
+        "-P",  # else Python imports from the working directory, which is that of Airflow
         "-c",
         "from hopsml.cli import main; main()",
         "submit",
@@ -219,6 +236,22 @@ def environment(request: Request, job: Job) -> dict[str, str]:
         **(hidden_settings(request.conf) if profile.uses_spark else {}),
         job_record.VARIABLE: record_url(job),
     }
+
+
+def _make_folder(above: Path) -> None:
+    """Make the folder of a tag, in which only this user may write.
+
+    Raises:
+        ArgumentError: Other users could replace the files of jobs there.
+    """
+    try:
+        above.parent.mkdir(parents=True, exist_ok=True)
+        mode = above.parent.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise PermissionError("all users may write to the folder above it")
+        privacy.make_own_folder(above)
+    except PermissionError as error:
+        raise ArgumentError(f"{above} cannot keep jobs: {error.strerror or error}; name a folder of your own") from None
 
 
 def _numbers(above: Path) -> list[int]:

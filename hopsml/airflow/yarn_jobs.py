@@ -149,7 +149,7 @@ def settings_of(request: Request) -> dict[str, str]:
 
 def _submit(command: list[str], variables: Mapping[str, str]) -> str:
     """Run the command, and return its output; the command ends with this process and with this call."""
-    line = [sys.executable, "-m", "hopsml.airflow.parent_guard", str(os.getpid()), *command]
+    line = [sys.executable, "-P", "-m", "hopsml.airflow.parent_guard", str(os.getpid()), *command]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
     with subprocess.Popen(
         line,

@@ -45,10 +45,10 @@ def locked(path: str | Path) -> Iterator[int]:
 
 
 def is_locked(path: str | Path) -> bool:
-    """Return True if another process holds the lock of a file; False if the file does not exist."""
+    """Return True if another process holds the lock of a file; False if there is no such file."""
     try:
-        file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: a pipe would wait for a writer
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         return not try_lock(file, shared=True)

@@ -292,6 +292,14 @@ def kill_group_quietly(pgid: int, number: int = signal.SIGKILL) -> bool:
     return True
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal; real-time signals have names relative to the first one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+
+
 def was_killed(status: int) -> bool:
     """Return True if a wait status shows a process killed from outside, by a signal other than those of crashes."""
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _CRASHES
@@ -306,7 +314,7 @@ def describe_exit(status: int, sender: str = "hopsml did not send it") -> str:
     """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        name = signal.Signals(number).name
+        name = signal_name(number)
         hint = ""
         if number == signal.SIGKILL:
             hint = f"; {sender}"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar, overload
 
 from hopsml.errors import ArgumentError
 
 LARGEST_SEED = 2**32 - 1  # limit of numpy's and Keras's generators
 _LARGEST_UI_MB = 1 << 20
+_DIGITS = 18  # of whole numbers
 T = TypeVar("T")
 
 
@@ -61,8 +62,15 @@ def _names(name: str, text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _whole(name: str, text: str) -> int:
+def _attempt(name: str, text: str) -> int:
+    if not _is_number(text) or int(text) < 1:
+        raise ArgumentError(f"{name}={text!r}: it must be a whole number from 1; hopsml sets it itself, so unset it")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Return True for a whole number from 0 of at most ``_DIGITS`` digits; ``int`` refuses thousands of them."""
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
 
 
 def _seconds(default_s: float, which: str, least: float = 0.0) -> Callable[[str, str], float]:
@@ -87,7 +95,7 @@ def _port_range(name: str, text: str) -> tuple[int, int] | None:
     if not text:
         return None
     first, dash, last = text.partition("-")
-    if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
+    if not (dash and _is_number(first) and _is_number(last) and 1 <= int(first) <= int(last) <= 65535):
         raise ArgumentError(
             f"{name}={text!r}: the value must be two port numbers, low-high, from 1 to 65535, for instance 40000-40100"
         )
@@ -97,7 +105,7 @@ def _port_range(name: str, text: str) -> tuple[int, int] | None:
 def _slots(name: str, text: str) -> int | None:
     if not text:
         return None
-    if not text.isdecimal() or int(text) < 1:
+    if not _is_number(text) or int(text) < 1:
         raise ArgumentError(
             f"{name}={text!r}: the value must be a whole number, 1 or more; unset the variable to "
             "use the number of the profile"
@@ -108,7 +116,7 @@ def _slots(name: str, text: str) -> int | None:
 def _seed(name: str, text: str) -> int | None:
     if not text:
         return None
-    if not text.isascii() or not text.isdecimal() or int(text) > LARGEST_SEED:
+    if not _is_number(text) or int(text) > LARGEST_SEED:
         raise ArgumentError(
             f"{name}={text!r}: a seed must be a whole number from 0 to {LARGEST_SEED}; unset the "
             "variable for a random seed"
@@ -117,7 +125,7 @@ def _seed(name: str, text: str) -> int | None:
 
 
 def _cores(name: str, text: str) -> int | None:
-    if text != "auto" and not text.isdecimal():
+    if text != "auto" and not _is_number(text):
         raise ArgumentError(
             f"{name}={text!r}: the value must be the number of cores of each worker, 0 to assign no cores, or auto"
         )
@@ -133,13 +141,13 @@ def _encryption(name: str, text: str) -> bool:
 
 
 def _megabytes(name: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_UI_MB:
+    if not _is_number(text) or not 1 <= int(text) <= _LARGEST_UI_MB:
         raise ArgumentError(f"{name}={text!r}: the value must be a whole number of megabytes, 1 to {_LARGEST_UI_MB}")
     return int(text) << 20
 
 
 def _bytes(name: str, text: str) -> int:
-    if not text.isdecimal():
+    if not _is_number(text):
         raise ArgumentError(f"{name}={text!r}: the value must be a number of bytes, or 0 for no cache")
     return int(text)
 
@@ -225,7 +233,7 @@ class Settings:
     fork_server = Variable("mark of a fork server and its child processes", _text)
     mlflow_run = Variable("True if the run is sent to MLflow", _is_one)
     application_id = Variable("name under which a driver records its runs", _text)
-    application_attempt = Variable("number of this attempt, from 1", _whole, default="1")
+    application_attempt = Variable("number of this attempt, from 1", _attempt, default="1")
     job_tag = Variable("tag of a driver that the job service has started", _text)
     job_slots = Variable("workers with which the driver of an elastic task begins", _text)
     job_record = Variable("URL of the file in which a driver records its run", _text)
@@ -237,6 +245,12 @@ class Settings:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise ArgumentError if one of the variables with these names has an invalid value; ignore other names."""
+        for name in names:
+            if name in VARIABLES:
+                VARIABLES[name].__get__(self, Settings)
 
 
 SETTINGS = Settings(os.environ)

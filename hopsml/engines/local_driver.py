@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from hopsml.core import file_locks, processes
 from hopsml.core.states import Lifecycle
@@ -33,9 +33,13 @@ from hopsml.storage import durable, python_child
 
 LOCK, RUNNING, ENDED, OUTPUT = "lock", "running", "ended", "output.log"
 ROOM = 4096  # size of a state file in bytes
+LOCK_TIMEOUT_S = 5.0  # a process that reads the status holds the lock for a moment
+_LONGEST_PROBLEM = 300  # characters; each takes up to 12 bytes in JSON, and all of it must fit into ``ROOM``
 INTERRUPT_S = 15.0  # for a driver to cancel its run and write its files
 TERMINATE_S = 5.0
 _SERVER = b"\0-m\0hopsml.serving.supervisor\0"  # part of the command line of a server of models
+_KINDS = {"pid": int, "ticks": int, "driver": int, "driver_ticks": int, "host": str, "pid_namespace": str}
+_KINDS |= {"status": int, "problem": str}  # of the values in state files
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -90,11 +94,11 @@ def start(folder: Path, order: DriverOrder) -> None:
         open(folder / OUTPUT, "ab") as output,
         os.fdopen(os.memfd_create("hopsml-order"), "w+b") as content,
     ):
-        file_locks.try_lock(lock.fileno())  # never unlocked here: the supervisor shares the lock
+        _lock(lock.fileno(), folder)  # never unlocked here: the supervisor shares the lock
         content.write(json.dumps(vars(order) | {"environment": dict(order.environment)}).encode())
         content.seek(0)
         supervisor = subprocess.run(  # ends once the supervisor has detached itself
-            [sys.executable, "-m", "hopsml.engines.local_driver", str(folder)],
+            [sys.executable, "-P", "-m", "hopsml.engines.local_driver", str(folder)],
             check=False,
             stdin=content,
             stdout=output,
@@ -113,19 +117,18 @@ def status_of(folder: Path) -> DriverStatus | None:
     """Return the status of the driver of a folder; None if none has been started there."""
     if (ended := _ended(folder)) is not None:
         return ended
-    running = _read(folder / RUNNING, "pid", "ticks")
-    is_driven = running is not None and "driver" in running and _lives(running["driver"], running["driver_ticks"])
-    if is_driven or file_locks.is_locked(folder / LOCK) or (running and _lives(running["pid"], running["ticks"])):
-        return DriverStatus(Lifecycle.RUNNING if running and "driver" in running else Lifecycle.STARTING)
+    running = _read(folder / RUNNING, "pid", "ticks") or {}
+    if _lives(running, "driver") or file_locks.is_locked(folder / LOCK) or _lives(running):
+        return DriverStatus(Lifecycle.RUNNING if "driver" in running else Lifecycle.STARTING)
     if (ended := _ended(folder)) is not None:  # it may have ended since the first read
         return ended
-    return DriverStatus(Lifecycle.LOST) if running is not None else None
+    return DriverStatus(Lifecycle.LOST) if running else None
 
 
 def signal_driver(folder: Path, number: int) -> None:
     """Send a signal to the driver's process group, if the recorded driver still runs."""
     running = _read(folder / RUNNING, "driver", "driver_ticks")
-    if running and _lives(running["driver"], running["driver_ticks"]):
+    if running and _lives(running, "driver"):
         processes.kill_group_quietly(running["driver"], number)
 
 
@@ -138,11 +141,21 @@ def request_end(folder: Path) -> bool:
     running = _read(folder / RUNNING, "pid", "ticks", "host", "pid_namespace")
     if running is None:
         return False
+    end_supervisor(folder, running)
+    return True
+
+
+def end_supervisor(folder: Path, running: Mapping[str, Any]) -> None:
+    """Request the supervisor of a folder, with these recorded facts, to end its driver.
+
+    Raises:
+        ClusterError: It runs on another machine, or in another container.
+    """
     if running["pid_namespace"] != processes.pid_namespace():
         raise ClusterError(f"{folder} runs on {running['host']}, out of reach from here; end it there")
-    if _lives(running["pid"], running["ticks"]):
+    if _lives(running):
         processes.kill_quietly(running["pid"], signal.SIGTERM)
-    return True
+        processes.kill_quietly(running["pid"], signal.SIGCONT)  # a stopped process handles no SIGTERM
 
 
 def read_part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int] | None:
@@ -166,9 +179,21 @@ def read_part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int] | N
         return None
 
 
-def _lives(pid: int, ticks: int) -> bool:
-    """Return True if the process that began at this time, in clock ticks, still runs."""
-    return processes.process_started(pid) == ticks
+def _lock(descriptor: int, folder: Path) -> None:
+    """Lock the open lock file of a folder; raise OSError if another driver's supervisor holds it."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while not file_locks.try_lock(descriptor):
+        if (folder / RUNNING).exists() or time.monotonic() > deadline:
+            raise OSError(f"{folder} is another driver's, which holds {folder / LOCK}; start this one in a new folder")
+        time.sleep(0.01)
+
+
+def _lives(running: Mapping[str, Any], role: Literal["pid", "driver"] = "pid") -> bool:
+    """Return True if the recorded supervisor, or its driver, still runs: that process, and none with its pid later."""
+    if role not in running or running.get("pid_namespace", here := processes.pid_namespace()) != here:
+        return False
+    began: int = running.get("ticks" if role == "pid" else "driver_ticks", 0)
+    return processes.process_started(running[role]) == began
 
 
 def _ended(folder: Path) -> DriverStatus | None:
@@ -185,12 +210,19 @@ def _ended(folder: Path) -> DriverStatus | None:
 
 
 def _read(path: Path, *names: str) -> dict[str, Any] | None:
-    """Read a JSON file that has these keys; None if it is missing, incomplete or of another kind."""
+    """Read a JSON file that has these keys; None if it is missing, incomplete, damaged or of another kind.
+
+    Process IDs below 2 are damage: a signal to -1, 0 or 1 as a process or group would reach all processes of this user.
+    """
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and all(name in found for name in names) else None
+    if not isinstance(found, dict) or any(name not in found for name in names):
+        return None
+    if any(type(found[name]) is not kind for name, kind in _KINDS.items() if name in found):
+        return None
+    return found if all(found.get(role, 2) > 1 for role in ("pid", "driver")) else None
 
 
 # ------------------------------------------------------------------------------------------ supervisor
@@ -222,7 +254,7 @@ def main(folder: Path, order: DriverOrder) -> None:
         processes.become_subreaper()
         signal.signal(signal.SIGTERM, _on_sigterm)
     status, problem, was_requested = _supervise(order, folder, running)
-    ended = {"status": status, "problem": problem[:500], "requested": was_requested, "at_s": time.time()}
+    ended = {"status": status, "problem": problem[:_LONGEST_PROBLEM], "requested": was_requested, "at_s": time.time()}
     with open(fresh, "r+b") as file:
         file.write(json.dumps(ended).encode().ljust(ROOM))
     durable.sync_file(fresh)
@@ -234,14 +266,12 @@ def _supervise(order: DriverOrder, folder: Path, running: int) -> tuple[int, str
     """Run the driver; return its exit status, the error of a failed start, and whether its end was requested."""
     driver: subprocess.Popen[bytes] | None = None
     stays: Callable[[int], bool] = processes.nobody
-    own: dict[str, Any] = {"pid": os.getpid(), "ticks": processes.process_started(os.getpid())}
+    own: dict[str, Any] = {"pid": os.getpid(), "ticks": processes.process_started(os.getpid()) or 0}
     own |= {"host": socket.gethostname(), "pid_namespace": processes.pid_namespace()}
     try:
         os.pwrite(running, json.dumps(own).encode().ljust(ROOM), 0)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until ``driver`` is set
-        driver = _start(order, folder)
-        facts = own | {"driver": driver.pid, "driver_ticks": processes.process_started(driver.pid) or 0}
-        os.pwrite(running, json.dumps(facts).encode().ljust(ROOM), 0)
+        driver = _start(order, folder, running, own)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         status = driver.wait()
         stays = _serves
@@ -257,13 +287,19 @@ def _supervise(order: DriverOrder, folder: Path, running: int) -> tuple[int, str
             processes.end_descendants(stays=stays)
 
 
-def _start(order: DriverOrder, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the driver in its own process group."""
+def _start(order: DriverOrder, folder: Path, running: int, own: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the driver in its own process group.
+
+    It records itself before it executes its program: if it outlives its supervisor, it is found at whatever moment
+    that is killed.
+    """
     me = os.getpid()
 
     def begin() -> None:
         if order.is_bound:
             processes.die_with_parent(me)
+        facts = own | {"driver": os.getpid(), "driver_ticks": processes.process_started(os.getpid()) or 0}
+        os.pwrite(running, json.dumps(facts).encode().ljust(ROOM), 0)
         if order.masks_interrupt:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         for number in _SIGNALS:

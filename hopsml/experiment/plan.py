@@ -124,7 +124,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = plan.spec
     applications.prepare(plan.profile)
     _check_environment({**os.environ, **spec.environment}, spec.honour_environment)
-    _ = Settings({**os.environ, **spec.environment}).cores
+    Settings({**os.environ, **spec.environment}).check([Settings.cores.name, *spec.environment])
     tell = progress.of_run() if plan.progress else None
     redact.register_settings(spec.environment)
     captured = plan.captured or capture.capture(cast("Callable[..., Any]", plan.function), plan.arguments)

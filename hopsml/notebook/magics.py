@@ -63,7 +63,7 @@ def _start(project_url: str) -> Page:
     title = f"Runs of {urls.name(project_url) or project_url}"
     with tempfile.TemporaryFile("w+") as problems:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, "ui", "--no-browser", project_url],
+            [sys.executable, "-P", "-c", _START, "ui", "--no-browser", project_url],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

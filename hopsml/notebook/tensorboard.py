@@ -82,7 +82,7 @@ def _start(directory: RunDir) -> Page:
     from hopsml.cluster.forking.fork_server import own_sys_path
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "hopsml.notebook.tensorboard_server", events_of(directory)],
+        [sys.executable, "-P", "-m", "hopsml.notebook.tensorboard_server", events_of(directory)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -68,7 +68,7 @@ class Server:
         self._folder, self._log = folder, folder / "log"
         self._copy = None if scheme in ("", "file") else Copy(events, folder / "events")
         logdir = path if self._copy is None else str(self._copy.folder)
-        command = [sys.executable, "-c", _START, str(os.getpid()), "--logdir", logdir, "--host", host]
+        command = [sys.executable, "-P", "-c", _START, str(os.getpid()), "--logdir", logdir, "--host", host]
         environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(own_sys_path())}
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(

@@ -17,7 +17,7 @@ import pytest
 
 from hopsml.airflow import local_jobs
 from hopsml.airflow.jobs import Job, Request
-from hopsml.core import processes
+from hopsml.core import file_locks, processes
 from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import ENDED
@@ -209,11 +209,13 @@ def test_how_a_driver_failed_is_told(request_of):
     assert ended(left) is Lifecycle.FAILED and "exit status 3" in local_jobs.status(left).detail
     killed = local_jobs.start(request_of("import os; os.kill(os.getpid(), 9)"))
     assert ended(killed) is Lifecycle.FAILED and "SIGKILL" in local_jobs.status(killed).detail
+    odd = local_jobs.start(request_of("import os; os.kill(os.getpid(), 40)"))
+    assert ended(odd) is Lifecycle.FAILED and "SIGRTMIN+6" in local_jobs.status(odd).detail
     absent = local_jobs.start(replace(request_of(""), python="/nowhere/python"))
     assert (
         ended(absent) is Lifecycle.FAILED and "/nowhere/python could not be started" in local_jobs.status(absent).detail
     )
-    assert [known.job for known in local_jobs.find(request_of(""))] == [absent, killed, left], "the youngest first"
+    assert [known.job for known in local_jobs.find(request_of(""))] == [absent, odd, killed, left], "the youngest first"
 
 
 def test_a_log_is_read_on_from_where_it_was_left(request_of, tmp_path):
@@ -278,3 +280,86 @@ def test_a_job_of_an_earlier_version_has_the_state_which_that_version_wrote(requ
     os.utime(folder / "exit.json", (long_ago, long_ago))
     ended(local_jobs.start(request_of("", tag="hopsml-task-y")))
     assert not folder.exists()
+
+
+EARLIER_SUPERVISOR = """
+import json, os, signal, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+def end(number, frame):
+    (folder / "exit.json").write_text(json.dumps({"state": "KILLED", "detail": "it was ended by its task"}))
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_running_job_that_an_earlier_version_started_is_ended(request_of):
+    asked = request_of("")
+    folder = Path(asked.folder, asked.tag, "1")
+    folder.mkdir(parents=True)
+    with open(folder / "lock", "w") as lock:
+        assert file_locks.try_lock(lock.fileno())
+        supervisor = subprocess.Popen(
+            [sys.executable, "-c", EARLIER_SUPERVISOR, str(folder)],
+            pass_fds=[lock.fileno()],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        assert supervisor.stdout is not None and supervisor.stdout.readline() == "ready\n"
+        recorded = {"pid": supervisor.pid, "process_started": processes.process_started(supervisor.pid)}
+        recorded |= {"host": "this one", "pid_namespace": processes.pid_namespace()}
+        (folder / "job.json").write_text(json.dumps({"command": "", "keeper": recorded, "started": time.time()}))
+        job = Job("local", str(folder))
+        assert local_jobs.status(job).state is Lifecycle.RUNNING
+        local_jobs.end(job)
+        assert local_jobs.status(job).state is Lifecycle.STOPPED
+    finally:
+        supervisor.kill()
+        supervisor.communicate()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", "[" * 100_000, '{"state": "ODD", "detail": ""}', '{"state": "FAILED"}']
+)
+def test_a_damaged_record_of_an_earlier_version_hides_no_other_job(request_of, content):
+    asked = request_of("")
+    folder = Path(asked.folder, asked.tag, "1")
+    folder.mkdir(parents=True)
+    (folder / "exit.json").write_text(content)
+    (folder / "job.json").write_text(content)
+    assert [known.state for known in local_jobs.find(asked)] == [Lifecycle.FAILED]
+    assert ended(local_jobs.start(asked)) is Lifecycle.FINISHED
+
+
+def test_no_job_starts_where_other_users_could_replace_its_files(request_of, tmp_path):
+    asked = request_of("")
+    root = Path(asked.folder)
+    root.mkdir()
+    root.chmod(0o777)
+    with pytest.raises(ArgumentError, match="all users may write"):
+        local_jobs.start(asked)
+    root.chmod(0o1777)  # as /tmp: folders of others cannot be replaced there, only made before
+    (root / asked.tag).mkdir()
+    if os.geteuid() == 0:
+        os.chown(root / asked.tag, 12345, 12345)
+        with pytest.raises(ArgumentError, match="it belongs to user 12345"):
+            local_jobs.start(asked)
+        os.chown(root / asked.tag, 0, 0)
+    (root / asked.tag).chmod(0o777)
+    with pytest.raises(ArgumentError, match="others have rights to it"):
+        local_jobs.start(asked)
+    (root / asked.tag).rmdir()
+    assert ended(local_jobs.start(asked)) is Lifecycle.FINISHED
+
+
+def test_the_command_of_a_submission_imports_nothing_from_the_working_directory(request_of, tmp_path):
+    (tmp_path / "hopsml").mkdir()
+    (tmp_path / "hopsml" / "__init__.py").write_text("print('taken over')")
+    line = local_jobs.submit_command(request_of(""), {})
+    line = [*line[: line.index("submit") + 1], "--help"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=END_S)
+    assert "taken over" not in done.stdout and "--num-workers" in done.stdout, done

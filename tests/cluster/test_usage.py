@@ -152,3 +152,10 @@ def test_this_process_too() -> None:
         "memory_usage_megabytes", "disk_read_megabytes", "disk_write_megabytes",
         "network_receive_megabytes", "network_transmit_megabytes",
     }  # fmt: skip
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("value", "interval_s"), [(None, 0.0), ("", 0.0), ("0", 0.0), ("2.5", 2.5)])
+def test_an_empty_interval_in_the_environment_of_a_run_means_no_samples(value: str | None, interval_s: float) -> None:
+    environment = {} if value is None else {"HOPSML_SYSTEM_METRICS_S": value}
+    assert usage.sampling_interval_s(environment) == interval_s

@@ -41,3 +41,10 @@ def test_a_lock_is_exclusive_until_its_holder_leaves_the_block(tmp_path: Path) -
         assert not entered.wait(0.05)
     waiting.join(30)
     assert entered.is_set() and not file_locks.is_locked(path)
+
+
+def test_what_is_no_file_is_not_locked_and_delays_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    assert not file_locks.is_locked(tmp_path / "file" / "lock")
+    assert not file_locks.is_locked(tmp_path / "pipe")

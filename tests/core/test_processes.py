@@ -26,3 +26,9 @@ def test_a_process_whose_name_is_no_text_hides_nothing(name: bytes) -> None:
         assert started is not None and started >= (processes.process_started(os.getpid()) or 0)
         process.communicate()
     assert processes.has_ended(process.pid) and processes.process_started(process.pid) is None
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (34, "SIGRTMIN"), (37, "SIGRTMIN+3"), (32, "signal 32")])
+def test_each_signal_that_ends_a_process_has_a_name(number: int, name: str) -> None:
+    assert processes.signal_name(number) == name
+    assert name in processes.describe_exit(number)  # a wait status

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.core import settings
-from hopsml.core.variables import SETTINGS
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError
 
 pytestmark = pytest.mark.fast
@@ -109,3 +109,32 @@ def test_runs_lie_on_the_clusters_store_whatever_it_is_called(
     monkeypatch.setenv("HOPSML_PROJECT", "p")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(write_conf(tmp_path / "conf", fs__defaultFS=f"{scheme}://nn:8020")))
     assert settings.project_url() == f"{scheme}://nn:8020/Projects/p"
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1e3", "nan", "inf", "9" * 5000, "\u0663\u0663\u0663x", "1-", "\ud800"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HOPSML_LOCAL_SLOTS",
+        "HOPSML_PORT_RANGE",
+        "HOPSML_SEED",
+        "HOPSML_STORAGE_TIMEOUT_S",
+        "HOPSML_KEEPALIVE_S",
+        "HOPSML_SYSTEM_METRICS_S",
+        "HOPSML_DRAIN_S",
+        "HOPSML_CORES",
+        "HOPSML_ENCRYPTION",
+        "HOPSML_UI_MEMORY_MB",
+        "HOPSML_DATA_CACHE_BYTES",
+        "HOPSML_APPLICATION_ATTEMPT",
+    ],
+)
+def test_a_malformed_value_of_each_variable_is_an_error_that_names_it(name: str, value: str) -> None:
+    if value == "1e3" and name.endswith("_S"):
+        pytest.skip("this is a number of seconds")
+    with pytest.raises(ArgumentError, match=name):
+        Settings({name: value}).check([name, "ANOTHER"])
+
+
+def test_only_the_named_variables_are_checked() -> None:
+    Settings({"HOPSML_SEED": "x"}).check(["HOPSML_CORES", "PATH"])

@@ -11,12 +11,13 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hopsml.core import processes
+from hopsml.core.variables import Settings
 
 ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 _NO_LIMIT = 1 << 60  # version 1 expresses "no limit" by a number near 2**63
@@ -211,6 +212,12 @@ class UsageSampler:
             with contextlib.suppress(Exception):
                 self._nvml.nvmlShutdown()
             self._nvml, self._handles = None, {}
+
+
+def sampling_interval_s(environment: Mapping[str, str]) -> float:
+    """Return the seconds between two samples, by the variables of a run; 0, also if it is empty or missing: none."""
+    variable = Settings.system_metrics_s.name
+    return Settings({variable: environment.get(variable) or "0"}).system_metrics_s
 
 
 async def samples(

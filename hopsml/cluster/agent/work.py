@@ -23,7 +23,7 @@ from hopsml.cluster.agent.gpu_lock import WiderSlot, all_gpus
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LAST_S, LiveLog, LocalTree
 from hopsml.cluster.agent.profiler import Profiler
-from hopsml.cluster.agent.usage import samples
+from hopsml.cluster.agent.usage import samples, sampling_interval_s
 from hopsml.cluster.agent.worker_process import HELD_LIMIT, EventReader, WorkerProcess
 from hopsml.cluster.forking.fork_client import ForkClient
 from hopsml.cluster.forking.fork_server import Exited
@@ -33,7 +33,6 @@ from hopsml.cluster.shared.worker_events import FailureReport, FromWorker, Repor
 from hopsml.cluster.worker.worker import DUMP_SIGNAL
 from hopsml.core import processes
 from hopsml.core.callbacks import nonblocking_logger
-from hopsml.core.variables import Settings
 from hopsml.errors import StorageError
 from hopsml.storage.causes import is_transient
 from hopsml.storage.run_dir import SYSTEM_METRICS
@@ -344,7 +343,7 @@ class Work:
 
         Each sample is sent to the coordinator and appended to a file next to the log.
         """
-        interval_s = Settings({Settings.system_metrics_s.name: "0", **self.formation.spec.environment}).system_metrics_s
+        interval_s = sampling_interval_s(self.formation.spec.environment)
         if interval_s <= 0:
             return
         name = f"logs/{self._log_name.removesuffix('.log')}{SYSTEM_METRICS}"

@@ -56,7 +56,7 @@ def _execute(modules: tuple[str, ...], environment: dict[str, str], theirs: sock
     """Start a fork server as a separate process."""
     module = "hopsml.cluster.forking.fork_server"
     process = _Popen(
-        [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid()), *modules],
+        [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(os.getpid()), *modules],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -295,6 +295,7 @@ class ForkServer:
         for descriptor in (events, inbox, *slots):
             os.set_inheritable(descriptor, True)
         worker = [
+            "-P",  # else Python adds the working directory to the path, where other users may put modules
             "-m",
             request.module,
             request.assignment,

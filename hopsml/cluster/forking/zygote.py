@@ -258,7 +258,7 @@ class ZygoteProcess:
             listener.listen(256)
             descriptors = [listener.fileno(), control.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, *map(str, descriptors), *modules],
+                [sys.executable, "-P", "-m", __name__, *map(str, descriptors), *modules],
                 env=environment_of({**os.environ, **(variables or {})}, "-" * MARK_LENGTH),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -136,6 +136,7 @@ def spawn(context: WorkerContext, options: Options, connection: socket.socket) -
     os.set_inheritable(connection.fileno(), True)
     command = [
         sys.executable,
+        "-P",  # else Python adds the working directory to the path
         "-m",
         "hopsml.training.trials.runner",
         str(connection.fileno()),

@@ -134,7 +134,7 @@ class LocalBackend:
         said, says = os.pipe()
         try:
             process = _AgentProcess(
-                [sys.executable, "-m", "hopsml.cluster.agent.agent", str(index), str(says)],
+                [sys.executable, "-P", "-m", "hopsml.cluster.agent.agent", str(index), str(says)],
                 # As Spark does for its executors: sets are iterated in the same order in this run and in its
                 # repetition.
                 env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
