@@ -12,3 +12,7 @@ from hopsml.training.data.dataset import Dataset, files, parquet, tfrecords
 from hopsml.training.data.scoring import evaluate
 
 __all__ = ["Batch", "Dataset", "evaluate", "files", "parquet", "tfrecords"]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -8,6 +8,10 @@ import os
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.worker import context
 
+__all__ = [
+    "get_num_gpus",
+]
+
 logger = logging.getLogger(__name__)
 
 
@@ -23,3 +27,7 @@ def get_num_gpus() -> int:
     except Exception:  # drivers fail in many ways, and the caller only needs a number
         logger.warning("the GPUs of this host cannot be counted; 0 is assumed", exc_info=True)
         return 0
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

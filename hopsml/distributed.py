@@ -34,3 +34,7 @@ __all__ = [
     "role",
     "world_size",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -14,3 +14,7 @@ from hopsml.training.elastic.sampler import Sampler
 from hopsml.training.messages import resize
 
 __all__ = ["Sampler", "State", "resize"]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -55,6 +55,53 @@ from collections.abc import Sequence
 
 from hopsml.core import redact, tracebacks
 
+__all__ = [
+    "AlreadyServed",
+    "ApplicationNotFound",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "BoundsError",
+    "CaptureError",
+    "ClusterError",
+    "ClusterUnavailable",
+    "CollectiveChanged",
+    "CollectiveEnded",
+    "CollectiveError",
+    "CollectiveMismatch",
+    "CollectiveRefused",
+    "CollectiveTimeout",
+    "CollectiveUnavailable",
+    "CoordinatorLost",
+    "EnvironmentConflict",
+    "HopsmlError",
+    "JobFileError",
+    "JobNotFound",
+    "ModelExists",
+    "ModelNotFound",
+    "NotEnoughSlots",
+    "PathExists",
+    "PathNotFound",
+    "PeerLost",
+    "PermissionRefused",
+    "ProviderError",
+    "QuotaExceeded",
+    "RunCancelled",
+    "RunError",
+    "SafeMode",
+    "ServiceError",
+    "ServingError",
+    "ServingNotFound",
+    "StartTimeout",
+    "StorageError",
+    "StorageTimeout",
+    "StorageUnavailable",
+    "StoreError",
+    "TrialStopped",
+    "UnknownName",
+    "UnsupportedVersion",
+    "WorkerFailed",
+]
+
 
 class HopsmlError(Exception):
     """Base class of all errors that hopsml raises on purpose; secrets are masked in the message."""
@@ -333,3 +380,7 @@ class StorageUnavailable(StorageError):
 
 class StorageTimeout(StorageError, TimeoutError):
     """Error raised when a storage call does not return within its deadline."""
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -6,3 +6,7 @@ hopsml.job.addresses("server")      # ["node2:41001", "node5:41007"], once all w
 from hopsml.training.discovery import addresses
 
 __all__ = ["addresses"]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -140,3 +140,7 @@ def _normalisations(model: Any) -> ModuleType:
 
         return of_keras
     raise ArgumentTypeError(f"a {type(model).__name__} was given; a model of Keras 3 or a torch module was expected")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

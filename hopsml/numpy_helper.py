@@ -13,6 +13,18 @@ from typing import Any
 from hopsml import hdfs
 from hopsml.hdfs.paths import AnyPath
 
+__all__ = [
+    "fromfile",
+    "fromregex",
+    "genfromtxt",
+    "load",
+    "loadtxt",
+    "memmap",
+    "save",
+    "savez",
+    "savez_compressed",
+]
+
 
 def load(hdfs_filename: AnyPath, **kwds: Any) -> Any:
     """Read a file of the project with ``numpy.load``."""
@@ -88,3 +100,7 @@ def _write(name: str, path: AnyPath, *args: Any, **kwds: Any) -> None:
     getattr(numpy, name)(buffer, *args, **kwds)
     text, ending = os.fsdecode(path), ".npy" if name == "save" else ".npz"
     hdfs.dump(buffer.getvalue(), text if text.endswith(ending) else text + ending)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -11,6 +11,16 @@ from typing import Any
 from hopsml import hdfs
 from hopsml.hdfs.paths import AnyPath
 
+__all__ = [
+    "read_csv",
+    "read_excel",
+    "read_json",
+    "read_parquet",
+    "write_csv",
+    "write_json",
+    "write_parquet",
+]
+
 
 def read_csv(hdfs_filename: AnyPath, **kwds: Any) -> Any:
     """Read a file of the project with ``pandas.read_csv``."""
@@ -54,3 +64,7 @@ def _read(name: str, path: AnyPath, **kwds: Any) -> Any:
     import pandas
 
     return getattr(pandas, name)(io.BytesIO(hdfs.load(path)), **kwds)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

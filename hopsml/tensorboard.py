@@ -12,6 +12,11 @@ from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 
+__all__ = [
+    "logdir",
+    "visualize",
+]
+
 LOCAL_FOLDER = "local_logdir"
 # Folders of a run directory that also count as its log directory.
 _OF_RUN = re.compile(r"events|trials|generation\.\d+")
@@ -94,3 +99,7 @@ def __getattr__(name: str) -> Any:
             "tf.debugging.experimental.enable_dump_debug_info(hopsml.tensorboard.logdir()) and TensorBoard's Debugger V2"
         )
     raise AttributeError(f"module 'hopsml.tensorboard' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

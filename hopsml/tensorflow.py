@@ -29,3 +29,7 @@ __all__ = [
     "register_hdfs",
     "strategy",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -3,3 +3,7 @@
 from hopsml.experiment import launch
 
 __all__ = ["launch"]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -12,3 +12,7 @@ Importing this module does not import torch; the first call does.
 from hopsml.training.torch.prepare import device, no_sync, prepare
 
 __all__ = ["device", "no_sync", "prepare"]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -12,6 +12,12 @@ from hopsml.cluster.worker import context
 from hopsml.core import settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
+__all__ = [
+    "grid_params",
+    "num_executors",
+    "num_param_servers",
+]
+
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,.*\]")
 
 
@@ -83,3 +89,7 @@ def _listed(name: str, choices: object) -> list[Any]:
     if not listed:
         raise ArgumentError(f"grid_params: {name!r} has no values; at least one is needed")
     return listed
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

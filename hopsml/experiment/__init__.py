@@ -96,3 +96,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     raise instead_of(name, __all__)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -76,3 +76,7 @@ __all__ = [
     "rmr",
     "stat",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

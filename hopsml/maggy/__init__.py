@@ -25,3 +25,7 @@ __all__ = [
     "searchspace",
     "tensorboard",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -48,3 +48,7 @@ __all__ = [
     "to_onnx",
     "versions",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -14,3 +14,7 @@ from hopsml.tracking.inputs import data, seed
 from hopsml.tracking.mlflow.models import register_model
 
 __all__ = ["data", "register_model", "seed"]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
