@@ -1,12 +1,15 @@
-"""Tests that no two classes of the package have the same name."""
+"""Tests that no two classes of the package have the same name, and that public modules offer public names."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+
+import hopsml
 
 pytestmark = pytest.mark.local
 PACKAGE = Path(__file__).parents[1] / "hopsml"
@@ -49,6 +52,28 @@ def test_what_a_package_exports_is_not_hidden_by_a_module_of_the_same_name() -> 
         and node.module.rpartition(".")[2] not in (alias.asname or alias.name, path.parent.name)
     ]
     assert not hidden
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", ["", *(f".{module}" for module in hopsml._MODULES), ".maggy"])
+def test_completion_offers_the_public_names_of_a_public_module_alone(name: str) -> None:
+    module = importlib.import_module(f"hopsml{name}")
+    assert sorted(dir(module)) == sorted(module.__all__)
+    assert [one for one in dir(module) if not hasattr(module, one)] == []
+
+
+@pytest.mark.fast
+def test_a_public_module_lists_all_functions_and_classes_of_its_own() -> None:
+    """The completion is made of the list, so a name that is missing there cannot be found."""
+    for name in hopsml._MODULES:
+        module = importlib.import_module(f"hopsml.{name}")
+        own = {
+            one
+            for one, value in vars(module).items()
+            if getattr(value, "__module__", "") == module.__name__ and callable(value) and not one.startswith("_")
+        }
+        internal = {"executor_limit"} if name == "util" else set()
+        assert own - set(module.__all__) == internal, name
 
 
 def test_a_module_that_is_run_has_all_its_functions_by_then() -> None:

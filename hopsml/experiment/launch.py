@@ -115,7 +115,7 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         with CancelRequests(whole) as requests:
             results = _all(placed, application, requests)
         summary = [
-            {"parameters": argument(single.arguments), "outputs": as_json(result.metrics)}
+            {"parameters": argument(single.arguments), "outputs": as_json(result[1])}
             for single, result in zip(plans, results, strict=True)
         ]
     except BaseException as problem:

@@ -6,6 +6,7 @@ argument is declared and described once. Arguments of several verbs are inherite
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, TypeVar
@@ -13,6 +14,13 @@ from typing import Any, TypeVar
 from hopsml.cluster.shared.spec import FIRST_EVALUATION, Compression, GradientReduction
 
 _Options = TypeVar("_Options")
+
+
+def name_of_function(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or of a callable object's class; for runs without another name."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
 
 
 @dataclass(kw_only=True)
@@ -40,6 +48,12 @@ class StartOptions:
     progress: bool = True
     environment: Mapping[str, str] | None = None
     share: str | None = None
+
+    def __post_init__(self) -> None:
+        """Name the run after its function if the caller gave no name."""
+        defaults = {one.name: one.default for one in fields(self)}
+        if defaults.get("name") == "" and getattr(self, "name", None) == "":
+            vars(self)["name"] = name_of_function(vars(self)["train_fn"])
 
 
 @dataclass(kw_only=True)
@@ -111,7 +125,7 @@ class RunOptions(GroupTrainingOptions):
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
-        name, description: run name and free text, shown where runs are listed.
+        name, description: run name (by default that of the function) and free text, shown where runs are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
         evaluator: make the last of at least three workers an evaluator outside the group: its TF_CONFIG has the task
@@ -136,7 +150,7 @@ class RunOptions(GroupTrainingOptions):
     """
 
     train_fn: Callable[..., Any]
-    name: str = "no-name"
+    name: str = ""
     local_logdir: bool = False
     description: str | None = None
     evaluator: bool = False
@@ -162,14 +176,14 @@ class FrameworkOptions(GroupTrainingOptions):
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
-        name, description: run name and free text, shown where runs are listed.
+        name, description: run name (by default that of the function) and free text, shown where runs are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
         metric_key: key of the run's metric among the function's outputs.
     """
 
     train_fn: Callable[..., Any]
-    name: str = "no-name"
+    name: str = ""
     local_logdir: bool = False
     description: str | None = None
     metric_key: str | None = None
@@ -212,7 +226,7 @@ class ParameterServerOptions(TrainingOptions):
     Args:
         train_fn: the training function, which the chief calls; everything that it needs is imported inside, or
             captured.
-        name, description: run name and free text, shown where runs are listed.
+        name, description: run name (by default that of the function) and free text, shown where runs are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
         evaluator: add a slot that calls the function as well: only its TF_CONFIG has the task type "evaluator", and its
@@ -226,7 +240,7 @@ class ParameterServerOptions(TrainingOptions):
     """
 
     train_fn: Callable[..., Any]
-    name: str = "no-name"
+    name: str = ""
     local_logdir: bool = False
     description: str | None = None
     evaluator: bool = False
@@ -244,7 +258,7 @@ class MirroredOptions(TrainingOptions):
 
     Args:
         train_fn: the training function; everything that it needs is imported inside, or captured.
-        name, description: run name and free text, shown where runs are listed.
+        name, description: run name (by default that of the function) and free text, shown where runs are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
         evaluator: of the predecessor; raises an error, as there is one worker.
@@ -254,7 +268,7 @@ class MirroredOptions(TrainingOptions):
     """
 
     train_fn: Callable[..., Any]
-    name: str = "no-name"
+    name: str = ""
     local_logdir: bool = False
     description: str | None = None
     evaluator: bool = False
@@ -303,7 +317,7 @@ class LaunchOptions(TrainingOptions):
     Args:
         train_fn: the function; everything that it needs is imported inside, or captured.
         args_dict: a list of values for each parameter of the function.
-        name, description: run name and free text, shown where runs are listed.
+        name, description: run name (by default that of the function) and free text, shown where runs are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
         metric_key: key of the run's metric among the function's outputs.
@@ -311,7 +325,7 @@ class LaunchOptions(TrainingOptions):
 
     train_fn: Callable[..., Any]
     args_dict: Mapping[str, Sequence[Any]] | None = None
-    name: str = "no-name"
+    name: str = ""
     local_logdir: bool = False
     description: str | None = None
     metric_key: str | None = None
@@ -384,7 +398,8 @@ class SearchOptions(AnySearchOptions):
             of the configuration that returns either: each trial is a distributed training, an elastic one for a pair.
         framework: framework whose group the workers of such a trial form: "tensorflow", "torch" (a process group, as in
             ``experiment.torch``), "jax", or "distributed": ranks and addresses alone.
-        name, description: name of the search and free text, shown where searches are listed.
+        name, description: name of the search (by default that of the function) and free text, shown where searches
+            are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
     """
@@ -399,7 +414,7 @@ class SearchOptions(AnySearchOptions):
     metric: str | None = None
     workers_per_trial: Any = 1
     framework: str = "tensorflow"
-    name: str = "no-name"
+    name: str = ""
     description: str | None = None
     local_logdir: bool = False
 
@@ -424,7 +439,8 @@ class GridOptions(PredecessorOptions):
         train_fn: the training function; everything that it needs is imported inside, or captured.
         grid_dict: a list of values for each parameter.
         direction: "MAX" or "MIN".
-        name, description: name of the search and free text, shown where searches are listed.
+        name, description: name of the search (by default that of the function) and free text, shown where searches
+            are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
         optimization_key: key of the value to optimize in the dict that the function returns.
@@ -433,7 +449,7 @@ class GridOptions(PredecessorOptions):
     train_fn: Callable[..., Any]
     grid_dict: Mapping[str, Sequence[Any]] | None = None
     direction: str = "MAX"
-    name: str = "no-name"
+    name: str = ""
     local_logdir: bool = False
     description: str | None = None
     optimization_key: str = "metric"
@@ -448,7 +464,8 @@ class RandomOptions(PredecessorOptions):
         boundary_dict: the two bounds of each parameter.
         direction: "MAX" or "MIN".
         samples: number of combinations to try.
-        name, description: name of the search and free text, shown where searches are listed.
+        name, description: name of the search (by default that of the function) and free text, shown where searches
+            are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
         optimization_key: key of the value to optimize in the dict that the function returns.
@@ -458,7 +475,7 @@ class RandomOptions(PredecessorOptions):
     boundary_dict: Mapping[str, Sequence[Any]] | None = None
     direction: str = "MAX"
     samples: int = 10
-    name: str = "no-name"
+    name: str = ""
     local_logdir: bool = False
     description: str | None = None
     optimization_key: str = "metric"
@@ -474,7 +491,8 @@ class EvolutionOptions(PredecessorOptions):
         direction: "MAX" or "MIN".
         generations, population: number of generations, more than 1, and of combinations in each, more than 3.
         mutation, crossover: factor by which a member moves, and probability of a change in each parameter.
-        name, description: name of the search and free text, shown where searches are listed.
+        name, description: name of the search (by default that of the function) and free text, shown where searches
+            are listed.
         local_logdir: let ``tensorboard.logdir()`` return a local folder of the worker, which is copied to the run
             directory at its end.
         optimization_key: key of the value to optimize in the dict that the function returns.
@@ -487,7 +505,7 @@ class EvolutionOptions(PredecessorOptions):
     population: int = 6
     mutation: float = 0.5
     crossover: float = 0.7
-    name: str = "no-name"
+    name: str = ""
     local_logdir: bool = False
     description: str | None = None
     optimization_key: str = "metric"

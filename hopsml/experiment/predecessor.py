@@ -64,14 +64,14 @@ def horovod(options: RunOptions) -> Result:
 
 
 def begin(
-    name: str = "no-name", local_logdir: bool = False, versioned_resources: Any = None, description: str | None = None
+    name: str = "", local_logdir: bool = False, versioned_resources: Any = None, description: str | None = None
 ) -> str:
     """Record the driver's work from now on until ``end``; returns the run's directory.
 
     New code should use ``with experiment.recorded(name) as run:``.
 
     Args:
-        name: run name, shown where runs are listed.
+        name: run name, shown where runs are listed; by default that of the script.
         local_logdir: of the predecessor; raises an error, as work of the driver has no such folder.
         versioned_resources: of the predecessor; raises an error.
         description: free text, shown where runs are listed.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from hopsml.cluster.shared.plain import argument, as_json
@@ -46,7 +47,7 @@ class Recorded:
 
 @contextmanager
 def recorded(
-    name: str = "no-name",
+    name: str = "",
     args: Mapping[str, Any] | None = None,
     description: str | None = None,
     share: str | None = None,
@@ -54,7 +55,7 @@ def recorded(
     """Record the work of the ``with`` block as a run, which ends with the block, also by an error.
 
     Args:
-        name: run name, shown where runs are listed.
+        name: run name, shown where runs are listed; by default that of the script.
         args: parameters of the work; they are only recorded.
         description: free text, shown where runs are listed.
         share: who may read the run's files, as in ``collective_all_reduce``.
@@ -66,16 +67,17 @@ def recorded(
         StorageError: the run directory cannot be written; names the path.
     """
     application, began = applications.current_id(), time.time()
+    about = record.of_driver()
     asked = {
         "verb": "recorded",
-        "name": name,
+        "name": name or PurePath(str(about.get("script") or "")).stem or "no-name",
         "description": description or "",
         "arguments": redact.arguments(argument(dict(args or {}))),
         "workers": 0,
         "application": application,
         "user": settings.project_name(),
         "driver": platform.node(),
-        **record.of_driver(),
+        **about,
     }
     directory = create_run_dir(settings.project_url(), application, asked, share=share)
     job_record.announce(directory, application)

@@ -179,7 +179,8 @@ class Result(tuple[str, Any]):
     """Outcome of a finished run; unpacks as the predecessor's pair: ``logdir, metrics = result``.
 
     Attributes:
-        metrics: outputs of the chief's function, with the log's path; empty for several combinations.
+        metrics: outputs of the chief's function; empty for several combinations. The pair's second element, as in the
+            predecessor, has the log's path as well.
         runs: results of the single runs, of a launch of several combinations only.
         value: the value that the chief's function returned, with files by URL or path, without parts that cannot be
             pickled, which a note reports.
@@ -217,10 +218,16 @@ class Result(tuple[str, Any]):
     def __new__(cls, logdir: str, metrics: dict[str, Any] | None, **facts: Any) -> Result:
         """Create a result; ``facts`` become its other attributes."""
         self = super().__new__(cls, (logdir, metrics))
-        self.logdir, self.metrics, self.unrecorded = logdir, metrics or {}, {}
+        self.logdir, self.unrecorded = logdir, {}
+        self.metrics = {name: value for name, value in (metrics or {}).items() if name != "log"}
         for name, value in facts.items():
             setattr(self, name, value)
         return self
+
+    @property
+    def log(self) -> str:
+        """URL of what the chief has printed; empty for several combinations."""
+        return str((self[1] or {}).get("log", ""))
 
     @property
     def artifacts(self) -> list[str]:
@@ -245,7 +252,7 @@ class Result(tuple[str, Any]):
             ("ring order", " -> ".join(self.ring_order)),
             ("merging", merging_text(self.in_force)),
             ("speed", f"{self.steps_per_second:.1f} steps/s" if self.steps_per_second else "no steps were reported"),
-            *((name, _short(value)) for name, value in self.metrics.items() if name != "log"),
+            *((name, _short(value)) for name, value in self.metrics.items()),
             ("run directory", self.run_dir),
             *_contents(RunDir(self.run_dir)),
             ("  result", ", ".join(name for name in _RECORDS if name not in self.unrecorded) or "not recorded"),
@@ -267,7 +274,7 @@ class Result(tuple[str, Any]):
             whole = {"runs": runs, "run_id": self.run_id, "run_dir": self.run_dir, "state": self.state}
             return strict_json.dumps(as_json({**whole, **more}), ascii_only=True)
         content = {
-            **{name: value for name, value in self.metrics.items() if name != "log"},
+            **self.metrics,
             "workers": len(self.workers),
             "ring_order": self.ring_order,
             "in_force": self.in_force,

@@ -314,7 +314,7 @@ class Run(Handle[Result]):
         if error is None:
             try:
                 result = self._result()
-                told = as_json(result.metrics)
+                told = as_json(result[1])
                 if warning := settings_warning(result.in_force):
                     self._note(warning)
             except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result

@@ -82,6 +82,7 @@ class BackendContract:
             run = submit(lambda value=value: value)
             logdir, metrics = run.result(WAIT_S)
             assert logdir == f"{run.run_dir}/events" and set(metrics) == {*recorded, "log"}
+            assert set(run.result().metrics) == set(recorded) and run.result().log == metrics["log"]
             outputs = read_json(run, ".outputs.json")
             assert {name: outputs[name] for name in recorded} == recorded
             assert repr(run.result().value) == repr(value)

@@ -112,7 +112,7 @@ def test_another_function_judges_under_another_name_and_not_under_the_same(store
     first = files(training.run_dir)
     unnamed = experiment.evaluate(judge, training.run_dir, name="unnamed", **wishes)
     assert "best_step" not in unnamed.metrics
-    log = Path(unnamed.metrics["log"].removeprefix("file://")).read_text()
+    log = Path(unnamed.log.removeprefix("file://")).read_text()
     assert log.count("has a finite number named 'metric'") == 1 and "say metric='accuracy'" in log
     result = experiment.evaluate(worse, training.run_dir, name="worse", **wishes)
     assert (result.metrics["evaluated"], result.metrics["best_step"], result.metrics["metric"]) == (2, 10, -0.5)

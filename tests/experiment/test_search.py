@@ -76,7 +76,8 @@ def test_the_best_of_all_trials_and_the_table(store: Path) -> None:
     )
     best_dir, config, outputs = result  # as the predecessor's
     assert best_dir == f"{result.run_dir}/trials/{best['trial_id']}" and config == result.config
-    assert outputs["x_again"] == result.config["x"] and outputs["log"].startswith(best_dir)
+    assert outputs["x_again"] == result.config["x"] and outputs["log"] == result.best.log
+    assert result.metrics.keys() == {"height", "x_again"} and result.name == "bowl"
 
 
 def test_what_it_leaves(store: Path) -> None:

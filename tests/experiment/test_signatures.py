@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
+from hopsml.experiment import options
 from hopsml.maggy import experiment as maggy
 
 VERBS = {
@@ -53,6 +55,23 @@ def test_two_spellings_of_one_verb_have_one_signature() -> None:
     blocking, handle = (inspect.signature(verb) for verb in (experiment.collective_all_reduce, experiment.submit))
     assert blocking.parameters == handle.parameters
     assert (blocking.return_annotation, handle.return_annotation) == ("Result", "Run")
+
+
+class Trainer:
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("kind", [options.RunOptions, options.TorchOptions, options.LaunchOptions, options.GridOptions])
+def test_a_run_has_the_name_of_its_function_unless_it_is_given_another(kind: type[Any]) -> None:
+    assert kind(classes_of_digits).name == "classes_of_digits"
+    assert kind(functools.partial(classes_of_digits, 1)).name == "classes_of_digits"
+    assert kind(Trainer()).name == "Trainer" and kind(lambda: None).name == "lambda"
+    assert kind(classes_of_digits, name="digits").name == "digits"
+    assert options.EvaluationOptions(classes_of_digits, run="app_1").name == "eval"
+
+
+def classes_of_digits(count: int) -> None: ...
 
 
 SCRIPT = """

@@ -246,7 +246,7 @@ def _label(parameter: Parameter | None, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class BestTrial:
-    """Best of the trials that have ended; ``metrics``: its function's outputs, with its log's URL."""
+    """Best of the trials that have ended; ``metrics``: its function's outputs."""
 
     number: int
     trial_id: str
@@ -260,6 +260,11 @@ class BestTrial:
     def logdir(self) -> str:
         """URL of the TensorBoard events of the trial."""
         return urls.join(self.run_dir, "events")
+
+    @property
+    def log(self) -> str:
+        """URL of what the trial has printed."""
+        return urls.join(self.run_dir, "output.log")
 
 
 class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
@@ -299,7 +304,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
 
     def __new__(cls, best: BestTrial, **facts: Any) -> SearchResult:
         """Create a result; ``facts`` become its other attributes."""
-        self = super().__new__(cls, (best.run_dir, best.config, best.metrics))
+        self = super().__new__(cls, (best.run_dir, best.config, {**best.metrics, "log": best.log}))
         self.best, self.unrecorded = best, {}
         for name, value in facts.items():
             setattr(self, name, value)
@@ -312,7 +317,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Outputs of the best trial's function, with its log's URL."""
+        """Outputs of the best trial's function."""
         return self.best.metrics
 
     @property
@@ -375,7 +380,7 @@ def best_trial(row: Mapping[str, Any], run_url: str, folder: str, metric: str) -
         config=dict(row["config"]),
         value=row["value"],
         step=row["step"],
-        metrics={**outputs_of(row, metric), "log": urls.join(url, "output.log")},
+        metrics=outputs_of(row, metric),
         run_dir=url,
     )
 
