@@ -11,7 +11,7 @@ import tempfile
 from typing import Any
 
 from hopsml import hdfs
-from hopsml.hdfs.paths import AnyPath
+from hopsml.hdfs.files import AnyPath
 
 __all__ = [
     "fromfile",

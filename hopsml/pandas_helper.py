@@ -9,7 +9,7 @@ import io
 from typing import Any
 
 from hopsml import hdfs
-from hopsml.hdfs.paths import AnyPath
+from hopsml.hdfs.files import AnyPath
 
 __all__ = [
     "read_csv",

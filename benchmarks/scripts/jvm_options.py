@@ -9,14 +9,15 @@ import json
 from collections.abc import Mapping
 
 from hopsml import class_data
-from hopsml.core import profiles, spark_home
+from hopsml.core import profiles
+from hopsml.submission import spark_command
 
 
 def make_archives(settings: Mapping[str, str]) -> None:
     """Make the class-data archives for these settings, if some are missing."""
     archives = [class_data.archive_of(role, settings) for role in class_data.OPTIONS]
     if not all(archive is not None and archive.is_file() for archive in archives):
-        class_data.make(settings, spark_home.spark_submit())
+        class_data.make(settings, spark_command.spark_submit())
 
 
 def main() -> None:

@@ -25,8 +25,9 @@ def class_data(
     They are made for the JVM options of a profile, once for each version of Java and Spark. It takes about 15 seconds.
     """
     from hopsml import class_data as archives
-    from hopsml.core import profiles, spark_home
+    from hopsml.core import profiles
     from hopsml.errors import ArgumentError
+    from hopsml.submission import spark_command
 
     known = profiles.load(profile)
     if not known.class_data:
@@ -34,7 +35,7 @@ def class_data(
             f"profile '{profile}' does not use class-data archives. If driver and executors share the disk of one "
             "machine, set class_data: true in the profile"
         )
-    for role, path in archives.make(known.spark, spark_home.spark_submit()).items():
+    for role, path in archives.make(known.spark, spark_command.spark_submit()).items():
         print(f"{role:8} {path.stat().st_size / 1e6:5.0f} MB  {path}")
 
 

@@ -25,6 +25,7 @@ _MOVED = {
     "experiment.spark_session": "hopsml.experiment.applications",
     "hdfs.directories": "hopsml.hdfs.files",
     "hdfs.modules": "hopsml.hdfs.files",
+    "hdfs.paths": "hopsml.hdfs.files",
     "maggy.optimizer.base": "hopsml.maggy.optimizer",
     "maggy.surgery": "hopsml.maggy.ablation",
     "redact": "hopsml.core.redact",
@@ -65,6 +66,8 @@ _MOVED = {
     "training.tensorflow.standard_callbacks": "hopsml.training.tensorflow.fit.standard_callbacks",
     "training.tensorflow.strategy": "hopsml.training.tensorflow.distribution.strategy",
     "training.tensorflow.training_loop": "hopsml.training.tensorflow.fit.training_loop",
+    "training.trace_worker": "hopsml.training.prepare",
+    "training.trace_worker:attach": "hopsml.training.prepare:trace_first_step",
     "training.whereabouts": "hopsml.training.distributed",
 }
 MOVED: dict[str, str] = {f"hopsml.{former}": now for former, now in _MOVED.items()}

@@ -56,7 +56,7 @@ from hopsml.tracking import inputs
 from hopsml.tracking import record as run_record
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.record import Recording
-from hopsml.training import mlflow_run, prepare
+from hopsml.training import prepare
 
 HOOKS = (
     "hopsml.tracking.inputs:attach", "hopsml.tracking.machine:record_worker", "hopsml.training.prepare:prepare",
@@ -355,8 +355,8 @@ def _asked(group: AnyGroup, roles: Roles) -> str:
 def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: applications.Application) -> dict[str, str]:
     """Return the workers' variables; MLflow's point to where the run is tracked, unless the user has set them."""
     of_mlflow, mlflow_uri = {}, settings.mlflow_tracking_uri(application.environment)
-    if mlflow_uri and plan.standing.trains and mlflow_run.VARIABLE not in spec.environment:
-        of_mlflow = {"MLFLOW_TRACKING_URI": mlflow_uri, mlflow_run.WANTED: "1"}
+    if mlflow_uri and plan.standing.trains and prepare.MLFLOW_VARIABLE not in spec.environment:
+        of_mlflow = {"MLFLOW_TRACKING_URI": mlflow_uri, prepare.MLFLOW_WANTED: "1"}
     return {
         **of_mlflow,
         "ML_ID": plan.standing.experiment(directory),  # the predecessor's variable

@@ -25,7 +25,7 @@ from hopsml.storage.run_dir import RunDir
 from hopsml.tracking.mlflow import entries
 from hopsml.tracking.mlflow.link import LINK, TrackedRun
 from hopsml.tracking.mlflow.order import Order, RunGroup, key_of
-from hopsml.training import trace_worker
+from hopsml.training import prepare
 
 EXECUTORS, RENDEZVOUS, FIRST_STEP = "executors", "rendezvous", "first step"
 
@@ -74,7 +74,7 @@ class LaunchTrace:
     def carried(self, spec: RunSpec) -> RunSpec:
         """Return the specification for workers, with this trace as parent of their spans, and a hook that ends it."""
         variables = {**spec.environment, **tracing.variables(self.context)}
-        return msgspec.structs.replace(spec, environment=variables, hooks=(*spec.hooks, trace_worker.HOOK))
+        return msgspec.structs.replace(spec, environment=variables, hooks=(*spec.hooks, prepare.TRACE_HOOK))
 
     @immediate
     def on_change(self, change: Change) -> None:

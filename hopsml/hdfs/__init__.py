@@ -7,12 +7,14 @@ the remote directory to which it is mirrored.
 
 from hopsml.hdfs.copies import copy_from_project, copy_to_hdfs, copy_to_local, cp, move, rename
 from hopsml.hdfs.files import (
+    abs_path,
     add_module,
     delete,
     dump,
     exists,
     get,
     get_fs,
+    get_plain_path,
     glob,
     isdir,
     isfile,
@@ -22,6 +24,10 @@ from hopsml.hdfs.files import (
     lsl,
     mkdir,
     open_file,
+    project_id,
+    project_name,
+    project_path,
+    project_user,
     rmr,
 )
 from hopsml.hdfs.metadata import (
@@ -35,7 +41,6 @@ from hopsml.hdfs.metadata import (
     is_tls_enabled,
     stat,
 )
-from hopsml.hdfs.paths import abs_path, get_plain_path, project_id, project_name, project_path, project_user
 
 __all__ = [
     "abs_path",

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hopsml.errors import ArgumentError, PathExists, PathNotFound
-from hopsml.hdfs.paths import AnyPath, into, to_local, to_url
+from hopsml.hdfs.files import AnyPath, into, to_local, to_url
 from hopsml.storage import filesystem, tree, urls
 from hopsml.storage.filesystem import FileStatus, for_url
 

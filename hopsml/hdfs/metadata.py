@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hopsml.core import settings
 from hopsml.errors import ArgumentError
-from hopsml.hdfs.paths import AnyPath, status_or_none, to_url
+from hopsml.hdfs.files import AnyPath, status_or_none, to_url
 from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import StoreCapacity, for_url
 from hopsml.storage.remote.hadoop import web_addresses

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hopsml.core import profiles, settings
+from hopsml.core import processes, profiles, settings
 from hopsml.core.processes import write_no_core_dumps
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ServiceError
-from hopsml.service import leader_id, rules_files
+from hopsml.service import rules_files
 from hopsml.service.engine import Engine
 from hopsml.service.engine.local import LocalEngine, this_machine
 from hopsml.service.engine.yarn import YarnEngine
@@ -48,7 +48,7 @@ from hopsml.submission import is_detachable
 
 if TYPE_CHECKING:
     from hopsml.service.rest.server import Certificate
-    from hopsml.service.sign_in.provider import Provider
+    from hopsml.service.sign_in import Provider
 
 log = logging.getLogger("hopsml.service")
 
@@ -212,11 +212,11 @@ def _provider(file: Path | None, here: str) -> Provider | None:
     """
     if file is None:
         return None
-    from hopsml.service.sign_in import rules
-    from hopsml.service.sign_in.provider import Provider
+    from hopsml.service import sign_in
+    from hopsml.service.sign_in import Provider
 
-    known = rules.load(file)
-    made = Provider(known, rules.secret(known), f"{here}sign-in/back")
+    known = sign_in.load(file)
+    made = Provider(known, sign_in.secret(known), f"{here}sign-in/back")
     try:
         made.check()
     except ServiceError as error:
@@ -265,7 +265,7 @@ def opened(wanted: ServerSettings, address: str) -> tuple[JobService, str]:
         workspaces,
         profile=profile.name,
         prefix=prefix,
-        holder=leader_id.own(),
+        holder=processes.process_name(),
         address=address,
         policy=wanted.policy,
         queues=known,

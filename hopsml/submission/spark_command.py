@@ -10,15 +10,38 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
-from hopsml.core import redact, spark_home
+from hopsml.core import extras, redact
 from hopsml.core.profiles import Profile
 from hopsml.core.variables import Settings
 from hopsml.errors import ArgumentError
 from hopsml.submission.script import look_for
 from hopsml.submission.shipping import Shipment, check_imports
+
+
+def spark_submit() -> str:
+    """Return the path of spark-submit: that of $SPARK_HOME, else of the installed pyspark, else the one on PATH.
+
+    Raises:
+        ArgumentError: there is no spark-submit.
+    """
+    home = os.environ.get("SPARK_HOME")
+    candidates = [Path(home, "bin", "spark-submit")] if home else []
+    spec = find_spec("pyspark")
+    if spec is not None and spec.origin is not None:
+        candidates.append(Path(spec.origin).parent / "bin" / "spark-submit")
+    found = next((str(path) for path in candidates if path.is_file()), None) or shutil.which("spark-submit")
+    if found is None:
+        raise ArgumentError(
+            f"spark-submit was not found; set SPARK_HOME, or install pyspark ({extras.install('spark')})"
+        )
+    return found
+
 
 HIDDEN_VARIABLE = Settings.submit_conf.name  # JSON: settings for ``hopsml submit``
 _VARIABLES = ("spark.executorEnv.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
@@ -143,7 +166,7 @@ def command(
     look_for(settings.get("spark.submit.pyFiles", ""))
     check_imports(script, shipment, settings, profile)
     line = [
-        spark_home.spark_submit(),
+        spark_submit(),
         "--master",
         _master(profile.master, num_workers),
         "--deploy-mode",

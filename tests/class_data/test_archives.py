@@ -12,8 +12,9 @@ import pytest
 
 from hopsml import class_data, submission
 from hopsml.class_data import OPTIONS, archive_of, with_archives
-from hopsml.core import profiles, spark_home
+from hopsml.core import profiles
 from hopsml.errors import ArgumentError
+from hopsml.submission import spark_command
 from tests.clock import END_S
 
 SETTINGS = {OPTIONS["driver"]: "-XX:+UseSerialGC", OPTIONS["executor"]: "-XX:+UseSerialGC", "spark.app.name": "x"}
@@ -143,7 +144,7 @@ def test_jvms_map_what_was_made_and_start_without_what_does_not_fit(tmp_path, mo
     monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path / "work"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     profile = profiles.load("local-cluster")
-    made = class_data.make(profile.spark, spark_home.spark_submit())
+    made = class_data.make(profile.spark, spark_command.spark_submit())
     assert mapped(profile) == {role: [str(path)] for role, path in made.items()}
     made["driver"].write_bytes(b"not an archive")
     assert mapped(profile) == {"driver": [], "executor": [str(made["executor"])]}

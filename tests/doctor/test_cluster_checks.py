@@ -8,7 +8,7 @@ import pytest
 
 from hopsml.core import profiles
 from hopsml.core.profiles import Profile
-from hopsml.doctor import cluster_checks, services
+from hopsml.doctor import examination, services
 from hopsml.doctor.checks import Finding, Needs, Status
 from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
 
@@ -28,9 +28,9 @@ def says(finding: Finding, status: Status, *words: str) -> None:
 
 def test_profile() -> None:
     known = Profile("yarn", "yarn")
-    says(cluster_checks.check_profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
-    says(cluster_checks.check_profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "not there")
-    says(cluster_checks.check_profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
+    says(examination.check_profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
+    says(examination.check_profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "not there")
+    says(examination.check_profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
 
 
 def test_shipped_files_are_the_local_ones() -> None:
@@ -39,14 +39,14 @@ def test_shipped_files_are_the_local_ones() -> None:
         "spark.archives": "/envs/e.tar.gz#environment,local:/opt/e2.tar.gz",
         "spark.executor.resource.gpu.discoveryScript": "./a.py",
     }
-    assert cluster_checks.shipped_files(Profile("p", "yarn", spark=spark)) == ["/conf/a.py", "/envs/e.tar.gz"]
+    assert examination.shipped_files(Profile("p", "yarn", spark=spark)) == ["/conf/a.py", "/envs/e.tar.gz"]
     script = {"spark.executor.resource.gpu.discoveryScript": "/conf/gpus.py"}
-    assert cluster_checks.shipped_files(Profile("p", "local-cluster[1,1,512]", spark=script)) == ["/conf/gpus.py"]
+    assert examination.shipped_files(Profile("p", "local-cluster[1,1,512]", spark=script)) == ["/conf/gpus.py"]
 
 
 def test_what_the_projects_own_profiles_ship_is_there() -> None:
     for name in profiles.names():
-        for path in cluster_checks.shipped_files(profiles.load(name)):
+        for path in examination.shipped_files(profiles.load(name)):
             assert Path(path).exists(), (name, path)
 
 
@@ -75,7 +75,7 @@ def test_what_the_projects_own_profiles_ship_is_there() -> None:
     ],
 )
 def test_store(facts: StoreFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    says(cluster_checks.store(facts, needs), status, *words)
+    says(examination.store(facts, needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_store(facts: StoreFacts, needs: Needs, status: Status, words: list[str]
     ],
 )
 def test_hdfs(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    says(cluster_checks.hdfs(facts, needs), status, *words)
+    says(examination.hdfs(facts, needs), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_hdfs(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) 
     ],
 )
 def test_yarn(facts: YarnFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    says(cluster_checks.yarn(facts, needs), status, *words)
+    says(examination.yarn(facts, needs), status, *words)
 
 
 def test_spark_master() -> None:
-    says(cluster_checks.spark_master(MasterFacts("spark://m:7077", "m:7077")), OK, "m:7077")
+    says(examination.spark_master(MasterFacts("spark://m:7077", "m:7077")), OK, "m:7077")
     dead = MasterFacts("spark://m:7077", "", ("m:7077: Connection refused",))
-    says(cluster_checks.spark_master(dead), FAIL, "refused", "HOPSML_SPARK_MASTER")
+    says(examination.spark_master(dead), FAIL, "refused", "HOPSML_SPARK_MASTER")
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_spark_master() -> None:
     ],
 )
 def test_clock(skews: dict[str, float], status: Status, words: list[str]) -> None:
-    says(cluster_checks.clock(1_800_000_000, skews), status, *words)
+    says(examination.clock(1_800_000_000, skews), status, *words)
 
 
 def test_a_clock_that_was_never_set() -> None:
-    says(cluster_checks.clock(3600.0, {}), FAIL, "years behind")
+    says(examination.clock(3600.0, {}), FAIL, "years behind")
 
 
 @pytest.mark.parametrize(("theirs", "skew"), [(95.0, -5.0), (100.0, 0.0), (101.0, 0.0), (102.0, 0.0), (110.0, 8.0)])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.core import processes
 from hopsml.core.states import Lifecycle
-from hopsml.service import leader_id
 from hopsml.service import spec as specs
 from hopsml.service.engine import EngineState, SubmitOrder
 from hopsml.service.engine.local import LocalEngine
@@ -106,21 +106,21 @@ def test_what_a_former_leader_has_placed_it_does_not_submit(manager: Manager, tm
 
 
 def test_a_process_of_another_container_or_one_that_lives_is_not_taken_for_gone() -> None:
-    own = leader_id.own()
+    own = processes.process_name()
     machine, pid, started, token = own.split(".")
     assert machine.endswith(f"-{os.stat('/proc/self/ns/pid').st_ino}") and len(own) <= 100
     with subprocess.Popen(["true"]) as process:
         process.wait()
     gone = f"{process.pid}.1.{token}"
-    assert not leader_id.is_gone(own)
-    assert leader_id.is_gone(f"{machine}.{gone}") and leader_id.is_gone(f"{machine}.{pid}.{int(started) + 1}.{token}")
-    assert not leader_id.is_gone(f"{machine.rpartition('-')[0]}-1.{gone}"), "of another PID namespace"
-    assert not leader_id.is_gone(f"another-boot.{gone}")
+    assert not processes.is_gone(own)
+    assert processes.is_gone(f"{machine}.{gone}") and processes.is_gone(f"{machine}.{pid}.{int(started) + 1}.{token}")
+    assert not processes.is_gone(f"{machine.rpartition('-')[0]}-1.{gone}"), "of another PID namespace"
+    assert not processes.is_gone(f"another-boot.{gone}")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="making a PID namespace needs root")
 def test_a_container_of_the_same_host_has_another_name_for_its_machine() -> None:
-    command = "from hopsml.service import leader_id; print(leader_id.own())"
+    command = "from hopsml.core import processes; print(processes.process_name())"
     inside = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", command],
         capture_output=True, text=True, check=False,
@@ -128,5 +128,5 @@ def test_a_container_of_the_same_host_has_another_name_for_its_machine() -> None
     if inside.returncode and "Operation not permitted" in inside.stderr:
         pytest.skip("this machine makes no PID namespaces")
     assert inside.stdout.count(".") == 3, inside.stderr
-    assert inside.stdout.split(".")[0] != leader_id.own().split(".")[0], inside.stderr
-    assert not leader_id.is_gone(inside.stdout.strip())
+    assert inside.stdout.split(".")[0] != processes.process_name().split(".")[0], inside.stderr
+    assert not processes.is_gone(inside.stdout.strip())

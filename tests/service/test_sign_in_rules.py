@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hopsml.errors import ArgumentError, PermissionRefused
-from hopsml.service.sign_in import rules
-from hopsml.service.sign_in.provider import PendingSignIn, Seal
+from hopsml.service import sign_in
+from hopsml.service.sign_in import PendingSignIn, Seal
 from hopsml.service.store.accounts import Caller, Role
 
 pytestmark = pytest.mark.fast
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.fast
 LEAST = {"issuer": "https://login.example.org", "client_id": "hopsml"}
 
 
-def _rules(**more: Any) -> rules.SignInRules:
-    return rules.SignInRules.model_validate({**LEAST, **more})
+def _rules(**more: Any) -> sign_in.SignInRules:
+    return sign_in.SignInRules.model_validate({**LEAST, **more})
 
 
 @pytest.mark.parametrize(
@@ -38,29 +38,29 @@ def _rules(**more: Any) -> rules.SignInRules:
 def test_the_highest_role_of_the_map_or_the_lowest_of_all(
     claims: dict[str, Any], more: dict[str, Any], role: Role
 ) -> None:
-    assert rules.caller({"sub": "ana", **claims}, _rules(**more)) == Caller("oidc:ana", role)
+    assert sign_in.caller({"sub": "ana", **claims}, _rules(**more)) == Caller("oidc:ana", role)
 
 
 def test_people_are_who_the_provider_says_by_what_they_cannot_choose_and_none_of_those_with_tokens() -> None:
     claims = {"sub": "248289761001", "preferred_username": "root", "name": "root", "email": "root@example.org"}
-    assert rules.caller(claims, _rules()).user == "oidc:248289761001"
-    assert rules.caller(claims, _rules(user_claim="preferred_username")).user == "oidc:root"
+    assert sign_in.caller(claims, _rules()).user == "oidc:248289761001"
+    assert sign_in.caller(claims, _rules(user_claim="preferred_username")).user == "oidc:root"
     by_name = _rules(user_claim="preferred_username", user_prefix="")
-    assert rules.caller(claims, by_name).user == "root", "where an administrator has said so"
+    assert sign_in.caller(claims, by_name).user == "root", "where an administrator has said so"
 
 
 @pytest.mark.parametrize("name", [None, "", 7, ["ana"], "a" * 201, "a\nb", "\u202eana"])
 def test_a_name_of_no_use_is_refused(name: object) -> None:
     with pytest.raises(PermissionRefused, match="claim sub"):
-        rules.caller({"sub": name}, _rules())
+        sign_in.caller({"sub": name}, _rules())
 
 
 def test_a_mail_address_counts_once_it_is_verified() -> None:
     by_mail = _rules(user_claim="email")
     for said in ({}, {"email_verified": False}, {"email_verified": "true"}):
         with pytest.raises(PermissionRefused, match="verified"):
-            rules.caller({"email": "ana@example.org", **said}, by_mail)
-    assert rules.caller({"email": "ana@example.org", "email_verified": True}, by_mail).user == "oidc:ana@example.org"
+            sign_in.caller({"email": "ana@example.org", **said}, by_mail)
+    assert sign_in.caller({"email": "ana@example.org", "email_verified": True}, by_mail).user == "oidc:ana@example.org"
 
 
 @pytest.mark.parametrize(
@@ -80,22 +80,22 @@ def test_a_mail_address_counts_once_it_is_verified() -> None:
 def test_mistakes_of_a_file_are_named(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "sign-in.yaml").write_text(text)
     with pytest.raises(ArgumentError, match=said):
-        rules.load(tmp_path / "sign-in.yaml")
+        sign_in.load(tmp_path / "sign-in.yaml")
 
 
 def test_the_secret_is_of_the_file_or_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(rules.SECRET, raising=False)
-    assert rules.secret(_rules()) == ""
-    monkeypatch.setenv(rules.SECRET, "of the variable")
-    assert rules.secret(_rules()) == "of the variable"
+    monkeypatch.delenv(sign_in.SECRET, raising=False)
+    assert sign_in.secret(_rules()) == ""
+    monkeypatch.setenv(sign_in.SECRET, "of the variable")
+    assert sign_in.secret(_rules()) == "of the variable"
     file = tmp_path / "secret"
     with pytest.raises(ArgumentError, match="cannot be read"):
-        rules.secret(_rules(client_secret_file=str(file)))
+        sign_in.secret(_rules(client_secret_file=str(file)))
     file.write_text("\n")
     with pytest.raises(ArgumentError, match="is empty"):
-        rules.secret(_rules(client_secret_file=str(file)))
+        sign_in.secret(_rules(client_secret_file=str(file)))
     file.write_text("of the file\n")
-    assert rules.secret(_rules(client_secret_file=str(file))) == "of the file"
+    assert sign_in.secret(_rules(client_secret_file=str(file))) == "of the file"
 
 
 def test_only_the_server_that_sealed_a_sign_in_opens_it() -> None:

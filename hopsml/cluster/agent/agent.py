@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hopsml.cluster.agent.gpu_lock import SlotGpus
     from hopsml.cluster.agent.held_commits import HeldCommits
     from hopsml.cluster.agent.network import SlotPorts
-    from hopsml.cluster.agent.preflight.probe import SelfCheck
+    from hopsml.cluster.agent.preflight import SelfCheck
     from hopsml.cluster.agent.sidecar_process import SidecarSlot
     from hopsml.cluster.agent.work import Work
 
@@ -177,7 +177,7 @@ class Agent:
         """Announce this agent, then send, receive and heartbeat until one of these ends."""
         from hopsml.cluster.agent.core_lock import SlotCores
         from hopsml.cluster.agent.network import SlotPorts
-        from hopsml.cluster.agent.preflight.probe import SelfCheck
+        from hopsml.cluster.agent.preflight import SelfCheck
         from hopsml.cluster.agent.sidecar_process import SidecarSlot
 
         self.host = self.bootstrap.host or connected.local_address[0]

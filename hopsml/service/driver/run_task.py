@@ -22,8 +22,7 @@ from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import driver_requests
 from hopsml.service.spec import load
-from hopsml.service.spec.job import JobSpec
-from hopsml.service.spec.search import searchspace
+from hopsml.service.spec.job import JobSpec, searchspace
 from hopsml.service.spec.task import Task
 from hopsml.submission import script
 from hopsml.training import discovery

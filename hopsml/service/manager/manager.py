@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from hopsml.core import profiles
+from hopsml.core.processes import is_gone
 from hopsml.core.profiles import Profile
 from hopsml.core.states import Lifecycle
 from hopsml.errors import StoreError
 from hopsml.service import autoscaler, lifecycle
 from hopsml.service.autoscaler import ScalingView
 from hopsml.service.engine import Engine, EngineState, SubmitOrder
-from hopsml.service.leader_id import is_gone
 from hopsml.service.lifecycle import Ending, EngineSnapshot, JobRecord, NextStep, TaskLaunch
 from hopsml.service.lifecycle.record import over, strays
 from hopsml.service.manager import requests

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from hopsml.errors import ArgumentError
 from hopsml.service.engine.base import Engine
 from hopsml.service.lifecycle import JobRecord, TaskLaunch, TaskRule
-from hopsml.service.lifecycle.timetable import Due, Timetable, due
 from hopsml.service.scheduler.resources import GangRequest, GangShape, Placement, Resources, SlotGroup
 from hopsml.service.spec import JobSpec
-from hopsml.service.spec.schedule import following_s
+from hopsml.service.spec.schedule import Due, Timetable, due, following_s
 from hopsml.service.store import JobRow, NewJob
 from hopsml.service.store.rows import Leader
 from hopsml.service.store.schedules import ScheduleRow, Schedules

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Scope, Send
 
-    from hopsml.service.sign_in.provider import Provider
+    from hopsml.service.sign_in import Provider
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": job_models.RefusalAnswer, "description": "What is wrong, and what helps."}

@@ -19,8 +19,7 @@ from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.rest import access, page_files
 from hopsml.service.rest.errors import split, status_of
 from hopsml.service.rest.threads import AUTHENTICATION, SIGN_IN
-from hopsml.service.sign_in.provider import LASTS_S, PendingSignIn, Provider, Seal
-from hopsml.service.sign_in.rules import caller
+from hopsml.service.sign_in import LASTS_S, PendingSignIn, Provider, Seal, caller
 from hopsml.service.store.accounts import SIGNED_IN, Tokens
 from hopsml.service.store.audit import AuditEntry, with_change
 

@@ -5,9 +5,8 @@ spec.dump(job)                      # YAML again
 spec.summary(job)                   # resources of a cluster that the job needs
 """
 
-from hopsml.service.spec.job import JobSpec, summary
+from hopsml.service.spec.job import JobSpec, Search, summary
 from hopsml.service.spec.loading import dump, load, loads
-from hopsml.service.spec.search import Search
 from hopsml.service.spec.task import Task, WorkerResources
 
 __all__ = ["JobSpec", "Search", "Task", "WorkerResources", "dump", "load", "loads", "summary"]

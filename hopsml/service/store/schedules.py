@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, insert, or_, select, update
 
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound
-from hopsml.service.lifecycle.timetable import Due
+from hopsml.service.spec.schedule import Due
 from hopsml.service.store.accounts import Tokens
 from hopsml.service.store.database import jobs, schedules, wishes
 from hopsml.service.store.rows import Leader, NewJob, RequestKind

@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hopsml.cluster.agent.preflight import probe as probing
-from hopsml.cluster.agent.preflight.measure import measure, other_people, write_speed
-from hopsml.cluster.agent.preflight.probe import ProbeServer, probe
+from hopsml.cluster.agent import preflight as probing
+from hopsml.cluster.agent.preflight import ProbeServer, measure, other_people, probe, write_speed
 from hopsml.cluster.driver.preflight import rules
 
 pytestmark = pytest.mark.fast
@@ -38,7 +37,7 @@ def test_a_disk_that_takes_nothing_more_is_said(tmp_path: Path) -> None:
     """The size of a file is limited, in a process of its own: what a full disk answers comes from the same call."""
     code = (
         "import resource, sys, pathlib; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
-        "from hopsml.cluster.agent.preflight.measure import write_speed; print(write_speed(pathlib.Path(sys.argv[1])))"
+        "from hopsml.cluster.agent.preflight import write_speed; print(write_speed(pathlib.Path(sys.argv[1])))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "(0.0, 'File too large after 1.0 MB')", done.stderr

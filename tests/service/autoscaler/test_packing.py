@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from hopsml.service.autoscaler.packing import NodeOffer, Packing, cheapest
+from hopsml.service.autoscaler.decide import NodeOffer, Packing, cheapest
 from hopsml.service.scheduler.nodes import Nodes
 from hopsml.service.scheduler.resources import Placement
 from tests.service.autoscaler.worlds import cores, gang

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopsml.service.autoscaler import LaunchNodes, NodePhase
-from hopsml.service.autoscaler.packing import Packing
+from hopsml.service.autoscaler.decide import Packing
 from tests.service.autoscaler.worlds import World, gang, group
 
 pytestmark = pytest.mark.fast

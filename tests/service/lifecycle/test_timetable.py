@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml.service.lifecycle.timetable import Timetable, due
+from hopsml.service.spec.schedule import Timetable, due
 
 pytestmark = pytest.mark.fast
 EVERY = 60.0

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hopsml.search import registry
-from hopsml.service.spec import limits, loading, search
+from hopsml.service.spec import job, limits, loading
 from tests.service.spec.examples import SMALL, WHOLE
 from tools import job_reference
 
@@ -75,8 +75,8 @@ def test_it_refuses_what_is_wrong(change: dict[str, Any]) -> None:
 
 
 def test_searchers_and_stoppers_are_those_of_the_registry() -> None:
-    assert set(get_args(search.SearcherName)) == set(registry.SEARCHERS)
-    assert set(get_args(search.StopperName)) == set(registry.STOPPERS)
+    assert set(get_args(job.SearcherName)) == set(registry.SEARCHERS)
+    assert set(get_args(job.StopperName)) == set(registry.STOPPERS)
 
 
 def test_limits_are_those_of_the_schema() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from hopsml.core import proxies
 from hopsml.core.callbacks import nonblocking_logger
-from hopsml.core.spark_home import spark_submit
+from hopsml.submission.spark_command import spark_submit
 
 
 class ResourceProfiles:

@@ -1,1 +1,0 @@
-"""Preflight: measurements of an agent's slot before a run uses it."""
