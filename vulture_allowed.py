@@ -26,6 +26,9 @@ ignore_aliases
 # of an import loader
 create_module
 
+# hooks of workers, which a record names
+trace_first_step
+
 # Arrow Flight
 start_call
 
