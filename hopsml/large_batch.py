@@ -139,7 +139,9 @@ def _normalisations(model: Any) -> ModuleType:
         from hopsml.training.tensorflow.keras import normalisations as of_keras
 
         return of_keras
-    raise ArgumentTypeError(f"a {type(model).__name__} was given; a model of Keras 3 or a torch module was expected")
+    raise ArgumentTypeError(
+        f"a {type(model).__name__} is neither a model of Keras 3 nor a torch module; pass one of these"
+    )
 
 
 def __dir__() -> list[str]:

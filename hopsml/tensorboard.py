@@ -37,7 +37,7 @@ def logdir() -> str:
     context = current()
     if context is None:
         raise ArgumentError(
-            "tensorboard.logdir() is only known inside a training function; outside, use result.logdir of the run"
+            "tensorboard.logdir() was called outside of a training function; use result.logdir of the run"
         )
     path = context.logdir or str(context.events_dir)
     return _without_url(context, path) if _is_local() and urls.remote_of(path) is not None else path
@@ -87,7 +87,7 @@ def visualize(hdfs_root_logdir: str) -> None:
         return
     with tensorboard_server.running(tensorboard_server.events_of(directory)) as server:
         address = f"http://127.0.0.1:{server.port()}/"
-        tensorboard_server.keep(server, f"TensorBoard of {directory.run_id}: {address} (Ctrl-C ends it)")
+        tensorboard_server.keep(server, f"TensorBoard of {directory.run_id}: {address} (Ctrl-C stops it)")
 
 
 def __getattr__(name: str) -> Any:
@@ -95,8 +95,9 @@ def __getattr__(name: str) -> Any:
         return current() is not None and _is_local()
     if name in _DEBUGGERS:
         raise AttributeError(
-            f"tensorboard.{name}() was for TensorFlow 1's sessions, which are gone: use "
-            "tf.debugging.experimental.enable_dump_debug_info(hopsml.tensorboard.logdir()) and TensorBoard's Debugger V2"
+            f"tensorboard.{name}() needs sessions of TensorFlow 1, which TensorFlow 2 does not have; use "
+            "tf.debugging.experimental.enable_dump_debug_info(hopsml.tensorboard.logdir()) and TensorBoard's "
+            "Debugger V2"
         )
     raise AttributeError(f"module 'hopsml.tensorboard' has no attribute '{name}'")
 

@@ -75,7 +75,7 @@ def grid_params(*arguments: Any) -> dict[str, list[Any]]:
     """
     if not 1 <= len(arguments) <= 2 or not isinstance(arguments[-1], Mapping):
         given = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
-        raise ArgumentTypeError(f"grid_params takes one dict of lists; it was given {given}")
+        raise ArgumentTypeError(f"grid_params takes one dict of lists, not {given}")
     values = {name: _listed(name, choices) for name, choices in arguments[-1].items()}
     rows = itertools.product(*values.values())
     return dict(zip(values, map(list, zip(*rows, strict=True)), strict=True))
@@ -84,7 +84,7 @@ def grid_params(*arguments: Any) -> dict[str, list[Any]]:
 def _listed(name: str, choices: object) -> list[Any]:
     """Return the values of one argument. Raises an error if they are no list, or an empty one."""
     if isinstance(choices, str | bytes | Mapping) or not isinstance(choices, Iterable):
-        raise ArgumentTypeError(f"grid_params: {name!r} is {choices!r}; a list of values was expected")
+        raise ArgumentTypeError(f"grid_params: {name!r} is {choices!r}; it must be a list of values")
     listed = list(choices)
     if not listed:
         raise ArgumentError(f"grid_params: {name!r} has no values; at least one is needed")

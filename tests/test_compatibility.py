@@ -88,8 +88,8 @@ def test_every_public_name_of_the_helpers_has_a_row() -> None:
 @pytest.mark.parametrize(
     ("package", "name", "text"),
     [
-        ("hopsml", "featurestore", "hopsml.featurestore is not there; use the client of Hopsworks"),
-        ("hopsml", "jobs", "hopsml.jobs is not there; use `hopsml submit`"),
+        ("hopsml", "featurestore", "hopsml.featurestore does not exist; use the client of Hopsworks"),
+        ("hopsml", "jobs", "hopsml.jobs does not exist; use `hopsml submit`"),
         ("hopsml.airflow", "HopsMLOperator", "hopsml.airflow.HopsMLOperator needs Airflow"),
         ("hopsml.experiment", "begin_all", "begin_all"),
         ("hopsml", "nonsense", "nonsense"),

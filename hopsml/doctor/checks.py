@@ -93,7 +93,7 @@ def python(version: tuple[int, int, int]) -> Finding:
     text = ".".join(map(str, version))
     if version[:2] in PYTHONS:
         return ok("python", text, version=text)
-    return fail("python", f"{text} is not supported", "use Python 3.10, 3.11 (tested) or 3.12", version=text)
+    return fail("python", f"Python {text} is not supported", "use Python 3.10, 3.11 (tested) or 3.12", version=text)
 
 
 def java_version(output: str) -> int | None:
@@ -106,11 +106,11 @@ def java_version(output: str) -> int | None:
 
 def java(facts: JavaFacts, needs: Needs) -> Finding:
     """Check for a Java that Spark 4 supports, 17 or later; profiles without Spark do not need it."""
-    install = "install Java 17 (for instance openjdk-17-jre-headless) and let JAVA_HOME name it"
+    install = "install Java 17 (for instance openjdk-17-jre-headless), and set JAVA_HOME to its folder"
     if not facts.path and not needs.spark:
-        return ok("java", f"none; profile {needs.profile} runs without Spark and needs none")
+        return ok("java", f"not needed, since profile {needs.profile} runs without Spark")
     if not facts.path:
-        return fail("java", "there is no java on the path, and JAVA_HOME is not set", install)
+        return fail("java", "no java was found on the PATH, and JAVA_HOME is not set", install)
     version = java_version(facts.output)
     where = f"{facts.path} (from {facts.source})"
     missing = needs.missing(needs.spark)
@@ -122,8 +122,10 @@ def java(facts: JavaFacts, needs: Needs) -> Finding:
             "java", missing, f"Java {version} at {where} is too old for Spark 4", install, {"version": version}
         )
     if version not in JAVA_WORKING:
-        remedy = f"if Spark fails in a strange way, {install}"
-        return warn("java", f"Java {version} at {where}: Spark is not tested with it", remedy, version=version)
+        remedy = f"if Spark fails for no clear reason, {install}"
+        return warn(
+            "java", f"Java {version} at {where}: Spark is not tested with this version", remedy, version=version
+        )
     return ok("java", f"{version} at {where}", version=version)
 
 
@@ -137,8 +139,7 @@ def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Findi
             f"pyspark {facts.pyspark} and pyspark-client {packages['pyspark-client']} overwrite each other's files",
             "pip uninstall pyspark pyspark-client, then "
             + install
-            + "; Airflow's Spark provider needs an environment of "
-            "its own",
+            + "; Airflow's Spark provider needs a separate environment",
             **known,
         )
     if not facts.pyspark:
@@ -151,7 +152,7 @@ def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Findi
         return Finding(
             "spark",
             needs.missing(needs.spark),
-            f"SPARK_HOME={facts.home} holds {there}, but pyspark is {facts.pyspark}",
+            f"SPARK_HOME={facts.home} contains Spark {there}, but the package pyspark has version {facts.pyspark}",
             "unset SPARK_HOME, or install the pyspark of the same version: pip install "
             f"'pyspark=={facts.home_version or facts.pyspark}'",
             known,
@@ -172,7 +173,7 @@ def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> F
         summary += "; ".join(problem for _, problem, _ in problems)
         return Finding("frameworks", worst, summary, "; ".join(remedy for _, _, remedy in problems), dict(known))
     if not known:
-        remedy = f"{extras.install('tensorflow')} (or [tensorflow-cpu]); functions without a framework run as they are"
+        remedy = f"{extras.install('tensorflow')} (or [tensorflow-cpu]); functions without a framework need none"
         return warn("frameworks", "neither TensorFlow nor another framework is installed", remedy)
     return ok("frameworks", listed, **known)
 
@@ -190,8 +191,8 @@ def _broken(known: Mapping[str, str]) -> list[tuple[Status, str, str]]:
         if judged == "broken":
             problems.append((Status.FAIL, f"{name} {known[name]} does not work: {versions.why_not_older}", pin))
         elif judged == "unknown":
-            why = f"{name} {known[name]} has not been tried (known to work: {working})"
-            problems.append((Status.WARN, why, f"if training fails in a strange way, {pin}"))
+            why = f"{name} {known[name]} has not been tested (versions known to work: {working})"
+            problems.append((Status.WARN, why, f"if training fails for no clear reason, {pin}"))
     return problems
 
 
@@ -201,7 +202,7 @@ def _bad_combinations(packages: Mapping[str, str], environment: Mapping[str, str
     both = [packages[name] for name in TENSORFLOWS if name in packages]
     if len(both) == 2:
         status = Status.FAIL if both[0] != both[1] else Status.WARN
-        remedy = "keep one: pip uninstall tensorflow tensorflow-cpu, then install the one that is wanted"
+        remedy = "pip uninstall tensorflow tensorflow-cpu, then install one of them"
         problems.append((status, "tensorflow and tensorflow-cpu overwrite each other's files", remedy))
     legacy = environment.get("TF_USE_LEGACY_KERAS", "") in ("1", "true", "True")
     if legacy and "tf-keras" not in packages:
@@ -210,10 +211,10 @@ def _bad_combinations(packages: Mapping[str, str], environment: Mapping[str, str
     if both and "tf-keras" in packages and parse_version(packages["tf-keras"])[:2] != parse_version(both[0])[:2]:
         wanted = ".".join(map(str, parse_version(both[0])[:2]))
         status = Status.FAIL if legacy else Status.WARN
-        why = f"tf-keras {packages['tf-keras']} belongs to another TensorFlow"
+        why = f"tf-keras {packages['tf-keras']} is for another version of TensorFlow"
         problems.append((status, why, f"pip install --no-deps 'tf-keras=={wanted}.*'"))
     if "tensorflow-io" in packages and both:
-        why = f"tensorflow-io {packages['tensorflow-io']} no longer loads under this TensorFlow"
+        why = f"tensorflow-io {packages['tensorflow-io']} cannot be loaded with this version of TensorFlow"
         problems.append((Status.WARN, why, "pip uninstall tensorflow-io; hopsml reads and writes HDFS without it"))
     return problems
 
@@ -224,15 +225,15 @@ def gpus(found: Sequence[HostGpu], has_driver: bool, packages: Mapping[str, str]
     if not found and has_driver:
         return warn(
             "gpus",
-            "nvidia-smi is installed, but no GPU answers",
-            "run nvidia-smi: often a driver was updated without a restart, or a container was started without --gpus",
+            "nvidia-smi is installed, but finds no GPU",
+            "run nvidia-smi; the usual causes are a driver update without a restart, and a container without --gpus",
         )
     if not found:
-        return ok("gpus", "none on this machine; workers here get CPU slots", **facts)
+        return ok("gpus", "this machine has none; workers on it run in CPU slots", **facts)
     if "tensorflow-cpu" in packages and "tensorflow" not in packages:
         return warn(
             "gpus",
-            f"{len(found)} on this machine, but tensorflow-cpu cannot use them",
+            f"this machine has {len(found)}, but tensorflow-cpu cannot use them",
             f"pip uninstall tensorflow-cpu, then {extras.install('tensorflow')}",
             **facts,
         )
@@ -250,14 +251,16 @@ def limits(facts: LimitFacts, gpu_count: int = 0) -> Finding:
     }
     problems: list[tuple[str, str]] = []
     if 0 <= facts.open_files < 4096:
-        problems.append((f"only {facts.open_files} open files", "ulimit -n 65536 (or nofile in limits.conf)"))
+        problems.append(
+            (f"the limit of open files is only {facts.open_files}", "ulimit -n 65536 (or nofile in limits.conf)")
+        )
     if 0 <= facts.processes < 4096:
-        why = f"only {facts.processes} processes and threads, and one worker needs over 100"
+        why = f"the limit of processes and threads is only {facts.processes}, and one worker needs more than 100"
         problems.append((why, "ulimit -u 65536 (or nproc in limits.conf)"))
     if 0 <= facts.stack_bytes < 8 * MIB:
-        problems.append((f"a stack of only {facts.stack_bytes // 1024} KiB", "ulimit -s 8192"))
+        problems.append((f"the stack limit is only {facts.stack_bytes // 1024} KiB", "ulimit -s 8192"))
     if gpu_count > 1 and facts.shm_bytes < GIB:
-        why = f"/dev/shm of only {facts.shm_bytes // MIB} MiB, through which NCCL passes data between {gpu_count} GPUs"
+        why = f"/dev/shm has only {facts.shm_bytes // MIB} MiB, and NCCL uses it to pass data between {gpu_count} GPUs"
         problems.append((why, "docker run --shm-size=8g, or mount -o remount,size=8g /dev/shm"))
     if problems:
         summary, remedy = ("; ".join(texts) for texts in zip(*problems, strict=True))
@@ -268,12 +271,12 @@ def limits(facts: LimitFacts, gpu_count: int = 0) -> Finding:
 def scratch(facts: ScratchFacts) -> Finding:
     """Check the space for files that are not yet on shared storage: events, logs, checkpoints."""
     known = {"folder": facts.folder, "free_bytes": facts.free_bytes}
-    remedy = f"free space in {facts.folder}, or let TMPDIR name a folder on a larger disk"
+    remedy = f"free space in {facts.folder}, or set TMPDIR to a folder on a larger disk"
     if facts.problem:
         return fail("scratch", f"{facts.folder} cannot be written: {facts.problem}", remedy, **known)
     free = f"{facts.free_bytes / GIB:.1f} GiB free in {facts.folder}"
     if facts.free_bytes < GIB // 4 or facts.free_inodes == 0:
-        return fail("scratch", free + (", and no inode" if facts.free_inodes == 0 else ""), remedy, **known)
+        return fail("scratch", free + (", and no free inode" if facts.free_inodes == 0 else ""), remedy, **known)
     if facts.free_bytes < 5 * GIB:
         return warn("scratch", f"{free}: checkpoints of a large model may not fit", remedy, **known)
     return ok("scratch", free, **known)
@@ -286,12 +289,16 @@ def ports(facts: PortFacts) -> Finding:
         remedy = "set it to two port numbers, for instance 40000-40100, or unset it"
         return fail("ports", facts.problem, remedy, **known)
     if facts.free == 0:
-        remedy = "end what holds the ports (ss -tlnp shows it), or let HOPSML_PORT_RANGE name free ones"
-        return fail("ports", f"none of {facts.tried} can be bound: {facts.problem}", remedy, **known)
+        remedy = "end the processes that use these ports (ss -tlnp lists them), or set HOPSML_PORT_RANGE to free ports"
+        return fail("ports", f"none of the ports {facts.tried} can be opened: {facts.problem}", remedy, **known)
     if not facts.text:
-        return ok("ports", "of the kernel's choice; HOPSML_PORT_RANGE=low-high limits them for a firewall", **known)
+        return ok(
+            "ports",
+            "the kernel chooses free ports; set HOPSML_PORT_RANGE=low-high to limit them for a firewall",
+            **known,
+        )
     if facts.free < PORTS_COMFORTABLE:
-        remedy = f"widen the range to {PORTS_COMFORTABLE} or more for one worker a host: {settings.PORT_NEEDS}"
+        remedy = f"widen the range to {PORTS_COMFORTABLE} ports or more for one worker per host: {settings.PORT_NEEDS}"
         return warn("ports", f"only {facts.free} of {facts.tried} in {facts.text} are free", remedy, **known)
     return ok("ports", f"{facts.free} of {facts.tried} in {facts.text} are free", **known)
 
@@ -305,21 +312,20 @@ def shared_host(others: Sequence[str], guarded: bool) -> Finding:
     """
     if guarded:
         people = f"{', '.join(others[:5])} beside you: " if others else ""
-        summary = f"{people}TensorFlow's server in a worker lets only members of its group in"
+        summary = f"{people}TensorFlow's server in a worker admits only members of its group"
         return ok("shared host", summary, others=list(others))
     if not others:
-        summary = (
-            "nobody else has processes on this machine, as far as can be seen; TensorFlow's server lets everybody in"
-        )
+        summary = "no processes of other users were found on this machine; TensorFlow's server admits every client"
         return ok("shared host", f"{summary} (libhopsml_server.so is missing, or HOPSML_UNGUARDED_SERVER=1)", others=[])
     remedy = (
-        "have libhopsml_server.so built (make setup, with g++), or train where nobody else can connect: a host, a container "
-        "or a network namespace of your own, or a firewall in front of HOPSML_PORT_RANGE (docs/security.md)"
+        "build libhopsml_server.so (make setup, with g++), or train where no other user can connect: on a separate "
+        "host, in a container or network namespace, or with a firewall for HOPSML_PORT_RANGE (docs/security.md)"
     )
     summary = (
-        f"{', '.join(others[:5])} {'has' if len(others) == 1 else 'have'} processes here, and TensorFlow's server "
+        f"{', '.join(others[:5])} {'has' if len(others) == 1 else 'have'} processes on this machine, and "
+        "TensorFlow's server "
     )
-    summary += "listens on every interface without asking who connects: they can read and write files as you"
+    summary += "accepts every connection on all interfaces: these users can read and write files with your rights"
     return warn("shared host", summary, remedy, others=list(others))
 
 
@@ -327,23 +333,21 @@ def addresses(facts: AddressFacts, needs: Needs) -> Finding:
     """Check that executors can reach the address which the driver announces."""
     known = {"hostname": facts.hostname, "local": list(facts.local), "announced": facts.announced, "from": facts.source}
     real = [address for address in facts.local if not ipaddress.ip_address(address).is_loopback]
-    choose = (
-        "set SPARK_LOCAL_IP, or spark.driver.host in the profile, to the address that the executors' network reaches"
-    )
-    choose += f": {', '.join(real)}" if real else "; this machine has none besides loopback"
+    choose = "set SPARK_LOCAL_IP, or spark.driver.host in the profile, to an address that executors can reach"
+    choose += f": {', '.join(real)}" if real else "; this machine has only loopback addresses"
     if not needs.spark:
-        return ok("addresses", "loopback: workers are processes of this machine", **known)
+        return ok("addresses", "loopback is sufficient, since workers are processes of this machine", **known)
     if facts.problem:
         return fail("addresses", f"the driver's address is unknown: {facts.problem}", choose, **known)
-    told = f"the driver announces {facts.announced} (from {facts.source})"
+    told = f"executors connect to the driver at {facts.announced} (from {facts.source})"
     is_loopback = ipaddress.ip_address(facts.announced).is_loopback
     if is_loopback and needs.distributed:
         return warn("addresses", f"{told}: executors on other machines cannot reach it", choose, **known)
     if not is_loopback and facts.announced not in facts.local:
-        return warn("addresses", f"{told}, which no interface of this machine has", choose, **known)
+        return warn("addresses", f"{told}, but no interface of this machine has this address", choose, **known)
     others = [address for address in real if address != facts.announced]
     if others and not is_loopback:
-        told += f"; it has {', '.join(others)} too: executors that reach it there alone need SPARK_LOCAL_IP"
+        told += f"; it also has {', '.join(others)}: set SPARK_LOCAL_IP if executors can reach only that address"
     return ok("addresses", told, **known)
 
 
@@ -351,22 +355,26 @@ def executors_python(facts: PythonFacts, driver: tuple[int, int, int], needs: Ne
     """Check that the executors' Python has the driver's minor version, which Spark requires."""
     known = {"asked": facts.asked, "from": facts.source, "version": facts.version, "has_hopsml": facts.has_hopsml}
     if not needs.spark:
-        return ok("executors' python", "this one: workers are processes of this machine", **known)
+        return ok("executors' python", "this interpreter, since workers are processes of this machine", **known)
     name = (
         f"{facts.asked} ({facts.source})" if facts.source != "default" else f"{facts.asked} (PYSPARK_PYTHON is not set)"
     )
     wanted = ".".join(map(str, driver[:2]))
-    ship = f"let PYSPARK_PYTHON name a Python {wanted} that has hopsml on every node, or ship one with spark.archives"
+    ship = (
+        f"set PYSPARK_PYTHON to a Python {wanted} with hopsml on every node, or ship an environment with spark.archives"
+    )
     if needs.distributed and facts.asked.startswith(("./", "../")):
         return ok(
-            "executors' python", f"{name} is relative: shipped with the application, and not to be seen here", **known
+            "executors' python",
+            f"{name} is a relative path: it is shipped with the application, and cannot be checked here",
+            **known,
         )
     if not needs.distributed and facts.source == "default":
-        return ok("executors' python", "this one: executors share this machine", **known)
+        return ok("executors' python", "this interpreter, since executors run on this machine", **known)
     if facts.problem or not facts.version:
         status = Status.WARN if needs.distributed and os.path.isabs(facts.asked) else Status.FAIL
         return Finding(
-            "executors' python", status, f"{name}: {facts.problem or 'does not say its version'}", ship, known
+            "executors' python", status, f"{name}: {facts.problem or 'does not print its version'}", ship, known
         )
     if parse_version(facts.version)[:2] != driver[:2]:
         return fail("executors' python", f"{name} is {facts.version}, the driver's is {wanted}", ship, **known)

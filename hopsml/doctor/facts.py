@@ -113,7 +113,7 @@ def executors_python(configured: str) -> PythonFacts:
     source = "spark.pyspark.python" if configured else "PYSPARK_PYTHON" if asked else "default"
     path = shutil.which(asked or "python3")
     if path is None:
-        return PythonFacts(asked or "python3", source, problem="there is no such program on this machine")
+        return PythonFacts(asked or "python3", source, problem="this program does not exist on this machine")
     code = (
         "import sys, importlib.util as u; print('%d.%d.%d' % sys.version_info[:3], u.find_spec('hopsml') is not None)"
     )
@@ -190,7 +190,7 @@ def ports() -> PortFacts:
     text = os.environ.get(Settings.port_range.name, "")
     first, _, last = text.partition("-")
     if text and not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
-        return PortFacts(text, 0, 0, f"HOPSML_PORT_RANGE={text!r} is not low-high, two port numbers")
+        return PortFacts(text, 0, 0, f"HOPSML_PORT_RANGE={text!r} is not two port numbers, low-high")
     candidates = range(int(first), int(last) + 1)[:PORTS_TRIED] if text else (0,)
     outcomes = [_can_bind(port) for port in candidates]
     problem = next((outcome for outcome in outcomes if outcome), "")
@@ -238,7 +238,7 @@ def addresses(driver_host: str, local_ip: str) -> AddressFacts:
     for value, source in ((driver_host, "spark.driver.host"), (local_ip, "SPARK_LOCAL_IP")):
         if value:
             return AddressFacts(hostname, local, *_resolved(value, source))
-    announced, source, problem = _resolved(hostname, "the host's name")
+    announced, source, problem = _resolved(hostname, "the host name")
     if not problem and ipaddress.ip_address(announced).is_loopback:
         real = [address for address in local if not ipaddress.ip_address(address).is_loopback]
         announced = real[0] if real else announced

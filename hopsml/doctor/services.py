@@ -45,7 +45,10 @@ def store(url: str) -> StoreFacts:
             written, after = system.status(probe), time.time()
             if system.read_bytes(probe) != b"hopsml doctor":
                 return StoreFacts(
-                    url, folder, problem="what was written came back as something else", kind="StorageError"
+                    url,
+                    folder,
+                    problem="the file that was read differs from the file that was written",
+                    kind="StorageError",
                 )
         finally:
             system.delete(probe)

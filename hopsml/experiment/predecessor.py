@@ -117,7 +117,7 @@ def _left_open() -> None:
 def instead_of(name: str, known: Iterable[str]) -> AttributeError:
     """Return the error for a name that is not in ``experiment``, which has those of ``known``."""
     if name in INSTEAD:
-        return AttributeError(f"experiment.{name} is not there; use {INSTEAD[name]}")
+        return AttributeError(f"experiment.{name} does not exist; use {INSTEAD[name]}")
     meant = suggestions.similar(name, [] if name.startswith("_") else known)
     hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
     return AttributeError(f"module 'hopsml.experiment' has no attribute '{name}'{hint}")

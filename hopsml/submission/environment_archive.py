@@ -56,8 +56,8 @@ class Environment:
         prefix = Path(sys.prefix)
         if (prefix / "conda-meta").is_dir():
             raise ArgumentError(
-                f"{prefix} is a conda environment: pack it with conda-pack, put the archive on HDFS and name it with "
-                "--ship-environment hdfs://.../environment.tar.gz"
+                f"{prefix} is a conda environment, which hopsml cannot pack; pack it with conda-pack, copy the "
+                "archive to HDFS, and pass --ship-environment hdfs://.../environment.tar.gz"
             )
         folders = tuple(dict.fromkeys(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")))
         packages: dict[str, str] = {}
@@ -158,8 +158,8 @@ def _editable_modules(found: importlib.metadata.Distribution) -> dict[str, Path]
             modules[name] = Path(where[0] if where else str(spec.origin if spec is not None else ""))
     if not modules:
         raise ArgumentError(
-            f"the modules of {found.metadata['Name']}, installed as editable, cannot be found: install it without -e to "
-            "ship it"
+            f"the modules of {found.metadata['Name']}, an editable installation, cannot be found; install it without "
+            "-e to ship it"
         )
     return modules
 

@@ -93,7 +93,7 @@ def step(state: FollowState, seen: Observation, now_s: float) -> tuple[FollowSta
     if isinstance(seen, Unreachable):
         return _unreachable(state, seen.problem, now_s)
     if isinstance(seen, Unknown):
-        return state, Decision((f"{seen.problem}: how it ended is not known",), status=state.ended_by or FAILED)
+        return state, Decision((f"{seen.problem}: its final state is unknown",), status=state.ended_by or FAILED)
     back = () if state.silent_since_s is None else ("the ResourceManager answers again",)
     state, result = _observed(dataclasses.replace(state, silent_since_s=None), seen.application, now_s)
     return state, dataclasses.replace(result, lines=back + result.lines)
@@ -103,10 +103,12 @@ def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowS
     """Request the end at the first signal, and leave at the second."""
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     if state.ending_since_s is not None:
-        line = f"{name} again: left at once, {state.application_id} may still run; {_by_hand(state)}"
+        line = f"second {name}: the command ends, but {state.application_id} may still be running; {_by_hand(state)}"
         return state, Decision((line,), status=state.ended_by or 128 + number)
     asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=128 + number)
-    return asked, Decision((f"{name}: ending {state.application_id} (once more leaves at once)",), end=True)
+    return asked, Decision(
+        (f"{name}: ending {state.application_id} (a second one ends this command at once)",), end=True
+    )
 
 
 def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[FollowState, Decision]:
@@ -114,7 +116,10 @@ def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[Follow
     since = now_s if state.silent_since_s is None else state.silent_since_s
     told = (f"{problem}; asking again",) if state.silent_since_s is None else ()
     if now_s - since > SILENCE_S:
-        line = f"no ResourceManager answered for {SILENCE_S:g} s; {state.application_id} may still run: {problem}"
+        line = (
+            f"no ResourceManager answered for {SILENCE_S:g} s, so {state.application_id} may still be running: "
+            f"{problem}"
+        )
         return state, Decision((line,), status=state.ended_by or FAILED)
     return dataclasses.replace(state, silent_since_s=since), Decision(told, end=state.ending_since_s is not None)
 
@@ -141,8 +146,9 @@ def _waiting(
     waited_s, reason = now_s - state.began_s, why_waiting(app)
     if state.waiting_timeout_s is not None and waited_s > state.waiting_timeout_s:
         line = (
-            f"queue {app.queue} had no room for {app.id} within {state.waiting_timeout_s:g} s ({reason}); ending it: ask "
-            "for less, name another queue (--conf spark.yarn.queue=...), or wait longer (--timeout)"
+            f"queue {app.queue} had no room for {app.id} within {state.waiting_timeout_s:g} s ({reason}), so it is "
+            "ended; request fewer resources, choose another queue (--conf spark.yarn.queue=...), or wait longer "
+            "(--timeout)"
         )
         asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=TIMED_OUT)
         return asked, Decision((*lines, line), end=True)
@@ -160,7 +166,7 @@ def _over(state: FollowState, app: YarnApplication) -> Decision:
     ending = app.final_status if app.final_status not in ("", "UNDEFINED") else app.state
     line = f"{app.id}: {ending}{took}"
     if ending == "KILLED" and not state.ended_by:
-        line += ", ended from outside"
+        line += ", ended by YARN or by another user"
     if app.diagnostics:
         line += f": {app.diagnostics}"
     return Decision((line,), status=state.ended_by or FAILED)
@@ -174,7 +180,7 @@ def in_queue(app: YarnApplication) -> bool:
 def why_waiting(app: YarnApplication) -> str:
     """Return YARN's reason for waiting in a few words, without dates and figures that change with each request."""
     if not app.diagnostics:
-        return "no reason given yet"
+        return "YARN has given no reason yet"
     text = re.sub(r"^\[[^]]*\]\s*", "", app.diagnostics)
     head, _, details = text.partition("Details :")
     head = re.sub(r"\s*Last Node which was processed.*", "", head).strip().rstrip(".")
@@ -199,7 +205,7 @@ def _is_over(seen: Observation) -> bool:
 
 
 def _by_hand(state: FollowState) -> str:
-    return f"`yarn application -kill {state.application_id}` ends it"
+    return f"end it with `yarn application -kill {state.application_id}`"
 
 
 POLL_S = 1.0
@@ -306,7 +312,10 @@ def end(application_id: str, *, yarn: ResourceManager | None = None, timeout_s: 
             if time.monotonic() > deadline:
                 raise
         if time.monotonic() > deadline:
-            raise ClusterUnavailable(f"{application_id} was asked to end and has not within {timeout_s:g} s")
+            raise ClusterUnavailable(
+                f"{application_id} has not ended within {timeout_s:g} s of the request; end it "
+                "with `yarn application -kill`"
+            )
         time.sleep(0.2)
 
 
@@ -330,7 +339,7 @@ def _do(todo: Decision, yarn: ResourceManager, application_id: str, notify: Call
         except ClusterUnavailable:
             pass  # repeated after the next observation
         except ClusterError as error:
-            notify(f"it cannot be ended: {error}")
+            notify(f"the application cannot be ended: {error}")
 
 
 class DriverOutput:
@@ -356,11 +365,11 @@ class DriverOutput:
         if part is None:
             return False
         if self._container and part.container != self._container:
-            self._notify(f"a new attempt runs in {part.container}")
+            self._notify(f"a new attempt is running in {part.container}")
             self._container, self._offset = part.container, 0
             return False
         if part.offset > self._offset:
-            self._notify(f"{part.offset - self._offset} bytes of the driver's output are left out")
+            self._notify(f"{part.offset - self._offset} bytes of the driver's output are not shown")
         self._container, self._offset, self._complete = part.container, part.end, part.complete
         if text := self._decoder.decode(part.data):
             self._show(text)
@@ -372,7 +381,8 @@ class DriverOutput:
         while application.am_log_url and not self.read(application):
             if time.monotonic() > deadline:
                 self._notify(
-                    f"the end of the driver's output is not there; later: yarn logs -applicationId {application.id}"
+                    "the end of the driver's output is not available yet; later run: yarn logs -applicationId "
+                    f"{application.id}"
                 )
                 return
             if waiter.wait(min(poll_s, 0.5)) is not None:

@@ -33,7 +33,7 @@ def load_function(path: Path, name: str, prefix: str) -> Callable[..., Any]:
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        raise ArgumentError(f"{path} has no function {name}; name one that it has")
+        raise ArgumentError(f"{path} has no function {name}; give the name of a function in the file")
     found: Callable[..., Any] = function
     return found
 
@@ -58,7 +58,7 @@ def read(script: str) -> ast.Module:
         raise ArgumentError(f"{script}: {error}; nothing was submitted") from error
     except (RecursionError, MemoryError) as error:
         raise ArgumentError(
-            f"{script}: an expression in it is nested too deep to be read; nothing was submitted"
+            f"{script}: an expression in the script is nested too deeply to be parsed; nothing was submitted"
         ) from error
 
 
@@ -84,7 +84,7 @@ def look_for(py_files: str) -> None:
     for item in filter(None, (part.strip() for part in py_files.split(","))):
         path = item.removeprefix("file://")
         if "://" not in path and not path.startswith("local:") and not Path(path).exists():
-            raise ArgumentError(f"{item} of --py-files (spark.submit.pyFiles) is not there; nothing was submitted")
+            raise ArgumentError(f"{item} of --py-files (spark.submit.pyFiles) does not exist; nothing was submitted")
 
 
 def modules_of_files(py_files: str) -> set[str] | None:

@@ -89,15 +89,18 @@ def plan(mode: str, profile: Profile) -> Shipment:
         _check_yarn(profile, mode)
         return Shipment(mode)
     if mode not in MODES:
-        raise ArgumentError(f"ship_environment={mode!r}: it must be {', '.join(MODES)}, or the URL of an archive")
+        raise ArgumentError(
+            f"ship_environment={mode!r}: the value must be {', '.join(MODES)}, or the URL of an archive"
+        )
     if mode == "never" or (mode == "auto" and not profile.master.startswith("yarn")):
         return Shipment()
     _check_yarn(profile, mode)
     store = profile.store or settings.project_url()
     if urls.is_local(store):
         raise ArgumentError(
-            f"the environment cannot be cached in {store}: nodes do not see this disk; let HOPSML_PROJECT_URL (or the "
-            "profile's store) name shared storage such as hdfs://..., or --ship-environment an archive that is there"
+            f"the environment cannot be cached in {store}, since nodes cannot read this disk; set HOPSML_PROJECT_URL "
+            "(or the store of the profile) to shared storage such as hdfs://..., or pass the URL of an archive to "
+            "--ship-environment"
         )
     environment = Environment.current()
     # A cache per user: another user's archive would run with this user's rights.
@@ -118,7 +121,7 @@ def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[]
     if environment is None or _is_there(shipment.url):
         return
     if not environment.carries_interpreter:
-        notify(f"nodes must have {environment.base_executable}: the system's Python is not part of the archive")
+        notify(f"nodes must have {environment.base_executable}, since the system's Python is not part of the archive")
     with tempfile.TemporaryDirectory(prefix="hopsml-environment-") as folder:
         target = Path(folder, "environment.tar.gz")
         notify(f"packing {environment.prefix} ({len(environment.packages)} packages), once for this environment")
@@ -133,7 +136,7 @@ def ensure(shipment: Shipment, notify: Callable[[str], None], check: Callable[[]
         except PathExists:
             _is_there(shipment.url)  # another submission of this user was faster, with the same content
         took_s = time.monotonic() - began
-        notify(f"{shipment.url}: {length / 1e6:.0f} MB, packed in {packed_s:.0f} s, there after {took_s:.0f} s")
+        notify(f"{shipment.url}: {length / 1e6:.0f} MB, packed in {packed_s:.0f} s, stored after {took_s:.0f} s")
 
 
 def _is_there(url: str) -> bool:
@@ -146,7 +149,7 @@ def _is_there(url: str) -> bool:
         status = filesystem.for_url(url).status(url)
     except PathNotFound:
         return False
-    trust.check(status, "every driver and executor would run what is in it")
+    trust.check(status, "every driver and executor would execute its content")
     return True
 
 
@@ -170,8 +173,8 @@ def check_imports(script: str, shipment: Shipment, known: Mapping[str, str], pro
     if lacking:
         where = "environment archive" if shipment.url else f"environment of {sys.executable}"
         raise ArgumentError(
-            f"{script}: the {where} misses: {', '.join(lacking)}; pip install what is a package, ship a module of your own "
-            "with --py-files; nothing was submitted"
+            f"{script}: the {where} lacks {', '.join(lacking)}; pip install packages, and ship your own modules with "
+            "--py-files; nothing was submitted"
         )
 
 
@@ -184,8 +187,8 @@ def check_allowed(archive_url: str, stores: Sequence[str]) -> None:
         if scheme and (scheme, authority) == (known_scheme, known_authority) and is_below:
             return
     raise ArgumentError(
-        f"archive {archive_url}: environments are taken from {', '.join(stores) or 'no store at all'}: copy it there, or "
-        "let whoever runs the service name its store (`hopsml server --archives URL`)"
+        f"archive {archive_url}: environments are accepted only from {', '.join(stores) or 'no store'}; copy the "
+        "archive there, or ask the administrator of the service to allow its store (`hopsml server --archives URL`)"
     )
 
 
@@ -226,8 +229,8 @@ def _check_yarn(profile: Profile, mode: str) -> None:
     """Raise ArgumentError unless the profile's master is YARN."""
     if not profile.master.startswith("yarn"):
         raise ArgumentError(
-            f"ship_environment={mode!r}: profile '{profile.name}' has master {profile.master}, and only YARN carries an "
-            "environment to the nodes; take auto or never"
+            f"ship_environment={mode!r}: profile '{profile.name}' has master {profile.master}, but environments can "
+            "be shipped to the nodes of YARN only; use auto or never"
         )
 
 

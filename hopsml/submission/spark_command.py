@@ -110,7 +110,7 @@ def hidden_from_environment(environment: MutableMapping[str, str]) -> dict[str, 
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
-        raise ArgumentError(f"{HIDDEN_VARIABLE} must hold JSON, an object of Spark settings")
+        raise ArgumentError(f"{HIDDEN_VARIABLE} must contain a JSON object of Spark settings")
     return {str(key): str(value) for key, value in settings.items()}
 
 
@@ -185,8 +185,8 @@ def _without_spark(profile: Profile, num_workers: int | None, conf: Mapping[str,
     """
     if conf:
         raise ArgumentError(
-            f"{sorted(conf)[0]}: profile '{profile.name}' runs without Spark, which is what --conf and --py-files "
-            "set; leave them out, or name another profile with --profile"
+            f"{sorted(conf)[0]}: profile '{profile.name}' runs without Spark, and --conf and --py-files are settings "
+            "of Spark; omit them, or choose another profile with --profile"
         )
     slots = [] if num_workers is None else [f"HOPSML_LOCAL_SLOTS={num_workers}"]
     return ["/usr/bin/env", f"HOPSML_PROFILE={profile.name}", *slots]

@@ -82,8 +82,9 @@ def start(planned: SubmissionPlan, *, interrupts: Waiter | None = None) -> str:
     profile = planned.profile
     if not is_detachable(profile):
         raise ArgumentError(
-            f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode) does not leave its driver to "
-            "YARN: name a profile with master yarn and deploy_mode cluster, or run it to its end (submission.run)"
+            f"profile '{profile.name}' (master {profile.master}, {profile.deploy_mode} mode) does not run its driver "
+            "on YARN; use a profile with master yarn and deploy_mode cluster, or wait for the end of the script "
+            "(submission.run)"
         )
     return _submit(planned, ResourceManager.of_environment(), interrupts or NoInterrupts())
 
@@ -148,7 +149,7 @@ def _accompany(
     state = FollowState("", time.monotonic(), waiting_timeout_s)
     while (status := job.poll()) is None:
         if (number := waiter.wait(follower.POLL_S if yarn else 3600.0, job.ended)) is not None:
-            to_stderr("ending it (once more leaves at once)")
+            to_stderr("ending it (a second one ends this command at once)")
             return _end(job, number, waiter)
         found = _find(yarn, tag) if yarn is not None else None
         if found is not None and not found.is_final:
@@ -197,8 +198,8 @@ def _wait_for(yarn: ResourceManager, planned: SubmissionPlan, waiter: Waiter) ->
                 raise
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"spark-submit has submitted {planned.script}, and the ResourceManager lists no application with the tag "
-                f"{planned.tag}"
+                f"spark-submit has submitted {planned.script}, but the ResourceManager lists no application with the "
+                f"tag {planned.tag}; check the log of the ResourceManager"
             )
         if (number := waiter.wait(_LOOK_S)) is not None:
             raise _cancelled(yarn, planned, number)
@@ -225,4 +226,4 @@ def _end_by_tag(yarn: ResourceManager, tag: str) -> str:
 
 def _why_failed(job: SparkSubmit, status: int, found: YarnApplication | None) -> str:
     app = f"; {found.id} is {found.state}: {found.diagnostics}" if found is not None else ", and nothing was submitted"
-    return f"spark-submit failed with exit status {status}{app}; it said:\n{job.tail()}"
+    return f"spark-submit failed with exit status {status}{app}; its output:\n{job.tail()}"

@@ -59,7 +59,7 @@ def record_worker(context: WorkerFacts) -> None:
     try:
         (context.events_dir.parent / "worker.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        logger.warning("what the worker runs on is not recorded: %s", error)
+        logger.warning("the hardware and software of the worker are not recorded: %s", error)
 
 
 def hardware() -> dict[str, Any]:

@@ -165,8 +165,8 @@ def shipped(directory: RunDir, record: Mapping[str, Any]) -> Shipped:
     """
     if record.get("format", 0) > FORMAT:
         raise ArgumentError(
-            f"run {directory.run_id} was recorded by a newer hopsml (format {record['format']}; this one reads {FORMAT}): "
-            "repeat it with that one"
+            f"run {directory.run_id} was recorded by a newer hopsml (format {record['format']}; this one reads "
+            f"{FORMAT}): repeat it with that version"
         )
     if why := record.get("unrecorded"):
         raise ArgumentError(f"run {directory.run_id} cannot be repeated: {why}; start its script again instead")
@@ -178,15 +178,15 @@ def shipped(directory: RunDir, record: Mapping[str, Any]) -> Shipped:
     theirs, ours = str(record.get("python", "")), ".".join(map(str, sys.version_info[:3]))
     if theirs.split(".")[:2] != ours.split(".")[:2]:
         raise ArgumentError(
-            f"run {directory.run_id} was made with Python {theirs}, and this is {ours}: byte code does not carry over; "
-            f"rerun it with a Python {'.'.join(theirs.split('.')[:2])}"
+            f"run {directory.run_id} was recorded with Python {theirs}, but this is Python {ours}, which cannot "
+            f"execute its byte code; repeat the run with Python {'.'.join(theirs.split('.')[:2])}"
         )
     payload = filesystem.for_url(directory.function).read_bytes(directory.function)
     digest = hashlib.sha256(payload).hexdigest()
     if digest != record.get("payload_sha256"):
         raise ArgumentError(
-            f"{directory.function} is not what run {directory.run_id} recorded (sha256 {digest[:12]}, recorded "
-            f"{str(record.get('payload_sha256'))[:12]}): it was changed or damaged since, and is not run"
+            f"{directory.function} differs from the record of run {directory.run_id} (sha256 {digest[:12]}, recorded "
+            f"{str(record.get('payload_sha256'))[:12]}): it was changed or damaged, and is not executed"
         )
     return Shipped(payload, digest)
 
@@ -202,7 +202,7 @@ def given_environment(recorded: Mapping[str, str], current: Mapping[str, str]) -
     missing = [name for name, value in recorded.items() if REDACTED in value and name not in current]
     if missing:
         raise ArgumentError(
-            f"the run gave its workers {', '.join(missing)}, whose values are secret and were not recorded; set "
-            f"{'it' if len(missing) == 1 else 'them'} in this environment and start again"
+            f"the workers of the run had the variables {', '.join(missing)}, whose values are secret and were not "
+            f"recorded; set {'it' if len(missing) == 1 else 'them'} in this environment and start again"
         )
     return {name: current[name] if REDACTED in value else value for name, value in recorded.items()}

@@ -62,7 +62,9 @@ def candidates(lossy: Iterable[str] = ()) -> list[Candidate]:
     """
     wires = list(dict.fromkeys(lossy))
     if unknown := [wire for wire in wires if wire not in WIRES]:
-        raise ArgumentError(f"lossy={unknown[0]!r}: it must be of {', '.join(map(repr, WIRES))}, or left out")
+        raise ArgumentError(
+            f"lossy={unknown[0]!r}: the compression must be one of {', '.join(map(repr, WIRES))}, or omitted"
+        )
     return [OURS, *TENSORFLOWS, *(Candidate(f"hopsml, {wire}", "hopsml", compression=wire) for wire in wires)]
 
 
@@ -105,7 +107,9 @@ def choose(rounds_ms: Mapping[str, Sequence[float]], default: str, margin: float
     """
     counts = {len(values) for values in rounds_ms.values()}
     if default not in rounds_ms or len(counts) != 1 or counts == {0}:
-        raise ArgumentError(f"nothing to choose from: { ({name: len(values) for name, values in rounds_ms.items()}) }")
+        raise ArgumentError(
+            f"no candidate was measured in every round: { ({name: len(values) for name, values in rounds_ms.items()}) }"
+        )
     ratios = {
         name: statistics.median(own / other for own, other in zip(values, rounds_ms[default], strict=True))
         for name, values in rounds_ms.items()

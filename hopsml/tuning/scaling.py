@@ -142,7 +142,7 @@ def fitted(measured: Sequence[Measured], per_message_s: float = 0.0) -> LinkCost
     """
     if len({one.size for one in measured}) < 2:
         raise ArgumentError(
-            "the cost of a message and that of a byte are told apart by all-reduces of two sizes or more"
+            "the cost per message and the cost per byte can be separated only with all-reduces of two sizes or more"
         )
     # Each row is (2, 2 (p-1)/p n) . (alpha, beta) = seconds, divided by the seconds.
     rows = [(2 / one.seconds, 2 * (one.members - 1) / one.members * one.size / one.seconds) for one in measured]

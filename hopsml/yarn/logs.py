@@ -123,8 +123,8 @@ def told_apart(application_id: str) -> Iterator[None]:
         yield
     except tfile.FormatError as error:
         raise ClusterError(
-            f"the aggregated log of {application_id} cannot be read here ({error}); `yarn logs -applicationId "
-            f"{application_id}` does"
+            f"the aggregated log of {application_id} cannot be read here ({error}); run `yarn logs -applicationId "
+            f"{application_id}` instead"
         ) from error
 
 
@@ -192,7 +192,7 @@ def parse(answer: resource_manager.Answer, wanted: int) -> tuple[bytes, int, boo
     length = _LENGTH.search(head)
     if answer.status != 200 or not begin or length is None:
         said = " ".join(answer.text.split())[:200]
-        raise ClusterError(f"the NodeManager does not give the log: HTTP {answer.status} {said}")
+        raise ClusterError(f"the NodeManager refuses the log: HTTP {answer.status} {said}")
     count = min(wanted, int(length[1]))
     return rest[:count], int(length[1]), _RUNNING in rest[count:]
 
@@ -257,7 +257,7 @@ def begun_within(
             found = value.read(int.from_bytes(size, "big")).decode(errors="replace")
             text = value.read(int.from_bytes(value.read(2), "big"))
             if not text.isdigit() or len(text) > _MOST_DIGITS:
-                raise tfile.FormatError(f"the length of the log {found!r:.80} is no number: {text!r:.80}")
+                raise tfile.FormatError(f"the length of the log {found!r:.80} is not a number: {text!r:.80}")
             length = int(text)
             if found == name:
                 return value, length
@@ -330,8 +330,8 @@ class OpenLog:
         while count:
             if time.monotonic() > until:
                 raise ClusterUnavailable(
-                    f"the log of {self.container} is too long to be read from byte {self.at + count} on: {SKIP_S:g} s have "
-                    "led no further; read it from its beginning, or from its end"
+                    f"the log of {self.container} cannot be read from byte {self.at + count} on: it was not reached "
+                    f"within {SKIP_S:g} s; read the log from its beginning, or from its end"
                 )
             count -= len(self._next(min(count, _SKIP_BYTES)))
 
@@ -351,9 +351,13 @@ class OpenLog:
         try:
             data = self.source.read(count)
         except (OSError, http.client.HTTPException, FormatError) as error:
-            raise ClusterUnavailable(f"the log of {self.container} broke off at byte {self.at}: {error}") from error
+            raise ClusterUnavailable(
+                f"the connection for the log of {self.container} broke at byte {self.at}: {error}"
+            ) from error
         if not data:
-            raise ClusterUnavailable(f"the log of {self.container} ends at byte {self.at}, before its {self.length}")
+            raise ClusterUnavailable(
+                f"the log of {self.container} ended at byte {self.at}, before its length of {self.length} bytes"
+            )
         self.at += len(data)
         return data
 

@@ -104,7 +104,7 @@ def _read(answer: Any, deadline: float) -> Answer:
     headers = answer.headers
     missing = answer.length or 0
     if missing:
-        raise OSError(f"the answer broke off {missing} bytes before its end")
+        raise OSError(f"the connection broke {missing} bytes before the end of the answer")
     return Answer(answer.status, b"".join(pieces), headers.get("Content-Type", ""), headers.get("WWW-Authenticate", ""))
 
 
@@ -261,8 +261,8 @@ class ResourceManager:
         scheme, addresses = rm_addresses(settings.yarn_settings())
         if not addresses:
             raise ArgumentError(
-                f"no ResourceManager is configured (HADOOP_CONF_DIR={settings.hadoop_conf_dir() or ''}): let that name the "
-                "folder with the cluster's yarn-site.xml"
+                f"no ResourceManager is configured (HADOOP_CONF_DIR={settings.hadoop_conf_dir() or ''}); set "
+                "HADOOP_CONF_DIR to the folder with the cluster's yarn-site.xml"
             )
         return cls(addresses, scheme, timeout_s, settings.user_name())
 
@@ -336,7 +336,7 @@ def _as_documented(address: str = "") -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         who = f"the ResourceManager {address}".rstrip()
         raise ClusterError(
-            f"what answers as {who} is none: {type(error).__name__}: {str(error)[:200]}; correct "
+            f"the server at {who} is not a ResourceManager: {type(error).__name__}: {str(error)[:200]}; correct "
             "yarn.resourcemanager.webapp.address in the yarn-site.xml of HADOOP_CONF_DIR"
         ) from error
 
@@ -365,7 +365,8 @@ def _checked(application_id: str) -> str:
     """Return the id if it is that of a YARN application."""
     if not _ID.fullmatch(application_id):
         raise ArgumentError(
-            f"{application_id!r} is no id of a YARN application; one looks like application_1763690000000_0001"
+            f"{application_id!r} is not the id of a YARN application; such an id looks like "
+            "application_1763690000000_0001"
         )
     return application_id
 
@@ -389,15 +390,15 @@ def _refused(address: str, path: str, answer: Answer) -> ClusterError:
         said = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())[:300]
     if answer.status == 404 and what.startswith("apps/"):
         return ApplicationNotFound(
-            f"the ResourceManager {address} knows no {what.split('/')[1]} ({said}); it forgets old applications, and "
-            "all of them at a restart without recovery"
+            f"the ResourceManager {address} has no record of {what.split('/')[1]} ({said}); it deletes old "
+            "applications, and at a restart without recovery all of them"
         )
     if answer.status in (401, 403):
-        kerberos = "; it wants Kerberos on its web service, which this client does not speak" * (
+        kerberos = "; its web service requires Kerberos, which this client does not support" * (
             "negotiate" in answer.challenge.lower()
         )
         return ClusterError(
-            f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}{kerberos}; ask as the "
-            "application's owner (HADOOP_USER_NAME), or as an administrator of its queue"
+            f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}{kerberos}; send the request "
+            "as the owner of the application (HADOOP_USER_NAME), or as an administrator of its queue"
         )
     return ClusterError(f"the ResourceManager {address} refuses {what}: HTTP {answer.status} {said}")

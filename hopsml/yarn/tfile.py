@@ -38,7 +38,7 @@ class Effort:
         self._left_bytes -= skipped
         if self._left_bytes < 0 or time.monotonic() > self._until:
             raise FormatError(
-                f"the search in it has ended after {SEARCH_S:g} s, or {MOST_SKIPPED_BYTES >> 30} GiB of other logs"
+                f"the search in the file stopped after {SEARCH_S:g} s, or {MOST_SKIPPED_BYTES >> 30} GiB of other logs"
             )
 
     def lift(self) -> None:
@@ -93,7 +93,7 @@ class Block:
             FormatError: if there are fewer.
         """
         if not 0 <= count <= self._end - self._at:
-            raise FormatError(f"a block of the file ends {count} bytes before what it says it holds")
+            raise FormatError(f"a block of the file ends {count} bytes before its recorded length")
         self._effort.spend()
         self._file.seek(self._at)
         pieces = []
@@ -176,7 +176,7 @@ def _block(file: BinaryIO, codec: str, region: tuple[int, int, int], effort: Eff
     if codec == "none":
         return stored
     if codec != "gz":
-        raise FormatError(f"the file is compressed by {codec!r}; none and gz are read here")
+        raise FormatError(f"the file is compressed with {codec!r}; only none and gz can be read here")
     return Block(_Inflated(stored, length, effort), 0, raw_length, effort)
 
 

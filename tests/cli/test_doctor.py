@@ -42,7 +42,7 @@ def test_a_profile_that_cannot_work_here_fails_with_remedies(cli: Cli) -> None:
     assert ended.status == 1
     lines = ended.out.splitlines()
     assert any(line.startswith("fail  hdfs") for line in lines) and any(line.startswith("fail  yarn") for line in lines)
-    assert "let HADOOP_CONF_DIR name" in ended.out and "executors' python" in ended.out
+    assert "set HADOOP_CONF_DIR to" in ended.out and "executors' python" in ended.out
     assert len(lines) < 50, "more than a screen"
 
 

@@ -205,12 +205,15 @@ def test_the_projects_url_travels_to_a_driver_in_a_container(
         (["--profile", "there"], "no ResourceManager is configured"),
         (
             ["--profile", "here", "--detach"],
-            "profile 'here' (master local-cluster[2,1,512], client mode) does not leave",
+            "profile 'here' (master local-cluster[2,1,512], client mode) does not run its driver on YARN",
         ),
-        (["--profile", "here", "--ship-environment", "always"], "only YARN carries an environment"),
+        (
+            ["--profile", "here", "--ship-environment", "always"],
+            "environments can be shipped to the nodes of YARN only",
+        ),
         (
             ["--profile", "here", "--py-files", "nope.py", "--dry-run"],
-            "nope.py of --py-files (spark.submit.pyFiles) is",
+            "nope.py of --py-files (spark.submit.pyFiles) does",
         ),
         (["--profile", "here", "--conf", "spark.submit.pyFiles=no.zip", "--dry-run"], "no.zip of --py-files"),
     ],
@@ -237,9 +240,9 @@ def test_a_syntax_error_and_a_missing_package_are_seen_first(cli: Cli, job: str)
     assert f"{job}, line 2: '(' was never closed; nothing was submitted" in cli("submit", job, "--profile", "here").err
     Path(job).write_text("def train():\n    import lightgbm\n")
     done = cli("submit", job, "--profile", "there", "--ship-environment", "auto")
-    assert done.status == 1 and "environment archive misses: lightgbm (line 2); pip install" in done.err
+    assert done.status == 1 and "environment archive lacks lightgbm (line 2); pip install" in done.err
     done = cli("submit", job, "--profile", "here")
-    assert f"environment of {sys.executable} misses: lightgbm" in done.err
+    assert f"environment of {sys.executable} lacks lightgbm" in done.err
 
 
 def test_a_nonsense_id(cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

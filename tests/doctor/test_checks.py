@@ -69,7 +69,7 @@ def test_java_version(output: str, version: int | None) -> None:
         (java("", problem="it did not end within 15 s"), SPARK, FAIL, ["did not end within 15 s"]),
         (java("rubbish"), SPARK, FAIL, ["rubbish"]),
         (JavaFacts("", "PATH"), SPARK, FAIL, ["no java", "JAVA_HOME"]),
-        (JavaFacts("", "PATH"), LOCAL, OK, ["needs none"]),
+        (JavaFacts("", "PATH"), LOCAL, OK, ["runs without Spark"]),
     ],
 )
 def test_java(facts: JavaFacts, needs: Needs, status: Status, words: list[str]) -> None:
@@ -109,7 +109,7 @@ def test_spark(facts: SparkFacts, packages: dict[str, str], needs: Needs, status
         ({}, {}, WARN, ["pip install"]),
         ({"tensorflow": "2.15.0"}, {}, FAIL, ["2.15.0 does not work", "tensorflow==2.21.*"]),
         ({"tensorflow-cpu": "2.12.0"}, {}, FAIL, ["tensorflow-cpu==2.21.*"]),
-        ({"tensorflow": "2.22.0"}, {}, WARN, ["has not been tried", "2.21"]),
+        ({"tensorflow": "2.22.0"}, {}, WARN, ["has not been tested", "2.21"]),
         ({"tensorflow": "2.21.0", "keras": "2.15.0"}, {}, FAIL, ["keras 2.15.0", "tf_keras"]),
         ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}, {}, WARN, ["overwrite", "pip uninstall"]),
         ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.1"}, {}, FAIL, ["overwrite"]),
@@ -127,7 +127,7 @@ def test_frameworks(packages: dict[str, str], environment: dict[str, str], statu
     ("count", "has_driver", "packages", "status", "words"),
     [
         (0, False, {}, OK, ["none"]),
-        (0, True, {}, WARN, ["no GPU answers", "nvidia-smi"]),
+        (0, True, {}, WARN, ["finds no GPU", "nvidia-smi"]),
         (2, True, {"tensorflow": "2.21.0"}, OK, ["2 on this machine"]),
         (2, True, {"tensorflow-cpu": "2.21.0"}, WARN, ["cannot use them", "[tensorflow]"]),
     ],
@@ -145,12 +145,17 @@ ROOMY = {"open_files": 65536, "processes": -1, "stack_bytes": 8 << 20, "shm_byte
     [
         ({}, 0, OK, ["65536", "unlimited"]),
         ({"open_files": -1, "stack_bytes": -1}, 0, OK, []),
-        ({"open_files": 1024}, 0, WARN, ["1024 open files", "ulimit -n"]),
-        ({"processes": 1000}, 0, WARN, ["1000 processes", "ulimit -u"]),
+        ({"open_files": 1024}, 0, WARN, ["open files is only 1024", "ulimit -n"]),
+        ({"processes": 1000}, 0, WARN, ["processes and threads is only 1000", "ulimit -u"]),
         ({"stack_bytes": 1 << 20}, 0, WARN, ["1024 KiB", "ulimit -s"]),
         ({"shm_bytes": 64 << 20}, 1, OK, []),
         ({"shm_bytes": 64 << 20}, 2, WARN, ["/dev/shm", "64 MiB", "--shm-size"]),
-        ({"open_files": 256, "processes": 64}, 0, WARN, ["256 open files", "64 processes", "ulimit -n", "ulimit -u"]),
+        (
+            {"open_files": 256, "processes": 64},
+            0,
+            WARN,
+            ["open files is only 256", "processes and threads is only 64", "ulimit -n", "ulimit -u"],
+        ),
     ],
 )
 def test_limits(change: dict[str, int], gpus: int, status: Status, words: list[str]) -> None:
@@ -181,7 +186,7 @@ def test_scratch(free: int, inodes: int, problem: str, status: Status) -> None:
         (PortFacts("40000-40100", 101, 3), WARN, ["3 of 101", "widen"]),
         (PortFacts("40000-40001", 2, 0, "Address already in use"), FAIL, ["already in use", "ss -tlnp"]),
         (
-            PortFacts("high", 0, 0, "HOPSML_PORT_RANGE='high' is not low-high, two port numbers"),
+            PortFacts("high", 0, 0, "HOPSML_PORT_RANGE='high' is not two port numbers, low-high"),
             FAIL,
             ["'high'", "40000-40100"],
         ),
@@ -197,13 +202,13 @@ INTERFACES = ("10.0.0.5", "172.17.0.1", "127.0.0.1")
 @pytest.mark.parametrize(
     ("announced", "source", "problem", "needs", "status", "words"),
     [
-        ("10.0.0.5", "the host's name", "", YARN, OK, ["10.0.0.5", "it has 172.17.0.1 too", "SPARK_LOCAL_IP"]),
-        ("::1", "the host's name", "", YARN, WARN, ["cannot reach", "SPARK_LOCAL_IP"]),
+        ("10.0.0.5", "the host name", "", YARN, OK, ["10.0.0.5", "it also has 172.17.0.1", "SPARK_LOCAL_IP"]),
+        ("::1", "the host name", "", YARN, WARN, ["cannot reach", "SPARK_LOCAL_IP"]),
         ("127.0.0.1", "SPARK_LOCAL_IP", "", YARN, WARN, ["cannot reach", "SPARK_LOCAL_IP", "10.0.0.5, 172.17.0.1"]),
         ("127.0.0.1", "spark.driver.host", "", SPARK, OK, []),
-        ("192.0.2.7", "the host's name", "", YARN, WARN, ["no interface", "192.0.2.7"]),
-        ("", "the host's name", "'n1' cannot be resolved: unknown", YARN, FAIL, ["'n1'", "SPARK_LOCAL_IP"]),
-        ("", "the host's name", "'n1' cannot be resolved: unknown", LOCAL, OK, ["loopback"]),
+        ("192.0.2.7", "the host name", "", YARN, WARN, ["no interface", "192.0.2.7"]),
+        ("", "the host name", "'n1' cannot be resolved: unknown", YARN, FAIL, ["'n1'", "SPARK_LOCAL_IP"]),
+        ("", "the host name", "'n1' cannot be resolved: unknown", LOCAL, OK, ["loopback"]),
     ],
 )
 def test_addresses(announced: str, source: str, problem: str, needs: Needs, status: Status, words: list[str]) -> None:
@@ -217,22 +222,22 @@ def test_addresses(announced: str, source: str, problem: str, needs: Needs, stat
         (PythonFacts("/p/bin/python", "PYSPARK_PYTHON", "3.10.2", True), YARN, FAIL, ["3.10.2", "driver's is 3.11"]),
         (PythonFacts("/p/bin/python", "PYSPARK_PYTHON", "3.11.2", False), YARN, FAIL, ["does not have hopsml"]),
         (
-            PythonFacts("/p/bin/python", "PYSPARK_PYTHON", problem="there is no such program"),
+            PythonFacts("/p/bin/python", "PYSPARK_PYTHON", problem="this program does not exist"),
             YARN,
             WARN,
-            ["no such program"],
+            ["this program does not exist"],
         ),
         (
-            PythonFacts("/p/bin/python", "PYSPARK_PYTHON", problem="there is no such program"),
+            PythonFacts("/p/bin/python", "PYSPARK_PYTHON", problem="this program does not exist"),
             SPARK,
             FAIL,
-            ["no such program"],
+            ["this program does not exist"],
         ),
         (PythonFacts("./environment/bin/python", "PYSPARK_PYTHON", problem="none"), YARN, OK, ["shipped"]),
         (PythonFacts("python3", "default", "3.11.2", True), YARN, OK, ["PYSPARK_PYTHON is not set"]),
         (PythonFacts("python3", "default", "3.9.2", False), YARN, FAIL, ["3.9.2", "spark.archives"]),
-        (PythonFacts("python3", "default", "3.9.2", False), SPARK, OK, ["this one"]),
-        (PythonFacts("python3", "default"), LOCAL, OK, ["this one"]),
+        (PythonFacts("python3", "default", "3.9.2", False), SPARK, OK, ["this interpreter"]),
+        (PythonFacts("python3", "default"), LOCAL, OK, ["this interpreter"]),
     ],
 )
 def test_executors_python(facts: PythonFacts, needs: Needs, status: Status, words: list[str]) -> None:
@@ -240,12 +245,12 @@ def test_executors_python(facts: PythonFacts, needs: Needs, status: Status, word
 
 
 def test_people_beside_a_training_are_named() -> None:
-    says(checks.shared_host([], False), Status.OK, "nobody else")
+    says(checks.shared_host([], False), Status.OK, "no processes of other users")
     says(
         checks.shared_host(["mallory"], False),
         Status.WARN,
         "mallory has processes",
-        "every interface",
+        "on all interfaces",
         "docs/security.md",
     )
     says(checks.shared_host(["mallory"], True), Status.OK, "mallory beside you", "only members of its group")

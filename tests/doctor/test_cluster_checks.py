@@ -29,7 +29,7 @@ def says(finding: Finding, status: Status, *words: str) -> None:
 def test_profile() -> None:
     known = Profile("yarn", "yarn")
     says(examination.check_profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
-    says(examination.check_profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "not there")
+    says(examination.check_profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "does not exist")
     says(examination.check_profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
 
 
@@ -54,22 +54,22 @@ def test_what_the_projects_own_profiles_ship_is_there() -> None:
     ("facts", "needs", "status", "words"),
     [
         (StoreFacts("hdfs://nn/P/p", "hdfs://nn/P/p", 0.1), YARN, OK, ["hdfs://nn/P/p", "0.10 s"]),
-        (StoreFacts("hdfs://nn/P/p", "hdfs://nn/P", 0.1), YARN, OK, ["not there yet", "hdfs://nn/P"]),
+        (StoreFacts("hdfs://nn/P/p", "hdfs://nn/P", 0.1), YARN, OK, ["does not exist yet", "hdfs://nn/P"]),
         (StoreFacts("hdfs://nn/P/p", "hdfs://nn/P/p", 3.0), YARN, WARN, ["3.00 s", "load"]),
-        (StoreFacts("file:///x", "file:///x", 0.1), YARN, WARN, ["do not see this disk", "HOPSML_PROJECT_URL"]),
+        (StoreFacts("file:///x", "file:///x", 0.1), YARN, WARN, ["cannot read this disk", "HOPSML_PROJECT_URL"]),
         (StoreFacts("file:///x", "file:///x", 0.1), LOCAL, OK, []),
         (
             StoreFacts("hdfs://nn/x", problem="refused", kind="PermissionRefused"),
             YARN,
             FAIL,
-            ["refused", "right to write"],
+            ["refused", "write permission"],
         ),
         (StoreFacts("hdfs://nn/x", problem="safe", kind="SafeMode"), YARN, FAIL, ["dfsadmin -safemode"]),
         (
             StoreFacts("hdfs://nn/x", problem="no answer", kind="StorageTimeout"),
             YARN,
             FAIL,
-            ["no answer", "NameNode's log"],
+            ["no answer", "garbage collection of the NameNode"],
         ),
         (StoreFacts("x://y", problem="unknown", kind="SomethingElse"), LOCAL, FAIL, ["HOPSML_PROJECT_URL"]),
     ],
@@ -83,7 +83,7 @@ def test_store(facts: StoreFacts, needs: Needs, status: Status, words: list[str]
     [
         (HdfsFacts("", ""), LOCAL, OK, ["no Hadoop configuration"]),
         (HdfsFacts("", ""), YARN, FAIL, ["HADOOP_CONF_DIR"]),
-        (HdfsFacts("/conf", ""), YARN, FAIL, ["/conf names no HDFS"]),
+        (HdfsFacts("/conf", ""), YARN, FAIL, ["fs.defaultFS in /conf is not an HDFS"]),
         (
             HdfsFacts("/conf", "hdfs://nn", 0.2, 100 * GIB, 40 * GIB),
             YARN,
@@ -96,7 +96,7 @@ def test_store(facts: StoreFacts, needs: Needs, status: Status, words: list[str]
             HdfsFacts("/conf", "hdfs://nn", problem="nobody", kind="StorageUnavailable"),
             LOCAL,
             FAIL,
-            ["nobody", "start it"],
+            ["nobody", "start the service"],
         ),
     ],
 )
@@ -115,7 +115,7 @@ def test_hdfs(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) 
             YarnFacts(("rm:8088",), "rm:8088", "3.5.0", 2, pending=3),
             YARN,
             WARN,
-            ["3 applications wait", "start_timeout"],
+            ["3 applications are waiting", "start_timeout"],
         ),
         (YarnFacts(("rm:8088",), problem="refused"), YARN, FAIL, ["refused", "yarn.resourcemanager.webapp.address"]),
         (YarnFacts(("rm:8088",), problem="refused"), LOCAL, WARN, ["refused"]),

@@ -88,7 +88,7 @@ def test_the_executors_python_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (found.source, found.version, found.problem) == ("PYSPARK_PYTHON", platform.python_version(), "")
     monkeypatch.setenv("PYSPARK_PYTHON", str(program(tmp_path / "python", "#!/bin/sh\necho broken; exit 3\n")))
     assert "status 3" in facts.executors_python("").problem
-    assert facts.executors_python("/nowhere/python").problem == "there is no such program on this machine"
+    assert facts.executors_python("/nowhere/python").problem == "this program does not exist on this machine"
 
 
 def test_ports_of_a_range(monkeypatch: pytest.MonkeyPatch) -> None:

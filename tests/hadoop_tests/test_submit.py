@@ -192,7 +192,7 @@ def test_a_full_queue_and_an_end_from_outside(hadoop: Hadoop, hopsml: Hopsml, tm
 
     yarn.kill(first)
     assert follower.ended() == 1
-    assert f"{first}: KILLED" in follower.err and "ended from outside" in follower.err
+    assert f"{first}: KILLED" in follower.err and "ended by YARN" in follower.err
     assert "was killed by user" in follower.err
 
 
@@ -246,7 +246,7 @@ def test_a_resource_manager_that_is_frozen_or_knows_nothing(hadoop: Hadoop, hops
         submission.end("application_1_0001", yarn=yarn)
     said: list[str] = []
     outcome = submission.follow("application_1_0001", yarn=yarn, notify=said.append)
-    assert outcome.status == 1 and "how it ended is not known" in said[0]
+    assert outcome.status == 1 and "its final state is unknown" in said[0]
     hadoop.kill("rm", signal.SIGSTOP)
     began = clock.awake()
     with pytest.raises(ClusterUnavailable, match=rf"{yarn.addresses[0]}.*timed out"):

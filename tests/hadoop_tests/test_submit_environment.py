@@ -90,7 +90,7 @@ def test_packed_once_and_used_by_driver_and_executors(hadoop: Hadoop, python: Pa
         [str(python), "-c", "from hopsml.cli import main; main()", "submit", str(misses), "--profile", "small"],
         env=environment, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert refused.returncode == 1 and "environment archive misses: lightgbm (line 4)" in refused.stderr
+    assert refused.returncode == 1 and "environment archive lacks lightgbm (line 4)" in refused.stderr
 
     again = submit("--detach")
     assert again.returncode == 0, again.stderr

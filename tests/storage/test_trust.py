@@ -57,7 +57,7 @@ def test_an_archive_of_the_environment_is_not_taken_because_it_has_the_name(tmp_
     planted.write_bytes(b"forged")
     planted.chmod(0o666)
     shipment = shipping.Shipment(str(planted), Environment.current())
-    with pytest.raises(ArgumentError, match="every driver and executor would run what is in it"):
+    with pytest.raises(ArgumentError, match="every driver and executor would execute its content"):
         shipping.ensure(shipment, print)
     planted.chmod(0o644)
     shipping.ensure(shipment, print)

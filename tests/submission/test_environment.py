@@ -164,10 +164,10 @@ def test_modes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     with pytest.raises(ArgumentError, match="'always': profile 'l' has master local-cluster"):
         shipping.plan("always", local)
-    with pytest.raises(ArgumentError, match="'sometimes': it must be never, auto, always, or the URL"):
+    with pytest.raises(ArgumentError, match="'sometimes': the value must be never, auto, always, or the URL"):
         shipping.plan("sometimes", YARN)
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
-    with pytest.raises(ArgumentError, match="nodes do not see this disk"):
+    with pytest.raises(ArgumentError, match="nodes cannot read this disk"):
         shipping.plan("auto", dataclasses.replace(YARN, store=""))
 
 
@@ -196,5 +196,5 @@ def test_the_list_beside_an_archive_is_not_asked_of_any_address(tmp_path: Path) 
         thread.join()
     assert asked == []
     (tmp_path / "e.json").write_text('{"modules": []}')
-    with pytest.raises(ArgumentError, match="misses: nowhere_to_be_found"):
+    with pytest.raises(ArgumentError, match="lacks nowhere_to_be_found"):
         shipping.check_imports(str(script), shipping.Shipment(f"file://{tmp_path}/e.tar.gz"), {}, YARN)

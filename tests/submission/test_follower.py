@@ -65,7 +65,7 @@ def test_a_good_end() -> None:
     assert [each.status for each in steps] == [None] * 4 + [0]
     assert lines(steps) == [
         f"{ID}: ACCEPTED (queue root.default)",
-        "waiting for 0 s: no reason given yet",
+        "waiting for 0 s: YARN has given no reason yet",
         f"{ID}: RUNNING",
         f"{ID}: SUCCEEDED",
     ]
@@ -77,7 +77,7 @@ def test_a_good_end() -> None:
     [
         ("FINISHED", "FAILED", "FAILED: the reason"),
         ("FAILED", "FAILED", "FAILED: the reason"),
-        ("KILLED", "KILLED", "KILLED, ended from outside: the reason"),
+        ("KILLED", "KILLED", "KILLED, ended by YARN or by another user: the reason"),
         ("FINISHED", "UNDEFINED", "FINISHED: the reason"),
         ("FINISHED", "ENDED", "ENDED: the reason"),
     ],
@@ -142,12 +142,12 @@ def test_a_resource_manager_that_is_away_for_a_while() -> None:
     assert lines(steps)[1:3] == ["nobody; asking again", "the ResourceManager answers again"]
     assert steps[-1].status == 0
     steps = follow((0, RUNNING), (1, Unreachable("nobody")), (2 + SILENCE_S, Unreachable("nobody")))
-    assert steps[-1].status == 1 and "may still run" in lines(steps)[-1]
+    assert steps[-1].status == 1 and "may still be running" in lines(steps)[-1]
 
 
 def test_one_that_is_forgotten() -> None:
     (last,) = follow((0, Unknown("it knows no such application")))
-    assert last.status == 1 and "how it ended is not known" in last.lines[0]
+    assert last.status == 1 and "its final state is unknown" in last.lines[0]
 
 
 ANY = some.one_of(

@@ -63,7 +63,7 @@ def test_settings_in_the_variable_are_taken_once_and_handed_to_nobody() -> None:
     environment = {spark_command.HIDDEN_VARIABLE: '{"spark.password": "x", "n": 1}', "HOME": "/h"}
     assert spark_command.hidden_from_environment(environment) == {"spark.password": "x", "n": "1"}
     assert environment == {"HOME": "/h"} and spark_command.hidden_from_environment(environment) == {}
-    with pytest.raises(ArgumentError, match="must hold JSON"):
+    with pytest.raises(ArgumentError, match="must contain a JSON object"):
         spark_command.hidden_from_environment({spark_command.HIDDEN_VARIABLE: "[1]"})
 
 
@@ -121,7 +121,7 @@ def this_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_missing_is_named_with_its_line(job: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"misses: helpers \(line 1\), no_such_package \(line 3\); pip install"):
+    with pytest.raises(ArgumentError, match=r"lacks helpers \(line 1\), no_such_package \(line 3\); pip install"):
         submission.command(YARN, str(job))
 
 
@@ -138,7 +138,7 @@ def test_what_is_shipped_is_not_missing(job: Path, tmp_path: Path) -> None:
 
 def test_a_driver_of_this_machine_sees_what_lies_beside_the_script(job: Path) -> None:
     here = profiles.parse("h", "master: yarn\n", "h.yaml")
-    with pytest.raises(ArgumentError, match=r"misses: no_such_package \(line 3\);"):
+    with pytest.raises(ArgumentError, match=r"lacks no_such_package \(line 3\);"):
         submission.command(here, str(job))
 
 

@@ -178,7 +178,7 @@ def test_credentials_go_to_no_address_that_somebody_else_has_recorded(tmp_path: 
         asked.append(uri)
         return Scripted()
 
-    with pytest.raises(ArgumentError, match=r"belongs to .*MLFLOW_TRACKING_TOKEN\) to http://evil"):
+    with pytest.raises(ArgumentError, match=r"belongs to .*MLFLOW_TRACKING_TOKEN\) are sent to http://evil"):
         send_recorded(directory, opened, URI)
     with pytest.raises(ArgumentError, match="belongs to"):
         register_model(directory.url, "digits")
@@ -368,7 +368,7 @@ def test_a_refusal_ends_the_attempts_and_is_noted_in_the_run_directory(tmp_path:
     scene = Scene(tmp_path)
     scene.server.problem = MlflowRefused("the experiment 'digits' was deleted")
     scene.sender.step()
-    assert "was deleted; once that is repaired: hopsml runs sync app_1" in scene.notes[0]
+    assert "was deleted; after the cause is repaired, run: hopsml runs sync app_1" in scene.notes[0]
     found = order.read(scene.directory)
     assert found is not None and found.state == "refused" and not scene.sender.runs
     assert order.pending(order.project_of(scene.directory.url)) == [scene.directory.url]

@@ -132,7 +132,9 @@ class TestRefused:
 
     def test_a_payload_that_was_changed(self, run: RunDir) -> None:
         Path(run.function.removeprefix("file://")).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-        with pytest.raises(ArgumentError, match=r"function\.pickle is not what run .* recorded .*changed or damaged"):
+        with pytest.raises(
+            ArgumentError, match=r"function\.pickle differs from the record of run .*changed or damaged"
+        ):
             repeat.build(run.url)
 
     def test_a_payload_that_is_missing(self, run: RunDir) -> None:
@@ -142,7 +144,7 @@ class TestRefused:
 
     def test_another_minor_version_of_python(self, run: RunDir) -> None:
         change(run, python="3.9.18")
-        with pytest.raises(ArgumentError, match=r"made with Python 3\.9\.18.*rerun it with a Python 3\.9"):
+        with pytest.raises(ArgumentError, match=r"recorded with Python 3\.9\.18.*repeat the run with Python 3\.9"):
             repeat.build(run.url)
 
     def test_a_record_of_an_older_hopsml(self, run: RunDir) -> None:

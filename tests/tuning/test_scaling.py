@@ -190,7 +190,7 @@ def test_one_size_says_nothing_of_bytes():
         with pytest.raises(ArgumentError) as caught:
             scaling.fitted(measured)
         assert str(caught.value) == (
-            "the cost of a message and that of a byte are told apart by all-reduces of two sizes or more"
+            "the cost per message and the cost per byte can be separated only with all-reduces of two sizes or more"
         )
 
 

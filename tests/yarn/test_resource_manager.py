@@ -163,7 +163,7 @@ def test_a_server_that_stops_in_the_middle(serve: Serve) -> None:
     def half(method: str, path: str) -> Reply:
         return 200, "application/json", b'{"app": ', {"Content-Length": "4000", "Connection": "close"}
 
-    with pytest.raises(ClusterUnavailable, match="broke off 3992 bytes before its end"):
+    with pytest.raises(ClusterUnavailable, match="broke 3992 bytes before the end of the answer"):
         ResourceManager((serve(half),), timeout_s=2).application(ID)
 
 
@@ -176,16 +176,16 @@ def test_refusals(serve: Serve) -> None:
         return as_json({"RemoteException": {"message": f"app with id: {ID} not found"}}, 404)
 
     yarn = ResourceManager((serve(reply),))
-    with pytest.raises(ApplicationNotFound, match=f"knows no {ID} .*not found.*forgets"):
+    with pytest.raises(ApplicationNotFound, match=f"has no record of {ID} .*not found.*deletes"):
         yarn.application(ID)
-    with pytest.raises(ClusterError, match="403 user bob may not; ask as the application's owner"):
+    with pytest.raises(ClusterError, match="403 user bob may not; send the request as the owner"):
         yarn.kill(ID)
-    with pytest.raises(ClusterError, match="401 Authentication required; it wants Kerberos"):
+    with pytest.raises(ClusterError, match="401 Authentication required; its web service requires Kerberos"):
         yarn.find("tag")
 
 
 def test_an_id_that_is_none_is_refused_before_anything_is_asked() -> None:
-    with pytest.raises(ArgumentError, match=r"'\.\./info' is no id"):
+    with pytest.raises(ArgumentError, match=r"'\.\./info' is not the id"):
         ResourceManager(("127.0.0.1:1",)).application("../info")
 
 

@@ -190,7 +190,7 @@ class SenderProcess:
             self._queue.clear()
             self._changed.notify_all()
         for note in notes.values():
-            note(f"{why}; 'hopsml runs sync' sends what MLflow has missed")
+            note(f"{why}; 'hopsml runs sync' sends the missing data to MLflow")
 
     def _pass_note(self, url: str, text: str) -> None:
         with self._changed:

@@ -43,6 +43,7 @@ def register_model(run: Any, name: str) -> str:
         entries = []
     if not entries:
         raise ArgumentError(
-            f"run {directory.run_id} exported nothing: {directory.export} is empty; export a model in it"
+            f"run {directory.run_id} exported nothing: {directory.export} is empty; export a model in the training "
+            "function"
         )
     return publish.register(Store(uri), name, directory, recorded.run_id if recorded is not None else "")

@@ -92,7 +92,7 @@ def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
         return replace(order, tracking_uri=current_uri)
     if order.tracking_uri.rstrip("/") == current_uri.rstrip("/"):
         return order
-    what = f"it sends what you have for MLflow's server (MLFLOW_TRACKING_TOKEN) to {order.tracking_uri}"
+    what = f"it determines that your MLflow credentials (MLFLOW_TRACKING_TOKEN) are sent to {order.tracking_uri}"
     for record in (directory.mlflow_json, _mark(directory)):
         with contextlib.suppress(PathNotFound):
             data, status = trust.read_bytes(record, what)
@@ -103,7 +103,10 @@ def with_uri(directory: RunDir, order: Order, current_uri: str) -> Order:
                 )
             content = json.loads(data)
             return replace(order, tracking_uri=parse(content.get("order", content)).tracking_uri)
-    raise ArgumentError(f"{directory.url} names no MLflow server; set MLFLOW_TRACKING_URI to the server to send it to")
+    raise ArgumentError(
+        f"{directory.url} has no address of an MLflow server; set MLFLOW_TRACKING_URI to the server "
+        "that receives the run"
+    )
 
 
 def is_own(directory: RunDir) -> bool:
@@ -112,7 +115,10 @@ def is_own(directory: RunDir) -> bool:
     Raises StorageError.
     """
     try:
-        trust.check(filesystem.for_url(directory.run_json).status(directory.run_json), "its run is sent to MLflow")
+        trust.check(
+            filesystem.for_url(directory.run_json).status(directory.run_json),
+            "it determines the run that is sent to MLflow",
+        )
     except ArgumentError:
         return False
     except PathNotFound:  # it was deleted, and is only removed from the list

@@ -177,7 +177,9 @@ def _register(store: Store, opened: Order, directory: RunDir) -> list[str]:
         if not filesystem.for_url(directory.export).list_dir(directory.export):
             raise PathNotFound(f"{directory.export} is empty", directory.export)
     except PathNotFound:
-        return [f"no model '{opened.register_as}' was registered: the run exported nothing into {directory.export}"]
+        return [
+            f"no model '{opened.register_as}' was registered, since the run exported nothing into {directory.export}"
+        ]
     try:
         register(store, opened.register_as, directory, opened.run_id)
     except MlflowRefused as error:

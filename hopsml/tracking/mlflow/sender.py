@@ -141,16 +141,20 @@ class Sender:
             try:
                 self._advance(run)
             except MlflowAway as error:
-                self._pause(run, f"MLflow does not answer; what it misses is sent later ({error})")
+                self._pause(run, f"MLflow does not answer; the missing data are sent later ({error})")
                 return
             except (MlflowRefused, MlflowMissing) as error:
                 self._give_up(run, error)
             except HopsmlError as error:  # of the shared storage with the run directory
                 if isinstance(error, PathNotFound) and _is_gone(run.directory):  # other runs must not wait for it
-                    self._note(run, "MLflow gets nothing more of this run: its directory was removed")
+                    self._note(run, "no more data of this run are sent to MLflow, since its directory was removed")
                     self._forget(run, order.REFUSED)
                     continue
-                self._pause(run, f"what MLflow should get cannot be read or noted in the run directory ({error})")
+                self._pause(
+                    run,
+                    "data for MLflow cannot be read from the run directory, or their state cannot be "
+                    f"written to it ({error})",
+                )
                 return
         if runs:
             self._look_for_older(runs[0])
@@ -208,15 +212,15 @@ class Sender:
         self._failures = 0
         if run.noted:
             run.noted = False
-            self._note(run, "MLflow answers again; what it has missed of this run is sent at the run's end")
+            self._note(run, "MLflow answers again; the missing data of this run are sent at the end of the run")
 
     def _give_up(self, run: PendingRun, error: HopsmlError) -> None:
-        remedy = f"once that is repaired: hopsml runs sync {run.directory.run_id}"
-        self._note(run, f"MLflow gets nothing more of this run: {error}; {remedy}")
+        remedy = f"after the cause is repaired, run: hopsml runs sync {run.directory.run_id}"
+        self._note(run, f"no more data of this run are sent to MLflow: {error}; {remedy}")
         try:
             order.write(run.directory, replace(run.order, state=order.REFUSED, note=str(error)))
         except HopsmlError as problem:
-            self._note(run, f"that could not be noted in the run directory: {problem}")
+            self._note(run, f"this state could not be written to the run directory: {problem}")
         self._forget(run, order.REFUSED)
 
     def _look_for_older(self, run: PendingRun) -> None:
@@ -228,7 +232,7 @@ class Sender:
         try:
             self._older.extend((url, run) for url in order.pending(project) if url not in self.runs and _is_own(url))
         except HopsmlError as error:
-            self._note(run, f"whether MLflow has missed older runs is not known: {error}")
+            self._note(run, f"it is unknown whether MLflow lacks older runs: {error}")
 
     def _send_older(self) -> None:
         """Send runs of earlier senders; one whose server is unreachable is retried later, after the others."""
@@ -241,7 +245,7 @@ class Sender:
                 self._older_outage.failed(self._clock())
                 continue
             except HopsmlError as error:
-                self._note(run, f"{url}, which MLflow has missed, was not sent either: {error}")
+                self._note(run, f"{url}, which MLflow lacks, was not sent either: {error}")
             self._older_outage.succeeded()
             self._older.popleft()
 

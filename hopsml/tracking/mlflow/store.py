@@ -118,8 +118,8 @@ class Store:
                 return self._experiments[name]
             if found.lifecycle_stage != "active":
                 raise MlflowRefused(
-                    f"{redact.text(self.uri)}: the experiment '{name}' was deleted; restore it, or name another by "
-                    "MLFLOW_EXPERIMENT_NAME"
+                    f"{redact.text(self.uri)}: the experiment '{name}' was deleted; restore it, or set "
+                    "MLFLOW_EXPERIMENT_NAME to another one"
                 )
             self._experiments[name] = found.experiment_id
         return self._experiments[name]

@@ -177,7 +177,7 @@ def test_the_last_gamma_of_each_longer_branch_becomes_0() -> None:
     plain = keras.Sequential([keras.layers.Input((2,)), keras.layers.BatchNormalization()])
     with pytest.raises(ArgumentError, match="no Add layer"):
         hopsml.large_batch.zero_last_gamma(plain)
-    with pytest.raises(ArgumentTypeError, match="a model of Keras 3 or a torch module"):
+    with pytest.raises(ArgumentTypeError, match="neither a model of Keras 3 nor a torch module"):
         hopsml.large_batch.zero_last_gamma("resnet")
     assert hopsml.large_batch.synchronize(plain) == hopsml.large_batch.reduce_statistics(plain) == 1
     assert plain.layers[0].synchronized
