@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
 from typing import Any
+
+from hopsml.core import suggestions
 
 METRIC = "metric"  # name of a metric that is returned as a plain number
 
@@ -17,6 +21,75 @@ def name_of(asked: str, given: Collection[str] = ()) -> str:
         given: names in what a function has reported or returned.
     """
     return asked or (next(iter(given)) if len(given) == 1 else METRIC)
+
+
+BATCH = "batch_"  # prefix of values within an epoch, as Keras's TensorBoard callback has it
+_SAME_WORD = 0.8  # least similarity of a misspelt word to the right one
+_SHORT = 5  # letters; shorter words that differ are different metrics: mse and mae, auc and acc
+
+
+def of_batches(names: Iterable[str]) -> set[str]:
+    """Return the names of values within an epoch among those of a report: ``batch_loss`` beside ``loss``."""
+    return {name for name in names if name.startswith(BATCH) and len(name) > len(BATCH)}
+
+
+def unknown_metric(asked: str, known: Collection[str]) -> str:
+    """Return a hint for a name that is not among the known ones: the most similar one, and all of them."""
+    meant = suggestions.similar(asked, known, least=0.5)[:1]
+    return f"({', '.join(map(repr, known)) or 'nothing'})" + "".join(f"; did you mean {one!r}?" for one in meant)
+
+
+def is_misspelt(asked: str, known: str) -> bool:
+    """Return True if ``asked`` is certainly the name ``known`` with a slip, and not the name of another metric."""
+    ours, others = (re.split(r"[^a-z0-9]+", name.lower()) for name in (asked, known))
+    if "".join(ours) == "".join(others):
+        return asked != known
+    return len(ours) == len(others) and all(map(_is_same_word, ours, others))
+
+
+def _is_same_word(one: str, other: str) -> bool:
+    """Return True for equal words, and for long ones that differ by a slip in their letters."""
+    if one == other:
+        return True
+    is_long = min(len(one), len(other)) >= _SHORT and re.findall(r"\d", one) == re.findall(r"\d", other)
+    return is_long and difflib.SequenceMatcher(None, one, other).ratio() >= _SAME_WORD
+
+
+class MetricCheck:
+    """Check of the searched metric's name against what trials report, until one has reported or returned it.
+
+    Args:
+        asked: name that the user gave; "" for none.
+        is_needed: True if trials must report it because a stopper compares it.
+    """
+
+    def __init__(self, asked: str, is_needed: bool) -> None:
+        self._asked, self._is_needed = asked, is_needed
+        self._is_open = bool(asked)
+        self._seen: dict[str, None] = {}
+        self._first_steps: dict[tuple[int, str], int] = {}
+
+    def found(self) -> None:
+        """Record that a trial has reported or returned the metric."""
+        self._is_open = False
+        self._first_steps.clear()
+
+    def problem(self, trial: int, step: int, names: Iterable[str]) -> str:
+        """Return why the search cannot find its metric, from a report without it; empty as long as it may still come.
+
+        A misspelt name is found at the first report. A stopper's metric is missing if a trial has reported the same
+        values at two steps, but never the metric.
+        """
+        epoch = [name for name in names if name not in of_batches([name])]
+        if not self._is_open or not epoch:
+            return ""
+        self._seen |= dict.fromkeys(epoch)
+        firsts = [self._first_steps.setdefault((trial, name), step) for name in epoch]
+        may_follow = self._asked.startswith("val_") and self._asked[4:] in self._seen  # not after each epoch
+        is_missing = self._is_needed and min(firsts) < step and not may_follow
+        if not is_missing and not any(is_misspelt(self._asked, name) for name in self._seen):
+            return ""
+        return f"the metric {self._asked!r} is not among what trials report {unknown_metric(self._asked, self._seen)}"
 
 
 def finite(value: Any) -> float | None:
@@ -41,9 +114,9 @@ def why_no_value(asked: str, outputs: Any, value: Any) -> tuple[str, bool]:
     if isinstance(outputs, dict):
         key = name_of(asked, outputs)
         if key not in outputs:
-            names = ", ".join(map(repr, outputs)) or "nothing"
+            names = unknown_metric(key, outputs)
             return (
-                f"the metric {key!r} is not in what the function returned ({names}): return it, or name one of those",
+                f"the metric {key!r} is not in what the function returned {names}: return it, or name one of those",
                 True,
             )
         found = outputs[key]

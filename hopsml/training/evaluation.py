@@ -21,6 +21,7 @@ import msgspec
 from hopsml.cluster.shared.spec import FIRST_EVALUATION, Evaluation
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.cluster.worker.returned import plain
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import checkpoints, mailbox, urls
 from hopsml.storage.filesystem import for_url
@@ -87,8 +88,9 @@ def without_metric(judgements: Collection[CheckpointEvaluation], asked: Evaluati
         return ""
     names = sorted({name for one in judged for name in one.metrics})
     others = [name for name in names if name != asked.metric]
+    nearest = next(iter([*suggestions.similar(asked.metric, others, least=0.5), *others]), "")
     remedy = (
-        f"say metric={others[0]!r} (--metric {others[0]})" if others
+        f"say metric={nearest!r} (--metric {nearest})" if others
         else "see why it is NaN or infinite" if names
         else "return a dict with that number"
     )  # fmt: skip

@@ -396,6 +396,20 @@ def test_trials_that_fail_are_recorded_and_the_search_goes_on(store: Path) -> No
     assert read(folder(result) / "trials" / rows[0.9]["trial_id"] / "trial.json")["status"] == "FAILED"
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_misspelt_metric_is_refused_at_the_first_report(store: Path, workers: int) -> None:
+    def train(x: float) -> dict[str, float]:
+        for step in range(1000):
+            hopsml.report(step=step, accuracy=x)
+            time.sleep(0.05)
+        return {"accuracy": x}
+
+    with pytest.raises(
+        RunError, match=r"'acuracy' is not among what trials report .'accuracy'.; did you mean 'accuracy'"
+    ):
+        search(train, {"x": ("DOUBLE", [0, 1])}, metric="acuracy", workers_per_trial=workers, framework="distributed")
+
+
 def test_no_best_of_nothing(store: Path) -> None:
     with pytest.raises(RunError, match=r"(?s)found nothing.*ZeroDivisionError") as caught:
         search(lambda x, y: 1 / 0, retries=0)

@@ -19,6 +19,7 @@ from hopsml.search.dispatch.events import (
     LaneJoined,
     LaneLost,
     Reported,
+    ReportedOthers,
     RequestTrialEnd,
     SearchCancelRequested,
     Settled,
@@ -473,6 +474,41 @@ def test_a_wrong_metric_name_ends_the_search_early_too():
         bench.end(number, value=None, outputs={"accuracy": 0.5})
     bench.do(SearchCancelRequested("test over"))
     assert "'acuracy' is not in what the function returned ('accuracy')" in bench.dispatch.closing.text
+
+
+def reported_others(bench: Bench, number: int, step: int, *names: str) -> list[Action]:
+    return bench.do(ReportedOthers(number, bench.trial(number).attempt, step, names))
+
+
+def test_a_misspelt_metric_ends_the_search_at_the_first_report_with_the_right_name():
+    bench = Bench(lanes=2, num_trials=1000, metric="acuracy")
+    bench.begin(0), bench.begin(1)
+    actions = reported_others(bench, 0, 0, "batch_loss") + reported_others(bench, 0, 1, "loss", "accuracy")
+    assert [one.number for one in ends(actions)] == [0, 1]
+    bench.end(0, "stopped", None), bench.end(1, "stopped", None)
+    assert bench.conclusion.reason == "failed"
+    assert "('loss', 'accuracy'); did you mean 'accuracy'?" in bench.conclusion.text
+
+
+def test_what_the_stopper_compares_must_be_reported():
+    bench = Bench(lanes=1, stopper=Scripted({}), metric="f1")
+    bench.begin(0)
+    assert reported_others(bench, 0, 0, "loss") == [] and reported_others(bench, 0, 0, "rate") == []
+    assert [one.number for one in ends(reported_others(bench, 0, 1, "loss"))] == [0]
+
+
+def test_a_metric_that_may_still_come_ends_no_search():
+    alone = Bench(lanes=1, metric="val_accuracy", stopper=Scripted({}))
+    alone.begin(0)
+    for step in range(3):  # validated at every third epoch
+        assert reported_others(alone, 0, step, "accuracy", "loss") == []
+    returned = Bench(lanes=1, metric="mae")
+    returned.begin(0)
+    for step in range(3):
+        assert reported_others(returned, 0, step, "mse") == []
+    later = Bench(lanes=1, metric="acuracy", num_trials=2)
+    later.begin(0), later.report(0, 0, 0.5)
+    assert reported_others(later, 0, 1, "accuracy") == [], "there is a metric of this name"
 
 
 @pytest.mark.parametrize(

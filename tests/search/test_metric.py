@@ -20,7 +20,7 @@ from hopsml.experiment.searches import executors, result
 from hopsml.experiment.searches.groups import GroupExecutor, _Group
 from hopsml.search.dispatch.events import Form, Reported
 from hopsml.search.messages import RunTrial
-from hopsml.search.metric import finite, name_of, why_no_value
+from hopsml.search.metric import finite, is_misspelt, name_of, why_no_value
 from hopsml.tracking import catalog
 from hopsml.training.trials.trial_reports import Channel, TrialReporter, score_of
 from tests.tracking.test_catalog import make_run
@@ -141,3 +141,17 @@ def test_what_a_trial_gave_is_a_dict_by_the_metrics_name(row: Values, expected: 
     assert result.search_summary([row], "accuracy") == {
         "combinations": [{"parameters": {"lr": 1}, "outputs": expected}]
     }
+
+
+@pytest.mark.parametrize(
+    ("asked", "known", "misspelt"),
+    [
+        ("acuracy", "accuracy", True), ("Accuracy", "accuracy", True), ("val_acuracy", "val_accuracy", True),
+        ("valaccuracy", "val_accuracy", True), ("val-loss", "val_loss", True), ("precission", "precision", True),
+        ("accuracy", "accuracy", False), ("accuracy", "val_accuracy", False), ("train_loss", "val_loss", False),
+        ("mse", "mae", False), ("auc", "acc", False), ("rmse", "mse", False), ("f1", "f2", False),
+        ("accuracy_top1", "accuracy_top5", False), ("precision", "recall", False), ("loss", "batch_loss", False),
+    ],
+)  # fmt: skip
+def test_a_slip_in_a_name_is_told_from_another_metric(asked: str, known: str, misspelt: bool) -> None:
+    assert is_misspelt(asked, known) is misspelt

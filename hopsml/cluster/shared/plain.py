@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hopsml.core import suggestions
 from hopsml.errors import ArgumentError
 from hopsml.search.metric import METRIC
 
@@ -35,9 +36,8 @@ def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, An
     fields = value if isinstance(value, dict) else {METRIC: _number(value)}
     recorded = {str(key): item for key, item in fields.items()}
     if metric_key is not None and metric_key not in recorded:
-        raise ArgumentError(
-            f"metric_key='{metric_key}' is not among what the training function returned: {', '.join(recorded)}"
-        )
+        hint = suggestions.instead(metric_key, recorded, f"there are: {', '.join(recorded)}")
+        raise ArgumentError(f"metric_key='{metric_key}' is not among what the training function returned; {hint}")
     recorded["log"] = log
     return recorded
 

@@ -43,6 +43,7 @@ from hopsml.search.dispatch.events import (
     LaneJoined,
     LaneLost,
     Reported,
+    ReportedOthers,
     RequestTrialEnd,
     Resize,
     SlotsChanged,
@@ -63,12 +64,9 @@ class RunOver:
 
 @dataclass(frozen=True)
 class News:
-    """Event for the search, with the lane's message that caused it, if any.
+    """Event for the search, with the lane's message that caused it, if any, which has all values of a report."""
 
-    ``event`` is None for a report without the searched metric; ``message`` has all its values.
-    """
-
-    event: Event | RunOver | None
+    event: Event | RunOver
     lane: int = -1
     message: ToDriver | None = None
 
@@ -158,8 +156,9 @@ class Lanes:
             return News(Began(*key), lane, message)
         if isinstance(message, TrialReported):
             searched, value = _searched(message.metrics, trial.metric)
-            event = Reported(*key, message.step, value) if searched else None
-            return News(event, lane, message)
+            if searched:
+                return News(Reported(*key, message.step, value), lane, message)
+            return News(ReportedOthers(*key, message.step, tuple(message.metrics)), lane, message)
         del self._trials[lane][key]
         if message.checkpoint_step >= 0:
             self._checkpoints[trial.trial_id] = message.checkpoint_step

@@ -31,6 +31,7 @@ from hopsml.search.dispatch.events import (
     Event,
     Form,
     Reported,
+    ReportedOthers,
     RequestTrialEnd,
     Resize,
     SlotsChanged,
@@ -247,6 +248,9 @@ class GroupExecutor:
                 if value is not None:
                     group.history.append((change.step, value))
                 self._came.put(News(Reported(form.number, form.attempt, change.step, finite(value))))
+            elif name not in change.metrics:
+                names = tuple(change.metrics)
+                self._came.put(News(ReportedOthers(form.number, form.attempt, change.step, names)))
 
     def _on_message(self, group: _Group, value: Any) -> None:
         if isinstance(value, trial.Left):

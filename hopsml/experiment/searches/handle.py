@@ -93,7 +93,7 @@ class SearchSession:
             self._show(one.event)
             if isinstance(one.event, events.SearchCancelRequested):
                 self._give_up_at = min(self._give_up_at, now + CANCEL_S)
-            if one.event is not None and not isinstance(one.event, RunOver):
+            if not isinstance(one.event, RunOver):
                 followed = self.dispatch.handle(one.event, now)
                 if not any(isinstance(action, events.RequestTrialEnd) for action in followed):
                     self.executor.go_on(one)
@@ -110,7 +110,7 @@ class SearchSession:
             raise over.error
         raise over.error or RunError(f"search {self.state.run_id}: its lanes have ended", self.state.run_dir)
 
-    def _show(self, event: events.Event | RunOver | None) -> None:
+    def _show(self, event: events.Event | RunOver) -> None:
         match event:
             case events.Began():
                 self._shown_begin(event)

@@ -28,6 +28,7 @@ from hopsml.search.dispatch.groups import Groups
 from hopsml.search.dispatch.lanes import LaneTable
 from hopsml.search.dispatch.ledger import TrialPhase, row
 from hopsml.search.dispatch.spec import Bounds, Closing, SearchSpec
+from hopsml.search.metric import MetricCheck
 
 VERSION = 1  # format version of states and event logs
 NOTED_S = 10.0  # slot-seconds between two records of the cost, which is the most that a killed driver may lose
@@ -64,6 +65,7 @@ class Dispatch:
         self.supply = Supply(self.ask_tell)
         self.places: LaneTable | Groups = (LaneTable if spec.size_of is None else Groups)(spec, self.supply)
         self.attempts = Attempts(spec, self.supply, self.places)
+        self.metric_check = MetricCheck(spec.metric, is_needed=stopper is not None)
         self.conclusion: events.ConcludeSearch | None = None
         self._open = False
         self._noted_s = 0.0
@@ -108,10 +110,15 @@ class Dispatch:
         self.bounds.holds(self.places.slots_held, now)
         match event:
             case events.Reported():
+                self.metric_check.found()
                 actions += self.attempts.reported(event, now)
+            case events.ReportedOthers():
+                actions += self._check_metric(event, now)
             case events.Began():
                 actions += self.attempts.began(event, now)
             case events.Ended():
+                if event.value is not None:
+                    self.metric_check.found()
                 actions += self.attempts.ended(event, now)
             case events.LaneJoined() | events.LaneLost() | events.SlotsChanged():
                 actions += self._slots(event, now)
@@ -121,7 +128,9 @@ class Dispatch:
                 actions += self._close(Closing("cancelled", event.reason, now + self.spec.patience_s + NEWS_S), now)
             case events.Tick():
                 actions += self._tick(now)
-        return actions + self._follow(now, fresh=not isinstance(event, events.Reported | events.Began))
+        return actions + self._follow(
+            now, fresh=not isinstance(event, events.Reported | events.ReportedOthers | events.Began)
+        )
 
     def wake_at(self) -> float | None:
         """Return the time of the next ``Tick`` that is needed even without other events.
@@ -215,6 +224,14 @@ class Dispatch:
             self.bounds.move_deadline(event.deadline_s)
             if self.closing is not None and self.closing.reason == "deadline" and self.bounds.closing(now) is None:
                 self.attempts.closing = None
+
+    def _check_metric(self, event: events.ReportedOthers, now: float) -> list[Action]:
+        """End the search if a report shows that no trial will report the searched metric."""
+        problem = self.metric_check.problem(event.number, event.step, event.names)
+        if not problem or self.closing is not None:
+            return []
+        text = f"{problem} Correct the metric of the search, or report it"
+        return self._close(Closing("failed", text, now + self.spec.patience_s + NEWS_S), now)
 
     def _tick(self, now: float) -> list[Action]:
         if self.closing is None:

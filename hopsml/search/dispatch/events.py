@@ -67,6 +67,16 @@ class Reported:
 
 
 @dataclass(frozen=True)
+class ReportedOthers:
+    """Event: a running trial has reported values, by these names, and not the searched metric."""
+
+    number: int
+    attempt: int
+    step: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Ended:
     """Event: an attempt of a trial has ended.
 
@@ -106,7 +116,18 @@ class Tick:
     """Event: time has passed; deadline, budget and silence timeout are enforced on this event alone."""
 
 
-Event = LaneJoined | LaneLost | SlotsChanged | Began | Reported | Ended | Extend | SearchCancelRequested | Tick
+Event = (
+    LaneJoined
+    | LaneLost
+    | SlotsChanged
+    | Began
+    | Reported
+    | ReportedOthers
+    | Ended
+    | Extend
+    | SearchCancelRequested
+    | Tick
+)
 
 # ---------------------------------------------------------------------------------------------------- actions
 

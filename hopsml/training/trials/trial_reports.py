@@ -19,7 +19,7 @@ from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError, TrialStopped
 from hopsml.search import messages
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialReported
-from hopsml.search.metric import name_of
+from hopsml.search.metric import name_of, unknown_metric
 from hopsml.training.trials.lane_queue import FromRunner
 
 _READ_BYTES = 1 << 16
@@ -47,8 +47,8 @@ def score_of(value: Any, metric: str) -> float:
         wanted = name_of(metric, fields)
         if wanted not in fields:
             raise ArgumentError(
-                f"the training function returned {', '.join(fields) or 'an empty dict'}, but the search is about "
-                f"'{wanted}': return it, or name one of those as the metric"
+                f"the search is about '{wanted}', which is not in what the training function returned "
+                f"{unknown_metric(wanted, fields)}: return it, or name one of those as the metric"
             )
         found, name = fields[wanted], f"'{wanted}'"
     else:
