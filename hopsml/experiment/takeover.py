@@ -67,9 +67,10 @@ class SignOfLife:
             self._on_taken(successor)
             return
         self._beats += 1
-        self._directory.write_json(
-            self._directory.driver_json, {"process": machine.who(), "beat": self._beats, "time": time.time()}
-        )
+        sign = {"process": machine.who(), "beat": self._beats, "time": time.time()}
+        if self._state.progress is not None:
+            sign["progress"] = dict(zip(("done", "total", "unit"), self._state.progress, strict=True))
+        self._directory.write_json(self._directory.driver_json, sign)
         if (generation := self._state.generation) - self._tidied >= TIDY_GENERATIONS:
             run_logs.delete_surplus(self._directory, self._state.begun)
             self._tidied = generation

@@ -35,6 +35,7 @@ class StoredRun:
     status: dict[str, Any] | None
     outputs: dict[str, Any] = field(default_factory=dict)
     best: dict[str, Any] = field(default_factory=dict)  # best trial so far of a running search
+    driver: dict[str, Any] = field(default_factory=dict)  # newest heartbeat of the driver of a running run
     environment: dict[str, Any] = field(default_factory=dict)
     worker: dict[str, Any] = field(default_factory=dict)
     inputs: list[dict[str, Any]] = field(default_factory=list)
@@ -136,6 +137,7 @@ def read(directory: RunDir, *, brief: bool = False) -> StoredRun:
         status=status,
         outputs=_optional(directory, directory.outputs_json),
         best=_optional(directory, directory.best_json) if status is None and "search" in run else {},
+        driver=_optional(directory, directory.driver_json) if status is None else {},
         environment={} if brief else _optional(directory, directory.environment_json),
         worker={} if brief else _optional(directory, directory.worker_json),
         inputs=[] if brief else directory.read_lines(directory.inputs),

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.errors import ArgumentError
 from hopsml.experiment import takeover
 from hopsml.experiment.takeover import SignOfLife, driver_lives
+from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.tracking import machine
 from tests.cluster.workloads import wait_until
@@ -56,6 +57,17 @@ def test_a_driver_elsewhere_lives_as_long_as_it_gives_signs(tmp_path: Path) -> N
         assert driver_lives(directory)
     assert directory.read_json(directory.driver_json)["process"] == machine.who()
     assert not driver_lives(directory)
+
+
+def test_signs_have_the_progress_that_the_chief_reported(tmp_path: Path) -> None:
+    directory = run_of(tmp_path, ELSEWHERE)
+    with beating(directory) as state:
+        wait_until(lambda: filesystem.exists(directory.driver_json), "a sign")
+        assert "progress" not in directory.read_json(directory.driver_json)
+        state.publish(Change("progress", 1, "step", step=7, total=9))
+        state.publish(Change("progress", 0, "epoch", step=3, total=40))
+        wait_until(lambda: "progress" in directory.read_json(directory.driver_json), "a sign with the progress")
+    assert directory.read_json(directory.driver_json)["progress"] == {"done": 3, "total": 40, "unit": "epoch"}
 
 
 def test_one_that_has_been_silent_for_long_is_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hopsml.core.states import Lifecycle
+from hopsml.tracking import machine
 from tests import leaks
 from tests.cluster.workloads import wait_until
 from tests.service.conftest import Opens
@@ -73,10 +74,58 @@ def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, o
     page.wait_for_selector(f"td.why:has-text('{holder.id} holds 12')")
     assert stage.client("ana").why(waits.id) in waiting.inner_text()
     assert "4 of 16 free" in page.get_by_role("region", name="Cluster").inner_text()
+    bar = "document.querySelector('.meter .fill').getBoundingClientRect().width"
+    share = page.evaluate(f"{bar} / document.querySelector('.meter .track').getBoundingClientRect().width")
+    assert share == pytest.approx(0.25, abs=0.01)
     assert "this server runs the jobs" in page.get_by_role("region", name="Cluster").inner_text()
     stage.ends(holder)
     running.get_by_role("row", name=waits.id).wait_for()
     page.wait_for_selector("text=Nothing waits.")
+
+
+def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended(stage: Stage, opens: Opens) -> None:
+    gone = stage.submit("gone", 1)
+    stage.reaches(gone, Lifecycle.RUNNING)
+    stage.ends(gone, "FAILED ValueError: no such column")
+    stage.reaches(gone, Lifecycle.FAILED)
+    job = stage.submit("goes", 1)
+    stage.reaches(job, Lifecycle.RUNNING)
+    page = opens().open("overview")
+    ended = page.get_by_role("region", name="Recently ended")
+    row = ended.get_by_role("row").nth(1)
+    row.get_by_role("link", name=gone.id).wait_for()
+    assert "failed" in row.inner_text() and "no such column" in row.inner_text() and "ago" in row.inner_text()
+    service = stage.client("ana").job(job.id).applications[0].tag.partition(f"-{job.serial}-")[0].rpartition("-")[2]
+    run = stage.project.run(f"{job.id}-{service}-train_1", state=None, driver_process=machine.who())
+    run.report(12, accuracy=0.75)
+    run.write("driver.json", {"time": 1.0, "progress": {"done": 10, "total": 40, "unit": "step"}})
+    page.reload()
+    told = page.get_by_role("region", name="Running").get_by_role("row", name=job.id).locator(".progress-of")
+    told.get_by_role("link", name="step 10 of 40").wait_for()
+    assert "accuracy 0.75" in told.inner_text() and told.locator(".fill").get_attribute("style") == "width: 25%;"
+    told.get_by_role("link").press("Enter")
+    page.wait_for_selector(".head .facts div:has(dt:text-is('Step')) dd:text-is('10 of 40')")
+
+
+def test_only_what_can_be_done_is_offered(stage: Stage, opens: Opens) -> None:
+    job = stage.submit("offers", 1)
+    stage.reaches(job, Lifecycle.RUNNING)
+    page = opens().open(f"job/{job.id}")
+    group = page.get_by_role("group", name="What to do with it")
+    group.wait_for()
+    assert group.get_by_role("button").all_inner_texts() == ["Pause", "Cancel", "Move…", "Clone"]
+    stage.client("ana").pause(job.id)
+    page.wait_for_selector(".title .state.PAUSED")
+    assert group.get_by_role("button").all_inner_texts() == ["Resume", "Cancel", "Move…", "Clone"]
+    stage.client("ana").cancel(job.id)
+    page.wait_for_selector(".title .state.CANCELLED")
+    assert group.get_by_role("button").all_inner_texts() == ["Clone"]
+    assert page.get_by_text("it never ran").count() == 0 and page.get_by_text("It made none.").count() == 1
+    page = opens().open("jobs?text=offers")
+    page.get_by_label(f"Choose {job.id}", exact=True).press("Space")
+    chosen = page.get_by_role("group", name="What to do with the chosen jobs")
+    page.wait_for_selector("text=1 chosen")
+    assert chosen.get_by_role("button").count() == 0
 
 
 @pytest.mark.variant

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from hopsml import client
+from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.service import server, workspaces
 from hopsml.service.browse.project import Project
@@ -25,7 +26,9 @@ from hopsml.service.engine import LogPiece
 from hopsml.service.rest import job_models, job_routes, service_routes
 from hopsml.service.rest.service_application import api
 from hopsml.service.store.accounts import Role
+from hopsml.tracking import machine
 from tests.service.project import ProjectOnDisk
+from tests.service.searching import searched
 from tests.service.served import JOB, Served
 
 pytestmark = pytest.mark.fast
@@ -165,6 +168,40 @@ def test_those_that_go_first(served: Served) -> None:
     assert [job["name"] for job in page["jobs"]][-1] == "low" and page["cursor"] is None
     refused = served.ask("GET", "jobs?order=turn&before=3")
     assert refused.status_code == 400 and "only the first page" in refused.json()["remedy"]
+
+
+def test_those_that_have_ended_come_with_the_last_one_first(served: Served) -> None:
+    for name in ("first", "second", "third", "waits"):
+        served.submit(spec=JOB.replace("digits", name))
+    for serial in (2, 3, 1):
+        served.ask("POST", f"jobs/{serial}/cancel")
+        served.jobs.manager.run_pass()
+    page = served.ask("GET", "jobs?order=ended").json()
+    assert [job["name"] for job in page["jobs"]] == ["first", "third", "second"] and page["cursor"] is None
+    page = served.ask("GET", "jobs?order=ended&limit=2&state=CANCELLED").json()
+    assert [job["name"] for job in page["jobs"]] == ["first", "third"] and page["cursor"] is not None
+    refused = served.ask("GET", "jobs?order=ended&before=3")
+    assert refused.status_code == 400 and "only the first page" in refused.json()["remedy"]
+
+
+def test_a_list_has_the_progress_of_each_jobs_newest_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_routes, "_HAS_RUNS", (Lifecycle.WAITING,))  # nothing ever starts here
+    project = ProjectOnDisk(Path(served.project.url.removeprefix("file://")))
+    for _ in range(4):
+        served.submit()
+    names = [served.jobs.own_name(served.jobs.store.job(serial)) for serial in (1, 2, 3)]
+    project.run(f"{names[0]}-main_1", started=1.0)
+    run = project.run(f"{names[0]}-main_2", state=None, started=2.0, driver_process=machine.who())
+    run.report(19, loss=0.5)
+    run.write("driver.json", {"time": 1.0, "progress": {"done": 3, "total": 40, "unit": "epoch"}})
+    searched(project, f"{names[1]}-main_1")
+    project.run(f"{names[2]}-main_1", state=None, driver_process=machine.who())
+    asked = {job["serial"]: job["progress"] for job in served.ask("GET", "jobs?progress=true").json()["jobs"]}
+    metric = {"metric_name": "loss", "metric": 0.5}
+    assert asked[1] == {"run": run.id, "done": 3, "total": 40, "unit": "epoch", **metric}
+    assert (asked[2]["done"], asked[2]["total"], asked[2]["unit"]) == (5, 6, "trial")
+    assert (asked[3]["done"], asked[3]["metric"]) == (None, None) and asked[4] is None
+    assert all(job["progress"] is None for job in served.ask("GET", "jobs").json()["jobs"])
 
 
 def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

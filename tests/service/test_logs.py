@@ -13,6 +13,9 @@ from tests.service.project import ProjectOnDisk, RunOnDisk
 pytestmark = pytest.mark.fast
 
 
+XLA = b"2026-11-27 04:05:17.123456: E external/local_xla/xla/stream_executor/cuda/cuda_platform.cc:51] "
+
+
 def view_of(run: RunOnDisk, **query: object) -> LogView:
     view = LogView(RunDir(str(run.folder)), LogQuery(**query))  # type: ignore[arg-type]
     view.more(10.0)
@@ -33,6 +36,18 @@ def texts(view: LogView, offset: int = 0, limit: int = 1000) -> list[str]:
         (b"ValueError: no", 3),
         (b"loss 0.3", None),
         (b"INFORMATION", None),
+        (b"I am a worker", None),
+        (b"2026-11-27 04:05:17.123456: W tensorflow/core/framework/op.cc:123] slow", 2),
+        (b"2026-11-27 04:05:17.123456: E tensorflow/core/framework/op.cc:123] broken", 3),
+        (XLA + b"failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)", 1),
+        (XLA + b"failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", 1),
+        (XLA + b"failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY: out of memory", 3),
+        (b"E0000 00:00:1764379200.123456    4242 cuda_dnn.cc:8579] Unable to register cuDNN factory: Attempting to", 1),
+        (
+            b"2026-11-27 04:05:17.123456: W local_rendezvous.cc:404] Local rendezvous is aborting with status: "
+            b"OUT_OF_RANGE: End of sequence",
+            1,
+        ),
     ],
 )
 def test_a_line_says_its_level(line: bytes, level: int | None) -> None:

@@ -21,10 +21,23 @@ from tests.service.tabs import HOSTILE, NARROW, WIDE, Tab, until, violations
 pytestmark = pytest.mark.local
 
 
+# What can be pressed and is less than 24 pixels high or wide; links within a line of text need not be.
+SMALL = """[...document.querySelectorAll(":is(main, .top) :is(button, a, input, select, summary)")].filter((one) => {
+  const { width, height } = one.getBoundingClientRect();
+  const isShown = width > 0 && getComputedStyle(one).clipPath === "none" && one.checkVisibility();
+  return isShown && getComputedStyle(one).display !== "inline" && (width < 23.5 || height < 23.5);
+}).map((one) => one.outerHTML.slice(0, 120))"""
+
+
+def wanted(number: int, rate: float) -> dict[str, Any]:
+    """What was asked of a run."""
+    return {"arguments": {"lr": rate}, "spec": {"group": {"min_size": number}}}
+
+
 def fill(project: ProjectOnDisk) -> None:
     """Runs that have all that a page can show."""
     for number, rate in enumerate([0.1, 0.2, 0.4]):
-        run = project.run(f"app_{number}", arguments={"lr": rate}, started=1000.0 + number, outputs={"accuracy": rate})
+        run = project.run(f"app_{number}", **wanted(number, rate), started=1000.0 + number, outputs={"accuracy": rate})
         run.report_all("loss", [2 / (1 + rate * step) for step in range(50)])
         run.print(0, *(f"2026-11-27 04:{n // 60:02}:{n % 60:02} INFO step {n}" for n in range(3000)))
         run.print(1, "2026-11-27 04:00:30 WARNING slow", "2026-11-27 04:00:31 ERROR broken")
@@ -32,7 +45,14 @@ def fill(project: ProjectOnDisk) -> None:
             "status.json",
             {"state": "FINISHED", "seconds": 9.0, "workers": [{"rank": 0, "state": "FINISHED", "step": 49}]},
         )
-    project.run("app_failed", state="FAILED", cause="rank 1: ValueError: no", name="letters", started=900.0)
+    failed = project.run("app_failed", state="FAILED", cause="rank 1: ValueError: no", name="letters", started=900.0)
+    failed.print(0, "what rank 0 says")
+    failed.print(1, *(f"step {number}" for number in range(100)), "what rank 1 says last")
+    workers = [{"rank": 0, "state": "STOPPED"}, {"rank": 1, "state": "FAILED"}]
+    error = "rank 1 failed: ValueError: no\n\n  File train.py, line 3, in train"
+    failed.write(
+        "status.json", {"state": "FAILED", "cause": "rank 1: ValueError: no", "error": error, "workers": workers}
+    )
     searched(project, "app_search", name="digits-search", started=1100.0)
     for number, text in enumerate(HOSTILE):
         names = {"name": text, "user": text, "description": text, "source": text, "arguments": {text: text}}
@@ -149,6 +169,51 @@ def test_a_run_that_goes_on_is_shown_live(tab: Tab, filled: ProjectOnDisk) -> No
     page.wait_for_selector(".card .value:has-text('1.25')")
     run.write("status.json", {"state": "CANCELLED", "seconds": 1.0, "cause": "enough"})
     page.wait_for_selector(".trouble:has-text('enough')")
+
+
+def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab: Tab) -> None:
+    page = tab.open("?filter=letters")
+    page.get_by_role("link", name="letters").press("Enter")
+    page.get_by_role("region", name="Error").wait_for()
+    assert "line 3, in train" in page.get_by_role("region", name="Error").inner_text()
+    end = page.get_by_role("region", name="End of the log")
+    end.wait_for()
+    assert end.inner_text().endswith("what rank 1 says last") and "step 3\n" not in end.inner_text()
+    page.get_by_role("heading", name="Last lines of rank 1").wait_for()
+    page.get_by_role("link", name="Curves").press("Enter")
+    page.wait_for_selector("h2:has-text('Nothing was reported')")
+    page = tab.open("run/app_1")
+    page.wait_for_selector(".card canvas")
+    assert page.get_by_role("link", name="Error").count() == 0
+
+
+def test_a_search_has_its_best_value_in_the_head_of_its_page(tab: Tab) -> None:
+    page = tab.open("run/app_search")
+    page.wait_for_selector(".head .facts div:has(dt:text-is('Best accuracy')) dd:text-is('1')")
+    page.wait_for_selector(".facts div:has(dt:text-is('Best trial')) dd:has-text('3: accuracy 1 (max)')")
+
+
+def test_the_arguments_of_the_function_come_first_in_what_differs(tab: Tab) -> None:
+    page = tab.open("compare?run=app_0&run=app_1")
+    page.get_by_role("heading", name="What differs").wait_for()
+    named = page.locator("table:has(caption:text-is('Settings that differ')) th[scope=row]").all_inner_texts()
+    assert named == ["arguments lr", "specification group.min_size"]
+
+
+def test_the_column_of_ranks_in_a_log_has_a_head(tab: Tab) -> None:
+    page = tab.open("run/app_1/logs")
+    page.get_by_role("region", name="Log, each line after its rank").wait_for()
+    head, number = (page.locator(f"{place} .where").first.bounding_box() for place in (".log-head", ".log .row"))
+    assert page.locator(".log-head").inner_text() == "rank" and head["x"] == number["x"]
+
+
+@pytest.mark.parametrize("tab", [(NARROW, "light")], indirect=True, ids=["narrow"])
+def test_nothing_to_press_is_smaller_than_a_finger_needs(tab: Tab) -> None:
+    tabs = ("", "/workers", "/logs", "/configuration", "/files")
+    for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "run/app_failed", "compare?run=app_1"):
+        page = tab.open(place)
+        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        assert page.evaluate(SMALL) == [], place
 
 
 def test_a_search_is_brushed(tab: Tab) -> None:

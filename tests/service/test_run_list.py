@@ -15,9 +15,9 @@ from hopsml.core import processes
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.service.browse import run_list
 from hopsml.service.browse.project import Project
-from hopsml.service.browse.run_list import RunIndex, RunRow, parsed
+from hopsml.service.browse.run_list import RunIndex, RunProgress, RunRow, parsed
 from hopsml.service.rest.errors import JsonAnswer
-from hopsml.tracking import catalog
+from hopsml.tracking import catalog, machine
 from tests.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.fast
@@ -270,3 +270,21 @@ def test_files_without_an_end_are_not_read_to_it(project: ProjectOnDisk) -> None
     known.runs.refresh()
     assert {row.id for row in known.runs.page().rows} == {"app_1", "eve-metrics.jsonl_1"}
     assert known.metrics("eve-metrics.jsonl_1").tags() == []
+
+
+def test_a_running_run_has_the_progress_that_its_driver_recorded(project: ProjectOnDisk) -> None:
+    going = project.run("app_1", state=None, driver_process=machine.who())
+    going.report(19, loss=0.5)
+    over = project.run("app_2")
+    over.report(19, loss=0.5)
+    index = RunIndex(project.url)
+
+    def progress() -> dict[str, object]:
+        index.refresh()
+        return {row.id: row.progress for row in index.page().rows}
+
+    assert progress() == {"app_1": RunProgress(19, None, "step"), "app_2": None}
+    going.write("driver.json", {"time": 1.0, "progress": {"done": 3, "total": 40, "unit": "epoch"}})
+    assert progress() == {"app_1": RunProgress(3, 40, "epoch"), "app_2": None}
+    going.write("driver.json", {"time": 1.0, "progress": {"done": "3", "total": None}})
+    assert progress() == {"app_1": RunProgress(19, None, "step"), "app_2": None}, "of another version of hopsml"

@@ -123,6 +123,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     filed(run)
     going(project, "app_loaded", [30.0, 30.0, 30.0, 30.0], loaded=1)
     going(project, "app_even", [90.0, 91.0, 92.0])
+    going(project, "app_many", [90.0] * 12)
     over = project.run("app_over", workers=2)
     ended = [{"rank": rank, "state": "FINISHED", "host": "127.0.0.1"} for rank in (0, 1)]
     over.write("status.json", {"state": "FINISHED", "seconds": 3.5, "workers": ended})
@@ -172,6 +173,22 @@ def test_of_a_run_that_is_over_nothing_is_said_that_nobody_looks_at(tab: Tab) ->
     page.get_by_role("heading", name="In ring order").wait_for()
     told = page.locator(".ring-of").text_content()
     assert "all on 127.0.0.1" in told and "is looked at while a run goes on" in told
+
+
+def test_a_ring_of_two_is_no_higher_than_it_needs_to_be(tab: Tab) -> None:
+    heights = {}
+    for run in ("app_over", "app_even", "app_many"):
+        page = tab.open(f"run/{run}/workers")
+        page.locator(".ring").wait_for()
+        heights[run] = page.locator(".ring-of").bounding_box()["height"]
+    assert heights["app_over"] < 160 < heights["app_even"] < heights["app_many"]
+    page = tab.open("run/app_over/workers")
+    page.locator(".ring").wait_for()
+    frame = page.locator(".ring").bounding_box()
+    for drawn in page.locator(".ring :is(circle, text, path)").all():
+        box = drawn.bounding_box()
+        assert frame["x"] <= box["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"]
+        assert frame["y"] <= box["y"] and box["y"] + box["height"] <= frame["y"] + frame["height"]
 
 
 def test_labels_of_a_chart_are_not_cut_off(tab: Tab) -> None:

@@ -195,6 +195,9 @@ class RunState:
         self.error: BaseException | None = None
         self.behind: dict[int, tuple[str, ...]] = {}
         self.notes: list[str] = []
+        self.progress: tuple[int, int, str] | None = (
+            None  # units done, all units, and what a unit is, as the chief reported
+        )
         self.committed = False  # True once a worker has committed its training state
         self._first_step: tuple[int, float] | None = None
         self._last_step: tuple[int, float] | None = None
@@ -239,6 +242,8 @@ class RunState:
         elif change.kind == "report" and change.rank == 0 and change.step is not None:
             self._last_step = (change.step, change.time)
             self._first_step = self._first_step or self._last_step
+        elif change.kind == "progress" and change.rank == 0 and change.step is not None:
+            self.progress = (change.step, change.total, change.text)
         elif change.kind == "note":
             self.notes.append(change.text)
         elif change.kind == "joined":

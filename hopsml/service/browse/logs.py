@@ -81,9 +81,21 @@ LEVELS = ("debug", "info", "warning", "error")
 _TIME = re.compile(rb"\D{0,3}(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _HEAD = 160  # bytes of a line that are searched for its level
 _LEVEL = re.compile(
-    rb"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|^([IWEF])\d{4} "
+    rb"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
+    rb"|^(?:(?=[IWEF]\d{4} )|\d{4}-\d\d-\d\d [\d:.]+: (?=[IWEF] ))([IWEF])"
     rb"|^(Traceback \(most recent call last\))|^(\w*(?:Error|Exception))\b"
 )
+# What TensorFlow and XLA log as errors or warnings on every host without a GPU, or at every ordinary end of a data set.
+_HARMLESS = re.compile(
+    rb"failed call to cuInit: .*(?:UNKNOWN ERROR \(303\)|CUDA_ERROR_NO_DEVICE|no CUDA-capable device)"
+    rb"|cudaGetRuntimeVersion: Error loading CUDA libraries"
+    rb"|Unable to register cu(?:DNN|FFT|BLAS) (?:plugin )?factory"
+    rb"|computation placer already registered"
+    rb"|TF-TRT Warning: Could not find TensorRT"
+    rb"|OUT_OF_RANGE: End of sequence",
+    re.IGNORECASE,
+)
+_HARMLESS_HEAD = 400  # bytes of a line that are searched for such a message
 _OF_WORD = {b"DEBUG": 0, b"INFO": 1, b"WARN": 2, b"WARNING": 2, b"ERROR": 3, b"CRITICAL": 3, b"FATAL": 3}
 _OF_LETTER = {b"I": 1, b"W": 2, b"E": 3, b"F": 3}
 
@@ -108,13 +120,15 @@ def _seconds(*parts: bytes) -> float | None:
 
 
 def level_of(line: bytes) -> int | None:
-    """Return the index in ``LEVELS`` of the level that a line names near its beginning; None if it names none."""
+    """Return the index in ``LEVELS`` of the level that a line names near its beginning; None if it names none.
+
+    Messages of TensorFlow and XLA that report no problem, such as the missing driver of a host without a GPU, are "info".
+    """
     found = _LEVEL.search(line[:_HEAD])
     if not found:
         return None
-    if found[1]:
-        return _OF_WORD[found[1]]
-    return _OF_LETTER[found[2]] if found[2] else 3
+    named = _OF_WORD[found[1]] if found[1] else _OF_LETTER[found[2]] if found[2] else 3
+    return 1 if named > 1 and _HARMLESS.search(line[:_HARMLESS_HEAD]) else named
 
 
 CHUNK = 1 << 20

@@ -142,7 +142,19 @@ class Project:
         """Return everything that is recorded about a run. Raises ArgumentError, PathNotFound."""
         directory = self.directory(run_id, trial)
         with understood(run_id):
-            return run_detail.read(directory, trial)
+            detail = run_detail.read(directory, trial)
+            return detail if trial else self._with_best(detail)
+
+    def _with_best(self, detail: run_detail.RunDetail) -> run_detail.RunDetail:
+        """Return the details of a search that has no result yet with its best value so far; others as they are."""
+        if not detail.row.is_search or detail.row.metric is not None:
+            return detail
+        search = self.search(detail.row.id)
+        best = next((trial.value for trial in search.trials if trial.number == search.best), None)
+        row = msgspec.structs.replace(
+            detail.row, metric=best, metric_name="" if best is None else search.metric or "value"
+        )
+        return msgspec.structs.replace(detail, row=row)
 
     def metrics(self, run_id: str, trial: str = "") -> Metrics:
         """Return the reader of a run's curves, up to date. Raises ArgumentError, PathNotFound."""

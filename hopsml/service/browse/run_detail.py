@@ -16,7 +16,7 @@ from hopsml.errors import PathNotFound
 from hopsml.experiment.searches.recorded import SearchReader
 from hopsml.experiment.searches.state import counted_reports
 from hopsml.service.browse.metrics import Curve, kept_indices
-from hopsml.service.browse.run_list import RunRow, row_of
+from hopsml.service.browse.run_list import RunRow, progress_of, row_of
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.storage.run_logs import found_logs
@@ -217,7 +217,7 @@ def read(directory: RunDir, trial: str = "") -> RunDetail:
     newest.pop("time", None)
     step = newest.pop("step", None)
     return RunDetail(
-        row=row_of(stored),
+        row=msgspec.structs.replace(row_of(stored), progress=None if trial else progress_of(stored)),
         url=directory.url,
         trial=trial,
         description=str(record.get("description") or ""),

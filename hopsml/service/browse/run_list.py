@@ -33,6 +33,14 @@ from hopsml.tracking import catalog, live
 LONGEST_VALUE = 200  # most characters of an argument in the table
 
 
+class RunProgress(msgspec.Struct, frozen=True):
+    """Number of steps, epochs or trials that are done; ``total`` is None if it is not known."""
+
+    done: int
+    total: int | None
+    unit: str  # "step", "epoch" or "trial"
+
+
 class RunRow(msgspec.Struct, frozen=True):
     """Row of one run; ``metric`` is the value of ``metric_name``.
 
@@ -55,6 +63,7 @@ class RunRow(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
     tags: tuple[str, ...] = ()  # set by users of a job service, which stores notes
     note: str = ""
+    progress: RunProgress | None = None  # of a run that is running
 
 
 def row_of(stored: catalog.StoredRun) -> RunRow:
@@ -372,9 +381,22 @@ def _row(stored: catalog.StoredRun) -> RunRow:
         newest = live.last_report(stored.directory)
         reported = {name: value for name, value in newest.items() if name not in ("step", "time")}
         stored = dataclasses.replace(stored, outputs=reported)
-    row = row_of(stored)
+    row = msgspec.structs.replace(row_of(stored), progress=progress_of(stored))
     _encoder.encode(row)  # fails here for values that a response cannot contain
     return row
+
+
+def progress_of(stored: catalog.StoredRun) -> RunProgress | None:
+    """Return the progress of a running run: what its driver has recorded, else its newest step; None for other runs."""
+    if stored.status is not None or stored.search:
+        return None
+    recorded = stored.driver.get("progress")
+    told = recorded if isinstance(recorded, dict) else {}
+    done, total = (told.get(name) for name in ("done", "total"))
+    if isinstance(done, int) and isinstance(total, int):
+        return RunProgress(done, total, str(told.get("unit") or "step"))
+    step = live.last_report(stored.directory).get("step")
+    return RunProgress(step, None, "step") if isinstance(step, int) else None
 
 
 def _sorted(rows: list[RunRow], column: str, descending: bool) -> list[RunRow]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from hopsml.core.states import Lifecycle
+from hopsml.service.browse.run_list import RunProgress, RunRow
 from hopsml.service.scheduler.cluster_status import NodeStatus, QueueStatus
 from hopsml.service.scheduler.resources import UNLIMITED, Resources
 from hopsml.service.store import ChangeRow, JobRow
@@ -52,6 +54,26 @@ class Uploaded(BaseModel):
     workspace: str = Field(description="SHA-256 of the zip.")
 
 
+class JobProgressAnswer(BaseModel):
+    """Progress of a job's newest run."""
+
+    run: str = Field(description="Id of the run.")
+    done: int | None = Field(description="Units done; null before the first report.")
+    total: int | None = Field(description="All units; null where that is not known.")
+    unit: str = Field(description="step, epoch or trial.")
+    metric_name: str
+    metric: float | None = Field(
+        description="Newest value of the main metric, of a search the best one; null for none."
+    )
+
+    @classmethod
+    def of(cls, run: RunRow, progress: RunProgress | None) -> JobProgressAnswer:
+        """Convert the row of a run with its progress."""
+        metric = run.metric if run.metric is not None and math.isfinite(run.metric) else None
+        done, total, unit = (None, None, "step") if progress is None else (progress.done, progress.total, progress.unit)
+        return cls(run=run.id, done=done, total=total, unit=unit, metric_name=run.metric_name, metric=metric)
+
+
 class JobAnswer(BaseModel):
     """A job and its state."""
 
@@ -74,11 +96,15 @@ class JobAnswer(BaseModel):
         description="Why it does not run, with numbers; empty where it does, is over, or a list was asked without it.",
     )
 
+    progress: JobProgressAnswer | None = Field(
+        default=None, description="Of its newest run while it runs; null where there is none, or it was not asked for."
+    )
+
     @classmethod
-    def of(cls, row: JobRow, why: str = "") -> JobAnswer:
-        """Convert a job's row; ``why`` is the reason why it waits."""
-        stored = {name: getattr(row, name) for name in cls.model_fields if name != "why"}
-        return cls.model_validate({**stored, "why": why})
+    def of(cls, row: JobRow, why: str = "", progress: JobProgressAnswer | None = None) -> JobAnswer:
+        """Convert a job's row; ``why`` is the reason why it waits, ``progress`` that of its newest run."""
+        stored = {name: getattr(row, name) for name in cls.model_fields if name not in ("why", "progress")}
+        return cls.model_validate({**stored, "why": why, "progress": progress})
 
 
 class JobPage(BaseModel):

@@ -13,10 +13,13 @@ from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, PermissionRefused
 from hopsml.service import spec as specs
 from hopsml.service import workspaces
+from hopsml.service.browse.project import Project
+from hopsml.service.browse.run_list import RunProgress, RunRow
 from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.audited import CallEntry
 from hopsml.service.rest.feeds import whole_characters
+from hopsml.service.rest.run_routes import STALE_S
 from hopsml.service.store import JobRow, NewJob, RequestKind
 from hopsml.service.store.accounts import Caller, Role
 from hopsml.service.store.rows import JobFilter
@@ -24,6 +27,7 @@ from hopsml.service.store.rows import JobFilter
 router = APIRouter(prefix="/api/v1")
 _JOB = re.compile(r"(?:[a-z0-9][-a-z0-9]{0,62}-)?([1-9][0-9]{0,17})")
 LOG_BYTES = 1 << 20  # most bytes of one response
+_HAS_RUNS = (Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING)
 WHYS = 100  # most reasons of one response: for each the scheduler checks all nodes, which delays its next pass
 
 
@@ -163,6 +167,7 @@ def clone(row: TheJob, jobs: TheJobs, caller: TheCaller, entry: TheEntry) -> mod
 @router.get("/jobs")
 def listed(
     jobs: TheJobs,
+    request: Request,
     state: Annotated[list[Lifecycle], Query()] = [],  # noqa: B006 FastAPI reads it
     owner: str = "",
     queue: str = "",
@@ -171,21 +176,59 @@ def listed(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     why: Annotated[bool, Query(description=f"Whether to say why jobs wait, of the first {WHYS} that do.")] = False,
     order: Annotated[
-        Literal["newest", "turn"], Query(description="turn: by priority, then the oldest; there are no further pages.")
+        Literal["newest", "turn", "ended"],
+        Query(
+            description="turn: by priority, then the oldest; ended: those that have ended, the last one first. Neither "
+            "has further pages."
+        ),
     ] = "newest",
+    progress: Annotated[
+        bool, Query(description=f"Whether to return the progress of running jobs, of the first {WHYS}.")
+    ] = False,
 ) -> models.JobPage:
-    """Return jobs, the newest first, or in the order in which the scheduler considers them."""
+    """Return jobs: the newest first, as the scheduler considers them, or those that have ended, the last one first."""
     wanted = JobFilter(tuple(state), owner, queue, text)
-    if order == "turn" and before is not None:
-        raise ArgumentError(f"before={before} with order=turn: only the first page is to be had in that order")
+    if order != "newest" and before is not None:
+        raise ArgumentError(f"before={before} with order={order}: only the first page is to be had in that order")
     if order == "turn":
         page = jobs.store.next_in_turn(wanted, limit)
+    elif order == "ended":
+        page = jobs.store.last_ended(wanted, limit)
     else:
         page = jobs.store.jobs(wanted, before=before, limit=limit)
     waiting = [row for row in page.jobs if row.state == Lifecycle.WAITING] if why else []
     reasons = {row.serial: jobs.why(row) for row in waiting[:WHYS]}
-    told = [models.JobAnswer.of(row, reasons.get(row.serial, "")) for row in page.jobs]
+    running = [row for row in page.jobs if row.state in _HAS_RUNS] if progress else []
+    known = _progress(request, jobs, running[:WHYS])
+    told = [models.JobAnswer.of(row, reasons.get(row.serial, ""), known.get(row.serial)) for row in page.jobs]
     return models.JobPage(jobs=told, cursor=page.cursor)
+
+
+def runs_of(request: Request, jobs: JobService, row: JobRow) -> list[RunRow]:
+    """Return the runs that a job has created, the oldest first."""
+    index = request.app.state.project.runs
+    index.refresh(STALE_S)
+    made: list[RunRow] = list(index.rows(f"{jobs.own_name(row)}-").values())
+    return sorted(made, key=lambda run: (run.started or 0.0, run.id))
+
+
+def _progress(request: Request, jobs: JobService, rows: list[JobRow]) -> dict[int, models.JobProgressAnswer]:
+    """Return the progress of each job's newest run, by the job's serial; jobs without a run are left out."""
+    newest = {row.serial: made[-1] for row in rows if (made := runs_of(request, jobs, row))}
+    return {
+        serial: models.JobProgressAnswer.of(run, run.progress or _trials_done(request.app.state.project, run))
+        for serial, run in newest.items()
+    }
+
+
+def _trials_done(project: Project, run: RunRow) -> RunProgress | None:
+    """Return the number of a search's trials that have ended; None for another run."""
+    if not run.is_search:
+        return None
+    search = project.search(run.id)
+    running = ("running", "waiting", "paused", "placed")
+    done = sum(count for state, count in search.counts.items() if state not in running)
+    return RunProgress(done, search.planned, "trial")
 
 
 @router.get("/jobs/{job}")

@@ -16,12 +16,10 @@ from hopsml.service.browse.logs import MOST_LINES, LogQuery
 from hopsml.service.browse.metrics import CHIEF, Metrics
 from hopsml.service.browse.project import Project
 from hopsml.service.browse.run_list import RunRow
-from hopsml.service.jobs import JobService
 from hopsml.service.rest import job_models as models
 from hopsml.service.rest.event_stream import EventAnswer, Streams, last_seen
 from hopsml.service.rest.feeds import JobFeed, LogFeed
-from hopsml.service.rest.job_routes import TheJob, TheJobs
-from hopsml.service.rest.run_routes import STALE_S
+from hopsml.service.rest.job_routes import TheJob, TheJobs, runs_of
 from hopsml.service.store import JobRow
 
 router = APIRouter(prefix="/api/v1")
@@ -30,7 +28,7 @@ router = APIRouter(prefix="/api/v1")
 @router.get("/jobs/{job}/runs")
 def runs(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobRunAnswer]:
     """Return the runs that the tasks of a job have created, the oldest first."""
-    return [models.JobRunAnswer.model_validate(_told(run)) for run in _made(_project(request), jobs, row)]
+    return [models.JobRunAnswer.model_validate(_told(run)) for run in runs_of(request, jobs, row)]
 
 
 @router.get("/jobs/{job}/metrics")
@@ -42,7 +40,7 @@ def metrics(row: TheJob, jobs: TheJobs, request: Request) -> list[models.JobMetr
     project = _project(request)
     return [
         models.JobMetricsAnswer.model_validate({**_told(run), **_reported(project, run)})
-        for run in _made(project, jobs, row)
+        for run in runs_of(request, jobs, row)
     ]
 
 
@@ -59,7 +57,9 @@ def rank_log(
 ) -> models.RankLogAnswer:
     """Return log lines of one worker of a run; of the job's newest run if none is named."""
     project = _project(request)
-    made = [one for one in _made(project, jobs, row) if not task or one.id.startswith(f"{jobs.own_name(row)}-{task}_")]
+    made = [
+        one for one in runs_of(request, jobs, row) if not task or one.id.startswith(f"{jobs.own_name(row)}-{task}_")
+    ]
     if run and run not in [one.id for one in made]:
         raise ArgumentError(
             f"job {row.id} has made no run {run[:80]!r}; `hopsml jobs show {row.serial}` lists its runs"
@@ -87,13 +87,6 @@ def _project(request: Request) -> Project:
     """Return the project of the application."""
     project: Project = request.app.state.project
     return project
-
-
-def _made(project: Project, jobs: JobService, row: JobRow) -> list[RunRow]:
-    """Return the runs that a job has created, the oldest first."""
-    project.runs.refresh(STALE_S)
-    made = project.runs.rows(f"{jobs.own_name(row)}-").values()
-    return sorted(made, key=lambda run: (run.started or 0.0, run.id))
 
 
 def _told(run: RunRow) -> dict[str, str | float | None]:

@@ -188,6 +188,17 @@ class JobStore:
         found = self._chosen(wanted, (jobs.c.priority.desc(), jobs.c.serial), limit + 1)
         return RowPage(found[:limit], found[limit - 1].serial if len(found) > limit else None)
 
+    def last_ended(self, wanted: JobFilter, limit: int) -> RowPage:
+        """Return jobs that have ended, the last one first; the cursor is not None if there are more.
+
+        Args:
+            wanted: Filter of the jobs.
+            limit: Most jobs to return.
+        """
+        has_ended = jobs.c.state.in_(_OVER)
+        found = self._chosen(wanted, (jobs.c.ended_s.desc(), jobs.c.serial.desc()), limit + 1, has_ended)
+        return RowPage(found[:limit], found[limit - 1].serial if len(found) > limit else None)
+
     def _chosen(
         self, wanted: JobFilter, order: Sequence[ColumnElement[Any]], limit: int, *more: ColumnElement[bool]
     ) -> tuple[JobRow, ...]:

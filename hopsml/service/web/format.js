@@ -61,4 +61,7 @@ function bytes(value) {
   return `${unit && rest < 10 ? rest.toFixed(1) : Math.round(rest)} ${units[unit]}`;
 }
 
-export { age, asNumber, bytes, count, duration, exactTime, gibibytes, moment, number, time };
+/** "1 200 of 5 000" or "1 200"; null for none. `progress`: {done, total, unit}, where total may be null. */
+const progressText = (progress) => (progress ? `${number(progress.done)}${progress.total ? ` of ${number(progress.total)}` : ""}` : null);
+
+export { age, asNumber, bytes, count, duration, exactTime, gibibytes, moment, number, progressText, time };

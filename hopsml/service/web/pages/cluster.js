@@ -20,7 +20,7 @@ function amountOf([kind, label, text]) {
   return { label, kind: "amount", cell: ({ capacity, free, others }) => {
     if (!capacity[kind]) return html`<span class="soft">–</span>`;
     return html`<span class="number">${text(free[kind])} <span class="soft">of ${text(capacity[kind])} free</span></span>
-      <${Bar} ours=${capacity[kind] - free[kind] - others[kind]} others=${others[kind]} all=${capacity[kind]} />`;
+      <${Bar} filled=${free[kind]} others=${others[kind]} all=${capacity[kind]} />`;
   } };
 }
 
@@ -45,7 +45,7 @@ function Nodes({ nodes }) {
   return html`<section class="stack"><div class="heading"><h2>Nodes <span class="soft">${count(nodes.length)}</span></h2>
       ${nodes.length > 4 && html`<input type="search" placeholder="Node, label, job or owner" aria-label="Find nodes" value=${typed} onInput=${(e) => setTyped(e.target.value)} />`}</div>
     ${found.length ? html`<${Table} title="Nodes" kind="nodes" columns=${NODES} rows=${found.slice(0, shown)} keyOf=${(node) => node.name} />
-      <p class="soft small key-line"><span class="swatch"></span> jobs of this service <span class="swatch others"></span> other tenants</p>`
+      <p class="soft small key-line"><span class="swatch"></span> free <span class="swatch others"></span> used by other tenants <span class="swatch used"></span> used by jobs of this service</p>`
       : html`<p class="soft">No node has that in its name, its label or its jobs.</p>`}
     ${found.length > shown && html`<div class="pager"><span>${count(shown)} of ${count(found.length)}</span><button onClick=${() => setShown(shown + ROWS)}>More</button></div>`}</section>`;
 }
@@ -63,7 +63,7 @@ const queueColumns = (capacity) => [
   { label: "Weight", kind: "number", cell: (queue) => queue.weight },
   { label: "Has", kind: "amount", cell: (queue) => {
     const bar = scarcest(queue, capacity);
-    return html`<span>${amountText(queue.used, "nothing")}</span>${bar && html`<${Bar} ours=${bar.used} all=${bar.all} mark=${bar.mark} />`}`;
+    return html`<span>${amountText(queue.used, "nothing")}</span>${bar && html`<${Bar} filled=${bar.used} all=${bar.all} mark=${bar.mark} />`}`;
   } },
   { label: "Guaranteed", cell: (queue) => amountText(queue.guaranteed, "nothing") },
   { label: "Limit", cell: (queue) => amountText(queue.limit, "none") },

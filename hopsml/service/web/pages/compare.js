@@ -29,7 +29,7 @@ function Values({ found, step, settings, drop }) {
 
 function Differences({ found, settings }) {
   const runs = found.runs.slice(0, FEW);
-  if (!settings.length) return html`<p class="soft">Nothing else that was recorded differs.</p>`;
+  if (!settings.length) return html`<p class="soft">Nothing that was recorded differs.</p>`;
   return html`<div class="sheet" tabindex="0"><table><caption class="hidden">Settings that differ</caption>
     <thead><tr><th scope="col">Setting</th>${runs.map((run, at) => html`<th key=${run.id} scope="col"><span class=${`key k${colour(at)}`}></span> ${run.name || run.id}<small>${run.id}</small></th>`)}</tr></thead>
     <tbody>${settings.map((setting) => html`<tr key=${`${setting.section}.${setting.name}`}><th scope="row"><span class="soft">${setting.section}</span> ${setting.name}</th>
@@ -66,8 +66,8 @@ function Compare({ query }) {
       ${curves.length ? html`<figure class="card"><header><h3>${found.tag}</h3></header><${Chart} curves=${curves} log=${look.log} seconds=${look.axis === "time"} height=${320} label=${`${found.tag} of ${curves.length} runs; the table below has their values`} /></figure>`
         : html`<${Empty} title="None of these runs reported a number"><p>Report in the training loop: <code>hopsml.report(step=step, loss=loss)</code></p></${Empty}>`}
       <${Values} found=${found} step=${step} settings=${found.settings} drop=${drop} />
-      <h2>What else differs</h2>
-      <${Differences} found=${found} settings=${found.settings.filter((setting) => setting.section !== "arguments")} />`}`;
+      <h2>What differs</h2>
+      <${Differences} found=${found} settings=${found.settings} />`}`;
 }
 
 export { Compare };

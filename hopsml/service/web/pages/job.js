@@ -22,7 +22,7 @@ async function look(id, store, abort) {
 }
 
 function Stands({ job }) {
-  if (job.state === "FAILED") return html`<div class="trouble"><strong>${job.cause}</strong></div>`;
+  if (job.state === "FAILED") return html`<div class="trouble"><strong>${job.cause}</strong>${job.applications.length > 0 && html`<p class="small"><a href=${link(["job", job.id, "log"])}>What its driver printed</a></p>`}</div>`;
   if (job.why) return html`<div class="reason"><h2>${job.state === "WAITING" ? "Why it waits" : "What is known of it"}</h2><p>${job.why}</p></div>`;
   return html`<p class="cause">${job.cause}</p>`;
 }
@@ -36,7 +36,7 @@ function slots(job) {
 
 function Head({ job, now, again }) {
   const over = OVER.includes(job.state), when = (seconds) => seconds > 0 && html`<span title=${exactTime(seconds)}>${time(seconds)}</span>`;
-  const first = over ? ["Took", job.started_s ? duration(job.ended_s - job.started_s) : "it never ran"]
+  const first = over ? job.started_s ? ["Took", duration(job.ended_s - job.started_s)] : job.tries ? ["From submission to its end", duration(job.ended_s - job.submitted_s)] : ["Took", "it never ran"]
     : HOLDS.includes(job.state) || !job.started_s ? ["Since it was submitted", age(now - job.submitted_s)] : ["Running for", age(now - job.started_s)];
   return html`<header class="head">
     <p class="small"><a href=${link(["jobs"])}>All jobs</a></p>

@@ -1,26 +1,26 @@
 // The cluster at a glance: what it has, what runs, what waits and why.
 import { html } from "../lib.js";
 import { address, get } from "../api.js";
-import { age, count, exactTime, gibibytes, time } from "../format.js";
+import { age, count, duration, exactTime, gibibytes, number, progressText, time } from "../format.js";
 import { usePolled } from "../poll.js";
 import { link } from "../route.js";
+import { Bar } from "../parts/amounts.js";
 import { Empty, State, Trouble } from "../parts/small.js";
+import { OVER } from "../parts/verbs.js";
 import { useNow } from "./runs.js";
 
-const SHOWN = 20; // jobs of one table
+const SHOWN = 20, LATELY = 8; // jobs of one table; of the one with those that have ended
 const ACTIVE = ["STARTING", "RUNNING", "CLOSING"];
 
 async function look(abort) {
   const jobs = (query) => get(address(["v1", "jobs"], { limit: SHOWN, ...query }), abort);
-  const [cluster, active, waiting] = await Promise.all([
-    get(address(["v1", "cluster"]), abort), jobs({ state: ACTIVE }), jobs({ state: "WAITING", order: "turn", why: true })]);
-  return { cluster, active, waiting };
+  const [cluster, active, waiting, ended] = await Promise.all([
+    get(address(["v1", "cluster"]), abort), jobs({ state: ACTIVE, progress: true }), jobs({ state: "WAITING", order: "turn", why: true }), jobs({ order: "ended", limit: LATELY })]);
+  return { cluster, active, waiting, ended };
 }
 
 function Meter({ label, free, all, text }) {
-  const used = all ? Math.min(1, Math.max(0, (all - free) / all)) : 0;
-  return html`<div class="meter"><dt>${label}</dt><dd><strong>${text(free)}</strong> of ${text(all)} free
-    <span class="track" aria-hidden="true"><span class="fill" style=${{ width: `${(100 * used).toFixed(1)}%` }}></span></span></dd></div>`;
+  return html`<div class="meter"><dt>${label}</dt><dd><strong>${text(free)}</strong> of ${text(all)} free <${Bar} filled=${free} all=${all} /></dd></div>`;
 }
 
 function Cluster({ cluster, title = "Cluster" }) {
@@ -43,11 +43,29 @@ function Table({ title, columns, page, all, row, empty }) {
 
 const name = (job) => html`<td class="name"><a href=${link(["job", job.id])}>${job.id}</a></td>`;
 
+/** How far the newest run of a job is: "step 1 200 of 5 000", with a bar where its end is known, and its main metric. */
+function Progress({ found }) {
+  if (!found) return html`<span class="soft">–</span>`;
+  return html`<a href=${link(["run", found.run])}>${found.done === null ? "begins" : `${found.unit} ${progressText(found)}`}</a>${found.metric !== null && html` <span class="soft">${found.metric_name} ${number(found.metric)}</span>`}
+    ${found.total > 0 && html`<${Bar} filled=${found.done} all=${found.total} />`}`;
+}
+
+/** Jobs that have ended, the last one first. */
+function Ended({ page, now }) {
+  if (!page.jobs.length) return null;
+  return html`<section class="stack"><div class="heading"><h2>Recently ended</h2><a class="small" href=${link(["jobs"], { state: OVER })}>All of them</a></div>
+    <div class="sheet" tabindex="0" role="region" aria-label="Recently ended"><table class="jobs brief"><caption class="hidden">Recently ended</caption>
+      <thead><tr><th scope="col">Job</th><th scope="col">State</th><th scope="col">Owner</th><th scope="col">Queue</th><th scope="col" class="number">Took</th><th scope="col" class="number">Ended</th><th scope="col" class="why">Cause</th></tr></thead>
+      <tbody>${page.jobs.map((job) => html`<tr key=${job.id}>${name(job)}<td class="state-cell"><${State} state=${job.state} /></td><td class="owner">${job.owner}</td><td class="queue">${job.queue}</td>
+        <td class="number since">${job.started_s ? duration(job.ended_s - job.started_s) : "–"}</td><td class="number age" title=${exactTime(job.ended_s)}>${age(now - job.ended_s)} ago</td>
+        <td class="why">${job.state === "FINISHED" ? "" : job.cause}</td></tr>`)}</tbody></table></div></section>`;
+}
+
 function Active({ page, now }) {
   return html`<${Table} title="Running" page=${page} all=${link(["jobs"], { state: ACTIVE })} empty="Nothing runs."
-    columns=${[["Job"], ["State"], ["Owner"], ["Queue"], ["Since", "number"], ["For", "number"]]}
+    columns=${[["Job"], ["State"], ["Owner"], ["Queue"], ["Progress", "progress-of"], ["Since", "number"], ["For", "number"]]}
     row=${(job) => html`<tr key=${job.id}>${name(job)}<td class="state-cell"><${State} state=${job.state} /></td><td class="owner">${job.owner}</td><td class="queue">${job.queue}</td>
-      <td class="number since" title=${exactTime(job.started_s)}>${time(job.started_s)}</td><td class="number age">${age(job.started_s ? now - job.started_s : null)}</td></tr>`} />`;
+      <td class="progress-of"><${Progress} found=${job.progress} /></td><td class="number since" title=${exactTime(job.started_s)}>${time(job.started_s)}</td><td class="number age">${age(job.started_s ? now - job.started_s : null)}</td></tr>`} />`;
 }
 
 function Waiting({ page, now }) {
@@ -71,8 +89,9 @@ function Overview() {
     ${error && html`<${Trouble} error=${error} />`}
     ${!data && !error && html`<p class="soft">Reading the jobs…</p>`}
     ${data && html`<${Cluster} cluster=${data.cluster} />`}
-    ${isIdle && html`<${Submit} title="Nothing runs, and nothing waits"><p><a href=${link(["jobs"])}>Jobs that are over, or paused</a></p></${Submit}>`}
-    ${data && !isIdle && html`<${Active} page=${data.active} now=${now} /><${Waiting} page=${data.waiting} now=${now} />`}`;
+    ${isIdle && html`<${Submit} title="Nothing runs, and nothing waits"><p><a href=${link(["jobs"])}>All jobs</a></p></${Submit}>`}
+    ${data && !isIdle && html`<${Active} page=${data.active} now=${now} /><${Waiting} page=${data.waiting} now=${now} />`}
+    ${data && html`<${Ended} page=${data.ended} now=${now} />`}`;
 }
 
 export { Cluster, Overview, Submit };

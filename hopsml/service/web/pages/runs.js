@@ -51,7 +51,7 @@ function Table({ page, shown, sort, onSort, now, onNote }) {
     </tr></thead>
     <tbody>${page.rows.map((row) => html`<tr key=${row.id}>
       <td class="check"><input type="checkbox" aria-label=${`Compare ${row.name || row.id} (${row.id})`} checked=${ids.includes(row.id)} onChange=${(e) => choose(row.id, e.target.checked)} /></td>
-      <td class="name"><a href=${link(row.is_search ? ["run", row.id, "trials"] : ["run", row.id])}>${row.name || row.id}</a>${onNote && html` <button class="bare" aria-label=${`Note of ${row.name || row.id} (${row.id})`} data-note=${row.id} title="Tags and note" onClick=${() => onNote(row)}>✎</button>`}<small>${row.id}</small><${Noted} row=${row} /></td>
+      <td class="name"><a href=${link(["run", row.id])}>${row.name || row.id}</a>${onNote && html` <button class="bare" aria-label=${`Note of ${row.name || row.id} (${row.id})`} data-note=${row.id} title="Tags and note" onClick=${() => onNote(row)}>✎</button>`}<small>${row.id}</small><${Noted} row=${row} /></td>
       ${shown.map((column) => html`<${Cell} key=${column} row=${row} column=${column} now=${now} />`)}
     </tr>`)}</tbody></table></div>`;
 }

@@ -13,10 +13,10 @@ function amountText(amount, none = "–") {
 
 const part = (value, all) => `${(100 * (all > 0 ? Math.min(1, Math.max(0, value / all)) : 0)).toFixed(1)}%`;
 
-/** How much of `all` is taken: by jobs, then by others; `mark`: where a share ends. The text beside it says the same. */
-function Bar({ ours, others = 0, all, mark = 0 }) {
-  return html`<span class="track" aria-hidden="true"><span class="fill" style=${{ width: part(ours, all) }}></span>
-    <span class="fill others" style=${{ width: part(others, all) }}></span>${mark > 0 && html`<span class="mark" style=${{ left: part(mark, all) }}></span>`}</span>`;
+/** A share of `all`, filled; then that of other tenants, hatched; `mark`: where a guarantee ends. The text beside it has the same number. */
+function Bar({ filled, others = 0, all, mark = 0 }) {
+  return html`<span class="track" aria-hidden="true"><span class="fill" style=${{ width: part(filled, all) }}></span>
+    ${others > 0 && html`<span class="fill others" style=${{ width: part(others, all) }}></span>`}${mark > 0 && html`<span class="mark" style=${{ left: part(mark, all) }}></span>`}</span>`;
 }
 
 export { amountText, Bar, KINDS };

@@ -90,7 +90,7 @@ function DriverLog({ log, tasks, task, onTask, tries, attempt, onAttempt, goesOn
       <button onClick=${() => search(true)} disabled=${!find.text} aria-label="The one before">↑</button><button onClick=${() => search(false)} disabled=${!find.text} aria-label="The next one">↓</button>
       <button aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow</button></div>
     ${total === 0 ? html`<${Empty} title=${log.source ? "Nothing was printed" : "No driver has begun"}><p>${goesOn ? "Lines appear here as soon as the driver prints one." : "This try of the job left no lines."}</p></${Empty}>`
-      : html`<${Rows} total=${total} height=${ROW} draw=${draw} seen=${() => {}} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" />`}
+      : html`<${Rows} total=${total} height=${ROW} draw=${draw} seen=${() => {}} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" number="line" />`}
     <p class="progress" aria-live="polite">${count(log.dropped + total)} lines${log.dropped ? `, of which the newest ${count(KEPT)} are here` : ""}${find.isNowhere ? "; the text is in none of them" : ""}${log.begin ? `; what stands before the newest ${count(NEWEST >> 20)} MiB is not` : ""}</p></div>`;
 }
 

@@ -153,7 +153,7 @@ function Logs({ run, trial, goesOn, isSearch }) {
     ${lines.error && html`<${Trouble} error=${lines.error} />`}
     ${lines.known && lines.total === 0 ? html`<${Empty} title=${narrowed ? "No line passes these filters" : "Nothing was printed"}>
         <p>${narrowed ? "Take one of them away." : isSearch ? "What a trial printed stands with the trial: choose one under Search." : goesOn ? "Lines appear here as soon as a worker prints one." : "No worker of this run printed anything."}</p></${Empty}>`
-      : html`<${Rows} total=${lines.total} height=${ROW} draw=${draw} seen=${lines.seen} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" />`}
+      : html`<${Rows} total=${lines.total} height=${ROW} draw=${draw} seen=${lines.seen} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" number="rank" />`}
     <p class="progress" aria-live="polite">${count(lines.total)} lines${find.none ? "; the text is in none of them" : ""}${lines.read < lines.bytes ? `; ${bytes(lines.read)} of ${bytes(lines.bytes)} looked through` : `, ${bytes(lines.bytes)}`}</p>
   </div>`;
 }

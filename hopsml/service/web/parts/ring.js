@@ -1,17 +1,20 @@
 // The workers of a run in ring order: who holds the others up, and which stand on one host, as far as that is known.
 import { html } from "../lib.js";
 
-const SIZE = 340, MIDDLE = SIZE / 2, RADIUS = 118, MOST = 48; // pixels; ranks that can be told apart
+const RADIUS = 118, SMALLEST = 74, PER_WORKER = 18, MARGIN = 52, FLAT = 24, MOST = 48; // pixels, but for the last: most ranks that can be told apart
 
 /** A host's name without its domain, so many letters of it; an address as it is. */
 const shortHost = (host, letters) => (/^[\d.]+$|:/.test(host) ? host : host.split(".")[0].slice(0, letters));
 
 function Ring({ workers, marks, goesOn }) {
   if (workers.length < 2 || workers.length > MOST) return null;
-  const dot = Math.min(18, (RADIUS * 2) / workers.length + 6);
-  const at = (place, far = RADIUS) => {
-    const angle = (2 * Math.PI * place) / workers.length - Math.PI / 2;
-    return [MIDDLE + far * Math.cos(angle), MIDDLE + far * Math.sin(angle)].map((one) => one.toFixed(1));
+  const radius = Math.min(RADIUS, Math.max(SMALLEST, workers.length * PER_WORKER)); // few workers need a small ring only
+  const dot = Math.min(18, (radius * 2) / workers.length + 6);
+  const isPair = workers.length === 2; // side by side, on a flat ellipse
+  const width = 2 * (radius + MARGIN), height = isPair ? 2 * (dot + FLAT) : width, middle = width / 2, level = height / 2;
+  const at = (place, far = radius) => {
+    const angle = (2 * Math.PI * place) / workers.length - (isPair ? Math.PI : Math.PI / 2);
+    return [middle + far * Math.cos(angle), level + far * Math.sin(angle)].map((one) => one.toFixed(1));
   };
   const kind = (rank) => {
     const mark = marks.find((one) => one.rank === rank);
@@ -33,17 +36,17 @@ function Ring({ workers, marks, goesOn }) {
   const slowLinks = links.filter(({ kind: one }) => one.startsWith("slow"));
   const isOne = hosts.length === 1 && hosts[0][2] === workers.length;
   return html`<section class="ring-of record" aria-label="Workers in ring order">
-    <svg class="ring" viewBox=${`0 0 ${SIZE} ${SIZE}`} role="img" aria-label=${`${workers.length} workers in ring order. ${slow.map((one) => `rank ${one.rank}: ${one.why}`).join(". ") || "Nobody is marked as slow."}`}>
+    <svg class="ring" viewBox=${`0 0 ${width} ${height}`} style=${{ maxWidth: `${width}px` }} role="img" aria-label=${`${workers.length} workers in ring order. ${slow.map((one) => `rank ${one.rank}: ${one.why}`).join(". ") || "Nobody is marked as slow."}`}>
     ${links.map(({ place, from, to, kind: one }) => {
       const [x, y] = at(place), [toX, toY] = at(place + 1);
-      return html`<path key=${from} class=${`link ${one}`} d=${`M ${x} ${y} A ${RADIUS} ${RADIUS} 0 0 1 ${toX} ${toY}`}><title>${`from rank ${from} to rank ${to}`}</title></path>`;
+      return html`<path key=${from} class=${`link ${one}`} d=${`M ${x} ${y} A ${radius} ${isPair ? FLAT : radius} 0 0 1 ${toX} ${toY}`}><title>${`from rank ${from} to rank ${to}`}</title></path>`;
     })}
     ${workers.map(({ rank }, place) => {
       const [x, y] = at(place), why = marks.find((one) => one.rank === rank)?.why;
       return html`<g key=${rank} class=${kind(rank)}><title>${`rank ${rank}${why ? `: ${why}` : ""}`}</title><circle cx=${x} cy=${y} r=${dot} /><text x=${x} y=${y}>${rank}</text></g>`;
     })}
-    ${isOne ? html`<text class="host" x=${MIDDLE} y=${MIDDLE}>all on ${shortHost(hosts[0][0], 20)}</text>` : hosts.length <= 8 && hosts.map(([name, first, many]) => {
-      const [x, y] = at(first + (many - 1) / 2, RADIUS - dot - 18);
+    ${isOne ? html`<text class="host" x=${middle} y=${level}>all on ${shortHost(hosts[0][0], 20)}</text>` : hosts.length <= 8 && hosts.map(([name, first, many]) => {
+      const [x, y] = isPair ? [at(first)[0], level + dot + 13] : at(first + (many - 1) / 2, radius - dot - 18);
       return html`<text key=${`${name}/${first}`} class="host" x=${x} y=${y}>${shortHost(name, 12)}</text>`;
     })}</svg>
     <div class="stack"><h2>${slow.length ? `${slow.length === 1 ? `Rank ${slow[0].rank} holds` : `${slow.length} ranks hold`} the others up` : goesOn ? "Nobody holds the others up" : "In ring order"}</h2>

@@ -6,9 +6,10 @@ const OVER = 10; // rows beyond what is seen
 
 /**
  * `draw(number)` gives a row; `seen(first, last)` is told which are needed. `follow`: stay at the end; `onRelease` is
- * called when a person scrolls away from it. `at`: a row to go to, as {row}, a new object for each time.
+ * called when a person scrolls away from it. `at`: a row to go to, as {row}, a new object for each time. `number`: of what the
+ * number at the beginning of each row is, "rank" for instance.
  */
-function Rows({ total, height, draw, seen, follow, onRelease, at, label }) {
+function Rows({ total, height, draw, seen, follow, onRelease, at, label, number }) {
   const box = useRef(null), moved = useRef(0);
   const [first, setFirst] = useState(0);
   const [view, setView] = useState(400);
@@ -58,8 +59,8 @@ function Rows({ total, height, draw, seen, follow, onRelease, at, label }) {
   const rows = [];
   for (let row = begin; row < end; row += 1) rows.push(draw(row));
   const offset = scaled ? (box.current?.scrollTop ?? 0) - (first - begin) * height : begin * height;
-  return html`<div class="log" ref=${box} tabindex="0" role="region" aria-label=${label} onScroll=${onScroll} onWheel=${onWheel} onKeyDown=${onKey}>
-    <div class="space" style=${{ height: `${space}px` }}><div class="rows" style=${{ top: `${Math.max(0, offset)}px` }}>${rows}</div></div></div>`;
+  return html`<div class="log-sheet"><div class="log-head" aria-hidden="true"><span class="where">${number}</span></div><div class="log" ref=${box} tabindex="0" role="region" aria-label=${`${label}, each line after its ${number}`} onScroll=${onScroll} onWheel=${onWheel} onKeyDown=${onKey}>
+    <div class="space" style=${{ height: `${space}px` }}><div class="rows" style=${{ top: `${Math.max(0, offset)}px` }}>${rows}</div></div></div></div>`;
 }
 
 export { Rows };

@@ -13,7 +13,7 @@ function Best({ search }) {
   const best = search.trials.find((trial) => trial.number === search.best);
   const counts = Object.entries(search.counts).filter(([, value]) => value).map(([name, value]) => `${count(value)} ${name}`).join(", ");
   return html`<${Facts} first=${1} facts=${[
-    [`Best ${search.metric} (${search.direction})`, best ? number(best.value) : "–"],
+    ["Best trial", best ? `${number(best.number)}: ${search.metric} ${number(best.value)} (${search.direction})` : "none yet"],
     ...Object.entries(best?.config ?? {}).map(([name, value]) => [name, typeof value === "number" ? number(value) : String(value)]),
     ["Trials", `${counts || "none"}${search.planned === null ? "" : ` of ${count(search.planned)}`}`],
     ["Searcher", search.searcher], ["Stopper", search.stopper],
@@ -73,7 +73,7 @@ function Trials({ id, search, trials }) {
   return html`<div class="stack"><div class="sheet" tabindex="0"><table><caption class="hidden">Trials</caption>
     <thead><tr>${head("number", "Trial")}${head("state", "State", false)}${head("value", search.metric)}${head("step", "Step")}${names.map((name) => head(`config.${name}`, name))}${head("seconds", "Ran")}${lineage && head("parent", "From trial")}</tr></thead>
     <tbody>${rows.slice(0, SHOWN).map((trial) => html`<tr key=${trial.number}>
-      <td class="number"><a href=${link(["run", id, "logs"], { trial: trial.id })}>${trial.number}</a></td>
+      <td class="number"><a href=${link(["run", id, trial.error ? "error" : "logs"], { trial: trial.id })}>${trial.number}</a></td>
       <td><${State} state=${trial.state} />${trial.error && html`<span class="cause soft small" title=${trial.error}> ${trial.error.trim().split("\n").at(-1).slice(0, 80)}</span>`}</td>
       <td class="number">${number(trial.value)}${trial.number === search.best ? html`<strong title="the best"> ★</strong>` : ""}</td><td class="number">${number(trial.step)}</td>
       ${names.map((name) => html`<td key=${name} class="number">${typeof trial.config[name] === "number" ? number(trial.config[name]) : String(trial.config[name] ?? "–")}</td>`)}

@@ -72,8 +72,8 @@ function Verbs({ job, again }) {
   const isOver = OVER.includes(job.state);
   return html`<div class="verbs" ref=${bar}>
     <div class="tools" role="group" aria-label="What to do with it">
-      ${Object.entries(VERBS).map(([verb, { label, fits }]) => html`<button key=${verb} data-verb=${verb} disabled=${!fits(job.state)} onClick=${() => press(verb)}>${label}</button>`)}
-      <button data-verb="move" disabled=${isOver} aria-expanded=${open === "move"} onClick=${() => { setTold(null); setOpen(open === "move" ? "" : "move"); }}>Move…</button>
+      ${Object.entries(VERBS).filter(([, { fits }]) => fits(job.state)).map(([verb, { label }]) => html`<button key=${verb} data-verb=${verb} onClick=${() => press(verb)}>${label}</button>`)}
+      ${!isOver && html`<button data-verb="move" aria-expanded=${open === "move"} onClick=${() => { setTold(null); setOpen(open === "move" ? "" : "move"); }}>Move…</button>`}
       <button onClick=${clone}>Clone</button></div>
     ${open === "cancel" && !isOver && html`<${Confirm} question=${`Cancel ${job.id}? It ends for good.`} yes="Cancel the job" no="Keep it" onYes=${() => act("cancel")} onNo=${close} />`}
     ${open === "move" && !isOver && html`<${Move} job=${job} onMove=${move} onNo=${close} />`}
@@ -103,7 +103,7 @@ function BulkVerbs({ jobs, onDone }) {
   const ending = fitting("cancel").length;
   return html`<div class="verbs" ref=${bar}>
     <div class="tools" role="group" aria-label="What to do with the chosen jobs"><span class="soft small">${jobs.length ? `${count(jobs.length)} chosen` : "Choose jobs to pause, resume or cancel them together"}</span>
-      ${jobs.length > 0 && Object.entries(VERBS).map(([verb, { label }]) => html`<button key=${verb} disabled=${!fitting(verb).length} onClick=${() => press(verb)}>${label} ${fitting(verb).length || ""}</button>`)}</div>
+      ${Object.entries(VERBS).filter(([verb]) => fitting(verb).length).map(([verb, { label }]) => html`<button key=${verb} onClick=${() => press(verb)}>${label} ${fitting(verb).length}</button>`)}</div>
     ${isAsked && ending > 0 && html`<${Confirm} question=${`Cancel ${ending === 1 ? fitting("cancel")[0] : `${count(ending)} jobs`}? ${ending === 1 ? "It ends" : "They end"} for good.`}
       yes=${ending === 1 ? "Cancel the job" : "Cancel the jobs"} no=${ending === 1 ? "Keep it" : "Keep them"} onYes=${() => act("cancel")} onNo=${close} />`}
     <${Refused} refused=${told.refused} /><p class="soft small" role="status">${told.text}</p></div>`;
