@@ -218,3 +218,7 @@ tracking_url
 recommission
 make_whole
 build_program
+
+# attributes of pydoop's result of stat, which existing programs read
+st_nlink
+st_ctime

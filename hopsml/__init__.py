@@ -93,19 +93,6 @@ _FUNCTIONS = {
 }
 
 
-# Modules of the predecessor, and their replacements.
-_INSTEAD = {
-    "allreduce": "hopsml.experiment.collective_all_reduce(train), which works without MPI",
-    "dataset": "hopsml.hdfs.copy_to_hdfs and copy_to_local",
-    "jobs": "`hopsml submit`, or HopsMLOperator of hopsml.airflow",
-    "project": "HOPSML_PROJECT_URL, the URL of the project's folder",
-    **dict.fromkeys(
-        ("elasticsearch", "featurestore", "hive", "kafka", "secret", "service_discovery", "tls", "user", "xattr"),
-        "the client of Hopsworks (package hopsworks), since this is a service of Hopsworks",
-    ),
-}
-
-
 class Refusals:
     """Import finder that raises an error with the reason why a package does not have a name.
 
@@ -134,17 +121,15 @@ class Refusals:
             if spec := moved_names.find_spec(fullname):
                 return spec
         imports = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"
-        if imports and package in cls._reasons and (reason := cls._reasons[package](name)):
-            raise ModuleNotFoundError(reason)
+        if imports and package.partition(".")[0] == "hopsml":
+            from hopsml.core import refused_names
+
+            own = cls._reasons.get(package)
+            if reason := (own(name) if own else "") or refused_names.refusal(package, name):
+                raise ModuleNotFoundError(reason)
         return None
 
 
-def _refusal(name: str) -> str:
-    """Return the message for a module of the predecessor that has been replaced; empty for any other name."""
-    return f"hopsml.{name} does not exist; use {_INSTEAD[name]}" if name in _INSTEAD else ""
-
-
-Refusals.add(__name__, _refusal)
 sys.meta_path.append(Refusals)
 
 
@@ -153,8 +138,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"hopsml.{name}")
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(_FUNCTIONS[name]), name)
-    if refusal := _refusal(name):
-        raise AttributeError(refusal)
+    from hopsml.core import refused_names
+
+    if text := refused_names.refusal(__name__, name):
+        raise AttributeError(text)
     raise AttributeError(f"module 'hopsml' has no attribute '{name}'; it has: {', '.join(__all__)}")
 
 

@@ -3,7 +3,8 @@
     HopsmlError
     ├── ArgumentError (ValueError)            a call that cannot be executed; nothing was started
     │   ├── CaptureError                      the training function cannot be pickled; names the cause
-    │   ├── BoundsError (AssertionError)      bounds of a hyper-parameter that are not two, or not ascending
+    │   ├── RuleError (AssertionError)        a value that the predecessor or Maggy refused by an assertion
+    │   │   └── BoundsError                   bounds of a hyper-parameter that are not two, or not ascending
     │   ├── UnknownName (KeyError)            no such searcher or stopper; the message lists the existing ones
     │   ├── ModelNotFound (LookupError)       the registry has no such model, version or alias
     │   ├── ModelExists                       the registry has this version already
@@ -11,6 +12,7 @@
     │   ├── AlreadyServed                     another server has this name; the message has its address
     │   └── ServingNotFound (LookupError)     no model is or was served under this name
     ├── ArgumentTypeError (TypeError)         an argument of the wrong type
+    │   └── MetricsError (AssertionError)     metrics of a model that are no dict of numbers by name
     ├── EnvironmentConflict                   the user's environment already has a variable that hopsml would set
     ├── UnsupportedVersion                    a framework version that is known not to work
     ├── RunError (RuntimeError)               a run that was started and did not finish
@@ -125,11 +127,12 @@ class CaptureError(ArgumentError):
     """
 
 
-class BoundsError(ArgumentError, AssertionError):
-    """Error raised for bounds of a hyper-parameter that are not two, or not ascending.
+class RuleError(ArgumentError, AssertionError):
+    """Error raised for a value that the predecessor or Maggy refused by an assertion: callers expect AssertionError."""
 
-    It is also an AssertionError, which callers of Maggy expect.
-    """
+
+class BoundsError(RuleError):
+    """Error raised for bounds of a hyper-parameter that are not two, or not ascending."""
 
 
 class UnknownName(ArgumentError, KeyError):
@@ -165,6 +168,13 @@ class ServingNotFound(ArgumentError, LookupError):
 
 class ArgumentTypeError(HopsmlError, TypeError):
     """Error raised for a call with an argument of the wrong type; nothing was started."""
+
+
+class MetricsError(ArgumentTypeError, AssertionError):
+    """Error raised for metrics of a model that are no dict of numbers by name.
+
+    It is also an AssertionError, which callers of the predecessor expect.
+    """
 
 
 class EnvironmentConflict(HopsmlError):

@@ -1,6 +1,6 @@
 """NumPy files in the project, under the predecessor's names: ``numpy_helper.load("Resources/x.npy")``.
 
-Paths are those of ``hopsml.hdfs``; keyword arguments are those of NumPy's function of the same name.
+Paths are those of ``hopsml.hdfs``; further arguments are those of NumPy's function of the same name.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ __all__ = [
 ]
 
 
-def load(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+def load(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> Any:
     """Read a file of the project with ``numpy.load``."""
-    return _read("load", hdfs_filename, **kwds)
+    return _read("load", hdfs_filename, *args, **kwds)
 
 
-def loadtxt(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+def loadtxt(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> Any:
     """Read a file of the project with ``numpy.loadtxt``."""
-    return _read("loadtxt", hdfs_filename, **kwds)
+    return _read("loadtxt", hdfs_filename, *args, **kwds)
 
 
-def genfromtxt(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+def genfromtxt(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> Any:
     """Read a file of the project with ``numpy.genfromtxt``."""
-    return _read("genfromtxt", hdfs_filename, **kwds)
+    return _read("genfromtxt", hdfs_filename, *args, **kwds)
 
 
-def fromregex(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+def fromregex(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> Any:
     """Read a file of the project with ``numpy.fromregex``."""
-    return _read("fromregex", hdfs_filename, **kwds)
+    return _read("fromregex", hdfs_filename, *args, **kwds)
 
 
-def fromfile(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+def fromfile(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> Any:
     """Read a file of the project with ``numpy.fromfile``."""
-    return _on_disk("fromfile", hdfs_filename, **kwds)
+    return _on_disk("fromfile", hdfs_filename, *args, **kwds)
 
 
-def memmap(hdfs_filename: AnyPath, **kwds: Any) -> Any:
+def memmap(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> Any:
     """Return ``numpy.memmap`` of a temporary local copy, which is removed with the array.
 
     Changes do not reach the project.
     """
-    return _on_disk("memmap", hdfs_filename, **kwds)
+    return _on_disk("memmap", hdfs_filename, *args, **kwds)
 
 
 def save(hdfs_filename: AnyPath, data: Any) -> None:
@@ -74,14 +74,14 @@ def savez_compressed(hdfs_filename: AnyPath, *args: Any, **kwds: Any) -> None:
     _write("savez_compressed", hdfs_filename, *args, **kwds)
 
 
-def _read(name: str, path: AnyPath, **kwds: Any) -> Any:
+def _read(name: str, path: AnyPath, *args: Any, **kwds: Any) -> Any:
     """Read a file through memory with NumPy's function of this name."""
     import numpy
 
-    return getattr(numpy, name)(io.BytesIO(hdfs.load(path)), **kwds)
+    return getattr(numpy, name)(io.BytesIO(hdfs.load(path)), *args, **kwds)
 
 
-def _on_disk(name: str, path: AnyPath, **kwds: Any) -> Any:
+def _on_disk(name: str, path: AnyPath, *args: Any, **kwds: Any) -> Any:
     """Read a file through a local copy, for functions that need a file descriptor.
 
     A mapping outlives the file's name.
@@ -89,7 +89,7 @@ def _on_disk(name: str, path: AnyPath, **kwds: Any) -> Any:
     import numpy
 
     with tempfile.TemporaryDirectory(prefix="hopsml-numpy-") as folder:
-        return getattr(numpy, name)(hdfs.copy_to_local(path, folder), **kwds)
+        return getattr(numpy, name)(hdfs.copy_to_local(path, folder), *args, **kwds)
 
 
 def _write(name: str, path: AnyPath, *args: Any, **kwds: Any) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from typing import Any
 
+from hopsml.cluster.shared import checks
 from hopsml.cluster.worker.context import WorkerContext, current
-from hopsml.core import settings
+from hopsml.core import refused_names, settings
 from hopsml.core.variables import SETTINGS
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import urls
 
 __all__ = [
@@ -20,7 +22,7 @@ __all__ = [
 LOCAL_FOLDER = "local_logdir"
 # Folders of a run directory that also count as its log directory.
 _OF_RUN = re.compile(r"events|trials|generation\.\d+")
-_DEBUGGERS = ("interactive_debugger", "non_interactive_debugger")
+__path__: list[str] = []  # so that an import of a missing name reports what to use instead
 
 
 def logdir() -> str:
@@ -65,21 +67,24 @@ def _without_url(context: WorkerContext, path: str) -> str:
     return str(link)
 
 
-def visualize(hdfs_root_logdir: str) -> None:
-    """Show the events of a run directory or log directory in TensorBoard.
+def visualize(*arguments: Any, hdfs_root_logdir: str = "") -> None:
+    """Show the events of a run directory or log directory in TensorBoard: ``visualize(hdfs_root_logdir)``.
 
     In a notebook it is shown in the cell. Otherwise its address is printed, and it runs until Ctrl-C.
 
     Args:
-        hdfs_root_logdir: URL or path of the directory.
+        *arguments: URL or path of the directory, or the result of a verb; old code passes its SparkSession before it,
+            which is not used.
+        hdfs_root_logdir: the directory by name.
 
     Raises:
         ArgumentError: the directory is not that of a run.
+        ArgumentTypeError: something else was given.
     """
     from hopsml.notebook import display, magics, tensorboard_server
     from hopsml.storage.run_dir import find
 
-    named = str(hdfs_root_logdir).rstrip("/")
+    named = _directory_of(arguments, hdfs_root_logdir).rstrip("/")
     above = named.rpartition("/")[0]  # of a run's events/, and of a search's trials/ or generation.2/
     directory = find(above if _OF_RUN.fullmatch(urls.name(named)) else named, settings.project_url())
     if display.is_live():
@@ -90,16 +95,27 @@ def visualize(hdfs_root_logdir: str) -> None:
         tensorboard_server.keep(server, f"TensorBoard of {directory.run_id}: {address} (Ctrl-C stops it)")
 
 
+def _directory_of(arguments: tuple[Any, ...], named: str) -> str:
+    """Return the directory among the arguments of ``visualize``; a SparkSession or SparkContext before it is left out.
+
+    Raises:
+        ArgumentTypeError: There is none, or more than one.
+    """
+    given = [*arguments, *([named] if named else [])]
+    if len(given) > 1 and checks.is_spark_session(given[0]):
+        given = given[1:]
+    if len(given) == 1 and isinstance(given[0], tuple) and given[0]:
+        given = [given[0][0]]  # a result, whose first element is its directory
+    if len(given) != 1 or not isinstance(given[0], (str, os.PathLike)):
+        kinds = ", ".join(type(one).__name__ for one in given) or "nothing"
+        raise ArgumentTypeError(f"visualize() was given {kinds}; pass the directory of a run, such as result.logdir")
+    return os.fspath(given[0])
+
+
 def __getattr__(name: str) -> Any:
     if name == "local_logdir_bool":
         return current() is not None and _is_local()
-    if name in _DEBUGGERS:
-        raise AttributeError(
-            f"tensorboard.{name}() needs sessions of TensorFlow 1, which TensorFlow 2 does not have; use "
-            "tf.debugging.experimental.enable_dump_debug_info(hopsml.tensorboard.logdir()) and TensorBoard's "
-            "Debugger V2"
-        )
-    raise AttributeError(f"module 'hopsml.tensorboard' has no attribute '{name}'")
+    raise refused_names.missing(__name__, name, ("logdir", "visualize", "local_logdir_bool"))
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hopsml.cluster.worker import context
-from hopsml.core import settings
+from hopsml.core import refused_names, settings
 from hopsml.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "num_param_servers",
 ]
 
+__path__: list[str] = []  # so that an import of a missing name reports what to use instead
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*([0-9]+)\s*,.*\]")
 
 
@@ -89,6 +90,10 @@ def _listed(name: str, choices: object) -> list[Any]:
     if not listed:
         raise ArgumentError(f"grid_params: {name!r} has no values; at least one is needed")
     return listed
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing(__name__, name, ("grid_params", "num_executors", "num_param_servers"))
 
 
 def __dir__() -> list[str]:

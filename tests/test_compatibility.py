@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hopsml import hdfs, numpy_helper, pandas_helper
+from hopsml.core import refused_names
 from tests import compatibility
 from tests.compatibility import ROWS, TABLE, Row
+from tests.predecessor_names import NAMES
 
 
 def differing(rows: Sequence[Row]) -> list[str]:
@@ -68,7 +71,8 @@ def test_the_table_says_what_comes_of_names_that_take_tensorflow(tmp_path: Path)
 
 @pytest.mark.local
 def test_the_table_has_these_rows_and_no_others() -> None:
-    lines = TABLE.read_text().splitlines()
+    text = TABLE.read_text()
+    lines = text.partition(compatibility.NAMES_HEAD)[0].splitlines()
     found = [line for line in lines if line.startswith("| `")]
     assert len(found) == len(ROWS) and all(line.startswith(row.start) for line, row in zip(found, ROWS, strict=True))
     assert "\n".join(lines).startswith(compatibility.HEAD)
@@ -82,6 +86,47 @@ def test_every_public_name_of_the_helpers_has_a_row() -> None:
         short = module.__name__.removeprefix("hopsml.")
         public = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
         assert {(short, name) for name in public if not name.startswith("_")} <= rows
+
+
+@pytest.mark.fast
+def test_the_page_lists_every_public_name_of_the_predecessor() -> None:
+    _, mark, names = TABLE.read_text().partition(compatibility.NAMES_HEAD)
+    assert mark and names.splitlines()[1:] == compatibility.names_table()  # else: python -m tests.compatibility
+    assert all("| offered |" in line or "| refused: use " in line for line in names.splitlines()[1:])
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("module", NAMES)
+def test_every_public_name_of_the_predecessor_is_offered_or_says_what_to_use(module: str) -> None:
+    package = f"hopsml.{module}"
+    if module in refused_names.INSTEAD["hopsml"]:
+        with pytest.raises(ImportError, match=rf"{package} does not exist; use "):
+            importlib.import_module(package)
+        with pytest.raises(AttributeError, match=rf"{package} does not exist; use "):
+            getattr(importlib.import_module("hopsml"), module)
+        return
+    imported = importlib.import_module(package)
+    for name in NAMES[module]:
+        if hasattr(imported, name):
+            exec(f"from {package} import {name}")
+            continue
+        text = re.escape(f"{imported.__name__.removeprefix('hopsml.')}.{name} does not exist; use ")
+        with pytest.raises(AttributeError, match=text):
+            getattr(imported, name)
+        with pytest.raises(ImportError, match=text):
+            exec(f"from {package} import {name}")
+
+
+@pytest.mark.fast
+def test_what_to_use_instead_is_there() -> None:
+    """Every ``hopsml.module.name`` in a message can be imported."""
+    texts = [text for names in refused_names.INSTEAD.values() for text in names.values()]
+    dotted = {found for text in texts for found in re.findall(r"hopsml(?:\.\w+)+", text)}
+    assert len(dotted) > 20
+    for path in dotted:
+        value: Any = importlib.import_module("hopsml")
+        for part in path.split(".")[1:]:
+            value = getattr(value, part, None) or importlib.import_module(f"{value.__name__}.{part}")
 
 
 @pytest.mark.fast

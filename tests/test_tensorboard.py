@@ -13,7 +13,7 @@ import pytest
 from hopsml import tensorboard
 from hopsml.cluster.worker import context
 from hopsml.cluster.worker.context import WorkerContext
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.fast
 
@@ -72,6 +72,26 @@ def test_a_log_directory_leads_to_its_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(magics, "tensorboard_run", shown.append)
     tensorboard.visualize(f"file://{tmp_path}/app_1{below}/")
     assert shown == [f"file://{tmp_path}/app_1"]
+
+
+@pytest.mark.parametrize("kind", ["SparkSession", "SparkContext"])
+def test_a_session_before_the_directory_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    from hopsml.notebook import display, magics
+
+    (tmp_path / "app_1").mkdir()
+    (tmp_path / "app_1" / "run.json").write_text("{}")
+    session = type(kind, (), {"__module__": "pyspark.sql.session"})()
+    shown: list[str] = []
+    monkeypatch.setattr(display, "is_live", lambda: True)
+    monkeypatch.setattr(magics, "tensorboard_run", shown.append)
+    logdir = f"file://{tmp_path}/app_1/events"
+    tensorboard.visualize(session, logdir)
+    tensorboard.visualize(session, hdfs_root_logdir=logdir)
+    tensorboard.visualize((logdir, {"metric": 1}))  # what a verb returns
+    assert shown == [f"file://{tmp_path}/app_1"] * 3
+    for wrong in ((), (session,), (session, session, logdir), (1,)):
+        with pytest.raises(ArgumentTypeError, match=r"visualize\(\) was given .*pass the directory of a run"):
+            tensorboard.visualize(*wrong)
 
 
 def test_trials_whose_names_differ_in_a_sign_have_folders_of_their_own(

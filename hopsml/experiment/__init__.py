@@ -21,6 +21,7 @@ They block and return a ``Result``; ``submit`` and ``submit_search`` return a ha
 
 from __future__ import annotations
 
+from hopsml.core import refused_names
 from hopsml.experiment.applications import shutdown, spark
 from hopsml.experiment.collective import (
     collective_all_reduce,
@@ -41,7 +42,6 @@ from hopsml.experiment.predecessor import (
     evolutionary_search,
     grid_search,
     horovod,
-    instead_of,
     random_search,
 )
 from hopsml.experiment.recorded import Recorded, recorded
@@ -95,7 +95,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    raise instead_of(name, __all__)
+    raise refused_names.missing(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -16,12 +16,11 @@ import atexit
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hopsml.cluster.shared import checks
-from hopsml.core import suggestions
-from hopsml.errors import ArgumentError, ArgumentTypeError, RunError
+from hopsml.errors import ArgumentError, ArgumentTypeError, RuleError, RunError
 from hopsml.experiment import plan, verbs
 from hopsml.experiment.collective import ORDERS, build
 from hopsml.experiment.options import (
@@ -44,11 +43,6 @@ from hopsml.search.algorithms.evolution import DifferentialEvolution
 from hopsml.search.space.space import Searchspace
 from hopsml.tracking import inputs
 
-_OTHER_STRATEGY = "experiment.collective_all_reduce(train), whose function builds hopsml.tensorflow.strategy()"
-INSTEAD = {
-    "allreduce": _OTHER_STRATEGY,
-    "train_and_evaluate": f"{_OTHER_STRATEGY} and calls model.fit: Estimators have left TensorFlow",
-}
 _open: list[tuple[contextlib.AbstractContextManager[Recorded], Recorded]] = []  # at most one
 
 
@@ -112,15 +106,6 @@ def _left_open() -> None:
         manager, _ = _open.pop()
         with contextlib.suppress(KeyboardInterrupt):
             manager.__exit__(KeyboardInterrupt, KeyboardInterrupt("the program ended without experiment.end()"), None)
-
-
-def instead_of(name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error for a name that is not in ``experiment``, which has those of ``known``."""
-    if name in INSTEAD:
-        return AttributeError(f"experiment.{name} does not exist; use {INSTEAD[name]}")
-    meant = suggestions.similar(name, [] if name.startswith("_") else known)
-    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-    return AttributeError(f"module 'hopsml.experiment' has no attribute '{name}'{hint}")
 
 
 LONGEST_NAME = 200  # characters of a folder's name; file systems take 255 bytes
@@ -200,9 +185,9 @@ def of_evolution(options: EvolutionOptions) -> calls.SearchCall:
     population = checks.whole_number("population", options.population)
     generations = checks.whole_number("generations", options.generations)
     if population <= 3:
-        raise ArgumentError(f"population={population}: it must be more than 3, as a member moves by three others")
+        raise RuleError(f"population={population}: it must be more than 3, as a member moves by three others")
     if generations <= 1:
-        raise ArgumentError(f"generations={generations}: there must be more than 1")
+        raise RuleError(f"generations={generations}: there must be more than 1")
     table = _table("differential_evolution", "boundary_dict", options.boundary_dict)
     space = Searchspace.from_boundaries(table, categories=True)
     own = {

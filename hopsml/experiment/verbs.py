@@ -14,7 +14,7 @@ from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.checks import present_names
 from hopsml.cluster.shared.spec import Roles
 from hopsml.core import suggestions
-from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots
+from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RuleError
 from hopsml.experiment import applications
 from hopsml.search.space.space import parameters_of
 from hopsml.storage import privacy
@@ -52,11 +52,9 @@ def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str,
 
 
 def check_evaluator(size: int) -> None:
-    """Raise ArgumentError for fewer than three workers, of which the last one becomes the evaluator."""
+    """Raise RuleError for fewer than three workers, of which the last one becomes the evaluator."""
     if size < 3:
-        raise ArgumentError(
-            f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}"
-        )
+        raise RuleError(f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}")
 
 
 def check_servers(size: int, roles: Roles) -> None:
@@ -218,16 +216,11 @@ def _meant(verb: str, name: str, value: Any, known: Collection[str], function: A
     return f"did you mean {handed_on}, for {getattr(function, '__name__', 'the function')}()?"
 
 
-def is_spark_session(value: Any) -> bool:
-    """Return True for a SparkSession or SparkContext, the first argument in the predecessor's first releases."""
-    return type(value).__module__.startswith("pyspark.") and type(value).__name__ in ("SparkSession", "SparkContext")
-
-
 def _training_function(
     positional: tuple[Any, ...], named: dict[str, Any], verb: str
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return the function and the positional arguments after it; remove it from ``named`` if it is there."""
-    if positional and is_spark_session(positional[0]):
+    if positional and checks.is_spark_session(positional[0]):
         positional = positional[1:]
     for spelling in (_FUNCTION, *_OLD_FUNCTION):
         if spelling in named:

@@ -5,6 +5,7 @@ project is on the local disk, all functions work there. Inside a worker a path b
 the remote directory to which it is mirrored.
 """
 
+from hopsml.core import refused_names
 from hopsml.hdfs.copies import copy_from_project, copy_to_hdfs, copy_to_local, cp, move, rename
 from hopsml.hdfs.files import (
     abs_path,
@@ -81,6 +82,10 @@ __all__ = [
     "rmr",
     "stat",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

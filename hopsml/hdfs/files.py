@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hopsml.core import settings
+from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.storage import filesystem, urls
 from hopsml.storage.filesystem import FileStatus, FileSystem, for_url
@@ -29,8 +30,12 @@ AnyPath = str | bytes | os.PathLike[str]
 
 
 def project_name() -> str:
-    """Return the project's name: ``HOPSML_PROJECT``, else the user's name."""
-    return settings.project_name()
+    """Return the project's name: ``HOPSML_PROJECT``, else the last part of ``project_path()``.
+
+    Without any setting, when files are in the folder ``.hopsml`` of the working directory, it is the user's name.
+    """
+    last = urls.name(settings.project_url())
+    return settings.project_name() if SETTINGS.project or last in ("", ".hopsml") else last
 
 
 def project_user(project: str | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat as modes
+import re
 from dataclasses import dataclass
 
 from hopsml.core import settings
@@ -16,7 +16,10 @@ from hopsml.storage.remote.hadoop import web_addresses
 
 @dataclass(frozen=True)
 class PathStat:
-    """Metadata like ``os.stat_result``, with names for the user and group, as pydoop returns them."""
+    """Metadata by the names of ``os.stat_result``, as pydoop returns them: names for the user and group.
+
+    ``st_mode`` holds the permission bits alone (0o775); ``kind`` tells a file from a directory.
+    """
 
     st_mode: int
     st_uid: str
@@ -25,22 +28,28 @@ class PathStat:
     st_mtime: float
     st_atime: float
     st_blksize: int
+    replication: int
     kind: str  # "file" or "directory"
     name: str  # full path
+    st_ino: int = 0  # what a path of HDFS does not have
+    st_dev: int = 0
+    st_nlink: int = 1
+    st_ctime: float = 0
 
 
-def stat(hdfs_path: AnyPath) -> PathStat:
+def stat(hdfs_path: AnyPath, project: str | None = None) -> PathStat:
     """Return the metadata of a path; raise PathNotFound if it does not exist."""
-    url = to_url(hdfs_path)
+    url = to_url(hdfs_path, project)
     found = for_url(url).status(url)
     return PathStat(
-        st_mode=found.permission | (modes.S_IFDIR if found.is_dir else modes.S_IFREG),
+        st_mode=found.permission,
         st_uid=found.owner,
         st_gid=found.group,
         st_size=found.length,
         st_mtime=found.modified_s,
         st_atime=found.accessed_s,
         st_blksize=found.block_size,
+        replication=found.replication,
         kind="directory" if found.is_dir else "file",
         name=found.url,
     )
@@ -71,10 +80,14 @@ def access(hdfs_path: AnyPath, mode: int, project: str | None = None) -> bool:
 def chmod(hdfs_path: AnyPath, mode: int | str, project: str | None = None) -> None:
     """Change the permissions of a path.
 
-    ``mode`` is written as in a shell, ``700`` for ``rwx------``, or as Python's ``0o700``.
+    ``mode`` is written as in a shell, ``700`` for ``rwx------`` or ``"ug+rwx"``, or as Python's ``0o700``.
     """
     url = to_url(hdfs_path, project)
-    for_url(url).set_permission(url, permission(mode))
+    if isinstance(mode, str) and _CHANGES.fullmatch(mode):
+        found = for_url(url).status(url)
+        for_url(url).set_permission(url, changed(found.permission, mode, found.is_dir))
+    else:
+        for_url(url).set_permission(url, permission(mode))
 
 
 def chown(hdfs_path: AnyPath, user: str, group: str, project: str | None = None) -> None:
@@ -118,6 +131,30 @@ def get_webhdfs_port() -> int:
     return int(_web_address()[1])
 
 
+_CHANGES = re.compile(r"[ugoa]*[-+=][rwxX]*(,[ugoa]*[-+=][rwxX]*)*")
+_BITS = {"r": 0o444, "w": 0o222, "x": 0o111}
+_WHO = {"u": 0o700, "g": 0o070, "o": 0o007, "a": 0o777}
+
+
+def changed(bits: int, changes: str, is_dir: bool = False) -> int:
+    """Return permission bits after changes in the form of a shell's chmod: ``"ug+rwx"``, ``"o-w,a+X"``.
+
+    Without ``u``, ``g``, ``o`` a change is for all; the umask is not applied.
+    """
+    for change in changes.split(","):
+        who, sign, rights = re.split("([-+=])", change)
+        mask = 0
+        for one in who or "a":
+            mask |= _WHO[one]
+        wanted = 0
+        for right in rights:
+            if right != "X" or is_dir or bits & 0o111:
+                wanted |= _BITS[right.lower()]
+        wanted &= mask
+        bits = bits & ~wanted if sign == "-" else (bits & ~mask if sign == "=" else bits) | wanted
+    return bits
+
+
 def permission(mode: int | str) -> int:
     """Return the permission bits of a mode: ``700`` and ``"700"`` are ``0o700``, as existing code writes them.
 
@@ -130,7 +167,7 @@ def permission(mode: int | str) -> int:
         if mode == 0o777 or (_is_usual(mode) and not usual):
             return mode
     if as_written is None or not 0 <= as_written <= 0o7777:
-        raise ArgumentError(f"mode={mode!r}: write it as in a shell, for instance 755 or 700")
+        raise ArgumentError(f"mode={mode!r}: write it as in a shell, for instance 755, 700 or 'ug+rwx'")
     return as_written
 
 

@@ -9,6 +9,7 @@
 ``experiment.lagom`` is a search on the same executors as any other; its run directory has the files of Maggy's.
 """
 
+from hopsml.core import refused_names
 from hopsml.maggy import ablation, callbacks, config, experiment, experiment_config, optimizer, searchspace, tensorboard
 from hopsml.maggy.trial import Trial
 from hopsml.search.space.space import Searchspace
@@ -25,6 +26,10 @@ __all__ = [
     "searchspace",
     "tensorboard",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

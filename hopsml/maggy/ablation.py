@@ -21,10 +21,12 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec
 
+from hopsml.core import refused_names
 from hopsml.errors import ArgumentError
 from hopsml.search.contract import Config, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace, takes_any
 
+__path__: list[str] = []  # so that an import of a missing name reports what to use instead
 NONE = "None"  # Maggy's value if nothing is left out
 FEATURE, LAYER = "ablated_feature", "ablated_layer"
 _CUSTOM = "custom: "
@@ -386,3 +388,7 @@ def _origin(reference: Any, sources: dict[str, tuple[str, int, int]]) -> tuple[s
     while name in sources:
         name, node, tensor = sources[name]
     return name, node, tensor
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing(__name__, name, ("AblationStudy",))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, RuleError
 from hopsml.search.space.space import Searchspace
 
 __all__ = [
@@ -75,7 +75,7 @@ class HyperparameterOptConfig(LagomConfig):
 
     def __post_init__(self) -> None:
         if not isinstance(self.num_trials, int) or self.num_trials < 1:
-            raise ArgumentError(f"num_trials={self.num_trials!r}: it must be a whole number, at least 1")
+            raise RuleError(f"num_trials={self.num_trials!r}: it must be a whole number, at least 1")
 
 
 OptimizationConfig = HyperparameterOptConfig  # its first name
@@ -105,8 +105,9 @@ class TfDistributedConfig(LagomConfig):
         dataset: a list of arguments for ``process_data``, or of arrays; earlier ``train_set`` and ``test_set``. A text
             is a path, of this machine or of the project.
         process_data: called in each worker, with ``dataset``, or with ``train_set`` and ``test_set``; its result
-            replaces them. Of a ``train_set`` and ``test_set`` each worker gets its own rows, in batches, if ``hparams``
-            has ``train_batch_size`` and ``test_batch_size``: rows in one step of all workers.
+            replaces them. A ``train_set`` and ``test_set`` of arrays or of a ``tf.data.Dataset`` are passed on as they
+            are, and it is not called. Each worker gets its own rows of both, in batches, if ``hparams`` has
+            ``train_batch_size`` and ``test_batch_size``: rows in one step of all workers.
         mixed_precision: compute in 16 bits, bfloat16 without a GPU; variables stay in 32 bits.
         hparams: passed to the function.
     """

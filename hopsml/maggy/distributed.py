@@ -145,12 +145,19 @@ def data_of_worker(given: Mapping[str, Any]) -> dict[str, Any]:
         both = dataset if isinstance(dataset, (list, tuple)) and len(dataset) == len(_SETS) else (None, None)
         return {"dataset": dataset, **dict(zip(_SETS, both, strict=True))}
     sets = [given[name] for name in _SETS]
-    if process is not None:
+    if process is not None and not any(map(_is_data, sets)):
         sets = list(process(*sets))
         if len(sets) != len(_SETS):
             raise ArgumentError(f"process_data gave {len(sets)} values; it must give two, for train_set and test_set")
     own = {name: _own(name, part, given["hparams"] or {}) for name, part in zip(_SETS, sets, strict=True)}
     return {"dataset": list(own.values()), **own}
+
+
+def _is_data(part: Any) -> bool:
+    """Return True for data that is ready: an array, a ``tf.data.Dataset``, or a tuple or list that contains one."""
+    if isinstance(part, (list, tuple)):
+        return any(map(_is_data, part))
+    return hasattr(part, "shape") or hasattr(part, "element_spec")
 
 
 def _own(name: str, part: Any, hparams: Mapping[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from hopsml.cluster.shared import checks
 from hopsml.cluster.shared.plain import as_json
+from hopsml.core import refused_names
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.experiment.options import SearchOptions, TrialOptions, taken_from
 from hopsml.experiment.progress import search_line
@@ -28,6 +29,8 @@ from hopsml.search.space.space import Searchspace, parameters_of, trial_id
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.tracking import inputs
+
+__path__: list[str] = []  # so that an import of a missing name reports what to use instead
 
 _OF_A_CONFIG = (
     "name", "experiment_type", "searchspace", "optimizer", "direction", "num_trials", "ablation_study", "ablator",
@@ -292,3 +295,7 @@ def _ablation(given: LagomOptions, config: configs.AblationConfig) -> dict[str, 
         args=args,
     )
     return run("ablation", options, seed, config.without_effect())
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing(__name__, name, ("lagom",))

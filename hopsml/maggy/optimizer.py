@@ -10,12 +10,14 @@ from typing import Any
 
 import cloudpickle
 
+from hopsml.core import refused_names
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.maggy.trial import Trial
 from hopsml.search import registry
 from hopsml.search.contract import End, Outcome, Searcher, Suggestion, Wait
 from hopsml.search.space.space import Searchspace
 
+__path__: list[str] = []  # so that an import of a missing name reports what to use instead
 __all__ = ["GP", "TPE", "AbstractOptimizer", "Asha", "GridSearch", "RandomSearch", "SingleRun", "bayes"]
 
 bayes = sys.modules[f"{__name__}.bayes"] = sys.modules[__name__]  # ``maggy.optimizer.bayes`` has GP and TPE
@@ -286,3 +288,7 @@ def _named(name: str | None) -> Named:
     registry.searcher_class(name)  # raises the KeyError that Maggy's callers expect
     found.name = name or "none"
     return found
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing(__name__, name, __all__)

@@ -9,6 +9,7 @@
 If ``MLFLOW_TRACKING_URI`` is set, versions are also registered in MLflow's registry, which then stores the aliases.
 """
 
+from hopsml.core import refused_names
 from hopsml.errors import ModelExists, ModelNotFound
 from hopsml.model.batch import predict
 from hopsml.model.description import Metric
@@ -48,6 +49,10 @@ __all__ = [
     "to_onnx",
     "versions",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from hopsml.core import suggestions
-from hopsml.errors import ArgumentError, ArgumentTypeError, StorageError
+from hopsml.errors import ArgumentError, ArgumentTypeError, MetricsError, ModelNotFound, StorageError
 
 MODEL_JSON = "model.json"
 FILES = "files"  # folder of a version's files
@@ -221,19 +221,20 @@ def checked_metrics(metrics: Any) -> dict[str, float]:
 
     Raises:
         ArgumentError: A value is not finite.
-        ArgumentTypeError: ``metrics`` is not a dict, a name is not text, or a value is not a number.
+        MetricsError: (TypeError, AssertionError) ``metrics`` is not a dict, a name is not text, or a value is not a
+            number.
     """
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):
-        raise ArgumentTypeError(f"metrics={metrics!r:.80} is a {type(metrics).__name__}; it must be a dict of numbers")
+        raise MetricsError(f"metrics={metrics!r:.80} is a {type(metrics).__name__}; it must be a dict of numbers")
     found = {}
     for name, value in metrics.items():
         if not isinstance(name, str) or not name:
-            raise ArgumentTypeError(f"metrics: the name {name!r:.80} must be text")
+            raise MetricsError(f"metrics: the name {name!r:.80} must be text")
         plain = _plain(value)
         if isinstance(plain, bool) or not isinstance(plain, (int, float)):
-            raise ArgumentTypeError(
+            raise MetricsError(
                 f"metrics[{name!r}]={value!r:.80} is a {type(value).__name__}; it must be a number, by which versions can "
                 "be compared"
             )
@@ -286,7 +287,7 @@ def best(versions: Iterable[ModelDescription], metric: str, direction: str) -> M
         direction: ``Metric.MAX`` or ``Metric.MIN``.
 
     Raises:
-        ArgumentError: No version has this metric; the message lists the existing ones.
+        ModelNotFound: No version has this metric; the message lists the existing ones.
     """
     given = list(versions)
     having = [one for one in given if metric in one.metrics]
@@ -294,7 +295,7 @@ def best(versions: Iterable[ModelDescription], metric: str, direction: str) -> M
         name = given[0].name if given else ""
         known = sorted({key for one in given for key in one.metrics})
         hint = suggestions.instead(metric, known, f"they have: {', '.join(known)}") if known else "none has any metric"
-        raise ArgumentError(f"no version of the model '{name}' has the metric {metric!r}; {hint}")
+        raise ModelNotFound(f"no version of the model '{name}' has the metric {metric!r}; {hint}")
     sign = 1.0 if direction == Metric.MAX else -1.0
     return max(having, key=lambda one: (sign * one.metrics[metric], one.version))
 

@@ -63,8 +63,8 @@ def find(name: str, version: int | str = LATEST, project: str | None = None) -> 
         project: Name of another project.
 
     Raises:
-        ModelNotFound: (LookupError) The model, version or alias does not exist.
-        ArgumentError: "best" is given and the metric is ambiguous or unknown.
+        ModelNotFound: (LookupError) The model, version or alias does not exist, or no version has the metric of "best".
+        ArgumentError: "best" is given and the metric is ambiguous.
     """
     url = model_url(name, project)
     if isinstance(version, str) and not version.isdecimal():
@@ -99,8 +99,8 @@ def get_best_model(name: str, metric: str, direction: str, project: str | None =
         project: Name of another project.
 
     Raises:
-        ModelNotFound: The model does not exist.
-        ArgumentError: No version has the metric, or the direction is invalid.
+        ModelNotFound: The model does not exist, or no version has the metric.
+        ArgumentError: The direction is invalid.
     """
     return _best(versions(name, project), metric, description.checked_direction(direction))
 

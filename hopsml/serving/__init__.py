@@ -9,6 +9,7 @@ A serving is identified by its name:
     hopsml.serving.stop("digits")
 """
 
+from hopsml.core import refused_names
 from hopsml.errors import AlreadyServed, ServingError, ServingNotFound
 from hopsml.serving.definitions import ServingStatus
 from hopsml.serving.manager import (
@@ -27,14 +28,19 @@ from hopsml.serving.predecessor import (
     ServingEntry,
     create_or_update,
     describe,
+    export,
     get,
     get_all,
+    get_artifact_path,
+    get_available_instances,
     get_id,
     get_model_name,
     get_model_path,
     get_model_server,
     get_model_version,
     get_status,
+    get_type,
+    get_version,
     make_inference_request,
 )
 
@@ -49,14 +55,19 @@ __all__ = [
     "delete",
     "describe",
     "exists",
+    "export",
     "get",
     "get_all",
+    "get_artifact_path",
+    "get_available_instances",
     "get_id",
     "get_model_name",
     "get_model_path",
     "get_model_server",
     "get_model_version",
     "get_status",
+    "get_type",
+    "get_version",
     "logs",
     "make_inference_request",
     "predict",
@@ -66,6 +77,10 @@ __all__ = [
     "status",
     "stop",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise refused_names.missing(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,11 @@ SERVERS = {
 }
 _VERBS = (":predict",)
 _MODELS = "Models"
+_SCRIPTS = (".py", ".ipynb")  # the predecessor's servers of the types PYTHON, SKLEARN and FLASK ran one
+_NO_SCRIPTS = (
+    "predictor and transformer scripts are not run: export the model with what has to be done before and after it, "
+    "as a Keras model with preprocessing layers or a pipeline of scikit-learn"
+)
 
 
 class ServingEntry(msgspec.Struct, frozen=True):
@@ -89,10 +94,9 @@ def create_or_update(
         named = [one for one in (model_version, *others) if isinstance(one, str) and one.upper() in SERVERS]
         server, model_version = (named[0] if named else None), server
     if transformer is not None or predictor is not None:
-        raise ArgumentError(
-            "predictor and transformer scripts are not run: export the model with what has to be done before and after it, "
-            "as a Keras model with preprocessing layers or a pipeline of scikit-learn"
-        )
+        raise ArgumentError(_NO_SCRIPTS)
+    if str(path or "").rstrip("/").endswith(_SCRIPTS):
+        raise ArgumentError(f"model_path={path!r:.200} is a script. {_NO_SCRIPTS[0].upper()}{_NO_SCRIPTS[1:]}")
     model, version = _of_path(path)
     chosen = _checked_version(version if model_version is None else model_version)
     earlier = definitions.find(definitions.checked_name(serving_name)) or ServingDefinition(serving_name, model)
@@ -241,6 +245,52 @@ def get_model_server(serving_name: str) -> str:
         ServingNotFound: There is no serving of this name.
     """
     return _known(serving_name).model_server
+
+
+get_type, get_version = get_model_server, get_model_version  # their oldest names
+
+
+def get_artifact_path(serving_name: str) -> str:
+    """Return the URL of the served version's directory, or of the model's for an alias; former ``get_model_path``.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
+    found = _known(serving_name)
+    return (
+        urls.join(found.model_path, str(found.model_version))
+        if isinstance(found.model_version, int)
+        else found.model_path
+    )
+
+
+def get_available_instances(serving_name: str) -> int:
+    """Return the number of replicas that answer; 0 for a stopped serving.
+
+    Raises:
+        ServingNotFound: There is no serving of this name.
+    """
+    definitions.known(serving_name)
+    return manager.status(serving_name).ready or 0
+
+
+def export(model_path: str, model_name: str, model_version: int = 1, overwrite: bool = False) -> str:
+    """Export files as a version of a model, and return its URL; ``hopsml.model.export`` also accepts models in memory.
+
+    Args:
+        model_path: Path or URL of the files.
+        model_name: Name of the model.
+        model_version: Version number.
+        overwrite: True to replace the version of that number.
+
+    Raises:
+        ModelExists: The version exists, and ``overwrite`` is False.
+        PathNotFound: The path does not exist.
+    """
+    from hopsml.model.exporting import export as export_version
+
+    made = export_version(model_path, model_name, model_version, overwrite)
+    return urls.join(settings.project_url(), _MODELS, model_name, str(model_version)) if made is None else made.url
 
 
 def describe(serving_name: str) -> None:

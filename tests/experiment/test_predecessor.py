@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,10 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, RunError
 from hopsml.experiment import predecessor
+from hopsml.maggy import Searchspace
+from hopsml.maggy.config import HyperparameterOptConfig
+from hopsml.model.description import checked_metrics
+from hopsml.search import registry
 from tests.experiment.conftest import local_application
 
 pytestmark = pytest.mark.local
@@ -126,6 +130,30 @@ def test_what_a_search_cannot_use(store: Path, returned: Any, key: str, said: st
 def test_mistakes_in_the_call(verb: str, table: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
         getattr(experiment, verb)(lambda x: x, table, **options)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: experiment.random_search(abs, {"x": [2, 1]}),
+        lambda: experiment.random_search(abs, {"x": [1, 2, 3]}),
+        lambda: experiment.differential_evolution(abs, {"x": [0.0, 1.0]}, population=3),
+        lambda: experiment.differential_evolution(abs, {"x": [0.0, 1.0]}, generations=1),
+        lambda: experiment.collective_all_reduce(lambda: 1, num_workers=2, evaluator=True),
+        lambda: Searchspace(x=("DOUBLE", [1.0, 0.0])),
+        lambda: HyperparameterOptConfig(0, None, Searchspace()),
+        lambda: HyperparameterOptConfig(1.5, None, Searchspace()),
+        lambda: registry.searcher("asha", Searchspace(x=("DOUBLE", [0.0, 1.0])), seed=1, num_trials=2),
+        lambda: checked_metrics([1]),
+        lambda: checked_metrics({1: 1.0}),
+        lambda: checked_metrics({"accuracy": "high"}),
+    ],
+)
+def test_what_the_predecessor_refused_by_an_assertion_is_an_assertion_error(call: Callable[[], Any]) -> None:
+    with pytest.raises(AssertionError) as caught:
+        call()
+    assert isinstance(caught.value, (ArgumentError, ArgumentTypeError))
 
 
 def test_names_of_folders() -> None:

@@ -166,6 +166,20 @@ def test_metrics_are_numbers(metrics: object, error: type[Exception], words: str
         checked_metrics(metrics)
 
 
+def test_an_unknown_metric_is_a_model_that_is_not_found(project: str, folder: MakeFolder) -> None:
+    registry.export(str(folder(weights="w")), "digits", metrics={"accuracy": 0.9})
+    for call in (
+        lambda: registry.get_best_model("digits", "acuracy", "MAX"),
+        lambda: registry.find("digits", "best:acuracy"),
+        lambda: registry.get_best_model("none", "accuracy", "MAX"),
+    ):
+        with pytest.raises(ModelNotFound):
+            call()
+    with pytest.raises(ArgumentError) as caught:  # as the predecessor, which raised another error for it
+        registry.get_best_model("digits", "accuracy", "UP")
+    assert not isinstance(caught.value, ModelNotFound)
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 300, 3])
 def test_a_model_has_a_name_that_a_folder_can_have(project: str, folder: MakeFolder, name: object) -> None:
     with pytest.raises((ArgumentError, ArgumentTypeError), match="model_name="):

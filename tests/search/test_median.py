@@ -2,6 +2,7 @@
 
 import random
 import statistics
+from collections.abc import Sequence
 
 import pytest
 
@@ -98,13 +99,49 @@ def test_nothing_is_compared_before_min_step():
         stopper.report(0, step, 1.0)
     stopper.end(0, Outcome(End.COMPLETED, 1.0, 7))
     stopper.begin(1, {})
-    assert [stopper.report(1, step, 0.0) for step in range(1, 5)] == [Verdict.CONTINUE] * 3 + [Verdict.STOP]
+    assert [stopper.report(1, step, 0.0) for step in range(1, 5)] == [Verdict.CONTINUE] * 2 + [Verdict.STOP] * 2
     at_once = MedianStop(min_trials=1, min_step=3)
     for number, score in ((0, 1.0), (1, 0.0)):
         at_once.begin(number, {})
         answers = [at_once.report(number, step, score) for step in range(1, 5)]
         at_once.end(number, Outcome(End.COMPLETED, score, 4))
     assert answers == [Verdict.CONTINUE] * 2 + [Verdict.STOP] * 2
+
+
+@pytest.mark.parametrize(
+    ("interval", "min_step", "steps", "compared_at"),
+    [
+        (1, 0, range(0, 6), [0, 1, 2, 3, 4, 5]),
+        (1, 3, range(0, 6), [3, 4, 5]),
+        (2, 0, range(0, 6), [0, 2, 4]),
+        (2, 3, range(1, 9), [3, 5, 7]),
+        (4, 3, range(1, 13), [3, 7, 11]),
+        (4, 3, range(2, 20, 4), [6, 10, 14, 18]),  # the first report at or past 3, 7, 11, 15
+        (10, 5, [4, 5, 14, 15, 16], [5, 15]),
+    ],
+)
+def test_intervals_count_from_the_warm_up(
+    interval: int, min_step: int, steps: Sequence[int], compared_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+    stopper = MedianStop(min_trials=1, interval=interval, min_step=min_step)
+    stopper.begin(0, {})
+    for step in range(20):
+        stopper.report(0, step, 1.0)
+    stopper.end(0, Outcome(End.COMPLETED, 1.0, 19))
+    for last in steps:  # a trial is good until a step, and bad there: it is stopped if that is where it is compared
+        stopper.begin(1, {})
+        before = [step for step in steps if step < last]
+        for step in before:
+            stopper.report(1, step, 0.0)
+        monkeypatch.setattr(stopper._running[1], "stopped", False)
+        if stopper.report(1, last, 0.0) is Verdict.STOP:
+            compared.append(last)
+        restored = MedianStop(min_trials=1, interval=interval, min_step=min_step)
+        restored.restore(stopper.state())
+        assert restored.state() == stopper.state()
+        stopper.end(1, Outcome(End.FAILED))
+    assert compared == compared_at
 
 
 def test_ten_trials_must_have_ended_before_one_is_stopped_where_nothing_else_is_asked_for():

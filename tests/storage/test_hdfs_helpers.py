@@ -209,6 +209,47 @@ def test_trees(project: str) -> None:
         hdfs.rmr("d")
 
 
+def test_the_projects_name_is_the_last_part_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOPSML_PROJECT", raising=False)
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/Projects/fraud")
+    monkeypatch.setenv("HADOOP_USER_NAME", "fraud__alice")
+    assert hdfs.project_name() == "fraud" and hdfs.project_path().endswith("/Projects/fraud/")
+    monkeypatch.setenv("HADOOP_USER_NAME", "bob")  # who works on files of that project
+    assert (hdfs.project_name(), hdfs.project_user()) == ("fraud", "fraud__bob")
+    hdfs.dump("x", f"/Projects/{hdfs.project_name()}/Resources/f")
+    assert hdfs.load("Resources/f") == b"x" and hdfs.project_path(hdfs.project_name()) == hdfs.project_path()
+    monkeypatch.setenv("HOPSML_PROJECT", "named")
+    assert hdfs.project_name() == "named"
+    monkeypatch.delenv("HOPSML_PROJECT")
+    monkeypatch.delenv("HOPSML_PROJECT_URL")
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert hdfs.project_name() == "bob"  # the folder .hopsml is no project's name
+
+
+def test_the_mode_of_a_path_is_what_chmod_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/p")
+    hdfs.dump("x", "f")
+    hdfs.mkdir("d")
+    for mode, bits in (
+        (775, 0o775),
+        ("640", 0o640),
+        ("ug+rwx", 0o770),
+        ("o=r,g-w", 0o754),
+        ("a-x", 0o644),
+        ("+X", 0o644),
+    ):
+        hdfs.chmod("f", mode)
+        assert hdfs.stat("f").st_mode == hdfs.lsl("f")[0]["permissions"] == bits, mode
+    hdfs.chmod("d", 700)
+    hdfs.chmod("d", "g+rX")
+    found = hdfs.stat("d", "p")
+    assert (found.st_mode, found.kind, found.st_nlink) == (0o750, "directory", 1)
+    for wrong in ("rwx", "u*x", "789"):
+        with pytest.raises(ArgumentError, match="write it as in a shell"):
+            hdfs.chmod("f", wrong)
+
+
 def test_modes_are_written_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
     hdfs.dump("x", "f")

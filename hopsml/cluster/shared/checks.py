@@ -219,3 +219,8 @@ def accepts_older(**older: str) -> Callable[[Callable[_Parameters, _Value]], Cal
         return call
 
     return decorate
+
+
+def is_spark_session(value: object) -> bool:
+    """Return True for a SparkSession or SparkContext, the first argument in the predecessor's first releases."""
+    return type(value).__module__.startswith("pyspark.") and type(value).__name__ in ("SparkSession", "SparkContext")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, RuleError
 from hopsml.search.algorithms.budgets import BudgetSearcher
 from hopsml.search.contract import Config, Outcome, Searcher, Stopper, Verdict
 from hopsml.search.space.space import Searchspace
@@ -361,7 +361,7 @@ class AshaSearcher(BudgetSearcher):
         check_ladder(resource_min, resource_max, reduction_factor, names)
         least = reduction_factor ** (len(rung_steps(resource_min, resource_max, reduction_factor)) - 1)
         if num_trials is not None and num_trials < least:
-            raise ArgumentError(
+            raise RuleError(
                 f"num_trials={num_trials}: with reduction_factor={reduction_factor} it takes {least} trials of budget "
                 f"{resource_min} until one comes to {resource_max}; give more, or a greater resource_min"
             )

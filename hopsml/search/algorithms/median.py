@@ -86,9 +86,10 @@ class MedianStop(Stopper):
     Args:
         min_trials: number of trials that must have ended, other than by failing, before any is stopped (Maggy's
             es_min).
-        interval: number of steps between comparisons (Maggy's es_interval); each is made at the first report at or past
-            it.
-        min_step: no trial is stopped before this step.
+        interval: number of steps between comparisons (Maggy's es_interval), counted from ``min_step``; each is made at
+            the first report at or past it.
+        min_step: warm-up: no trial is stopped before this step, and the first comparison is made there. With 0 the
+            first one is at ``interval``, and at step 0 of a trial that reports there.
 
     Raises:
         ArgumentError: an invalid value.
@@ -122,9 +123,11 @@ class MedianStop(Stopper):
     def report(self, number: int, step: int, score: float) -> Verdict:
         """Record the report, and compare the trial if an interval has ended."""
         curve = self._running[number]
+        warm = bool(curve.steps) and curve.steps[-1] >= self.min_step  # the warm-up had ended before this report
         curve.add(step, score)
-        due = step // self.interval > curve.intervals or step == 0
-        curve.intervals = step // self.interval
+        passed = max(0, (step - self.min_step) // self.interval)
+        due = passed > curve.intervals or step == self.min_step or (self.min_step > 0 and not warm)
+        curve.intervals = passed
         if due and not curve.stopped and step >= self.min_step:
             curve.stopped = self._is_worse(curve, step)
         return Verdict.STOP if curve.stopped else Verdict.CONTINUE

@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hopsml.errors import ArgumentError
+from hopsml.errors import ArgumentError, BoundsError
 from hopsml.search.contract import Config
 from hopsml.search.space import parameter as kinds
 from hopsml.search.space.parameter import Interval, Parameter, name_of, parameter, same
@@ -408,7 +408,7 @@ def _sampled(name: str, given: Any) -> tuple[str, list[Any]]:
     if not _is_number(low) or not _is_number(high):
         raise ArgumentError(f"{name}: {given} was given; random search takes bounds that are integers or floats")
     if not low < high:
-        raise ArgumentError(f"{name}: the lower bound {low} is not less than the upper bound {high}; swap them")
+        raise BoundsError(f"{name}: the lower bound {low} is not less than the upper bound {high}; swap them")
     return (kinds.INTEGER if isinstance(low, int) and isinstance(high, int) else kinds.DOUBLE), [low, high]
 
 
@@ -436,5 +436,5 @@ def _is_number(bound: object) -> bool:
 
 def _two(name: str, given: Any) -> tuple[Any, Any]:
     if not isinstance(given, list | tuple) or len(given) != 2:
-        raise ArgumentError(f"{name}: {given!r} was given; a boundary list has exactly two elements")
+        raise BoundsError(f"{name}: {given!r} was given; a boundary list has exactly two elements")
     return given[0], given[1]
