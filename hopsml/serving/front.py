@@ -12,7 +12,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ import msgspec
 
 from hopsml.cluster.shared.acceptor import logged_once
 from hopsml.cluster.shared.http_connections import accepting, mark_authenticated
+from hopsml.serving.balancer import Balancer, is_sent_again
 from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_command
 from hopsml.serving.receiving import Receive, RequestRefused, Send, body_in_time, check_token, http_server, start_server
@@ -147,62 +148,6 @@ async def _answer(reader: asyncio.StreamReader, method: bytes) -> tuple[ReplicaA
     length = 0 if method == b"HEAD" else int(known.get(b"content-length", b"0"))
     body = await reader.readexactly(length)
     return ReplicaAnswer(status, headers, body), known.get(b"connection", b"") != b"close"
-
-
-SENDINGS = 2  # a request is sent once more if its replica is lost
-
-
-class Balancer:
-    """Available replicas, with the number of requests in each."""
-
-    def __init__(self) -> None:
-        self._addresses: dict[int, tuple[str, int]] = {}
-        self._in_flight: dict[int, int] = {}
-        self._last_turn: dict[int, int] = {}
-        self._turn = 0
-
-    @property
-    def answering(self) -> int:
-        """Number of available replicas."""
-        return len(self._addresses)
-
-    def add_replica(self, replica: int, address: tuple[str, int]) -> None:
-        """Add a replica that answers at this address."""
-        self._addresses[replica] = address
-
-    def remove_replica(self, replica: int) -> None:
-        """Remove a replica that does not answer any more."""
-        self._addresses.pop(replica, None)
-
-    def choose(self, tried: Collection[int] = ()) -> tuple[int, tuple[str, int]] | None:
-        """Return the replica with the fewest requests and its address; of equal ones, the least recently chosen.
-
-        Args:
-            tried: Replicas to avoid if there are others.
-
-        Returns:
-            None if no replica is available.
-        """
-        fresh = [one for one in self._addresses if one not in tried] or list(self._addresses)
-        if not fresh:
-            return None
-        self._turn += 1
-        chosen = min(fresh, key=lambda one: (self._in_flight.get(one, 0), self._last_turn.get(one, 0), one))
-        self._last_turn[chosen] = self._turn
-        return chosen, self._addresses[chosen]
-
-    def begin_request(self, replica: int) -> None:
-        """Count a request that was sent to a replica."""
-        self._in_flight[replica] = self._in_flight.get(replica, 0) + 1
-
-    def end_request(self, replica: int) -> None:
-        """Count a request that was answered or lost."""
-        self._in_flight[replica] -= 1
-
-
-def is_sent_again(sendings: int) -> bool:
-    """Return True if a request that was lost for the ``sendings``-th time, counted from 1, is sent again."""
-    return sendings < SENDINGS
 
 
 log = logging.getLogger("hopsml.serving")

@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from hopsml.serving.balancer import SENDINGS, Balancer, is_sent_again
 from hopsml.serving.definitions import ServingLimits
-from hopsml.serving.front import CONTROL, SENDINGS, Balancer, Front, is_sent_again, listening
+from hopsml.serving.front import CONTROL, Front, listening
 from hopsml.serving.messages import Command, StatusRequest, SupervisorAnswer, encode_line
 from hopsml.serving.supervisor import bound
 
