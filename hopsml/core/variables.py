@@ -179,6 +179,7 @@ class Settings:
     seed = Variable("seed of runs; None: drawn for each run", _seed)
     share = Variable("users who may read the files of runs", _text)
     progress = Variable("display of progress: lines, display or auto", _text)
+    traceback = Variable('"full": tracebacks have hopsml\'s own frames, too', _text)
     storage_timeout_s = Variable(
         "deadline of one remote call, or of one chunk of a transfer",
         _seconds(30.0, " above 0", least=sys.float_info.min),

@@ -65,6 +65,8 @@ HOOKS = (
 # Imports of a framework's workers in addition to the function's own. Torch's first step would import 820 modules more.
 FRAMEWORK_MODULES = {"torch": ("torch", "torch._dynamo", "torch.distributed.tensor"), "jax": ("jax",)}
 
+_OF_DRIVER = (Settings.cores.name, Settings.port_range.name, Settings.traceback.name)  # variables that workers take over
+
 logger = nonblocking_logger(__name__)
 
 
@@ -365,7 +367,7 @@ def _environment(plan: Plan, spec: RunSpec, directory: RunDir, application: appl
         Settings.system_metrics_s.name: str(SETTINGS.system_metrics_s),
         Settings.keepalive_s.name: str(SETTINGS.keepalive_s),
         prepare.LOGGING: prepare.described_logging(logging.getLogger()),
-        **{name: os.environ[name] for name in (Settings.cores.name, Settings.port_range.name) if name in os.environ},
+        **{name: os.environ[name] for name in _OF_DRIVER if name in os.environ},
         **spec.environment,
         inputs.SEED_VARIABLE: str(spec.seed),
         **({Settings.local_logdir.name: "1"} if spec.local_logdir else {}),

@@ -7,11 +7,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, get_args
 
 from hopsml.cluster.shared.spec import TorchBackend
-from hopsml.errors import ArgumentError, HopsmlError
+from hopsml.core import tracebacks
+from hopsml.errors import ArgumentError
 from hopsml.experiment.collective import distributed, jax, torch
 from hopsml.experiment.result import Result
 
@@ -63,26 +63,14 @@ def run(
         backend: backend of torch's process group, as in ``experiment.torch``.
 
     Raises:
-        Exception: The errors of ``experiment.torch``; an uncaught one of hopsml's is shown without its traceback.
+        Exception: The errors of ``experiment.torch``; an uncaught one of hopsml's is shown without the driver's frames.
     """
-    _show_messages_alone()
+    tracebacks.add_generated(sys._getframe(1).f_code.co_filename)
     given = {"name": name, "source": source, "arguments": list(arguments), "beside": beside}
     wishes: dict[str, Any] = {"backend": backend} if framework == "torch" else {}
     result = VERBS[framework](_as_main_module, name=Path(name).stem, args=given, **wishes)
     print(result.summary())
     return result
-
-
-def _show_messages_alone() -> None:
-    """Show uncaught errors of hopsml without their traceback, which has only hopsml's frames."""
-    usual = sys.excepthook
-
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, HopsmlError | KeyboardInterrupt):
-            error, trace = error.with_traceback(None), None
-        usual(kind, error, trace)
-
-    sys.excepthook = show
 
 
 def _as_main_module(name: str, source: str, arguments: list[str], beside: str = "") -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import linecache
+import os
+import re
+import subprocess
+import sys
 import traceback
+from pathlib import Path
 from types import TracebackType
 
 import pytest
@@ -94,3 +99,127 @@ def test_a_line_of_a_notebooks_cell_is_added_and_what_is_there_stays(monkeypatch
     linecache.cache.pop(__file__, None)
     assert tracebacks.with_source(text) == text.replace("line 2, in train\n", "line 2, in train\n    broken()\n")
     assert tracebacks.with_source("") == ""
+
+
+# ------------------------------------------------------------------------------- uncaught errors of a script
+
+SCRIPT = """
+import sys
+from hopsml import experiment
+
+def train(lr):
+    return lr
+
+def main():
+    how = sys.argv[1]
+    if how == "misspelt":
+        experiment.launch(train, num_trails=2)
+    if how == "search":
+        experiment.search(train, {"lr": ("DOUBLE", [1, 0])})
+    if how == "captured":
+        held = open(sys.argv[0])
+        experiment.torch(lambda: held.read(), num_workers=1)
+    if how == "own chain":
+        try:
+            {}["mine"]
+        except KeyError:
+            experiment.distributed(train, num_workers=-2)
+    if how == "called":
+        from hopsml.cluster.worker.calling import call
+        def broken():
+            raise KeyError("mine")
+        call(broken, {})
+    if how == "internal":
+        from hopsml.experiment import verbs
+        verbs.without_effect(None)
+    if how == "thread":
+        import threading
+        thread = threading.Thread(target=lambda: experiment.jax(train, num_workers=-2))
+        thread.start()
+        thread.join()
+
+main()
+"""
+OWN = f"{Path(tracebacks.__file__).parents[1]}/"
+
+
+def shown(how: str, tmp_path: Path, **variables: str) -> str:
+    """What a script prints that ends by an uncaught error."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "HOME": str(tmp_path), "HOPSML_PROJECT_URL": f"file://{tmp_path}/p", **variables}
+    ended = subprocess.run([sys.executable, script, how], env=environment, capture_output=True, text=True, check=False)
+    return ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("misspelt", "hopsml.errors.ArgumentTypeError: launch() has no argument 'num_trails'"),
+        ("search", "Error: "),
+        ("captured", "hopsml.errors.CaptureError: "),
+        ("thread", "hopsml.errors.ArgumentError: num_workers=-2"),
+    ],
+)
+def test_a_scripts_error_shows_the_users_frames_and_names_the_file_with_all(
+    how: str, error: str, tmp_path: Path
+) -> None:
+    text = shown(how, tmp_path)
+    frames = re.findall('File "(.+)", line', text)
+    assert frames and not [file for file in frames if OWN in file] and error in text, text
+    assert text.count("Traceback (most recent call last)") == 1, "no error that is internal"
+    (stored,) = tmp_path.glob(".hopsml/tracebacks/*.txt")
+    assert str(stored) in text.splitlines()[-1] and "HOPSML_TRACEBACK=full" in text.splitlines()[-1]
+    assert f"{OWN}experiment/" in stored.read_text() and error in stored.read_text()
+    assert stored.stat().st_mode & 0o077 == 0
+
+
+def test_a_variable_shows_all_frames_at_once(tmp_path: Path) -> None:
+    text = shown("misspelt", tmp_path, HOPSML_TRACEBACK="full")
+    assert f"{OWN}experiment/verbs.py" in text and not (tmp_path / ".hopsml").exists()
+
+
+def test_without_a_home_the_variable_is_named(tmp_path: Path) -> None:
+    text = shown("misspelt", tmp_path, HOME="/dev/null")
+    assert OWN not in text and text.splitlines()[-1].startswith("hopsml: HOPSML_TRACEBACK=full")
+
+
+def test_an_error_that_the_user_was_handling_stays(tmp_path: Path) -> None:
+    text = shown("own chain", tmp_path)
+    assert "KeyError: 'mine'" in text and "During handling of the above exception" in text and OWN not in text
+
+
+def test_an_error_of_code_that_hopsml_called_has_no_frames_of_hopsml(tmp_path: Path) -> None:
+    text = shown("called", tmp_path)
+    assert "in broken" in text and "KeyError: 'mine'" in text and f"{OWN}cluster" not in text
+
+
+def test_a_fault_of_hopsml_itself_keeps_its_frames(tmp_path: Path) -> None:
+    assert f"{OWN}experiment/verbs.py" in shown("internal", tmp_path)
+
+
+def test_a_workers_traceback_has_no_frames_of_hopsml_and_the_log_names_the_file_with_all(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from hopsml.cluster.worker import calling
+
+    error = raised_in_hopsml()
+    try:
+        raise ValueError("within")
+    except ValueError as inner:
+        error.__context__ = inner.with_traceback(None)
+    text = calling.report_traceback(error, tmp_path / "all.log", "hdfs:///runs/r/logs/all.log")
+    assert OWN not in text and "in user_code" in text and "within" not in text and error.__context__ is not None
+    assert "search/space" in (tmp_path / "all.log").read_text()
+    assert "hdfs:///runs/r/logs/all.log" in capfd.readouterr().err
+
+
+def test_only_the_newest_tracebacks_are_retained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".hopsml" / "tracebacks"
+    folder.mkdir(parents=True)
+    for number in range(30):
+        (folder / f"20200101-0000{number:02}-1.txt").write_text("")
+    path = tracebacks._stored("new")
+    left = sorted(file.name for file in folder.iterdir())
+    assert len(left) == tracebacks._KEPT and left[-1] == Path(path).name

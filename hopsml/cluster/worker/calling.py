@@ -16,11 +16,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO, cast
 
 from hopsml.cluster.shared.plain import utf8
-from hopsml.core import redact
+from hopsml.core import redact, tracebacks
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -199,6 +200,31 @@ def text_of_traceback(error: BaseException, shown: TracebackType | None) -> str:
     """
     text = "".join(traceback.format_exception(type(error), error, shown))
     return redact.text(utf8(text[-MOST_TEXT - _MARGIN :]))[-MOST_TEXT:]
+
+
+def report_traceback(error: BaseException, file: Path, url: str) -> str:
+    """Write a traceback without hopsml's frames to the log, and return it.
+
+    With frames of hopsml behind the user's the complete one is stored, and the log names its file.
+
+    Args:
+        error: The error of the user's function.
+        file: File for the complete traceback.
+        url: Location of that file in the run directory.
+    """
+    whole = text_of_traceback(error, tracebacks.from_user(error.__traceback__))
+    with tracebacks.reduced(error, tracebacks.of_worker):
+        text = text_of_traceback(error, error.__traceback__)
+    if tracebacks.shows_all():
+        text = whole
+    tell(text)
+    if text != whole:
+        with contextlib.suppress(OSError):  # a full disk
+            file.write_text(whole)
+            tell(
+                f"hopsml: the traceback with hopsml's own frames is in {url}; {tracebacks.VARIABLE}=full shows it here"
+            )
+    return text
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

@@ -332,9 +332,16 @@ def _complete_commits() -> None:
 def _failure(error: BaseException, folder: Path) -> FailureReport:
     """Return the event for an error of the user's function, and write its traceback to the log."""
     cause = calling.words_of(error) + returned.missing_path_hint(error, folder)
-    text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
-    calling.tell(text)
-    return FailureReport(cause, text[-60_000:], _echoes_another(error), raised=True)
+    echoes = _echoes_another(error)
+    context = current()
+    if context is None:  # its assignment could not be carried out
+        text = calling.text_of_traceback(error, tracebacks.from_user(error.__traceback__))
+        calling.tell(text)
+    else:
+        name = f"logs/g{context.generation}-rank{context.rank}.traceback.log"
+        file, url = context.checkpoint_dir.parent / name, f"{context.run_url.rstrip('/')}/{name}"
+        text = calling.report_traceback(error, file, url)
+    return FailureReport(cause, text[-60_000:], echoes, raised=True)
 
 
 def _echoes_another(error: BaseException) -> bool:

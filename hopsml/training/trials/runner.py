@@ -228,7 +228,7 @@ class Runner:
             inputs.attach(context)
             seed_generators(seed_of(self.options.seed, message.number))
         except Exception as error:  # noqa: BLE001 a trial that cannot be prepared has failed
-            return _failed(message, error)
+            return self._failed(message, folder, error)
         return self._call(trial, context)
 
     def _call(self, trial: _Trial, context: WorkerContext) -> TrialEnded:
@@ -248,7 +248,7 @@ class Runner:
         except TrialStopped as stop:
             how = "paused" if stop.how == "pause" else "stopped"
         except BaseException as problem:  # noqa: BLE001 any exception of the function is recorded with its trial
-            end = _failed(message, problem)
+            end = self._failed(message, trial.folder, problem)
             error = end.error
             if not trial.reporter.told:
                 self._write_end(trial, "failed", None, error)
@@ -259,6 +259,14 @@ class Runner:
             metric = trial.reporter.history[-1][1]
         self._write_end(trial, how, metric, error)
         return TrialEnded(message.number, message.attempt, how, outputs=result)
+
+    def _failed(self, message: RunTrial, folder: Path, error: BaseException) -> TrialEnded:
+        """Print the traceback of a failed trial and return its end."""
+        name = "traceback.log"
+        url = urls.join(self.context.run_url.rstrip("/"), self.context.trials, message.trial_id, name)
+        calling.report_traceback(error, folder / name, url)
+        words = calling.words_of(error) + returned.missing_path_hint(error, Path.cwd())
+        return TrialEnded(message.number, message.attempt, "failed", error=words)
 
     def _restore(self) -> None:
         """Undo what the next trial would inherit: environment variables and the working directory."""
@@ -343,13 +351,6 @@ class Runner:
                 trial_files.write_hparams(events, trial.message.trial_id, config, trial.message.metric, metric, step)
             except (ImportError, OSError, ValueError, TypeError) as problem:
                 print(f"hopsml: TensorBoard's HParams are not written: {problem}", file=sys.stderr)
-
-
-def _failed(message: RunTrial, error: BaseException) -> TrialEnded:
-    """Print the traceback of a failed trial and return its end."""
-    calling.tell(calling.text_of_traceback(error, error.__traceback__))
-    words = calling.words_of(error) + returned.missing_path_hint(error, Path.cwd())
-    return TrialEnded(message.number, message.attempt, "failed", error=words)
 
 
 class _Output:
