@@ -42,7 +42,8 @@ T = TypeVar("T")
 class ServiceJob(msgspec.Struct, frozen=True):
     """Job of the service; times are in seconds since 1970, 0 for not yet.
 
-    ``why`` explains why it does not run; in a list it is present only if requested.
+    ``why`` explains why it does not run; in a list it is present only if requested. ``actions`` are what can be done with
+    it in this state, such as ``pause``.
     """
 
     id: str
@@ -60,6 +61,7 @@ class ServiceJob(msgspec.Struct, frozen=True):
     started_s: float
     ended_s: float
     why: str = ""
+    actions: list[str] = []
 
 
 class JobApplication(msgspec.Struct, frozen=True):

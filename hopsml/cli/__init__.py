@@ -36,6 +36,8 @@ RENAMED = {
     "serving": "serve",
     SERVE_NAME: "serve run NAME",
 }
+# Short spellings that remain; they are translated as silently as an alias of a shell.
+SHORT = {"resume": "runs resume"}
 
 
 def main() -> None:
@@ -43,7 +45,11 @@ def main() -> None:
     try:
         app = application()
         app(_translated(sys.argv[1:]))
-    except KeyboardInterrupt:  # before a command runs; commands handle it themselves
+    except KeyboardInterrupt as interrupt:  # before a command runs, or of a run, which says how to continue it
+        if interrupt.args:
+            from hopsml.cli.terminal import print_plain
+
+            print_plain(f"hopsml: {interrupt}", to_stderr=True)
         sys.exit(128 + signal.SIGINT)
     except HopsmlError as error:
         from hopsml.cli.terminal import print_plain
@@ -119,6 +125,8 @@ def current_words(words: Sequence[str], serve_commands: Collection[str]) -> tupl
     Returns:
         The words to run, and the line for stderr, which is empty if the words need no translation.
     """
+    if words[:1] and words[0] in SHORT:
+        return [*SHORT[words[0]].split(), *words[1:]], ""
     for old, new in RENAMED.items():
         parts = old.split()
         if old != SERVE_NAME and list(words[: len(parts)]) == parts:

@@ -1,4 +1,4 @@
-"""Commands of ``hopsml runs`` that compute: ``rerun``, ``evaluate``, ``tune-communication``; and ``tensorboard``."""
+"""Commands of ``hopsml runs`` that compute: ``rerun``, ``resume``, ``evaluate``, ``tune-communication``; and ``tensorboard``."""
 
 from __future__ import annotations
 
@@ -267,6 +267,42 @@ def rerun(
     print(strict_json.dumps(as_dict(outcome)) if as_json else text(outcome))
     if not outcome.verdict.same:
         raise typer.Exit(DIFFERS)
+
+
+def resume(
+    run: RunArgument,
+    num_trials: Annotated[
+        int, typer.Option(min=0, help="Of a search: number of trials in addition to those planned.")
+    ] = 0,
+    profile: ProfileOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run that has not finished from its newest checkpoint, as a new run; or a search in its directory.
+
+    Function, arguments, number of workers and variables are those of the record. A run whose function was given
+    DataFrames, and several combinations of one launch, are continued by their script.
+    """
+    from hopsml import experiment
+    from hopsml.core import settings
+    from hopsml.errors import ArgumentError
+    from hopsml.storage.run_dir import find
+
+    if profile:
+        os.environ["HOPSML_PROFILE"] = profile  # a profile may set the project, in which runs are searched
+    directory = find(run, settings.project_url())
+    recorded = directory.read_run()
+    if num_trials and "search" not in recorded:
+        raise ArgumentError(f"--num-trials {num_trials}: run {directory.run_id} is no search; omit it")
+    _like_the_original(recorded, directory)
+    common: dict[str, Any] = {"profile": profile, "progress": not as_json}
+    try:
+        if "search" in recorded:
+            found: Any = experiment.continue_search(directory.url, num_trials, **common)
+        else:
+            found = experiment.resume(directory.url, **common)
+    finally:
+        experiment.shutdown()
+    print(found.json() if as_json else found if "search" in recorded else found.summary())
 
 
 def text(outcome: Rerun) -> str:

@@ -1,4 +1,4 @@
-"""``hopsml runs``: list, inspect, follow, cancel, compare, repeat and delete runs, on any store."""
+"""``hopsml runs``: list, inspect, follow, cancel, compare, repeat, continue and delete runs, on any store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopsml.cli.repeat import evaluate, rerun, tensorboard, tune_communication
+from hopsml.cli.repeat import evaluate, rerun, resume, tensorboard, tune_communication
 from hopsml.cli.terminal import AsJson, ProjectUrl, RunArgument, print_plain
 from hopsml.cli.watch import cancel, follow, logs, metrics, status
 from hopsml.core.states import Lifecycle
@@ -102,7 +102,7 @@ def _wait_for_answer(directory: RunDir, request: ProfileRequest) -> ProfileReque
 
 CALL_TIMEOUT_S = 30.0  # a person waits, and can interrupt
 app = typer.Typer(
-    no_args_is_help=True, help="List, inspect, follow, cancel, compare, repeat and delete runs and searches."
+    no_args_is_help=True, help="List, inspect, follow, cancel, compare, repeat, continue and delete runs and searches."
 )
 
 
@@ -352,6 +352,7 @@ for _command in (
     cancel,
     compare,
     rerun,
+    resume,
     evaluate,
     profile,
     tensorboard,

@@ -1,7 +1,7 @@
 """Tracebacks without hopsml's own frames, which do not help to find an error in the user's code.
 
-In a script ``install`` makes Python show them so, in a notebook IPython calls ``render``. The complete traceback is stored in
-a file that the last line names; ``HOPSML_TRACEBACK=full``, and in a notebook ``%xmode Verbose``, show all frames instead.
+In a script ``install`` makes Python show them so, in a notebook IPython calls ``render``. The complete traceback is stored
+in a file that the last line names; ``HOPSML_TRACEBACK=full``, and in a notebook ``%xmode Verbose``, show all frames instead.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from hopsml.core import redact
 
 _OWN = str(Path(__file__).parents[1]) + "/"
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in ')
-_LIBRARY = ("<frozen", sysconfig.get_path("stdlib") + "/") + tuple(
-    sysconfig.get_path(name) + "/" for name in ("purelib", "platlib")
-)
+_LIBRARY = ("<frozen", *(sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib", "platlib")))
 _KEPT = 20  # complete tracebacks of a user that are retained, the newest
 VARIABLE = "HOPSML_TRACEBACK"
 E = TypeVar("E", bound=BaseException)

@@ -21,7 +21,7 @@ from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.plain import as_json, outputs
 from hopsml.core import states, tracebacks
 from hopsml.core.states import Lifecycle
-from hopsml.errors import ArgumentError, CoordinatorLost, RunCancelled, RunError, WorkerFailed
+from hopsml.errors import ArgumentError, CoordinatorLost, HopsmlError, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import applications
 from hopsml.experiment.messages import Ask, Messages, ProfileRequestHandler
 from hopsml.experiment.result import (
@@ -32,7 +32,7 @@ from hopsml.experiment.result import (
     unrecorded_text,
     write_last_records,
 )
-from hopsml.storage import mailbox, run_logs
+from hopsml.storage import checkpoints, mailbox, run_logs
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.messages import pickled
 
@@ -62,6 +62,10 @@ class Handle(ABC, Generic[R]):
     def _cancel(self, reason: str) -> None:
         """Start ending it; returns at once."""
 
+    @abstractmethod
+    def _interrupted_text(self) -> str:
+        """Return what Ctrl-C has ended, and how to continue it."""
+
     def _drive(self) -> None:
         result, error = None, None
         try:
@@ -90,8 +94,7 @@ class Handle(ABC, Generic[R]):
             self.join(30)
             applications.after_interrupt()
             # a new exception, as the traceback of the wait has no useful information
-            text = f"{self.kind} {self.run_id} was cancelled: {self.run_dir}"
-            raise tracebacks.shortened(KeyboardInterrupt(text)) from None
+            raise tracebacks.shortened(KeyboardInterrupt(self._interrupted_text())) from None
         except concurrent.futures.CancelledError:
             raise RunCancelled(f"{self.kind} {self.run_id} was cancelled", self.run_dir) from None
         if error is not None:
@@ -199,6 +202,20 @@ class Run(Handle[Result]):
 
     def _cancel(self, reason: str) -> None:
         self._end_workers(reason)
+
+    def _interrupted_text(self) -> str:
+        step = self.state.step
+        at = f" at step {step}" if step is not None else ""
+        named = self.run_id if self.directory.run_id == self.run_id else self.run_dir  # a nested run is found by its URL
+        checkpoint = None
+        with contextlib.suppress(HopsmlError):  # storage does not answer
+            checkpoint = checkpoints.latest_complete(self.directory.checkpoints)
+        begins = f"from its checkpoint of step {checkpoint}" if checkpoint is not None else "from its beginning"
+        without = "" if checkpoint is not None else ", as it has stored no checkpoint"
+        return (
+            f"{self.kind} {self.run_id} was cancelled{at}: {self.run_dir}. experiment.resume({named!r}), or `hopsml runs "
+            f"resume {named}`, continues it {begins}{without}"
+        )
 
     # ------------------------------------------------------------------------------------------ during the run
 

@@ -14,6 +14,7 @@ from hopsml.core.metrics import Meter
 from hopsml.errors import ArgumentError, StoreError
 from hopsml.service import spec as specs
 from hopsml.service.engine import Engine, LogPiece
+from hopsml.service.lifecycle.record import holds_slots
 from hopsml.service.manager import Manager, requests
 from hopsml.service.manager.manager import TURN_S
 from hopsml.service.manager.requests import TaskSize
@@ -199,9 +200,10 @@ class JobService:
         return "" if row.state.is_final else self.manager.why(row)
 
     def sizes(self, row: JobRow, spec: JobSpec) -> list[TaskSize]:
-        """Return the number of slots of each task, with its limits."""
-        placements = (requests.placement_of(stored) for stored in (row.placement, row.target))
-        return requests.sizes(spec, *placements)
+        """Return the number of slots of each task, with its limits; 0 slots if the job does not hold any (now)."""
+        if not holds_slots(row.state):  # its row has the placement of its last try
+            return requests.sizes(spec, ())
+        return requests.sizes(spec, *(requests.placement_of(stored) for stored in (row.placement, row.target)))
 
     def own_name(self, row: JobRow) -> str:
         """Return the common prefix of the names of a job's applications and runs."""

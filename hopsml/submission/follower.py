@@ -106,9 +106,11 @@ def _interrupted(state: FollowState, number: int, now_s: float) -> tuple[FollowS
         line = f"second {name}: the command ends, but {state.application_id} may still be running; {_by_hand(state)}"
         return state, Decision((line,), status=state.ended_by or 128 + number)
     asked = dataclasses.replace(state, ending_since_s=now_s, ended_by=128 + number)
-    return asked, Decision(
-        (f"{name}: ending {state.application_id} (a second one ends this command at once)",), end=True
+    lines = (
+        f"{name}: ending {state.application_id} (a second one ends this command at once)",
+        f"`hopsml runs ls` lists its runs ({state.application_id}_1 and so on), `hopsml runs resume RUN` continues one",
     )
+    return asked, Decision(lines, end=True)
 
 
 def _unreachable(state: FollowState, problem: str, now_s: float) -> tuple[FollowState, Decision]:

@@ -119,9 +119,9 @@ def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_an
     wait_until(lambda: size(client, job).target == 1, "the wish for one of its slots")
     service.kill()
     client = service.start(cores=2)
-    wait_until(lambda: "about to leave" in client.why(urgent), "the next server to know of it")
+    wait_until(lambda: "has to release 1 by" in client.why(urgent), "the next server to know of it")
     assert size(client, job) == JobSize("main", 2, 1, 1, 2)
-    assert client.why(job) == "main runs with 2 slots of 1 to 2, and is about to give 1 back"
+    assert client.why(job).startswith("main runs with 2 slots of 1 to 2, and has to release 1, or is stopped at ")
     assert service.starts("urgent") == []
     known = len(trained(service))
     (service.jobs / "hold").unlink()

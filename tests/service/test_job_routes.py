@@ -21,6 +21,7 @@ from hopsml import client
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError
 from hopsml.service import server, workspaces
+from hopsml.service import spec as specs
 from hopsml.service.browse.project import Project
 from hopsml.service.engine import LogPiece
 from hopsml.service.rest import job_models, job_routes, service_routes
@@ -63,6 +64,24 @@ def test_nodes_and_queues_are_told(served: Served) -> None:
     (queue,) = served.ask("GET", "queues", Role.VIEWER).json()["queues"]
     assert queue["name"] == "default" and (queue["running"], queue["waiting"]) == (0, 1)
     assert queue["limit"] == {"gpus": None, "cores": None, "memory_mib": None} and queue["guaranteed"] == nothing
+
+
+def test_a_job_that_has_ended_has_no_slots_and_no_actions_but_to_run_it_again(served: Served) -> None:
+    elastic = "name: digits\ntasks: {main: {script: train.py, min: 1, max: 4}}\n"
+    job = served.submit(spec=elastic).json()
+    assert job["actions"] == ["pause", "cancel", "move", "clone"]
+    row = served.jobs.store.job(1)
+    assert row is not None
+    spec = specs.JobSpec.model_validate_json(row.spec)
+    placed = replace(row, placement=[{"a": 1}, {"a": 2}], target=[{"a": 1}, {"a": 1}])
+    for state, size in ((Lifecycle.RUNNING, (2, 1)), (Lifecycle.FINISHED, (0, 0)), (Lifecycle.PAUSED, (0, 0))):
+        (found,) = served.jobs.sizes(replace(placed, state=state), spec)
+        assert (found.slots, found.target, found.fewest, found.most) == (*size, 1, 4), state
+    served.jobs.manager.run_pass()
+    served.ask("POST", "jobs/1/cancel")
+    served.jobs.manager.run_pass()
+    ended = served.ask("GET", "jobs/1").json()
+    assert (ended["state"], ended["actions"], ended["why"]) == ("CANCELLED", ["clone", "remove"], "")
 
 
 def test_the_client_knows_every_field_of_the_answers() -> None:

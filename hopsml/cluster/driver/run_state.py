@@ -306,6 +306,12 @@ class RunState:
             return 0.0
         return (last[0] - first[0]) / (last[1] - first[1])
 
+    @property
+    def step(self) -> int | None:
+        """Newest step that the chief has reported; None if it has reported none."""
+        with self._observers.lock:
+            return self._last_step[0] if self._last_step is not None else None
+
     def log(self, rank: int) -> str:
         """Return the received output of this rank, its newest ``LOG_KEPT`` characters."""
         with self._observers.lock:

@@ -253,6 +253,14 @@ class SearchRun(Handle[SearchResult]):
     def _cancel(self, reason: str) -> None:
         self._session.cancel(reason)
 
+    def _interrupted_text(self) -> str:
+        view = self.state.snapshot()
+        of = "" if view.planned is None else f" of {view.planned}"
+        return (
+            f"search {self.run_id} was cancelled after {view.done}{of} trials: {self.run_dir}. "
+            f"experiment.continue_search({self.run_id!r}), or `hopsml runs resume {self.run_id}`, continues it"
+        )
+
     # ------------------------------------------------------------------------------------------ status and changes
 
     @property

@@ -16,7 +16,7 @@ from hopsml.service.lifecycle.record import (
     TaskLaunch,
     TaskRule,
 )
-from hopsml.service.lifecycle.step import NextStep, end, place, resize, resume, step
+from hopsml.service.lifecycle.step import NextStep, end, place, release_by_s, resize, resume, step
 
 __all__ = [
     "Ending",
@@ -29,6 +29,7 @@ __all__ = [
     "TaskRule",
     "end",
     "place",
+    "release_by_s",
     "resize",
     "resume",
     "step",

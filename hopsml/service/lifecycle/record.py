@@ -151,6 +151,20 @@ class TaskLaunch:
     answer: SlotsAnswer | None = None
 
 
+def holds_slots(state: Lifecycle) -> bool:
+    """Return True if a job in this state occupies slots of the cluster."""
+    return state in (Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING)
+
+
+def actions(state: Lifecycle) -> tuple[str, ...]:
+    """Return what users can do with a job in this state, by the names of the routes and commands."""
+    if state.is_final:
+        return ("clone", "remove")
+    pause = ("pause",) if state in (Lifecycle.WAITING, Lifecycle.STARTING, Lifecycle.RUNNING) else ()
+    resume = ("resume",) if state == Lifecycle.PAUSED else ()
+    return (*pause, *resume, "cancel", "move", "clone")
+
+
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """State of a job, with the launches of its newest try.
@@ -210,7 +224,7 @@ class JobRecord:
     @property
     def holds_slots(self) -> bool:
         """True if the job occupies slots of the cluster: an application of it runs or is about to."""
-        return self.state in (Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING)
+        return holds_slots(self.state)
 
     def changed(self, launch: TaskLaunch) -> JobRecord:
         """Return a record with this launch replacing the one of the same tag, or appended if there is none."""

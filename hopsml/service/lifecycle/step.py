@@ -91,6 +91,18 @@ def resize(record: JobRecord, slots: tuple[int, ...], cause: str, now: float) ->
     return replace(record, slots=slots, shrinking_since_s=now if shrinks else 0.0, cause=cause)
 
 
+def release_by_s(record: JobRecord) -> float | None:
+    """Return when a job has released the slots that it has to release, at the latest; None if that is not known.
+
+    A job that is being ended is killed at that time, and a running one that does not shrink is ended.
+    """
+    if record.holds_slots and record.ending != Ending.NONE:
+        return record.ending_since_s + GRACE_S.get(record.ending, USUAL_GRACE_S)
+    if record.state == Lifecycle.RUNNING and record.shrinking_since_s:
+        return max(record.shrinking_since_s, record.started_s) + SHRINK_S + GRACE_S[Ending.PREEMPTED]
+    return None
+
+
 def resume(record: JobRecord, cause: str) -> JobRecord:
     """Return a paused job to waiting; other jobs are unchanged.
 
@@ -325,8 +337,8 @@ def _turned(record: JobRecord, state: Lifecycle, cause: str) -> JobRecord:
 
 
 def _over(record: JobRecord, state: Lifecycle, cause: str, now: float) -> JobRecord:
-    """Return the record of a job that has ended."""
-    return replace(record, state=state, cause=cause, ending=Ending.NONE, ended_s=now)
+    """Return the record of a job that has ended, which has nothing to release any more."""
+    return replace(record, state=state, cause=cause, ending=Ending.NONE, ended_s=now, shrinking_since_s=0.0)
 
 
 def _said(state: Lifecycle) -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from hopsml.core.states import Lifecycle
 from hopsml.service.browse.run_list import RunProgress, RunRow
+from hopsml.service.lifecycle.record import actions
 from hopsml.service.scheduler.cluster_status import NodeStatus, QueueStatus
 from hopsml.service.scheduler.resources import UNLIMITED, Resources
 from hopsml.service.store import ChangeRow, JobRow
@@ -91,6 +92,9 @@ class JobAnswer(BaseModel):
     submitted_s: float
     started_s: float = Field(description="0: it does not run, or has not yet.")
     ended_s: float = Field(description="0: it is not over.")
+    actions: list[str] = Field(
+        description="What can be done with it in this state: pause, resume, cancel, move, clone, remove."
+    )
     why: str = Field(
         default="",
         description="Why it does not run, with numbers; empty where it does, is over, or a list was asked without it.",
@@ -103,8 +107,10 @@ class JobAnswer(BaseModel):
     @classmethod
     def of(cls, row: JobRow, why: str = "", progress: JobProgressAnswer | None = None) -> JobAnswer:
         """Convert a job's row; ``why`` is the reason why it waits, ``progress`` that of its newest run."""
-        stored = {name: getattr(row, name) for name in cls.model_fields if name not in ("why", "progress")}
-        return cls.model_validate({**stored, "why": why, "progress": progress})
+        given = {"why": why, "progress": progress, "actions": actions(row.state)}
+        return cls.model_validate(
+            {**{name: getattr(row, name) for name in cls.model_fields if name not in given}, **given}
+        )
 
 
 class JobPage(BaseModel):

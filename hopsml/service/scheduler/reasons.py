@@ -6,7 +6,7 @@ A reason has numbers, jobs that hold the needed slots, the expected start, and p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -131,7 +131,7 @@ class Cause(StrEnum):
 class BlockingJob:
     """Job that holds slots which another job needs.
 
-    ``until_s`` is its expected end; infinite if unknown.
+    ``until_s`` is its expected end, or the time by which it has to release the slots; infinite if unknown.
     """
 
     job_id: str
@@ -163,6 +163,7 @@ class Reason:
         limit: Text about the limit that was reached.
         together: Names of parts each of which has room, but not all at once.
         sizes: For each elastic part of a running job: name, current, target, minimum and maximum number of slots.
+        release_by_s: Time at which a running job is stopped if it has not released its slots by itself.
     """
 
     cause: Cause
@@ -181,6 +182,7 @@ class Reason:
     limit: str = ""
     together: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int, int, int, int], ...] = ()
+    release_by_s: float = math.inf
 
     def text(self, clock: Callable[[float], str]) -> str:
         """Return the reason as text, which command line, web page and REST interface share.
@@ -204,7 +206,7 @@ class Reason:
             case Cause.PUT_OFF:
                 return f"the cluster did not give all it was asked for; tried again at {clock(self.starts_s)}"
             case Cause.LEAVING:
-                return "has its place, from which others are about to leave"
+                return "has its place, which others have to release first"
             case Cause.QUEUE_LIMIT | Cause.DRIVER_LIMIT:
                 return self.limit
             case Cause.ROOM_KEPT:
@@ -212,7 +214,8 @@ class Reason:
             case Cause.DUE:
                 return "about to start"
             case Cause.ELASTIC:
-                return "; ".join(_size_text(*size) for size in self.sizes)
+                by = clock(self.release_by_s) if math.isfinite(self.release_by_s) else ""
+                return "; ".join(_size_text(*size, by) for size in self.sizes)
             case Cause.NONE:
                 return ""
         return self._lacks()
@@ -234,24 +237,42 @@ class Reason:
         """Yield texts about the jobs that hold the needed slots."""
         for holder in self.holders[:SHOWN]:
             whose = f"{holder.user}'s {holder.job_id}" if holder.user else holder.job_id
-            until = f" until about {clock(holder.until_s)}" if math.isfinite(holder.until_s) else ""
-            yield f"{whose} holds {holder.slots}{until}"
+            at = clock(holder.until_s) if math.isfinite(holder.until_s) else ""
+            if self.cause == Cause.LEAVING:
+                yield f"{whose} has to release {holder.slots}" + (f" by {at} at the latest" if at else "")
+            else:
+                yield f"{whose} holds {holder.slots}" + (f" until about {at}" if at else "")
         if len(self.holders) > SHOWN:
             more = len(self.holders) - SHOWN
-            yield f"{more} more {'job holds' if more == 1 else 'jobs hold'} the rest"
+            yield f"{more} more {'job' if more == 1 else 'jobs'} {self._verb(more)} the rest"
+
+    def _verb(self, jobs: int) -> str:
+        """Return what further jobs do with the needed slots."""
+        if self.cause == Cause.LEAVING:
+            return "has to release" if jobs == 1 else "have to release"
+        return "holds" if jobs == 1 else "hold"
 
 
-def why(scheduler: Scheduler, job_id: str, now: float) -> Reason:
-    """Return the reason for which a job waits, or the numbers of slots of an elastic job that runs."""
+def why(scheduler: Scheduler, job_id: str, now: float, release_by_s: Mapping[str, float] | None = None) -> Reason:
+    """Return the reason for which a job waits, or the numbers of slots of an elastic job that runs.
+
+    Args:
+        scheduler: Scheduler with the job.
+        job_id: ID of the job.
+        now: Time in seconds of the scheduler's clock.
+        release_by_s: IDs of jobs that have to release slots, and by which time they have done so, or are stopped.
+    """
+    limits = release_by_s or {}
     job = scheduler.jobs[job_id]
     queue = scheduler.queues[job.request.queue]
     about = Reason(Cause.NONE, job_id, queue.name)
     if job.phase == JobPhase.RUNNING and job.request.gang.is_elastic:
-        return replace(about, cause=Cause.ELASTIC, sizes=tuple(_sizes(job)))
+        limit_s = limits.get(job_id, math.inf)
+        return replace(about, cause=Cause.ELASTIC, sizes=tuple(_sizes(job)), release_by_s=limit_s)
     if job.phase in (JobPhase.RUNNING, JobPhase.ENDING):
         return about
     if job.phase == JobPhase.PLACED:
-        return replace(about, cause=Cause.LEAVING, holders=tuple(_leaving(scheduler, job)))
+        return replace(about, cause=Cause.LEAVING, holders=tuple(_leaving(scheduler, job, limits)))
     about = replace(about, ahead=sum(other.rank < job.rank or (other.rank == job.rank and other.sequence < job.sequence)
                                      for other in scheduler.waiting[queue.name]))  # fmt: skip
     if job.not_before_s > now:
@@ -306,11 +327,11 @@ def _sizes(job: QueuedJob) -> Iterator[tuple[str, int, int, int, int]]:
             yield part.name, sum(used.values()), sum(placed.values()), part.at_least, part.count
 
 
-def _size_text(name: str, used: int, placed: int, fewest: int, most: int) -> str:
+def _size_text(name: str, used: int, placed: int, fewest: int, most: int, by: str) -> str:
     """Return the text about the size of an elastic part."""
     said = f"{name} runs with {used} slot{'' if used == 1 else 's'} of {fewest} to {most}"
     if placed < used:
-        return f"{said}, and is about to give {used - placed} back"
+        return f"{said}, and has to release {used - placed}" + (f", or is stopped at {by}" if by else "")
     return said + (", and gets more when some are free that nobody waits for" if used < most else "")
 
 
@@ -374,13 +395,23 @@ def _concern(theirs: Resources, needed: Resources) -> bool:
     return theirs.gpus > 0 if needed.gpus else True
 
 
-def _leaving(scheduler: Scheduler, job: QueuedJob) -> Iterator[BlockingJob]:
-    """Yield the jobs that still use nodes of a placed job and have to release slots."""
+def _leaving(scheduler: Scheduler, job: QueuedJob, release_by_s: Mapping[str, float]) -> Iterator[BlockingJob]:
+    """Yield the jobs that have to release slots on nodes of a placed job, with the number of these slots."""
     wanted = {node for nodes in job.placement for node in nodes}
     for other in scheduler.jobs.values():
-        slots = sum(count for nodes in other.used for node, count in nodes.items() if node in wanted)
-        if slots and other.used != other.placement:
-            yield BlockingJob(other.request.job_id, other.request.user, slots, math.inf)
+        if slots := _to_release(other, wanted):
+            limit_s = release_by_s.get(other.request.job_id, math.inf)
+            yield BlockingJob(other.request.job_id, other.request.user, slots, limit_s)
+
+
+def _to_release(job: QueuedJob, wanted: Collection[str]) -> int:
+    """Return how many slots a job has to release on these nodes; drivers count if it has no workers there."""
+    workers = drivers = 0
+    for index, (part, used) in enumerate(zip(job.request.gang.parts, job.used, strict=False)):
+        placed = job.placement[index] if index < len(job.placement) else {}
+        count = sum(max(0, used[node] - placed.get(node, 0)) for node in used if node in wanted)
+        workers, drivers = (workers, drivers + count) if part.is_driver else (workers + count, drivers)
+    return workers or drivers
 
 
 def _limit(scheduler: Scheduler, job: QueuedJob) -> tuple[Cause, str] | None:

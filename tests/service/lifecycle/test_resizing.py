@@ -14,11 +14,14 @@ from hopsml.service.lifecycle import (
     SeenApplication,
     SlotsAnswer,
     TaskRule,
+    end,
     place,
+    release_by_s,
     resize,
     step,
 )
-from hopsml.service.lifecycle.step import SHRINK_S, NextStep, differences
+from hopsml.service.lifecycle.record import actions
+from hopsml.service.lifecycle.step import GRACE_S, SHRINK_S, USUAL_GRACE_S, NextStep, differences
 
 pytestmark = pytest.mark.fast
 
@@ -133,3 +136,34 @@ def test_slots_are_late_only_after_the_last_second_for_giving_them_back() -> Non
     ended = stepped(smaller, 112.5 + SHRINK_S).record
     assert (ended.ending, ended.ending_since_s) == (Ending.PREEMPTED, 112.5 + SHRINK_S)
     assert ended.cause == "it has not given its slots back within 180 s (for another), and ends for that"
+
+
+def test_a_job_that_has_ended_has_nothing_to_release() -> None:
+    smaller = resize(running((4, 2)), (2, 2), "for another", 112.0)
+    ended = EngineSnapshot(
+        {launch.tag: (SeenApplication(f"app-{launch.task}", Lifecycle.FINISHED),) for launch in smaller.newest}
+    )
+    over = step(smaller, ended, PREFIX, 120.0).record
+    assert (over.state, over.shrinking_since_s, release_by_s(over)) == (Lifecycle.FINISHED, 0.0, None)
+
+
+def test_slots_are_released_at_the_latest_when_the_job_is_killed() -> None:
+    assert release_by_s(running()) is None
+    smaller = resize(running(), (2, 0), "for another", 112.0)
+    assert release_by_s(smaller) == 112.0 + SHRINK_S + GRACE_S[Ending.PREEMPTED]
+    assert release_by_s(end(running(), Ending.PREEMPTED, "for another", 113.0)) == 113.0 + GRACE_S[Ending.PREEMPTED]
+    assert release_by_s(end(running(), Ending.CANCELLED, "by a user", 113.0)) == 113.0 + USUAL_GRACE_S
+
+
+@pytest.mark.parametrize(
+    ("state", "possible"),
+    [
+        (Lifecycle.WAITING, ("pause", "cancel", "move", "clone")),
+        (Lifecycle.RUNNING, ("pause", "cancel", "move", "clone")),
+        (Lifecycle.CLOSING, ("cancel", "move", "clone")),
+        (Lifecycle.PAUSED, ("resume", "cancel", "move", "clone")),
+        *((state, ("clone", "remove")) for state in Lifecycle if state.is_final),
+    ],
+)
+def test_what_users_can_do_depends_on_the_state(state: Lifecycle, possible: tuple[str, ...]) -> None:
+    assert actions(state) == possible

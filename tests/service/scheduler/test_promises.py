@@ -445,7 +445,14 @@ def test_an_elastic_job_begins_with_what_there_is_and_is_shrunk_before_others_en
     assert cluster.submit("urgent", gang(2), queue="one", priority=60) == ["elastic<2"]
     assert cluster.scheduler.jobs["urgent"].phase == JobPhase.PLACED and cluster.runs["elastic"].total() == 4
     assert why(cluster.scheduler, "elastic", 0.0).text(clock) == (
-        "workers runs with 4 slots of 2 to 8, and is about to give 2 back"
+        "workers runs with 4 slots of 2 to 8, and has to release 2"
+    )
+    limit = {"elastic": 5.0, "whole": 6.0}
+    assert why(cluster.scheduler, "urgent", 0.0, limit).text(lambda at: f"t={at:g}") == (
+        "has its place, which others have to release first; elastic has to release 2 by t=5 at the latest"
+    )
+    assert why(cluster.scheduler, "elastic", 0.0, limit).text(lambda at: f"t={at:g}") == (
+        "workers runs with 4 slots of 2 to 8, and has to release 2, or is stopped at t=5"
     )
     assert cluster.gives_back("elastic") == ["+urgent"]
     assert cluster.ended("urgent") == ["elastic=4"]

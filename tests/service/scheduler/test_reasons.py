@@ -87,7 +87,7 @@ class TestWhy:
         cluster.submit("urgent", gang(4), priority=90)
         reason = why(cluster.scheduler, "urgent", cluster.now)
         assert reason.cause == Cause.LEAVING
-        assert reason.text(clock) == "has its place, from which others are about to leave; bob's low holds 4"
+        assert reason.text(clock) == "has its place, which others have to release first; bob's low has to release 4"
 
     def test_room_is_kept_for_another(self):
         cluster = three_nodes(Policy(levels_s=(), preempts=False, hold_after_s=60.0))
@@ -244,11 +244,11 @@ class TestWords:
                 {"starts_s": NOON},
                 "the cluster did not give all it was asked for; tried again at 12:00",
             ),
-            (Cause.LEAVING, {}, "has its place, from which others are about to leave"),
+            (Cause.LEAVING, {}, "has its place, which others have to release first"),
             (
                 Cause.LEAVING,
                 {"starts_s": NOON},
-                "has its place, from which others are about to leave; starts about 12:00 at the earliest",
+                "has its place, which others have to release first; starts about 12:00 at the earliest",
             ),
             (Cause.QUEUE_LIMIT, {"limit": "too much", "starts_s": NOON}, "too much"),
             (Cause.DRIVER_LIMIT, {"limit": "too much", "other_queues": ("r",)}, "too much; would start now in queue r"),
@@ -263,7 +263,7 @@ class TestWords:
                 Cause.ELASTIC,
                 {"sizes": (("x", 1, 1, 1, 4), ("y", 4, 4, 1, 4), ("z", 4, 3, 2, 9))},
                 "x runs with 1 slot of 1 to 4, and gets more when some are free that nobody waits for;"
-                " y runs with 4 slots of 1 to 4; z runs with 4 slots of 2 to 9, and is about to give 1 back",
+                " y runs with 4 slots of 1 to 4; z runs with 4 slots of 2 to 9, and has to release 1",
             ),
             (Cause.NONE, {}, ""),
         ],

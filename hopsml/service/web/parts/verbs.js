@@ -6,10 +6,10 @@ import { link } from "../route.js";
 import { Trouble } from "./small.js";
 
 const OVER = ["FINISHED", "FAILED", "CANCELLED", "STOPPED", "LOST"];
-const VERBS = { // in the order of the buttons; `fits`: the states in which it does something
-  pause: { label: "Pause", asked: "asked to pause", fits: (state) => ["WAITING", "STARTING", "RUNNING"].includes(state) },
-  resume: { label: "Resume", asked: "asked to go on", fits: (state) => state === "PAUSED" },
-  cancel: { label: "Cancel", asked: "asked to end", fits: (state) => !OVER.includes(state) },
+const VERBS = { // in the order of the buttons
+  pause: { label: "Pause", asked: "asked to pause" },
+  resume: { label: "Resume", asked: "asked to go on" },
+  cancel: { label: "Cancel", asked: "asked to end" },
 };
 
 const ask = (id, verb, content) => send(address(["v1", "jobs", id, verb]), content);
@@ -69,14 +69,14 @@ function Verbs({ job, again }) {
     ({ text: "It is asked to move.", isDone: (now) => now.queue === place.queue && now.priority === place.priority }));
   const clone = () => act("clone", {}, (made) => ({ text: html`<a href=${link(["job", made.id])}>${made.id}</a> is queued: the same job, with the same code.`, isDone: () => false }));
   const press = (verb) => { setTold(null); if (verb === "cancel") setOpen(open === verb ? "" : verb); else act(verb); };
-  const isOver = OVER.includes(job.state);
+  const may = (verb) => job.actions.includes(verb);
   return html`<div class="verbs" ref=${bar}>
     <div class="tools" role="group" aria-label="What to do with it">
-      ${Object.entries(VERBS).filter(([, { fits }]) => fits(job.state)).map(([verb, { label }]) => html`<button key=${verb} data-verb=${verb} onClick=${() => press(verb)}>${label}</button>`)}
-      ${!isOver && html`<button data-verb="move" aria-expanded=${open === "move"} onClick=${() => { setTold(null); setOpen(open === "move" ? "" : "move"); }}>Move…</button>`}
+      ${Object.entries(VERBS).filter(([verb]) => may(verb)).map(([verb, { label }]) => html`<button key=${verb} data-verb=${verb} onClick=${() => press(verb)}>${label}</button>`)}
+      ${may("move") && html`<button data-verb="move" aria-expanded=${open === "move"} onClick=${() => { setTold(null); setOpen(open === "move" ? "" : "move"); }}>Move…</button>`}
       <button onClick=${clone}>Clone</button></div>
-    ${open === "cancel" && !isOver && html`<${Confirm} question=${`Cancel ${job.id}? It ends for good.`} yes="Cancel the job" no="Keep it" onYes=${() => act("cancel")} onNo=${close} />`}
-    ${open === "move" && !isOver && html`<${Move} job=${job} onMove=${move} onNo=${close} />`}
+    ${open === "cancel" && may("cancel") && html`<${Confirm} question=${`Cancel ${job.id}? It ends for good.`} yes="Cancel the job" no="Keep it" onYes=${() => act("cancel")} onNo=${close} />`}
+    ${open === "move" && may("move") && html`<${Move} job=${job} onMove=${move} onNo=${close} />`}
     ${told?.error && html`<${Trouble} error=${told.error} />`}
     <p class="soft small" role="status">${told?.text && !told.isDone(job) ? told.text : ""}</p></div>`;
 }
@@ -85,7 +85,7 @@ function Verbs({ job, again }) {
 function BulkVerbs({ jobs, onDone }) {
   const [isAsked, setAsked] = useState(false), [told, setTold] = useState({ text: "", refused: [] });
   const bar = useRef(null), busy = useRef(false);
-  const fitting = (verb) => jobs.filter((job) => VERBS[verb].fits(job.state)).map((job) => job.id);
+  const fitting = (verb) => jobs.filter((job) => job.actions.includes(verb)).map((job) => job.id);
   const close = () => { setAsked(false); bar.current?.querySelector("button")?.focus(); };
   const act = async (verb) => {
     const ids = fitting(verb), refused = [];
