@@ -65,7 +65,11 @@ HOOKS = (
 # Imports of a framework's workers in addition to the function's own. Torch's first step would import 820 modules more.
 FRAMEWORK_MODULES = {"torch": ("torch", "torch._dynamo", "torch.distributed.tensor"), "jax": ("jax",)}
 
-_OF_DRIVER = (Settings.cores.name, Settings.port_range.name, Settings.traceback.name)  # variables that workers take over
+_OF_DRIVER = (
+    Settings.cores.name,
+    Settings.port_range.name,
+    Settings.traceback.name,
+)  # variables that workers take over
 
 logger = nonblocking_logger(__name__)
 

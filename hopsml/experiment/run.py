@@ -206,7 +206,9 @@ class Run(Handle[Result]):
     def _interrupted_text(self) -> str:
         step = self.state.step
         at = f" at step {step}" if step is not None else ""
-        named = self.run_id if self.directory.run_id == self.run_id else self.run_dir  # a nested run is found by its URL
+        named = (
+            self.run_id if self.directory.run_id == self.run_id else self.run_dir
+        )  # a nested run is found by its URL
         checkpoint = None
         with contextlib.suppress(HopsmlError):  # storage does not answer
             checkpoint = checkpoints.latest_complete(self.directory.checkpoints)

@@ -25,10 +25,11 @@ def train(path):
     import hopsml
     from hopsml.elastic import Sampler, State
 
-    state = State(w=np.zeros(1))
+    state = State(step=0, w=np.zeros(1))
     first = None
     for batch in state.resume(Sampler(20, global_batch_size=1, shuffle=False)):
         first = state.step if first is None else first
+        state.step += 1
         state.commit()
         hopsml.report(step=state.step, loss=1.0)
         while state.step >= 5 and not os.path.exists(path):
@@ -72,6 +73,7 @@ def test_a_script_that_was_interrupted_says_how_to_continue_and_the_command_does
     assert re.search(r"from its checkpoint of step \d+$", said)
     flag.touch()
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{project}")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")  # as the command sets it, for the original's
     ended = cli("resume", run)
     assert ended.status == 0 and "is now" not in ended.err, ended.err
     (later,) = (path.name for path in (project / "Experiments").iterdir() if path.name != run)
@@ -84,12 +86,14 @@ def test_a_script_that_was_interrupted_says_how_to_continue_and_the_command_does
 @pytest.mark.local
 def test_a_search_is_continued_in_its_own_directory(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
 
     def score(lr: float) -> float:
         return lr
 
     try:
-        found = experiment.search(score, {"lr": ("DOUBLE", [0, 1])}, "random", num_trials=2, progress=False, max_executors=1)
+        space = {"lr": ("DOUBLE", [0, 1])}
+        found = experiment.search(score, space, "random", num_trials=2, progress=False, max_executors=1)
     finally:
         experiment.shutdown()
     ended = cli("runs", "resume", found.run_id, "--num-trials", "1", "--json")

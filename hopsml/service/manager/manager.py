@@ -437,7 +437,9 @@ class Manager:
             if row.id not in self._scheduler.jobs:
                 return ""
             now = self._clock()
-            limits = {job.id: at for job in self._jobs.values() if (at := lifecycle.release_by_s(job.record)) is not None}
+            limits = {
+                job.id: at for job in self._jobs.values() if (at := lifecycle.release_by_s(job.record)) is not None
+            }
             reason: Reason = reasons.why(self._scheduler, row.id, now, limits)
             said = [reason.text(lambda at: time.strftime("%H:%M", time.localtime(at)))]
             if reason.cause in (Cause.NO_ROOM, Cause.ROOM_KEPT):
