@@ -1,4 +1,4 @@
-"""Commands of ``hopsml runs`` that compute: ``rerun``, ``resume``, ``evaluate``, ``tune-communication``; and ``tensorboard``."""
+"""Commands of ``hopsml runs`` that compute: ``rerun``, ``resume``, ``evaluate``, ``tensorboard``, ``tune-communication``."""
 
 from __future__ import annotations
 

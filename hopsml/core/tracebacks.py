@@ -171,7 +171,7 @@ def install() -> None:
     sys.excepthook, threading.excepthook = show, show_of_thread
 
 
-def _show(error: BaseException, usual: Callable[[], None]) -> None:
+def _show(error: BaseException, usual: Callable[[], object]) -> None:
     """Display an uncaught error by ``usual``, reduced if its hidden frames have no use for the user."""
     if shows_all() or not _is_reducible(error):
         usual()
