@@ -394,4 +394,6 @@ class StorageTimeout(StorageError, TimeoutError):
 
 def __dir__() -> list[str]:
     return list(__all__)
+
+
 tracebacks.install()  # here, as every module that raises one of these errors imports this one
