@@ -44,6 +44,7 @@ from hopsml.serving.messages import (
 log = logging.getLogger("hopsml.serving")
 
 KILL_S = 5.0  # time for an agent to kill its replica; after that the agent is evicted
+START_S = 60.0  # time for an agent to start the process of a replica; after that the agent is evicted
 LOG_S = 5.0
 END_S = 30.0  # time for agents to upload the request log
 
@@ -162,12 +163,15 @@ class AgentServer:
         process = place.process = RemoteReplica(place, number, self._give_up)
         waiting = place.started = asyncio.get_running_loop().create_future()
         place.send(StartReplica(number))
+        due = asyncio.get_running_loop().call_later(START_S, self._late_start, place, waiting)
         try:
             started = await waiting
         except BaseException:  # the start was cancelled
             if place.process is process:  # else the start has failed, and the agent may hold another replica
                 place.send(EndReplica())
             raise
+        finally:
+            due.cancel()
         if started.error:
             raise OSError(started.error)
         process.pid, process.address = started.pid, (started.host, started.port)
@@ -264,10 +268,16 @@ class AgentServer:
                 self.front.add_replica(process.number, process.address)
             process.add_message(message.message)
 
+    def _late_start(self, place: AgentConnection, waiting: asyncio.Future[ReplicaStarted]) -> None:
+        """Evict an agent that has not started its replica: it stands still, or its machine is gone."""
+        if not waiting.done():
+            self._give_up(place)
+
     def _vacate(self, place: AgentConnection) -> None:
         """Record that an agent holds no replica and is free, also if nobody waits for the start any more."""
         place.process = place.started = None
-        self._free.append(place)
+        if place not in self._free:
+            self._free.append(place)
         self._changed.set()
 
     def _give_up(self, place: AgentConnection) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -223,3 +224,30 @@ def test_two_authorization_headers_are_refused_as_one_wrong_token(store: Path, s
             answer += piece
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert dict(door.refused) == {"token": 1}
+
+
+def test_peers_in_the_tls_handshake_take_little_memory() -> None:
+    """asyncio allocates 256 KiB for each: half a gigabyte for as many as may be pending."""
+    count, most = 40, 80 << 10
+
+    async def serve() -> int:
+        accepted = Acceptor(tls=make_identity().context)
+        port = await accepted.open("127.0.0.1")
+        with ExitStack() as peers:
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(count):
+                peer = peers.enter_context(socket.create_connection(("127.0.0.1", port)))
+                peer.sendall(b"\x16\x03\x01\x02\x00")  # the head of a record whose rest never comes
+            async with asyncio.timeout(WAIT_S):
+                while len(accepted._pending) < count:
+                    await asyncio.sleep(0.01)
+            taken = tracemalloc.get_traced_memory()[0] - before
+            accepted.close()
+        await accepted.wait_closed()
+        return taken
+
+    tracemalloc.start()
+    try:
+        assert asyncio.run(serve()) < count * most
+    finally:
+        tracemalloc.stop()

@@ -12,14 +12,28 @@ import pytest
 from tests.clock import END_S
 
 pytestmark = pytest.mark.local
-RUN = "import hopsml.experiment\nprint(hopsml.experiment.launch(lambda: {'accuracy': 0.5}).metrics)\n"
+RUN = """
+import hopsml.experiment
+def train():
+    import wave  # nothing else imports it
+    return {"accuracy": 0.5}
+print(hopsml.experiment.launch(train).metrics)
+"""
 TAKES = "import os, sys\nopen({mark!r}, 'a').write(str(sys.argv) + chr(10))\nos._exit(7)\n"
 
 
 def test_modules_of_other_users_in_the_working_directory_are_not_imported(tmp_path: Path) -> None:
     """The driver's own path has its script's folder and not the working directory, which may be /tmp."""
     evil, own, mark = tmp_path / "evil", tmp_path / "own", tmp_path / "taken"
-    for name in ("hopsml/__init__.py", "msgspec/__init__.py", "asyncio.py", "json.py", "resource.py", "uuid.py"):
+    for name in (
+        "hopsml/__init__.py",
+        "msgspec/__init__.py",
+        "asyncio.py",
+        "json.py",
+        "resource.py",
+        "uuid.py",
+        "wave.py",
+    ):
         (evil / name).parent.mkdir(parents=True, exist_ok=True)
         (evil / name).write_text(TAKES.format(mark=str(mark)))
     own.mkdir()

@@ -306,3 +306,22 @@ def until(met: Callable[[], bool]) -> None:
     while not met():
         assert clock.awake() < deadline
         time.sleep(0.02)
+
+
+TAKES_OVER = """
+import os, socket, sys
+from hopsml.cluster.forking.fork_server import MARK
+from hopsml.cluster.forking.zygote import ForkRequest, Zygote
+ours, theirs = socket.socketpair()
+found = Zygote(ours, theirs, ())
+found.take_over(ForkRequest(sys.executable, (), {MARK: "-"}, ("/of the driver",), sys.argv[1]))
+print(sys.path.index("/of the driver"), sys.argv[1] in sys.path, os.getcwd() == sys.argv[1])
+"""
+
+
+def test_a_fork_server_of_a_zygote_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    """It may be one that other users may write to, such as /tmp."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    line = [sys.executable, "-c", TAKES_OVER, str(tmp_path)]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "False", "True"], done.stdout

@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from hopsml import model
 from hopsml.cluster.shared import agent_client
-from hopsml.serving import messages
+from hopsml.serving import agent_server, messages
 from hopsml.serving.agent import AgentBootstrap
 from hopsml.serving.agent_server import AgentServer
 from hopsml.serving.definitions import ServingLimits
@@ -147,6 +147,45 @@ def test_an_agent_is_free_again_however_the_start_of_its_replica_ends(how: str) 
             assert await received() == StartReplica(1)
             await send(ReplicaStarted(2, "127.0.0.1", 2))
             assert (await again).pid == 2 and server.machines() == ("here",)
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_repeats_the_end_of_its_replica_is_free_once() -> None:
+    async def run() -> None:
+        server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
+        async with agent_of(server) as connection:
+            for message in (AgentHello("here", 0), *[ReplicaEnded("again")] * 3, AgentHello("here", 1)):
+                await connection.send(encode_for_agents(message))
+            assert isinstance(decode_for_agent(await connection.recv(decode=False)), AgentWelcome)
+            starting = asyncio.create_task(server.start(0))
+            assert decode_for_agent(await connection.recv(decode=False)) == StartReplica(0)
+            await connection.send(encode_for_agents(ReplicaStarted(1, "127.0.0.1", 1)))
+            first, second = await starting, asyncio.create_task(server.start(1))
+            await connection.send(encode_for_agents(LogSent("here", "")))  # is handled after the start was tried
+            await connection.ping()
+            assert not second.done() and server.machines() == ("here",)
+            await connection.send(encode_for_agents(ReplicaEnded("exit status 1")))
+            assert await first.ended() == "exit status 1"
+            assert decode_for_agent(await connection.recv(decode=False)) == StartReplica(1), "on the place that is free"
+            second.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_does_not_start_its_replica_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands still, or its machine has lost its power: the connection remains open for long."""
+    monkeypatch.setattr(agent_server, "START_S", 0.05)
+    evicted: list[int] = []
+
+    async def run() -> None:
+        server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, evicted.append)
+        async with agent_of(server) as connection:
+            await connection.send(encode_for_agents(AgentHello("here", 7)))
+            assert isinstance(decode_for_agent(await connection.recv(decode=False)), AgentWelcome)
+            with pytest.raises(OSError, match="place on here was lost"):
+                await server.start(0)
+            assert evicted == [7]
 
     asyncio.run(run())
 

@@ -185,7 +185,7 @@ class Zygote:
         overwrite_mark(request.environment[MARK])
         os.environ.clear()
         os.environ.update(request.environment)
-        sys.path[:] = [request.cwd, *request.sys_path, *self.base_path]
+        sys.path[:] = [*request.sys_path, *self.base_path]  # without the working directory, as ``python -P``
         os.chdir(request.cwd)
 
     def reap(self) -> None:

@@ -10,6 +10,7 @@ are never used for connections: files must be written when a run ends; the requi
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import errno
 import logging
@@ -75,6 +76,15 @@ REST_S = 0.1  # seconds between two checks while accepting is paused
 PATIENCE = 30
 AT_ONCE = 32  # connections accepted before other tasks of the event loop run
 BACKLOG = 4096
+_TLS_BUFFER = 32 << 10  # bytes
+
+
+class _SmallTls(asyncio.sslproto.SSLProtocol):
+    """TLS over a transport; asyncio's own buffer of 256 KiB would give peers without the token half a gigabyte."""
+
+    max_size = _TLS_BUFFER
+
+
 Refuse = Callable[[str, str], None]  # called with the kind of a refusal and its description
 
 
@@ -322,12 +332,10 @@ class Acceptor:
         """Do the TLS handshake and attach the protocol; close the connection if that fails."""
         came_in = False
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: self._make(pending),
-                pending.connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=SHOW_S if self._tls is not None else None,
-            )
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(lambda: self._make(pending), pending.connection)
+            else:
+                await self._greet_encrypted(pending, self._tls)
             came_in = True
         except OSError:  # the peer does not use TLS, or has sent nothing
             pass
@@ -335,6 +343,20 @@ class Acceptor:
             if not came_in:
                 pending.connection.close()
                 pending.release()
+
+    async def _greet_encrypted(self, pending: Pending, tls: ssl.SSLContext) -> None:
+        """Do the TLS handshake with buffers of ``_TLS_BUFFER`` bytes. Raises OSError."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        limit_s: Any = SHOW_S  # typeshed wants an int
+        encrypted = _SmallTls(
+            self._loop, self._make(pending), tls, done, server_side=True, ssl_handshake_timeout=limit_s
+        )
+        transport, _ = await self._loop.connect_accepted_socket(lambda: encrypted, pending.connection)
+        try:
+            await done
+        except BaseException:
+            transport.close()
+            raise
 
     def _release(self, pending: Pending) -> None:
         """Remove a connection from the pending ones."""

@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -53,6 +54,11 @@ def _look(path: Path) -> tuple[int, int, int]:
 
 
 COMMAND_SHOWN = 60  # characters of a command in an error
+_ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)  # of a program, and of a shell that has run it
+_ABORT_HINT = (
+    "Remedy: if it is a PyTorch program that had done its work, call torch.distributed.destroy_process_group() at its end: "
+    "without this call a thread of gloo may abort the process while it exits"
+)
 MODULE = "__hopsml_job__"  # prefix of a module's name: no worker can import it, so its functions are pickled by value
 
 
@@ -186,7 +192,10 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
         with _workspace(root, files, is_kept) as folder:
             status = subprocess.run(line, check=False, env=variables, cwd=folder).returncode
         if status:
-            raise subprocess.CalledProcessError(status, shown)  # the cause of a job must not contain a whole script
+            error = subprocess.CalledProcessError(status, shown)  # the cause of a job must not contain a whole script
+            if status in _ABORTED:
+                error.add_note(_ABORT_HINT)
+            raise error
 
     return call
 

@@ -236,3 +236,12 @@ def test_the_cause_does_not_repeat_a_whole_script(job_file: Path) -> None:
     said = said_last(driver(job_file, "main").stdout)
     assert "Command 'bash -c echo line 0 of a long script" in said and said.endswith("exit status 3.")
     assert "line 3 of" not in said
+
+
+@pytest.mark.local
+def test_a_command_that_is_aborted_is_explained(job_file: Path) -> None:
+    (job_file.parent / "aborts.yaml").write_text(
+        "name: aborts\ntasks: {main: {command: [sh, -c, 'kill -ABRT $$'], framework: distributed}}\n"
+    )
+    done = driver(job_file.parent / "aborts.yaml", "main")
+    assert done.returncode != 0 and "SIGABRT" in done.stdout and "destroy_process_group" in done.stdout, done.stdout
