@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.shared import checks
 from hopsml.cluster.worker.context import WorkerContext, current
@@ -14,14 +15,16 @@ from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ArgumentTypeError
 from hopsml.storage import urls
 
+if TYPE_CHECKING:
+    from hopsml.storage.run_dir import RunDir
+
 __all__ = [
     "logdir",
     "visualize",
 ]
 
 LOCAL_FOLDER = "local_logdir"
-# Folders of a run directory that also count as its log directory.
-_OF_RUN = re.compile(r"events|trials|generation\.\d+")
+_DEEPEST = 3  # folders of a run's log directory: generation.2/a=1&b=5/events
 __path__: list[str] = []  # so that an import of a missing name reports what to use instead
 
 
@@ -82,17 +85,32 @@ def visualize(*arguments: Any, hdfs_root_logdir: str = "") -> None:
         ArgumentTypeError: something else was given.
     """
     from hopsml.notebook import display, magics, tensorboard_server
-    from hopsml.storage.run_dir import find
 
-    named = _directory_of(arguments, hdfs_root_logdir).rstrip("/")
-    above = named.rpartition("/")[0]  # of a run's events/, and of a search's trials/ or generation.2/
-    directory = find(above if _OF_RUN.fullmatch(urls.name(named)) else named, settings.project_url())
+    directory = _run_above(_directory_of(arguments, hdfs_root_logdir).rstrip("/"))
     if display.is_live():
         magics.tensorboard_run(directory.url)
         return
     with tensorboard_server.running(tensorboard_server.events_of(directory)) as server:
         address = f"http://127.0.0.1:{server.port()}/"
         tensorboard_server.keep(server, f"TensorBoard of {directory.run_id}: {address} (Ctrl-C stops it)")
+
+
+def _run_above(named: str) -> RunDir:
+    """Return the directory of the run that ``named``, an id or a folder, is or lies in.
+
+    Raises:
+        ArgumentError: There is none.
+    """
+    from hopsml.storage.run_dir import find
+
+    above = [named]
+    while "/" in named and len(above) <= _DEEPEST and urls.parent(above[-1]) != above[-1]:
+        above.append(urls.parent(above[-1]))
+    store = settings.project_url()
+    for url in above:
+        with contextlib.suppress(ArgumentError):
+            return find(url, store)
+    return find(named, store)  # raises the error that has the folder's name
 
 
 def _directory_of(arguments: tuple[Any, ...], named: str) -> str:

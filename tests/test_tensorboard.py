@@ -61,7 +61,9 @@ def test_outside_a_training_function() -> None:
         tensorboard.visualize("/no/such/run")
 
 
-@pytest.mark.parametrize("below", ["", "/events", "/trials", "/generation.2"])
+@pytest.mark.parametrize(
+    "below", ["", "/events", "/trials", "/generation.2", "/a=1&b=5/events", "/generation.2/a=1&b=5/events"]
+)
 def test_a_log_directory_leads_to_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str) -> None:
     from hopsml.notebook import display, magics
 

@@ -29,8 +29,8 @@ def test_grid_search_on_executors(store: Path) -> None:
     best_dir, config, outputs = experiment.grid_search(
         train, {"a": [1, 2, 3], "b": [5, 7]}, direction="max", optimization_key="accuracy", progress=False, keep_warm=60
     )
-    assert config == {"a": 3, "b": 7} and outputs["accuracy"] == 21 and best_dir.endswith("/a=3&b=7")
-    root = Path(best_dir.removeprefix("file://")).parent
+    assert config == {"a": 3, "b": 7} and outputs["accuracy"] == 21 and best_dir.endswith("/a=3&b=7/events")
+    root = Path(best_dir.removeprefix("file://")).parents[1]
     assert len(json.loads((root / ".summary.json").read_text())["combinations"]) == 6
     assert root.name.startswith("app-")  # ML_ID: the application and a number
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopsml import experiment
+from hopsml import experiment, hdfs, model
 from hopsml.errors import ArgumentError, ArgumentTypeError, RunError
 from hopsml.experiment import predecessor
 from hopsml.maggy import Searchspace
@@ -45,8 +45,8 @@ def test_grid_search(store: Path) -> None:
         product, {"a": [1, 2], "b": [5, 3]}, direction="max", optimization_key="accuracy", name="grid", **QUIET
     )
     assert best_config == {"a": 2, "b": 5} and outputs["accuracy"] == 10.0 and outputs["note"] == "kept"
-    assert best_dir.endswith("/a=2&b=5") and outputs["log"] == f"{best_dir}/output.log"
-    root = folder(best_dir).parent
+    assert best_dir.endswith("/a=2&b=5/events") and outputs["log"] == best_dir.replace("/events", "/output.log")
+    root = folder(best_dir).parents[1]
     assert root.parent == store / "Experiments"
     for a, b in ((1, 5), (1, 3), (2, 5), (2, 3)):
         left = root / f"a={a}&b={b}"
@@ -83,8 +83,36 @@ def test_differential_evolution(store: Path) -> None:
     best_dir, config, _ = result
     root = folder(result.run_dir)
     assert {path.name for path in root.glob("generation.*")} >= {"generation.0", "generation.1"}
-    assert folder(best_dir).parent.name.startswith("generation.") and folder(best_dir).parent.parent == root
+    assert folder(best_dir).parents[1].name.startswith("generation.") and folder(best_dir).parents[2] == root
     assert result.value == min(result.trials["value"]) and config["kind"] in ("a", "b")
+
+
+def saves(x: int) -> int:
+    from hopsml import tensorboard
+
+    folder = Path(tensorboard.logdir(), "model")
+    folder.mkdir()
+    (folder / "weights.txt").write_text(str(x))
+    return x
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda: experiment.launch(saves, {"x": [3]}, progress=False, keep_warm=60),
+        lambda: experiment.grid_search(saves, {"x": [1, 3]}, **QUIET),
+        lambda: experiment.random_search(saves, {"x": [1, 3]}, samples=9, **QUIET),
+        lambda: experiment.differential_evolution(saves, {"x": [1, 3]}, generations=2, population=4, **QUIET),
+        lambda: experiment.search(saves, {"x": ("INTEGER", [1, 3])}, searcher="random", num_trials=4, **QUIET),
+    ],
+    ids=["launch", "grid", "random", "evolution", "search"],
+)
+def test_the_best_trials_directory_has_the_files_of_its_logdir(store: Path, search: Callable[[], Any]) -> None:
+    best_dir, *_, outputs = search()
+    version = model.export(best_dir + "/model", "from_search")
+    assert version is not None
+    assert (folder(version.files_url) / "weights.txt").read_text() == str(outputs["metric"])
+    assert hdfs.isdir(best_dir)
 
 
 def test_the_oldest_name_and_a_session_as_first_argument(store: Path) -> None:

@@ -75,7 +75,8 @@ def test_the_best_of_all_trials_and_the_table(store: Path) -> None:
         and bowl(**result.config)["height"] == result.value
     )
     best_dir, config, outputs = result  # as the predecessor's
-    assert best_dir == f"{result.run_dir}/trials/{best['trial_id']}" and config == result.config
+    assert best_dir == result.best.logdir == f"{result.run_dir}/trials/{best['trial_id']}/events"
+    assert config == result.config
     assert outputs["x_again"] == result.config["x"] and outputs["log"] == result.best.log
     assert result.metrics.keys() == {"height", "x_again"} and result.name == "bowl"
 

@@ -258,7 +258,7 @@ class BestTrial:
 
     @property
     def logdir(self) -> str:
-        """URL of the TensorBoard events of the trial."""
+        """URL of the files that the trial wrote to ``tensorboard.logdir()``, among them its TensorBoard events."""
         return urls.join(self.run_dir, "events")
 
     @property
@@ -269,6 +269,8 @@ class BestTrial:
 
 class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
     """Outcome of a search; unpacks as the predecessor's: ``best_dir, best_config, best_outputs = result``.
+
+    ``best_dir`` has the files that the best trial wrote to its ``tensorboard.logdir()``: ``best_dir + "/model"``.
 
     Attributes:
         best: the best trial.
@@ -304,7 +306,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
 
     def __new__(cls, best: BestTrial, **facts: Any) -> SearchResult:
         """Create a result; ``facts`` become its other attributes."""
-        self = super().__new__(cls, (best.run_dir, best.config, {**best.metrics, "log": best.log}))
+        self = super().__new__(cls, (best.logdir, best.config, {**best.metrics, "log": best.log}))
         self.best, self.unrecorded = best, {}
         for name, value in facts.items():
             setattr(self, name, value)
