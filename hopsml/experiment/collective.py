@@ -223,7 +223,8 @@ def mirrored(options: MirroredOptions) -> Result:
 
     The worker gets the GPU of its slot and all others that its executor sees and no other process holds; a note names
     the GPUs that are held, or reports that there are fewer than two. ``hopsml.tensorflow.strategy()`` is a
-    ``MirroredStrategy`` over them. There is no TF_CONFIG. ``collective_all_reduce`` trains on several executors.
+    ``MirroredStrategy`` over them. There is no TF_CONFIG. ``collective_all_reduce`` trains on several executors; a
+    note reports it if the function builds a ``MultiWorkerMirroredStrategy``.
 
     Raises:
         ArgumentError, ArgumentTypeError: (ValueError, TypeError) at once, before anything is started.

@@ -55,6 +55,18 @@ def test_a_model_is_mirrored_between_logical_devices_and_has_one_set_of_statisti
     assert found == {"strategy": "MirroredStrategy", "replicas": 2, "tf_config": False, "steps": 10.0}
 
 
+def test_a_strategy_for_several_workers_is_reported_at_once(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train() -> int:
+        import tensorflow as tf
+
+        return int(tf.distribute.MultiWorkerMirroredStrategy().num_replicas_in_sync)
+
+    assert experiment.mirrored(train).value == 1
+    shown = capfd.readouterr()
+    assert "MultiWorkerMirroredStrategy has one worker" in shown.out + shown.err
+    assert "use experiment.collective_all_reduce(train)" in shown.out + shown.err
+
+
 @pytest.mark.variant  # of test_parameter_server
 def test_the_loop_for_parameter_servers_makes_its_steps_outside_of_a_run_too(tmp_path: Path) -> None:
     (found,) = run_group("alone:server_loop", tmp_path, workers=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,12 @@ def applies(context: WorkerContext | None) -> bool:
 
 
 def run(function: Callable[..., Any], arguments: dict[str, Any], context: WorkerContext) -> Any:
-    """Call the function after arranging that the CPU is divided into devices when TensorFlow is imported.
+    """Call the function after arranging what happens when TensorFlow is imported.
 
-    The CPU is divided only if the run requests logical devices and has no GPUs.
+    The CPU is divided into devices if the run requests logical devices and has no GPUs. A strategy for several workers
+    is reported by a note of the run: the predecessor's ``mirrored`` started a worker on each executor.
     """
+    after_import("tensorflow", lambda module: _report_several_workers(module, context))
     count = context.spec.logical_devices
     if count is not None and not context.gpu_indices:
         after_import("tensorflow", lambda module: _divide_cpu(module, count))
@@ -28,6 +31,25 @@ def run(function: Callable[..., Any], arguments: dict[str, Any], context: Worker
 
 
 BODY = f"{__name__}:{run.__name__}"
+
+
+_ALONE = (
+    "MultiWorkerMirroredStrategy has one worker in a run of experiment.mirrored, which trains on one executor; use "
+    "experiment.collective_all_reduce(train), which trains on all of them"
+)
+
+
+def _report_several_workers(tf: Any, context: WorkerContext) -> None:
+    """Publish a note of the run when the function builds a strategy for several workers."""
+    kind = tf.distribute.MultiWorkerMirroredStrategy
+    build = kind.__init__
+
+    @functools.wraps(build)
+    def build_and_report(self: Any, *args: Any, **kwds: Any) -> None:
+        context.note(_ALONE)
+        build(self, *args, **kwds)
+
+    kind.__init__ = build_and_report
 
 
 def _divide_cpu(tf: Any, count: int) -> None:
