@@ -27,7 +27,7 @@ from hopsml.notebook.view import (
     title_of,
 )
 from hopsml.search.dispatch.journal import RunningTrial, SearchSnapshot
-from hopsml.search.metric import name_of
+from hopsml.search.metric import BATCH, is_of_batch, name_of, of_epochs
 
 SEARCH_ROWS = 12  # most running trials in the table
 POINTS = 64  # most points of a running trial's curve
@@ -290,9 +290,10 @@ def _whole(value: int) -> str:
 
 
 def _curves(story: RunTimeline) -> tuple[CurveView, ...]:
-    """Return curves of the first metrics with several different values."""
-    drawn = [(name, history) for name, history in story.histories.items() if history.is_curve][:CURVES]
-    return tuple(CurveView.of(short(name, 40), found) for name, found in drawn)
+    """Return curves of the first metrics with several different values; within an epoch until there are two epochs."""
+    curves = {name: history for name, history in story.histories.items() if history.is_curve}
+    within = [name for name in curves if is_of_batch(name) and name.removeprefix(BATCH) not in curves]
+    return tuple(CurveView.of(short(name, 40), curves[name]) for name in [*of_epochs(curves), *within][:CURVES])
 
 
 def _told(outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,9 +28,14 @@ _SAME_WORD = 0.8  # least similarity of a misspelt word to the right one
 _SHORT = 5  # letters; shorter words that differ are different metrics: mse and mae, auc and acc
 
 
-def of_batches(names: Iterable[str]) -> set[str]:
-    """Return the names of values within an epoch among those of a report: ``batch_loss`` beside ``loss``."""
-    return {name for name in names if name.startswith(BATCH) and len(name) > len(BATCH)}
+def is_of_batch(name: str) -> bool:
+    """Return True for the name of a value within an epoch: ``batch_loss``, whose value of the epoch is ``loss``."""
+    return name.startswith(BATCH) and len(name) > len(BATCH)
+
+
+def of_epochs(names: Iterable[str]) -> list[str]:
+    """Return the names of a report without those of values within an epoch."""
+    return [name for name in names if not is_of_batch(name)]
 
 
 def unknown_metric(asked: str, known: Collection[str]) -> str:
@@ -80,7 +85,7 @@ class MetricCheck:
         A misspelt name is found at the first report. A stopper's metric is missing if a trial has reported the same
         values at two steps, but never the metric.
         """
-        epoch = [name for name in names if name not in of_batches([name])]
+        epoch = of_epochs(names)
         if not self._is_open or not epoch:
             return ""
         self._seen |= dict.fromkeys(epoch)

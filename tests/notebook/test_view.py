@@ -206,6 +206,19 @@ def test_a_curve_holds_its_extremes_and_its_newest_value_whatever_is_left_out() 
     assert [at for at, _ in history.points] == sorted({at for at, _ in history.points})
 
 
+def test_values_within_an_epoch_are_drawn_until_there_are_two_epochs() -> None:
+    story = running()
+
+    def reported(step: int, **metrics: float) -> list[str]:
+        story.handle(Change("report", 0, metrics=metrics, step=step, time=BEGAN + 9), Phase.RUNNING, BEGAN + 9)
+        return [curve.name for curve in look(story).curves]
+
+    story.histories.clear()
+    assert reported(41, batch_loss=0.9) == [] and reported(42, batch_loss=0.8) == ["batch_loss"]
+    assert reported(43, loss=0.8) == ["batch_loss"]
+    assert reported(44, batch_loss=0.7) == ["batch_loss"] and reported(45, loss=0.7) == ["loss"]
+
+
 def test_steps_that_are_made_once_more_are_drawn_once_and_another_fit_follows_the_first() -> None:
     def reported(*steps: int) -> RunTimeline:
         story = running()

@@ -155,3 +155,13 @@ def test_what_a_trial_gave_is_a_dict_by_the_metrics_name(row: Values, expected: 
 )  # fmt: skip
 def test_a_slip_in_a_name_is_told_from_another_metric(asked: str, known: str, misspelt: bool) -> None:
     assert is_misspelt(asked, known) is misspelt
+
+
+@pytest.mark.parametrize("ask", ASKING[1:])
+def test_values_within_an_epoch_are_not_those_that_a_search_compares(
+    ask: Callable[[str, Values], float | None],
+) -> None:
+    """Keras's running values have names of their own, also where the search names no metric."""
+    assert ask("", {"batch_loss": 0.5}) is None and ask("loss", {"batch_loss": 0.5}) is None
+    assert ask("", {"loss": 0.25}) == ask("", {"loss": 0.25, "batch_loss": 0.5}) == 0.25
+    assert ask("batch_loss", {"batch_loss": 0.5}) == 0.5

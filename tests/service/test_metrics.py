@@ -8,7 +8,9 @@ import math
 import numpy as np
 import pytest
 
+from hopsml.service.browse.compare import compared
 from hopsml.service.browse.metrics import KEPT_POINTS, Curve, Metrics, kept_indices
+from hopsml.service.browse.project import Project
 from hopsml.storage.run_dir import RunDir
 from tests.service.project import ProjectOnDisk
 
@@ -30,6 +32,16 @@ def test_peaks_ends_and_gaps_are_kept() -> None:
 
 def test_a_curve_without_a_number_is_kept_small() -> None:
     assert len(kept_indices(np.full(10_000, math.nan), 100)) < 150
+
+
+def test_values_within_epochs_are_listed_after_those_of_epochs(project: ProjectOnDisk) -> None:
+    run = project.run("app_1", state=None)
+    run.report(1, batch_loss=2.0), run.report(2, loss=1.5)
+    metrics = Metrics(RunDir(str(run.folder)))
+    metrics.more()
+    assert [tag for tag, _, _ in metrics.tags()] == ["loss", "batch_loss"]
+    assert metrics.summary("loss") == (1.5, 1.5, 1.5)
+    assert compared(Project(project.url), ["app_1"]).tag == "loss"
 
 
 def test_reports_and_samples_are_read_on(project: ProjectOnDisk) -> None:

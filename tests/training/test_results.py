@@ -93,7 +93,9 @@ def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoi
     assert second["sent"] == []
     assert [message["step"] for message in first["sent"]] == [1, 2, 3, 3, 4, 4]
     assert all(message["kind"] == "report" for message in first["sent"])
-    assert set(first["sent"][3]["metrics"]) == {"loss", "accuracy"}
+    names = [set(message["metrics"]) for message in first["sent"]]
+    within, ends = {"batch_loss", "batch_accuracy"}, {"loss", "accuracy"}
+    assert names == [within, within, within, ends, within, ends]
     # Another run, its own directory empty, told to resume.
     third, fourth = run_group(
         "results:fit_with_callbacks",
@@ -104,6 +106,8 @@ def test_fit_reports_from_the_chief_and_goes_on_where_the_last_complete_checkpoi
     )
     assert third["begun"] == fourth["begun"] == [1, 2]
     assert third["iterations"] == 4 + 2 * 3
+    sent = [message["metrics"] for message in third["sent"] if "loss" in message["metrics"]]
+    assert [one["loss"] for one in sent] == third["losses"] == fourth["losses"], "as Keras has it of the epoch"
     assert third["weights"] == fourth["weights"] != first["weights"] == second["weights"]
     assert complete_checkpoints(tmp_path / "b" / "checkpoints")[-1].notes["epoch"] == 3
 

@@ -49,7 +49,7 @@ from hopsml.search.dispatch.events import (
     SlotsChanged,
 )
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToDriver, TrialBegan, TrialEnded, TrialReported
-from hopsml.search.metric import finite, name_of
+from hopsml.search.metric import finite, name_of, of_epochs
 from hopsml.training.trials.trial_reports import as_number, score_of
 
 BREAK_OFF_S = 60.0  # time for a trial whose slot another job gets; after it the trial is restarted on another lane
@@ -225,7 +225,7 @@ class Lanes:
 
 def _searched(metrics: Mapping[str, Any], metric: str) -> tuple[bool, float | None]:
     """Return True if the report has the searched metric, and its value if that is a finite number."""
-    name = name_of(metric, metrics)
+    name = name_of(metric, of_epochs(metrics))
     return name in metrics, finite(as_number(metrics.get(name)))
 
 

@@ -36,7 +36,7 @@ from hopsml.search.dispatch.events import (
     Resize,
     SlotsChanged,
 )
-from hopsml.search.metric import finite, name_of
+from hopsml.search.metric import finite, name_of, of_epochs
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.training.trials import trial
@@ -242,7 +242,7 @@ class GroupExecutor:
         if change.kind == "phase" and change.text == Phase.RUNNING.value:
             self._came.put(News(Began(form.number, form.attempt)))
         elif change.kind == "report" and change.rank == 0 and change.step is not None:
-            name = name_of(self._metric, change.metrics)
+            name = name_of(self._metric, of_epochs(change.metrics))
             if name in change.metrics and change.step > form.done_step:
                 value = as_number(change.metrics[name])
                 if value is not None:

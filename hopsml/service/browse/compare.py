@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from hopsml.errors import ArgumentError
+from hopsml.search.metric import is_of_batch
 from hopsml.service.browse.metrics import CHIEF, Metrics, Series
 from hopsml.service.browse.project import Project, understood
 from hopsml.service.browse.run_list import RunRow, displayed, row_of
@@ -123,13 +124,13 @@ def _of_run(reader: Metrics, tag: str, step: float | None, most: int) -> tuple[S
 
 
 def _tags(of_runs: Iterable[list[tuple[str, str, int]]]) -> list[str]:
-    """Return the metrics that any run has reported, those of most runs first."""
+    """Return the metrics that any run has reported, those of most runs first, those within epochs last."""
     counts: dict[str, int] = {}
     for known in of_runs:
         for tag, source, _ in known:
             if source == CHIEF:
                 counts[tag] = counts.get(tag, 0) + 1
-    return sorted(counts, key=lambda tag: (-counts[tag], tag))
+    return sorted(counts, key=lambda tag: (is_of_batch(tag), -counts[tag], tag))
 
 
 def _values(reader: Metrics, tag: str, step: float | None) -> RunValues:

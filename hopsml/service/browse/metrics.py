@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopsml.errors import PathNotFound
+from hopsml.search.metric import is_of_batch
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
 from hopsml.tracking.live import Reports
@@ -342,10 +343,13 @@ class Metrics:
         return files * FILE_BYTES + sum(CURVE_BYTES + curve.held_bytes for curve in self._curves.values())
 
     def tags(self) -> list[tuple[str, str, int]]:
-        """Return tag, source and number of points of every curve, reported metrics first, each group by name."""
+        """Return tag, source and number of points of every curve, by name, each of these groups after the other.
+
+        They are values that were reported for steps or epochs, others within epochs, and the use of resources.
+        """
         with self._lock:
             found = [(tag, source, curve.count) for (tag, source), curve in self._curves.items()]
-        return sorted(found, key=lambda one: (one[1] != CHIEF, one[0], one[1]))
+        return sorted(found, key=lambda one: (one[1] != CHIEF, is_of_batch(one[0]), one[0], one[1]))
 
     def series(self, tags: list[str], most: int) -> list[Series]:
         """Return the curves of these tags, of all sources, each of at most about ``most`` points."""

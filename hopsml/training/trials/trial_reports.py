@@ -19,7 +19,7 @@ from hopsml.cluster.worker.returned import plain
 from hopsml.errors import ArgumentError, TrialStopped
 from hopsml.search import messages
 from hopsml.search.messages import EndTrial, GoOn, RunTrial, ToLane, TrialReported
-from hopsml.search.metric import name_of, unknown_metric
+from hopsml.search.metric import name_of, of_epochs, unknown_metric
 from hopsml.training.trials.lane_queue import FromRunner
 
 _READ_BYTES = 1 << 16
@@ -248,7 +248,7 @@ class TrialReporter:
 
     def _searched(self, metrics: Mapping[str, Any]) -> str | None:
         """Return the name of the searched metric if it is among the values, else None."""
-        name = name_of(self._trial.metric, metrics)
+        name = name_of(self._trial.metric, of_epochs(metrics))
         return name if name in metrics else None
 
     def _step(self, step: int | None, searched: str | None) -> int:

@@ -70,7 +70,7 @@ def fit_with_callbacks(epochs: int, every: int | str, stop_at: int | None = None
         if stop_at is not None and int(model.optimizer.iterations.numpy()) >= stop_at:
             model.stop_training = True
 
-    model.fit(
+    history = model.fit(
         _dataset(48, 16),
         epochs=epochs,
         verbose=0,
@@ -86,6 +86,7 @@ def fit_with_callbacks(epochs: int, every: int | str, stop_at: int | None = None
         "begun": begun,
         "iterations": int(model.optimizer.iterations.numpy()),
         "weights": digest(model.get_weights()),
+        "losses": history.history["loss"][-2:],
     }
 
 

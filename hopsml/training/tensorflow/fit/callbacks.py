@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
+from hopsml.search.metric import BATCH
 from hopsml.storage.run_dir import fit_name, fit_of
 from hopsml.training.checkpoint_files import complete_checkpoints
 from hopsml.training.messages import ProgressSender
@@ -308,7 +309,9 @@ def give_history_back(model: Any, history: Mapping[str, Sequence[Any]]) -> None:
 class ReportCallback(FitHooks):
     """Callback that sends the chief's step, loss and metrics to the driver.
 
-    It sends at most once an interval, and at every epoch.
+    At the end of an epoch it sends the values that Keras reports for it, such as ``loss`` and ``val_loss``. Within an
+    epoch it sends, at most once an interval, Keras's running values under other names: ``batch_loss`` is the mean of
+    the epoch's batches so far.
     """
 
     def __init__(self, interval_s: float = 1.0) -> None:
@@ -340,7 +343,7 @@ class ReportCallback(FitHooks):
         self._tell_progress(batch + 1)
         self._batches = max(self._batches, batch + 1)
         if time.monotonic() >= self._next:
-            self._send(logs)
+            self._send({f"{BATCH}{name}": value for name, value in (logs or {}).items()})
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Send the epoch's values, including those of the validation."""
