@@ -62,7 +62,7 @@ log = logging.getLogger("hopsml.serving")
 BACKLOG = 2048
 UNACKNOWLEDGED_S = 20.0
 LAST_S = 5.0  # for the last messages
-NOT_WELCOME = "the driver of this serving is gone, or does not want this agent"
+NOT_WELCOME = "the driver of this serving has ended, or has rejected this agent"
 
 
 class AgentBootstrap(msgspec.Struct, frozen=True):
@@ -182,7 +182,7 @@ class ServingAgent:
                 if isinstance(message, EndAgent):
                     return
                 await self._do(message)
-            raise AgentLost("the driver of this serving is gone")
+            raise AgentLost("the driver of this serving has ended")
         finally:
             await self._end()
             shipping.cancel()
@@ -238,7 +238,7 @@ class ServingAgent:
                 try:
                     here = {number: await self._here(number, one) for number, one in message.versions.items()}
                 except (HopsmlError, OSError) as error:
-                    reason = redact.text(f"its files cannot be fetched on {socket.gethostname()}: {error}")
+                    reason = redact.text(f"the files of the model cannot be fetched on {socket.gethostname()}: {error}")
                     self._line.send(ReplicaMessage(RouteKept(message.route.number, reason)))
                     continue
                 message = FollowRoute(message.route, here)

@@ -63,9 +63,9 @@ class AgentConnection:
     def lose(self) -> None:
         """Close the connection to the agent; its replica counts as ended."""
         if self.started is not None and not self.started.done():
-            self.started.set_result(ReplicaStarted(error=f"its place on {self.hello.machine} was lost"))
+            self.started.set_result(ReplicaStarted(error=f"its agent on {self.hello.machine} was lost"))
         if self.process is not None:
-            self.process.mark_ended(f"was lost with its place on {self.hello.machine}")
+            self.process.mark_ended(f"was lost with its agent on {self.hello.machine}")
         self.connection.transport.abort()
 
     def send(self, message: ToAgent) -> None:
@@ -243,7 +243,7 @@ class AgentServer:
     def forget(self, place: AgentConnection, reason: str) -> None:
         """Remove an agent whose connection has ended."""
         self._lose(place)
-        log.info("the place on %s is gone: %s", place.hello.machine, reason)
+        log.info("the agent on %s has disconnected: %s", place.hello.machine, reason)
 
     def _hear(self, place: AgentConnection, message: FromAgent) -> None:
         """Handle a message of an agent."""
@@ -282,7 +282,7 @@ class AgentServer:
 
     def _give_up(self, place: AgentConnection) -> None:
         """Evict the Spark task of an agent that does not respond."""
-        log.warning("the agent on %s does not answer: its task is run anew", place.hello.machine)
+        log.warning("the agent on %s does not answer; its task is started again", place.hello.machine)
         self._evict(place.hello.task)
         self._lose(place)
 

@@ -110,14 +110,14 @@ class RestApplication:
     def _check_name(self, target: receiving.Target) -> None:
         """Refuse a request for another model."""
         if target.model != self._name:
-            raise not_found(f"there is no model '{target.model[:80]}' here; there is: {self._name}")
+            raise not_found(f"there is no model '{target.model[:80]}' here; this serving has the model {self._name}")
 
     # ------------------------------------------------------------------------------------------ predictions
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive, deadline: float) -> bytes:
         """Return the body of a request within the limits."""
         if b"inference-header-content-length" in headers:
-            raise bad_request("tensors as binary data are not understood; send them as JSON")
+            raise bad_request("tensors as binary data are not supported; send them as JSON")
         return await body_in_time(self._limits, headers, receive, deadline)
 
     async def _predict(self, target: receiving.Target, body: bytes, deadline: float) -> _Answer:

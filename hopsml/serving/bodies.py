@@ -58,12 +58,12 @@ def loads(body: bytes) -> dict[str, Any]:
         RequestRefused: (400) The body is not a JSON object.
     """
     if body.startswith(_GZIP):
-        raise bad_request("the body is compressed; send JSON as it is, without Content-Encoding")
+        raise bad_request("the body is compressed; send uncompressed JSON, without Content-Encoding")
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        hint = "; JSON has no NaN and no Infinity: leave such rows out" if _near(body, error.pos) else ""
-        raise bad_request(f"the body is no JSON: {error}{hint}") from None
+        hint = "; JSON has neither NaN nor Infinity; omit such rows" if _near(body, error.pos) else ""
+        raise bad_request(f"the body is not JSON: {error}{hint}") from None
     if not isinstance(found, dict):
         raise bad_request('the body must be a JSON object, such as {"instances": [[0.1, 0.2]]}')
     return found
@@ -98,14 +98,14 @@ def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValu
     unknown = sorted(content.keys() - {"instances", "inputs", "signature_name"})
     if unknown:
         raise bad_request(
-            f"'{unknown[0][:80]}' is not understood; a request has instances or inputs, and signature_name"
+            f"the key '{unknown[0][:80]}' is unknown; a request has instances or inputs, and optionally signature_name"
         )
     if content.get("signature_name", SIGNATURE) not in (SIGNATURE, ""):
         raise bad_request(
-            f"signature_name={str(content['signature_name'])[:80]!r}: only {SIGNATURE} is served; leave it out"
+            f"signature_name={str(content['signature_name'])[:80]!r}: only {SIGNATURE} is served; omit signature_name"
         )
     if ("instances" in content) == ("inputs" in content):
-        raise bad_request("a request has either instances (row by row) or inputs (input by input)")
+        raise bad_request("a request must have either instances (a list of rows) or inputs (one list for each input)")
     if "instances" in content:
         return InferenceRequest(_of_instances(content["instances"], inputs, missing))
     return InferenceRequest(_of_columns(content["inputs"], inputs, missing), by_rows=False)
@@ -114,13 +114,13 @@ def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValu
 def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
     """Return arrays by input from a list of rows."""
     if not isinstance(rows, list) or not rows:
-        raise bad_request("instances must be a list with a row at least")
+        raise bad_request("instances must be a list with at least one row")
     if isinstance(rows[0], dict) and rows[0].keys() != {"b64"}:
         tensors.check_names(rows[0], inputs)
         for number, row in enumerate(rows):
             if not isinstance(row, dict) or row.keys() != rows[0].keys():
                 raise bad_request(
-                    f"instances[{number}] must be an object with {', '.join(rows[0])}, as the first row is"
+                    f"instances[{number}] must be an object with {', '.join(rows[0])}, like the first row"
                 )
         return {
             name: tensors.array_of(name, [row[name] for row in rows], tensor, missing)
@@ -142,7 +142,10 @@ def _of_columns(columns: Any, inputs: Mapping[str, TensorSpec], missing: Missing
 def _only(inputs: Mapping[str, TensorSpec], where: str) -> list[tuple[str, TensorSpec]]:
     """Return the only input, which need not be named."""
     if len(inputs) != 1:
-        raise bad_request(f"{where}: the model has {len(inputs)} inputs, so each must be named: {', '.join(inputs)}")
+        raise bad_request(
+            f"{where}: the model has {len(inputs)} inputs, so each value needs the name of its input: "
+            f"{', '.join(inputs)}"
+        )
     return list(inputs.items())
 
 
@@ -157,7 +160,7 @@ def answer_v1(outputs: Arrays, asked: InferenceRequest) -> bytes:
     if len(values) == 1:
         return dumps({"predictions": next(iter(values.values()))})
     if len({array.shape[:1] or None for array in outputs.values()}) != 1 or not next(iter(outputs.values())).ndim:
-        raise bad_request("the outputs have no rows in common: ask by inputs instead of instances")
+        raise bad_request("the outputs have different numbers of rows; send inputs instead of instances")
     rows, parts = zip(*values.values(), strict=True), []
     while part := [dict(zip(values, row, strict=True)) for row in islice(rows, _ROWS_AT_ONCE)]:
         parts.append(dumps(part)[1:-1])
@@ -208,14 +211,16 @@ def asked_v2(body: bytes, signature: Signature, missing: MissingValues | None = 
         if absent:
             raise bad_request(f"inputs[{number}] has no {absent[0]}")
         if str(one["name"]) in given:
-            raise bad_request(f"input '{str(one['name'])[:80]}' is there twice; send each input once")
+            raise bad_request(f"input '{str(one['name'])[:80]}' was sent twice; send each input once")
         given[str(one["name"])] = one
     tensors.check_names(given, inputs)
     arrays = {name: _tensor_v2(name, given[name], tensor, missing) for name, tensor in inputs.items()}
     wanted = tuple(str(one.get("name")) for one in _list_of(content, "outputs"))
     for name in wanted:
         if name not in signature.outputs:
-            raise bad_request(f"'{name[:80]}' is no output of the model; there are: {', '.join(signature.outputs)}")
+            raise bad_request(
+                f"'{name[:80]}' is not an output of the model; its outputs are {', '.join(signature.outputs)}"
+            )
     number_of = content.get("id")
     return InferenceRequest(
         tensors.check_rows(arrays), outputs=wanted, id=None if number_of is None else str(number_of)
@@ -235,7 +240,7 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: Mi
     datatype, shape = given["datatype"], given["shape"]
     if datatype not in DATATYPES.values():
         raise bad_request(
-            f"input '{name}': the datatype {str(datatype)[:40]!r} is none of {', '.join(DATATYPES.values())}"
+            f"input '{name}': the datatype {str(datatype)[:40]!r} is not one of {', '.join(DATATYPES.values())}"
         )
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         raise bad_request(f"input '{name}': its shape must be a list of whole numbers")
@@ -248,10 +253,10 @@ def _tensor_v2(name: str, given: dict[str, Any], tensor: TensorSpec, missing: Mi
         flat = [value for row in flat for value in row]
     if len(shape) != len(tensor.shape):
         raise bad_request(
-            f"input '{name}': its shape has {len(shape)} dimensions; it takes {tensors.described(tensor)}"
+            f"input '{name}': its shape has {len(shape)} dimensions, but the model takes {tensors.described(tensor)}"
         )
     if len(flat) != (count := math.prod(shape)):
-        raise bad_request(f"input '{name}': its data are {len(flat)} values, its shape {shape} is of {count}")
+        raise bad_request(f"input '{name}': its data have {len(flat)} values, but its shape {shape} has {count}")
     if not count:
         raise bad_request(f"input '{name}': it has no rows")
     array = tensors.array_of(name, flat, TensorSpec(tensor.dtype, (None,)), missing)

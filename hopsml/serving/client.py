@@ -36,7 +36,7 @@ def server_of(name: str) -> ServerRecord:
     record = server_records.read(name, settings.project_url())
     if record is None:
         raise ServingError(
-            f"'{name}' is stopped: start it by hopsml.serving.start({name!r}), or `hopsml serve run {name}`"
+            f"'{name}' is stopped; start it by hopsml.serving.start({name!r}), or `hopsml serve run {name}`"
         )
     return record
 
@@ -63,13 +63,13 @@ def request(record: ServerRecord, path: str, content: Any, timeout_s: float) -> 
             break
         except TimeoutError:
             raise ServingError(
-                f"{record.url} did not answer within {timeout_s:g} s; ask with fewer rows, or wait longer"
+                f"{record.url} did not answer within {timeout_s:g} s; send fewer rows, or use a longer timeout"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             if attempt == 2:
                 raise ServingError(
-                    f"{record.url} does not answer ({type(error).__name__}: {error}); "
-                    f"hopsml.serving.status('{record.name}') says how it stands"
+                    f"{record.url} does not answer ({type(error).__name__}: {error}); check "
+                    f"hopsml.serving.status('{record.name}')"
                 ) from error
     try:
         found = msgspec.json.decode(answer)
@@ -93,8 +93,8 @@ def by_input(rows: Any) -> Any:
     for number, row in enumerate(rows):
         if set(row) != set(names):
             raise ArgumentError(
-                f"predict(): row {number} has the inputs {', '.join(map(str, row))}, and row 0 "
-                f"{', '.join(map(str, names))}; all rows must have the same"
+                f"predict(): row {number} has the inputs {', '.join(map(str, row))}, but row 0 has "
+                f"{', '.join(map(str, names))}; all rows must have the same inputs"
             )
     return {name: [row[name] for row in rows] for name in names}
 
@@ -153,12 +153,12 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if hasattr(value, "to_numpy"):
         raise ArgumentTypeError(
-            f"predict(): the request holds a {type(value).__name__}; give its values, in the order of the model's features: "
-            "table.to_numpy(), or by column: table.to_dict('list')"
+            f"predict(): the request contains a {type(value).__name__}; pass its values in the order of the model's "
+            "features, table.to_numpy(), or by column, table.to_dict('list')"
         )
     raise ArgumentTypeError(
-        f"predict(): the request holds {value!r:.80}, a {type(value).__name__}; it must be made of numbers, text, lists, "
-        "dicts and numpy's arrays"
+        f"predict(): the request contains {value!r:.80}, a {type(value).__name__}; use numbers, text, lists, dicts "
+        "and numpy arrays"
     )
 
 
@@ -170,15 +170,19 @@ def ask_driver(record: ServerRecord, command: Command, timeout_s: float) -> Supe
     """
     granted = server_records.of_launch(record.name, settings.project_url(), record.launch)
     if granted is None:
-        raise ServingError(f"'{record.name}' was started anew meanwhile, or its tokens were taken away; ask again")
+        raise ServingError(
+            f"'{record.name}' was restarted during the request, or its tokens were revoked; send the request again"
+        )
     try:
         status, answer = _post(record, CONTROL, msgspec.json.encode(command), timeout_s, granted.control)
     except TimeoutError:
-        raise ServingError(f"the driver at {record.url} did not answer within {timeout_s:g} s") from None
+        raise ServingError(
+            f"the driver at {record.url} did not answer within {timeout_s:g} s; check `hopsml serve logs`"
+        ) from None
     except (OSError, http.client.HTTPException):
         return None
     if status != 200:
-        raise ServingError(f"the driver at {record.url} refuses: {answer[:500].decode(errors='replace')}")
+        raise ServingError(f"the driver at {record.url} refuses the request: {answer[:500].decode(errors='replace')}")
     return decode_answer(answer)
 
 

@@ -123,8 +123,8 @@ def machines_folder() -> Path:
         privacy.make_own_folder(path, denied=0o077)
     except PermissionError as error:
         raise ArgumentError(
-            f"{path}: others than this user may look into it, and tokens lie there ({error}); take their rights away "
-            f"(chmod 700), or let {VARIABLE} name another folder"
+            f"{path} contains tokens, but other users have access to it ({error}); remove their rights (chmod 700), "
+            f"or set {VARIABLE} to another folder"
         ) from error
     return path.absolute()
 
@@ -147,7 +147,8 @@ def checked_name(name: object) -> str:
         raise ArgumentTypeError(f"name={name!r:.80} is a {type(name).__name__}; a serving's name is text")
     if not _NAME.fullmatch(name):
         raise ArgumentError(
-            f"name={name!r:.80}: it stands in URLs and names files, so it must be 1 to 128 letters, digits, '_' and '-'"
+            f"name={name!r:.80}: the name is part of URLs and file names, so it must have 1 to 128 letters, digits, "
+            "'_' and '-'"
         )
     return name
 
@@ -276,7 +277,7 @@ class ServingStatus(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.state == UNKNOWN:
-            return f"{self.name}: how it stands is not known: {self.why}"
+            return f"{self.name}: its state is unknown: {self.why}"
         if self.state != RUNNING:
             how = f" ({self.why})" if self.why else ""
             verb = f"hopsml serve start {self.name}" if self.profile else f"hopsml serve run {self.name}"
@@ -285,14 +286,12 @@ class ServingStatus(msgspec.Struct, frozen=True):
         canary = f", and version {self.canary} {self.share:.1%} of requests" if self.canary else ""
         bearer = f"-H @{ServingFolder(Path(self.token_file).parent).header} " if self.token_file else ""
         restarts = f", {self.restarts} restarted" if self.restarts else ""
-        unknown = f"{self.replicas}; how many of them answer is known on that machine"
+        unknown = f"{self.replicas}; the number of them that answer is known only on that machine"
         answering = unknown if self.ready is None else f"{self.ready} of {self.replicas} answer"
         return (
-            f"{self.name}: {what} answers at {self.url}{canary}\n"
-            f"replicas: {answering}{restarts}\n"
-            f"what it takes:  curl {bearer}{self.url}/v2/models/{self.name}\n"
-            f"a prediction:   curl {bearer}-d '{{\"instances\": [...]}}' {self.url}/v1/models/{self.name}:predict\n"
-            f"logs: {self.logs}"
+            f"{self.name}: {what} answers at {self.url}{canary}\nreplicas: {answering}{restarts}\nthe inputs:     "
+            f'curl {bearer}{self.url}/v2/models/{self.name}\na prediction:   curl {bearer}-d \'{{"instances": '
+            f"[...]}}' {self.url}/v1/models/{self.name}:predict\nlogs: {self.logs}"
             + (f"\nSpark: {self.application}, profile {self.profile}" if self.application else "")
             + (f"\n{self.why}" if self.why else "")
         )
@@ -325,7 +324,7 @@ def find(name: str) -> ServingDefinition | None:
     except PathNotFound:
         return None
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise StorageError(f"cannot read {url}: it describes no serving ({error})", url) from error
+        raise StorageError(f"cannot read {url}: it does not describe a serving ({error}); delete it", url) from error
 
 
 def known(name: str) -> ServingDefinition:
@@ -337,8 +336,8 @@ def known(name: str) -> ServingDefinition:
     found = find(name)
     if found is None:
         there = names()
-        hint = suggestions.instead(name, there, "`hopsml serve ls` lists them") if there else "there is none"
-        raise ServingNotFound(f"nothing is served as '{name}' in {servings_url()}; {hint}")
+        hint = suggestions.instead(name, there, "`hopsml serve ls` lists them") if there else "there are none"
+        raise ServingNotFound(f"there is no serving '{name}' in {servings_url()}; {hint}")
     return found
 
 

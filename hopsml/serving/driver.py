@@ -78,7 +78,9 @@ class ClusterServing:
             starting = asyncio.create_task(self._supervisor.start())
             stopped = asyncio.create_task(self._stopped.wait())
             await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
-            error = starting.result() if starting.done() else self._problem or "it was stopped while it started"
+            error = (
+                starting.result() if starting.done() else self._problem or "the serving was stopped while it started"
+            )
             self._problem = self._problem or error
             outcome = LaunchOutcome(self._granted.launch, error)
             await asyncio.to_thread(server_records.write_outcome, self._settings.name, self._settings.project, outcome)
@@ -113,7 +115,7 @@ class ClusterServing:
         try:
             server_records.release_on_cluster(self._settings.project, record)
         except StorageError as error:
-            log.warning("the record of this server stays behind: %s", error)
+            log.warning("the record of this server cannot be deleted: %s", error)
 
     async def _do(self, command: Command) -> SupervisorAnswer:
         """Carry out a command of the owner."""
@@ -165,7 +167,7 @@ class ClusterServing:
 def _run_job(context: Any, replicas: int, body: Callable[[Iterator[int]], Iterator[int]], ended: Any) -> None:
     """Run the Spark job of the agents, and report how it ended."""
     try:
-        context.setJobGroup("hopsml-serving", f"hopsml: places for {replicas} replicas", interruptOnCancel=True)
+        context.setJobGroup("hopsml-serving", f"hopsml: agents for {replicas} replicas", interruptOnCancel=True)
         context.parallelize(range(replicas), replicas).mapPartitions(body).collect()
         ended("its tasks have ended")
     except Exception as error:  # noqa: BLE001 py4j and Spark raise exceptions of many kinds
@@ -205,7 +207,7 @@ def main(name: str, launch: str) -> None:
     project = hopsml_settings.project_url()
     granted = server_records.of_launch(name, project, launch)
     if granted is None:
-        sys.exit(f"hopsml: there is nothing to serve as '{name}' in {project}: another start has replaced this one")
+        sys.exit(f"hopsml: this start of '{name}' in {project} has ended, since a later start has replaced it")
     from pyspark import SparkContext
 
     problem = ""

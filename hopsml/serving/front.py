@@ -93,7 +93,7 @@ class Connections:
             answer, keeps = await _answer(connection.reader, method)
         except (OSError, asyncio.IncompleteReadError, ValueError, IndexError) as error:
             self._drop(replica, connection)
-            raise ReplicaLost(f"replica {replica} went away: {type(error).__name__}: {error}") from error
+            raise ReplicaLost(f"the connection to replica {replica} broke: {type(error).__name__}: {error}") from error
         except BaseException:  # the caller was cancelled, and an answer may still arrive
             self._drop(replica, connection)
             raise
@@ -115,7 +115,7 @@ class Connections:
         try:
             reader, writer = await asyncio.wait_for(asyncio.open_connection(*address), CONNECT_TIMEOUT_S)
         except OSError as error:  # includes TimeoutError
-            raise NotReached(f"replica {replica} at {address[0]}:{address[1]} is not there: {error}") from error
+            raise NotReached(f"replica {replica} at {address[0]}:{address[1]} cannot be reached: {error}") from error
         connection = _Connection(reader, writer)
         self._all.setdefault(replica, set()).add(connection)
         return connection
@@ -232,7 +232,7 @@ class Front:
             command = decode_command(body)
         except msgspec.MsgspecError as error:
             raise RequestRefused(
-                400, f"this is no command: {error}; is the caller's hopsml another version?"
+                400, f"the command cannot be read: {error}; use the same version of hopsml as the server"
             ) from error
         return ReplicaAnswer(200, _JSON, msgspec.json.encode(await self._do(command)))
 
@@ -253,7 +253,10 @@ class Front:
                 losses += 1
                 if not is_sent_again(losses):
                     raise RequestRefused(
-                        503, f"the request was lost {losses} times, at last: {error}; try again", {"retry-after": "1"}
+                        503,
+                        f"{losses} replicas failed while they computed the request, the last one with: {error}; "
+                        "try again",
+                        {"retry-after": "1"},
                     ) from error
             finally:
                 self._balancer.end_request(replica)
@@ -268,8 +271,8 @@ class Front:
             except TimeoutError:
                 raise RequestRefused(
                     503,
-                    f"no replica has answered for {self._limits.deadline_s:g} s; `hopsml serve show {self._name}` says "
-                    "how it stands",
+                    f"no replica has answered for {self._limits.deadline_s:g} s; check `hopsml serve show "
+                    f"{self._name}`",
                     {"retry-after": "5"},
                 ) from None
         return chosen

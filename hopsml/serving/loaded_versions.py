@@ -67,7 +67,7 @@ def try_out(model: LoadedModel) -> str:
         raise
     missing = sorted(model.signature.outputs.keys() - outputs.keys())
     if missing:
-        raise IncompleteOutputs(f"the model gives no output '{missing[0]}', which its signature names")
+        raise IncompleteOutputs(f"the model returns no output '{missing[0]}', which is in its signature")
     return ""
 
 
@@ -172,7 +172,7 @@ class LoadedVersions:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             elif isinstance(action, Unload):
-                log.info("version %s is unloaded", action.version)
+                log.info("version %s was unloaded", action.version)
                 del self._batchers[action.version], self._platforms[action.version]
                 self._computing.pop(action.version).shutdown(wait=False)
             else:
@@ -196,7 +196,7 @@ class LoadedVersions:
             on_batch=self._meter.batch,
         )
         self._platforms[version] = platform
-        log.info("version %s is loaded", version)
+        log.info("version %s was loaded", version)
         self._carry_out(self._router.loaded(version))
 
     def _tried_out(self, version: int) -> tuple[LoadedModel, str]:
@@ -204,7 +204,11 @@ class LoadedVersions:
         model, platform = self._load(version)
         if cold := try_out(model):
             text = redact.text(cold[:500])
-            log.warning("version %s takes no row of zeros, so its first requests take longer: %s", version, text)
+            log.warning(
+                "version %s cannot compute a row of zeros for warm-up, so its first requests take longer: %s",
+                version,
+                text,
+            )
         return model, platform
 
 

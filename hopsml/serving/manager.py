@@ -112,11 +112,15 @@ def start(
     definition = msgspec.structs.replace(earlier, **{key: value for key, value in given.items() if value is not None})
     cluster = submitter.checked_profile(definition.profile)
     if cluster is not None and (without_token or lifeline >= 0):
-        raise ArgumentError(f"without_token and lifeline are for this machine, not for profile '{definition.profile}'")
+        raise ArgumentError(
+            "without_token and lifeline apply to servings on this machine only; omit them with "
+            f"profile '{definition.profile}'"
+        )
     if cluster is not None and host in starting.LOOPBACK:
         raise ArgumentError(
-            f"host={host!r} with profile '{definition.profile}': the server runs on the machine of Spark's driver, and is "
-            "asked from others; leave host out for the driver's address, or name one of that machine's"
+            f"host={host!r} with profile '{definition.profile}': the server runs on the machine of Spark's driver, "
+            "and receives requests from other machines; omit host for the address of the driver, or give another "
+            "address of that machine"
         )
     checked = starting.checked_token(token, without_token, definition.host)
     with starting.exclusive_folder(name, settings.project_url()):  # check before files are downloaded
@@ -127,7 +131,8 @@ def start(
         if version is not None or definition.version == "latest":
             raise
         raise ModelNotFound(
-            f"{error}. It was served last, and nothing else is asked for: version='latest' (--version latest) is the newest"
+            f"{error}. This is the version of the last start; pass version='latest' (--version latest) for the "
+            "newest one"
         ) from error
     route, versions = Route(1, number, labels=labels), {number: served}
     if cluster is None:
@@ -163,7 +168,7 @@ def _whole(name: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a whole number")
     if not least <= value <= most:
-        raise ArgumentError(f"{name}={value}: it must be {least} to {most}")
+        raise ArgumentError(f"{name}={value}: the value must be {least} to {most}")
     return value
 
 
@@ -172,7 +177,7 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r:.80} is a {type(value).__name__}; it must be a number")
     if not 0 < value < float("inf"):
-        raise ArgumentError(f"{name}={value}: it must be above 0")
+        raise ArgumentError(f"{name}={value}: the value must be greater than 0")
     return float(value)
 
 
@@ -202,8 +207,8 @@ def _check_servable(description: Any) -> None:
     if not LOADERS.keys() & description.artifacts.keys():
         has = ", ".join(description.artifacts) or "none"
         raise ArgumentError(
-            f"version {description.version} of the model '{description.name}' cannot be served: of {', '.join(LOADERS)} it "
-            f"has {has}; export the model itself, not a file of it"
+            f"version {description.version} of the model '{description.name}' cannot be served: hopsml serves "
+            f"{', '.join(LOADERS)}, and this version contains {has}; export the model itself, not one of its files"
         )
 
 
@@ -253,7 +258,7 @@ def canary(name: str, version: int | str, share: float, *, timeout: float = ROLL
     definition = definitions.known(name)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
         raise ArgumentError(
-            f"share={share!r:.80}: it must be a number from 0 to 1, such as 0.1 for a tenth of requests"
+            f"share={share!r:.80}: the share must be a number from 0 to 1, such as 0.1 for a tenth of the requests"
         )
     record, route = _running(name)
     if share == 0:
@@ -261,7 +266,9 @@ def canary(name: str, version: int | str, share: float, *, timeout: float = ROLL
         return status(name)
     number, served, labels = _found(definition.model, version, fetch=not record.is_on_cluster)
     if number == route.default:
-        raise ArgumentError(f"version {number} of '{name}' answers by default already; a canary is another version")
+        raise ArgumentError(
+            f"version {number} of '{name}' is already the default; choose another version for the canary"
+        )
     _change(record, Route(0, route.default, number, float(share), labels), {number: served}, timeout)
     return status(name)
 
@@ -275,12 +282,13 @@ def _running(name: str) -> tuple[ServerRecord, Route]:
     record = client.server_of(name)
     if not record.is_here and not record.is_on_cluster:
         raise ServingError(
-            f"'{name}' is served by {record.user} on {record.machine}: it can be changed there alone; predict works here"
+            f"'{name}' is served by {record.user} on {record.machine}, and can be changed only there; predictions "
+            "work from here"
         )
     answer = _ask(record, StatusRequest(), STATUS_TIMEOUT_S)
     if answer is None or answer.route is None:
         raise ServingError(
-            f"'{name}' is not running: its server has ended; hopsml.serving.start({name!r}) starts it again"
+            f"'{name}' is not running, since its server has ended; start it again by hopsml.serving.start({name!r})"
         )
     return record, answer.route
 
@@ -298,9 +306,9 @@ def _change(record: ServerRecord, route: Route, versions: Mapping[int, ServedVer
     answer = _ask(record, ChangeRoute(route, dict(versions), timeout_s), timeout_s + STATUS_TIMEOUT_S)
     where = f"`hopsml serve logs {record.name}`" if record.is_on_cluster else record.folder
     if answer is None:
-        raise ServingError(f"'{record.name}' ended meanwhile; its logs: {where}")
+        raise ServingError(f"'{record.name}' ended during the request; see its logs: {where}")
     if answer.error:
-        raise ServingError(f"'{record.name}' answers as before: {answer.error}; logs: {where}")
+        raise ServingError(f"'{record.name}' continues without the change: {answer.error}; see its logs: {where}")
 
 
 def status(name: str) -> ServingStatus:
@@ -382,7 +390,7 @@ def _stop(name: str) -> None:
         _stop_on_cluster(record, project)
         return
     if not record.is_here:
-        raise ServingError(f"'{name}' is served by {record.user} on {record.machine} ({record.url}): stop it there")
+        raise ServingError(f"'{name}' is served by {record.user} on {record.machine} ({record.url}); stop it there")
     folder = ServingFolder(Path(record.folder))
     if folder.path.is_dir():
         client.ask(folder, StopServing(), STOP_TIMEOUT_S)

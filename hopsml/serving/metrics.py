@@ -8,11 +8,11 @@ LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 BATCH_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
 FAMILIES = {
     "hopsml_requests_total": ("counter", "Requests answered, by version and HTTP status."),
-    "hopsml_request_seconds": ("histogram", "From a request's arrival to its answer."),
-    "hopsml_batch_rows": ("histogram", "Rows that were computed in one call of the model."),
-    "hopsml_queue_requests": ("gauge", "Requests that wait to be computed."),
-    "hopsml_log_dropped_total": ("counter", "Lines of the request log that were dropped, as too many waited."),
-    "hopsml_version_loaded": ("gauge", "Replicas that hold this version."),
+    "hopsml_request_seconds": ("histogram", "Time from the arrival of a request to its answer."),
+    "hopsml_batch_rows": ("histogram", "Rows in one call of the model."),
+    "hopsml_queue_requests": ("gauge", "Requests that wait for their computation."),
+    "hopsml_log_dropped_total": ("counter", "Lines of the request log that were dropped, since too many were waiting."),
+    "hopsml_version_loaded": ("gauge", "Replicas that have loaded this version."),
     "hopsml_replicas": ("gauge", "Replicas that answer."),
 }
 

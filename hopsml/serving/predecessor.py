@@ -24,8 +24,8 @@ _VERBS = (":predict",)
 _MODELS = "Models"
 _SCRIPTS = (".py", ".ipynb")  # the predecessor's servers of the types PYTHON, SKLEARN and FLASK ran one
 _NO_SCRIPTS = (
-    "predictor and transformer scripts are not run: export the model with what has to be done before and after it, "
-    "as a Keras model with preprocessing layers or a pipeline of scikit-learn"
+    "predictor and transformer scripts are not supported; export the model with its pre- and postprocessing, as a "
+    "Keras model with preprocessing layers or a pipeline of scikit-learn"
 )
 
 
@@ -111,12 +111,12 @@ def create_or_update(
     runs = definitions.find(serving_name) is not None and manager.status(serving_name).state == definitions.RUNNING
     if runs and definition.model != earlier.model:
         raise ArgumentError(
-            f"'{serving_name}' serves the model '{earlier.model}' and runs: stop it before it is to serve '{model}'"
+            f"'{serving_name}' is running and serves the model '{earlier.model}'; stop it before it can serve '{model}'"
         )
     if runs:
         manager.roll(serving_name, chosen)
         if (definition.replicas, definition.log_requests) != (earlier.replicas, earlier.log_requests):
-            print(f"'{serving_name}' runs as it was started: instances and inference_logging count at its next start")
+            print(f"'{serving_name}' is already running; instances and inference_logging take effect at its next start")
     definitions.write(definition)
 
 
@@ -124,7 +124,7 @@ def _of_path(path: str | None) -> tuple[str, int | None]:
     """Return the model, and the version if the path contains one."""
     names = [name for name in str(path or "").rstrip("/").split("/") if name]
     if not names:
-        raise ArgumentError(f"model_path={path!r}: it must lead to a model, such as 'Models/digits'")
+        raise ArgumentError(f"model_path={path!r}: the path must be that of a model, such as 'Models/digits'")
     if names[-1].isdecimal() and len(names) > 1:
         return names[-2], int(names[-1])
     return names[-1], None
@@ -148,7 +148,7 @@ def _checked_instances(instances: Any) -> int:
             f"instances={instances!r:.80} is a {type(instances).__name__}; it must be a whole number"
         )
     if instances < 1:
-        raise ArgumentError(f"instances={instances}: there must be one at least; hopsml.serving.stop ends all")
+        raise ArgumentError(f"instances={instances}: the number must be at least 1; hopsml.serving.stop stops all")
     return instances
 
 
@@ -158,7 +158,7 @@ def _checked_server(server: Any) -> str:
         return ""
     found = SERVERS.get(str(server).upper())
     if found is None:
-        raise ArgumentError(f"model_server={server!r:.80}: it must be TENSORFLOW_SERVING or PYTHON")
+        raise ArgumentError(f"model_server={server!r:.80}: the server must be TENSORFLOW_SERVING or PYTHON")
     return found
 
 
@@ -316,6 +316,6 @@ def make_inference_request(serving_name: str, data: dict[str, Any], verb: str = 
         ServingError: The serving is stopped or overloaded, or the model fails.
     """
     if verb not in _VERBS:
-        raise ArgumentError(f"verb={verb!r}: models are asked by {' or '.join(_VERBS)}")
+        raise ArgumentError(f"verb={verb!r}: the verb must be {' or '.join(_VERBS)}")
     record = client.server_of(serving_name)
     return client.request(record, f"/v1/models/{serving_name}{verb}", data, 60.0)

@@ -64,8 +64,8 @@ def check_token(name: str, token: str, headers: Mapping[bytes, bytes]) -> None:
     if token and not hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {token}".encode()):
         raise RequestRefused(
             401,
-            "the request bears no valid token: send the header 'Authorization: Bearer TOKEN'; `hopsml serve show "
-            f"{name}` says where the token is kept",
+            "the request has no valid token; send the header 'Authorization: Bearer TOKEN'; `hopsml serve show "
+            f"{name}` shows where the token is stored",
             {"www-authenticate": "Bearer"},
         )
 
@@ -112,7 +112,7 @@ async def body_in_time(limits: ServingLimits, headers: Mapping[bytes, bytes], re
             return await _whole_body(limits.body_bytes, headers, receive)
     except TimeoutError:
         raise RequestRefused(
-            408, f"the body did not arrive within {limits.deadline_s:g} s; send less at once"
+            408, f"the body did not arrive within {limits.deadline_s:g} s; send fewer rows in a request"
         ) from None
 
 
@@ -144,7 +144,9 @@ async def _whole_body(most_bytes: int, headers: Mapping[bytes, bytes], receive: 
 def _too_long(most_bytes: int) -> RequestRefused:
     """Return the error for an oversized body."""
     return RequestRefused(
-        413, f"a request may have {most_bytes} bytes; send fewer rows at once, or start with max_body_mb="
+        413,
+        f"the request is larger than {most_bytes} bytes; send fewer rows in a request, or start the serving "
+        "with a larger max_body_mb=",
     )
 
 
@@ -192,7 +194,7 @@ def parse(method: str, path: str) -> Target:
     target = _target(path)
     wanted = ("POST",) if target.what in _POSTED else ("GET", "HEAD")
     if method not in wanted:
-        raise RequestRefused(405, f"{path} is asked by {wanted[0]}, not by {method}", {"allow": ", ".join(wanted)})
+        raise RequestRefused(405, f"{path} needs the method {wanted[0]}, not {method}", {"allow": ", ".join(wanted)})
     return target
 
 
@@ -203,12 +205,14 @@ def _target(path: str) -> Target:
     if found := _V1.fullmatch(path):
         model, version, label, end = found.groups()
         if (end or "") not in _DOES:
-            raise not_found(f"{end} is not there; models are asked by :predict")
+            raise not_found(f"{end} does not exist; requests to models end in :predict")
         return Target(_DOES[end or ""], _name(model), _number(version), None if label is None else _name(label))
     if found := _V2.fullmatch(path):
         model, version, end = found.groups()
         return Target(_DOES_V2[end or ""], _name(model), _number(version))
-    raise not_found(f"{path[:200]} is not there; a model is asked at /v1/models/NAME:predict or /v2/models/NAME/infer")
+    raise not_found(
+        f"{path[:200]} does not exist; the address of a model is /v1/models/NAME:predict or /v2/models/NAME/infer"
+    )
 
 
 def _name(quoted: str) -> str:
@@ -221,5 +225,5 @@ def _number(text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise not_found(f"version {text[:80]!r}: a version is a whole number")
+        raise not_found(f"version {text[:80]!r}: a version must be a whole number")
     return int(text)

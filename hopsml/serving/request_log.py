@@ -119,7 +119,7 @@ class RequestLog:
         """Write content to the current segment, or to a new one."""
         if self._file is None:
             if used(self._folder) + len(content) > self._most_bytes:
-                raise OSError("the request log has used up its room")
+                raise OSError("the request log has reached its maximum size")
             self._number += 1
             path = self._folder / f"{self._writer}-{self._number}{PART}"
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -215,7 +215,7 @@ class Shipper:
         try:
             await asyncio.wait_for(asyncio.to_thread(self._ship), LAST_TIMEOUT_S)
         except TimeoutError:
-            log.warning("the rest of the request log stays in %s, for the next start", self._folder)
+            log.warning("the rest of the request log remains in %s, and is written at the next start", self._folder)
 
     def _ship(self) -> None:
         """Upload all complete segments, one upload at a time."""
@@ -235,10 +235,12 @@ class Shipper:
                 continue
             except StorageError as error:
                 if self._outage.failed(time.monotonic()):
-                    log.warning("the request log waits in %s: %s", self._folder, error)
+                    log.warning(
+                        "the request log is stored locally in %s until it can be written: %s", self._folder, error
+                    )
                 return
         if self._outage.succeeded():
-            log.info("the request log is brought to storage again")
+            log.info("the request log is written to storage again")
 
     def _writers(self) -> set[str]:
         """Return the names of writers whose processes run; a name ends with the pid."""

@@ -110,7 +110,9 @@ class Router:
         self._next = route
         actions: list[RouteAction] = []
         if given_up is not None:
-            actions.append(RouteRefused(given_up.number, f"route {route.number} was asked for meanwhile"))
+            actions.append(
+                RouteRefused(given_up.number, f"a later request has replaced this one: route {route.number}")
+            )
         missing = [one for one in route.versions if one not in self._loaded | self._loading]
         self._loading |= set(missing)
         return [*actions, *(Load(one) for one in missing), *self._turn()]
@@ -136,7 +138,7 @@ class Router:
             NoSuchVersion: The version or label is not served, or no version is loaded.
         """
         if self.route is None:
-            raise NoSuchVersion("no version is loaded yet")
+            raise NoSuchVersion("no version has been loaded yet")
         if label is not None:
             found = self.route.version_of(label)
             if found is None:
@@ -146,7 +148,7 @@ class Router:
         if version is not None:
             if version not in self.route.versions:
                 served = ", ".join(map(str, self.route.versions))
-                raise NoSuchVersion(f"version {version} is not served; there are: {served}")
+                raise NoSuchVersion(f"version {version} is not served; the served versions are {served}")
             return version
         return self._share()
 
@@ -294,7 +296,9 @@ class Supervision:
         """Switch all replicas to another route within ``timeout_s`` seconds; the previous route answers until then."""
         actions: list[SupervisionAction] = []
         if self._rolling is not None:
-            actions.append(RouteOutcome(self._rolling.number, f"route {route.number} was asked for meanwhile"))
+            actions.append(
+                RouteOutcome(self._rolling.number, f"a later request has replaced this one: route {route.number}")
+            )
         self._rolling, self._roll_timeout_s, self._roll_until_s = route, timeout_s, now + timeout_s
         return [*actions, *self._tell_all(route)]
 
@@ -326,7 +330,7 @@ class Supervision:
         if self._rolling is not None and route == self._rolling.number:
             return self._go_back(f"replica {number}: {reason}", now)
         if self.settled is not None and route == self.settled.number:  # a new replica, which may not have the files
-            return [KillReplica(number, f"it cannot follow the route of the others: {reason}")]
+            return [KillReplica(number, f"it cannot load the versions of the other replicas: {reason}")]
         return []
 
     def exited(self, number: int, how: str, now: float) -> list[SupervisionAction]:
@@ -347,14 +351,18 @@ class Supervision:
         """Return the actions that are due: restarts, kills of silent replicas, and the end of a late roll or drain."""
         if self._stop_s is not None:
             running = [number for number, one in enumerate(self.replicas) if one.is_running]
-            return [KillReplica(number, "it has not drained in time") for number in running if now >= self._stop_s]
+            return [
+                KillReplica(number, "it did not finish its requests in time")
+                for number in running
+                if now >= self._stop_s
+            ]
         actions = self._late(now)
         for number, one in enumerate(self.replicas):
             patience = SILENT_LOADING_S if one.is_loading else SILENT_S
             if one.is_running and now - one.heard_s > patience:
                 one.heard_s = now  # it has not ended yet
                 actions.append(
-                    KillReplica(number, f"nothing was heard of it for {patience:g} s: it is stopped, or hangs")
+                    KillReplica(number, f"it has sent nothing for {patience:g} s: it is stopped (SIGSTOP), or hangs")
                 )
             elif not one.is_running and one.restart_s is not None and now >= one.restart_s:
                 actions.append(self._spawn(number, now))
@@ -366,7 +374,7 @@ class Supervision:
             return []
         late = [str(number) for number, one in enumerate(self.replicas) if one.follows != self._rolling.number]
         plural = "replicas" if len(late) > 1 else "replica"
-        reason = f"{plural} {', '.join(late)} did not answer with it within {self._roll_timeout_s:g} s (timeout)"
+        reason = f"{plural} {', '.join(late)} did not load the version within {self._roll_timeout_s:g} s (timeout)"
         return self._go_back(reason, now)
 
     def stop(self, now: float) -> list[SupervisionAction]:
@@ -375,7 +383,11 @@ class Supervision:
             return []
         self._stop_s = now + DRAIN_S
         rolling, self._rolling = self._rolling, None
-        told = [] if rolling is None else [RouteOutcome(rolling.number, "it was stopped meanwhile")]
+        told = (
+            []
+            if rolling is None
+            else [RouteOutcome(rolling.number, "the serving was stopped before the change was complete")]
+        )
         running = [number for number, one in enumerate(self.replicas) if one.is_running]
         return [*told, *(DrainReplica(number) for number in running)] if running else [*told, AllEnded()]
 

@@ -85,7 +85,7 @@ def write_access(access: ServingAccess) -> None:
         system.delete(folder, recursive=True)
     system.make_dirs(folder, privacy.PRIVATE)
     if system.status(folder).permission & _OTHERS:
-        raise ArgumentError(f"{folder} can be read by others, and tokens would lie there: delete it, and start again")
+        raise ArgumentError(f"{folder} can be read by other users, but must contain tokens; delete it, and start again")
     _write_private(name, project, "access.json", access)
 
 
@@ -134,7 +134,7 @@ def _read_private(name: str, project: str, file: str) -> bytes | None:
     """Return the content of a file of the private folder, if its owner is trusted; None if it does not exist."""
     url = urls.join(definitions.private_url(name, project), file)
     try:
-        return trust.read_bytes(url, "it has a serving's addresses and tokens")[0]
+        return trust.read_bytes(url, "it contains the addresses and tokens of a serving")[0]
     except PathNotFound:
         return None
 
@@ -261,9 +261,9 @@ def taken(record: ServerRecord, url: str) -> AlreadyServed:
     """Return the error that names the other server's address and the remedy."""
     where = f"{record.machine}, in another container" if record.is_in_another_container else record.machine
     return AlreadyServed(
-        f"'{record.name}' is served already, at {record.url} by {record.user} on {where} (process {record.pid}, since "
-        f"{record.started:%Y-%m-%d %H:%M} UTC): go over to another version with serving.roll, stop it there, or "
-        f"choose another name; if it is gone for good, delete {url}"
+        f"'{record.name}' is already served at {record.url} by {record.user} on {where} (process {record.pid}, since "
+        f"{record.started:%Y-%m-%d %H:%M} UTC). Switch to another version with serving.roll, stop it there, or "
+        f"choose another name; if that server no longer exists, delete {url}"
     )
 
 
@@ -276,13 +276,13 @@ def read(name: str, project: str) -> ServerRecord | None:
     """
     url = definitions.server_url(name, project)
     try:
-        data, _ = trust.read_bytes(url, "it has the address to which requests and their token are sent")
+        data, _ = trust.read_bytes(url, "it contains the address to which requests and their token are sent")
     except PathNotFound:
         return None
     try:
         return _decoder.decode(data)
     except msgspec.MsgspecError as error:
-        raise StorageError(f"cannot read {url}: it says nothing of a server ({error}); delete it", url) from error
+        raise StorageError(f"cannot read {url}: it does not describe a server ({error}); delete it", url) from error
 
 
 def release_on_cluster(project: str, record: ServerRecord) -> None:
@@ -347,7 +347,7 @@ def said_by_yarn(application: str) -> str:
     try:
         found = ResourceManager.of_environment().application(application)
     except ApplicationNotFound:
-        return f"YARN does not know {application} any more"
+        return f"YARN no longer knows {application}"
     except ClusterError:
         return ""
     return f"{application} is over: {found.final_status} {found.diagnostics}".strip() if found.is_final else ""

@@ -53,15 +53,16 @@ def checked_token(token: str | None, without_token: bool, host: str) -> str:
             raise ArgumentError("token and without_token=True exclude each other")
         if host not in LOOPBACK:
             raise ArgumentError(
-                f"without_token=True with host={host!r}: whoever reaches this machine could ask; listen at 127.0.0.1 behind "
-                "a proxy that checks who asks, or keep the token"
+                f"without_token=True with host={host!r}: anyone who reaches this machine could send requests; listen "
+                "at 127.0.0.1 behind a proxy with authentication, or use a token"
             )
         return ""
     if token is not None and (
         len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token
     ):
         raise ArgumentError(
-            f"token: it must be {SHORTEST_TOKEN} or more ASCII characters without spaces; leave it out for a random one"
+            f"token: a token must have at least {SHORTEST_TOKEN} ASCII characters without spaces; omit it for a "
+            "random one"
         )
     return secrets.token_urlsafe(32) if token is None else token
 
@@ -95,7 +96,7 @@ def _lock(lock: int, name: str, project: str) -> None:
             return
         record = server_records.read(name, project)
         if record is None:
-            raise ServingError(f"'{name}' is just being started or stopped by another process; try again soon")
+            raise ServingError(f"another process is starting or stopping '{name}'; try again in a moment")
         if not server_records.how_ended(record) or time.monotonic() > deadline:
             raise server_records.taken(record, definitions.server_url(name, project))
         time.sleep(0.1)
@@ -251,6 +252,6 @@ def wait_for_end(name: str, pid: int, timeout_s: float) -> None:
                 return
             if time.monotonic() > deadline:
                 raise ServingError(
-                    f"'{name}' has not ended within {timeout_s:g} s: process {pid}; its logs: {folder.path}"
+                    f"'{name}' has not ended within {timeout_s:g} s; end process {pid}, and see its logs: {folder.path}"
                 )
             time.sleep(0.02)

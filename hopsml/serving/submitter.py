@@ -66,12 +66,13 @@ def checked_profile(name: str) -> Profile | None:
         return None
     if profile.master.startswith(("local[", "k8s")) or profile.master == "local":
         raise ArgumentError(
-            f"profile '{name}' has master {profile.master}: replicas are held by executors of YARN, of Spark's standalone "
-            "cluster or of local-cluster; without a profile they run on this machine"
+            f"profile '{name}' has master {profile.master}: replicas can run on executors of YARN, of Spark's "
+            "standalone cluster or of local-cluster; omit the profile to run them on this machine"
         )
     if profile.deploy_mode == "cluster" and not submission.is_detachable(profile):
         raise ArgumentError(
-            f"profile '{name}' has master {profile.master} and deploy_mode cluster, which only YARN has; take client"
+            f"profile '{name}' has master {profile.master} and deploy_mode cluster, which only YARN supports; use "
+            "deploy_mode client"
         )
     return profile
 

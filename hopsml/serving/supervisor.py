@@ -133,8 +133,8 @@ class Supervisor:
                 return self.status("the serving is stopping")
             if (known := self._changed(command.versions)) is not None:
                 return self.status(
-                    f"version {known} has other files than when it was loaded: it was exported again; export what is new "
-                    "as a version of its own, or stop the serving and start it"
+                    f"the files of version {known} have changed since it was loaded, since it was exported again; "
+                    "export a changed model as a new version, or stop and start the serving"
                 )
             self._newest += 1
             route = dataclasses.replace(command.route, number=self._newest)
@@ -170,13 +170,13 @@ class Supervisor:
                 if not await self._given_up(action.replica):
                     self._processes[action.replica].line.send(DrainNow())
             elif isinstance(action, KillReplica):
-                log.warning("replica %s is ended: %s", action.replica, action.reason)
+                log.warning("replica %s is stopped: %s", action.replica, action.reason)
                 one = None if await self._given_up(action.replica) else self._processes.get(action.replica)
                 if one is not None:  # otherwise it is ending already
                     one.killed_for = action.reason
                     one.process.kill()
             elif isinstance(action, RouteOutcome):
-                log.info("route %s: %s", action.number, action.error or "followed by all replicas")
+                log.info("route %s: %s", action.number, action.error or "all replicas serve the new route")
                 waiting = self._outcomes.pop(action.number, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(action.error)
@@ -288,8 +288,8 @@ def bound(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         raise HopsmlError(
-            f"cannot listen at {host}:{port}: {error.strerror or error}; name another port, or 0 for any that is free, and "
-            "an address of this machine"
+            f"cannot listen at {host}:{port}: {error.strerror or error}; use an address of this machine, and another "
+            "port, or 0 for any free port"
         ) from error
     listener.listen(BACKLOG)
     return listener
@@ -342,7 +342,7 @@ def _release(settings: ServingSettings) -> None:
     try:
         server_records.release(settings)
     except StorageError as error:
-        log.warning("%s stays behind, which does no harm: %s", server_records.url_of(settings), error)
+        log.warning("%s cannot be deleted, and remains without effect: %s", server_records.url_of(settings), error)
 
 
 def _door(supervisor: Supervisor) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:

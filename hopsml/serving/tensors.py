@@ -47,7 +47,9 @@ def array_of(name: str, value: Any, tensor: TensorSpec, missing: MissingValues |
         try:
             found = np.asarray(value)
         except ValueError:
-            raise bad_request(f"input '{name}': its rows differ in shape; it takes {described(tensor)}") from None
+            raise bad_request(
+                f"input '{name}': its rows differ in shape, but the model takes {described(tensor)}"
+            ) from None
         nulls = _nulls(found) if missing is not None and found.dtype.kind == "O" else np.zeros(0, bool)
         if missing is not None and nulls.any():
             found = _with_missing(name, found, nulls, np.dtype(tensor.dtype), missing)
@@ -85,18 +87,22 @@ def _cast(name: str, found: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]
 
     if found.size and found.dtype.kind not in _FITTING.get(wanted.kind, ""):
         holds = _KINDS.get(found.dtype.kind, str(found.dtype))
-        raise bad_request(f"input '{name}': it holds {holds}, and takes {_KINDS.get(wanted.kind, '')} ({wanted.name})")
+        raise bad_request(
+            f"input '{name}': it contains {holds}, but the model takes {_KINDS.get(wanted.kind, '')} ({wanted.name})"
+        )
     if wanted.kind in "iu" and found.size:
         limits = np.iinfo(wanted)
         if int(found.min()) < limits.min or int(found.max()) > limits.max:
             raise bad_request(
-                f"input '{name}': {found.min()} to {found.max()} do not fit into {wanted.name} "
+                f"input '{name}': its values from {found.min()} to {found.max()} do not fit into {wanted.name} "
                 f"({limits.min} to {limits.max})"
             )
     with np.errstate(over="ignore"):
         cast = found.astype(wanted, copy=False)
     if wanted.kind == "f" and not np.isfinite(cast).all():
-        raise bad_request(f"input '{name}': it holds a number beyond {wanted.name} ({np.finfo(wanted).max:.4g})")
+        raise bad_request(
+            f"input '{name}': it contains a number outside of the range of {wanted.name} ({np.finfo(wanted).max:.4g})"
+        )
     return np.ascontiguousarray(cast) if cast.ndim else cast
 
 
@@ -115,7 +121,7 @@ def _of_texts(name: str, value: Any, missing: MissingValues | None) -> NDArray[A
         nulls = np.zeros(found.shape, bool)
     for wrong in (one for one in found[~nulls].flat if not isinstance(one, (str, bytes))):
         holds = "null" if wrong is None else f"{str(wrong)[:40]}, rows of different lengths perhaps"
-        raise bad_request(f"input '{name}': it takes text, and holds {holds}")
+        raise bad_request(f"input '{name}': it must contain text, but contains {holds}")
     return found
 
 
@@ -130,7 +136,7 @@ def _decoded(value: Any) -> Any:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise bad_request(f"{{'b64': {str(value['b64'])[:40]!r}}}: it is no base64") from None
+            raise bad_request(f"{{'b64': {str(value['b64'])[:40]!r}}}: the value is not base64") from None
     return value
 
 
@@ -144,7 +150,9 @@ def shaped(name: str, array: NDArray[Any], tensor: TensorSpec) -> NDArray[Any]:
         wanted in (None, size) for size, wanted in zip(array.shape, tensor.shape, strict=True)
     )
     if not fits:
-        raise bad_request(f"input '{name}': it has the shape {shape_text(array.shape)}, and takes {described(tensor)}")
+        raise bad_request(
+            f"input '{name}': it has the shape {shape_text(array.shape)}, but the model takes {described(tensor)}"
+        )
     if array.shape and not array.shape[0]:
         raise bad_request(f"input '{name}': it has no rows")
     return array
@@ -170,7 +178,7 @@ def check_names(given: Iterable[str], inputs: Mapping[str, TensorSpec]) -> None:
     for name in names:
         if name not in inputs:
             raise bad_request(
-                f"'{name[:80]}' is no input of the model; {suggestions.instead(name, inputs, _listed(inputs))}"
+                f"'{name[:80]}' is not an input of the model; {suggestions.instead(name, inputs, _listed(inputs))}"
             )
     missing = [name for name in inputs if name not in names]
     if missing:
@@ -187,7 +195,8 @@ def check_rows(arrays: Arrays) -> Arrays:
     for name, array in arrays.items():
         if array.ndim and len(array) != rows:
             raise bad_request(
-                f"input '{name}' has {len(array)} rows and '{first}' {rows}: there must be as many of each"
+                f"input '{name}' has {len(array)} rows, but '{first}' has {rows}; all inputs must have the same "
+                "number of rows"
             )
     return arrays
 

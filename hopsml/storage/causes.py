@@ -41,8 +41,7 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
         r"InvalidToken|Token has expired|token .* (expired|can't be found)",
         PermissionRefused,
-        "the delegation token is expired or unknown; a fresh one must be handed to this process "
-        "(HADOOP_TOKEN_FILE_LOCATION)",
+        "the delegation token is expired or unknown; give this process a new one (HADOOP_TOKEN_FILE_LOCATION)",
     ),
     (
         r"GSS_S_|GSSAPIError|Authentication failure|SaslException|SASL",
@@ -57,14 +56,14 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
     (
         r"StandbyException|state standby",
         StorageUnavailable,
-        "only a standby NameNode answered; a failover is under way or none is active",
+        "only a standby NameNode answered; wait for the end of a failover, or check that one NameNode is active",
     ),
     (
         r"AlreadyBeingCreated|current lease holder|RecoveryInProgress",
         StorageUnavailable,
         "another writer holds this file open; write it again under a new name, or wait until its lease ends",
     ),
-    (r"FileAlreadyExists|AlreadyExists|already exists|File exists", PathExists, "it exists already"),
+    (r"FileAlreadyExists|AlreadyExists|already exists|File exists", PathExists, "it already exists"),
     (
         r"not empty|non empty|NotEmptyDirectory|ENOTEMPTY",
         PathExists,
@@ -74,20 +73,21 @@ _CAUSES: list[tuple[str, type[StorageError], str]] = [
         r"could only be written to 0|no (live )?datanodes?|All DataNodes failed|BlockMissing"
         r"|NoLocationsRemaining|Excluded datanodes",
         StorageUnavailable,
-        "no DataNode could serve it; see `hdfs dfsadmin -report`",
+        "no DataNode could serve the file; check `hdfs dfsadmin -report`",
     ),
     (
         r"No NameNode hosts found|No fs\.defaultFS|UrlParseError|Name or service not known|failed to lookup"
         r"|NameResolutionError|getaddrinfo|UnknownHost",
         StorageUnavailable,
-        "the address is unknown; correct the URL, or let HADOOP_CONF_DIR name the cluster's configuration",
+        "the address is unknown; correct the URL, or set HADOOP_CONF_DIR to the folder with the cluster's "
+        "configuration",
     ),
     (
         r"[Cc]onnection refused|ConnectionError|Connection reset|Connection aborted|RPC listener disconnected"
         r"|disconnected|Broken pipe|IncompleteRead|RemoteDisconnected|No data received|ConnectionRefused"
         r"|RetriableException|unexpected end of file|early eof|timed? ?out",
         StorageUnavailable,
-        "nobody answers there, or the connection broke; see that the service runs and is reachable",
+        "no service answers at this address, or the connection broke; check that the service is running and reachable",
     ),
     (
         r"FileNotFound|No such file|does not exist|not found|NotFoundError|NoSuchKey|Path is not a file"
@@ -120,7 +120,7 @@ _ERRNO_TYPES: dict[int, type[StorageError]] = {
 }
 _REMEDIES_BY_ERRNO: dict[int, str] = {
     errno.ENOTEMPTY: "delete it recursively",
-    errno.EROFS: "the disk is mounted read-only, or has become so after an error (see dmesg): use another one",
+    errno.EROFS: "the disk is mounted read-only, possibly after an error (see dmesg); use another disk",
 }
 _REMEDIES: dict[type[StorageError], str] = {
     PermissionRefused: "this user lacks the permission; ask the owner for it, or write elsewhere",
@@ -170,4 +170,4 @@ def is_transient(error: BaseException) -> bool:
 def _first_line(text: str) -> str:
     """Return the part before the Java stack trace, in one line."""
     head = re.split(r"\\n|\n", text.strip(), maxsplit=1)[0].strip()
-    return head[:300] or "no further word"
+    return head[:300] or "no further information"

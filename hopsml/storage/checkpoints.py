@@ -29,7 +29,7 @@ from hopsml.storage.tree import download_tree, local_files, upload_into
 
 MANIFEST = "manifest.json"
 STATE_FILE = "state.hopsml"  # what a State has committed; its plain values are pickled
-UNPICKLED = "to load a checkpoint is to run what is in it"
+UNPICKLED = "loading a checkpoint executes its content"
 CORRUPT = "corrupt.json"  # in a checkpoint that failed its checksums; names the file
 KEEP = ".keep"  # in a local checkpoint directory: number of checkpoints that its owner retains, for the mirror
 STALE_S = 24 * 3600.0  # a temporary name of this age belongs to a process that died
@@ -197,7 +197,7 @@ def fetch(checkpoints_url: str, step: int, local_dir: str | os.PathLike[str], ti
     """
     url, target = urls.join(checkpoints_url, step_name(step)), Path(local_dir)
     if target.exists():
-        raise PathExists(f"cannot fetch {url} to {target}: it exists already; choose another name", str(target))
+        raise PathExists(f"cannot fetch {url} to {target}: it already exists; choose another name", str(target))
     if not is_complete(url, timeout_s):
         raise PathNotFound(f"cannot fetch {url}: there is no complete checkpoint of step {step}", url)
     fresh = Path(urls.temporary_sibling(os.path.abspath(target)))
@@ -246,17 +246,20 @@ def check(local_dir: str | os.PathLike[str], origin: str = "") -> None:
     root = Path(local_dir)
     entries = _read_manifest(str(root), None)
     if entries is None:
-        raise CorruptCheckpoint(f"{origin or root}: its manifest is missing or broken", origin or str(root))
+        raise CorruptCheckpoint(
+            f"{origin or root}: its manifest is missing or damaged; use an earlier checkpoint", origin or str(root)
+        )
     if (root / CORRUPT).exists():
         raise CorruptCheckpoint(
-            f"{origin or root}: it is marked as corrupt ({CORRUPT} in it names the file); use an earlier checkpoint",
+            f"{origin or root}: it is marked as corrupt (the file {CORRUPT} in it has the name of the damaged file); "
+            "use an earlier checkpoint",
             origin or str(root),
         )
     for entry in entries:
         if not (root / entry.name).is_file() or _entry(root, entry.name) != entry:
             raise CorruptCheckpoint(
-                f"{origin or root}: {entry.name} is not what was committed ({entry.length} bytes, CRC "
-                f"{entry.crc32:08x}); take an earlier checkpoint",
+                f"{origin or root}: {entry.name} differs from the committed file ({entry.length} bytes, CRC "
+                f"{entry.crc32:08x}); use an earlier checkpoint",
                 origin or str(root),
             )
 
@@ -305,7 +308,7 @@ def prune(
         ArgumentError: ``keep`` is not an integer of 1 or more.
     """
     if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
-        raise ArgumentError(f"keep={keep!r}: at least 1 checkpoint must be kept")
+        raise ArgumentError(f"keep={keep!r}: the number of checkpoints to keep must be at least 1")
     system = for_url(checkpoints_url, timeout_s)
     entries = _entries(checkpoints_url, timeout_s)
     present = _steps_among(entries)

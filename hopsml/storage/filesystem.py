@@ -144,7 +144,7 @@ def for_url(url: str | os.PathLike[str], timeout_s: float | None = None) -> File
     """
     text = os.fspath(url)
     if timeout_s is not None and not timeout_s > 0:
-        raise ArgumentError(f"timeout_s={timeout_s!r}: it must be above 0 seconds")
+        raise ArgumentError(f"timeout_s={timeout_s!r}: the timeout must be greater than 0 seconds")
     check_slashes(text)
     module = importlib.import_module(_LOCAL if is_local(text) else _REMOTE)
     system: FileSystem = module.create(text, SETTINGS.storage_timeout_s if timeout_s is None else timeout_s)
@@ -172,8 +172,8 @@ def check_length(url: str, length: int, most: int | None) -> None:
     """Raise StorageError for a file that has more than ``most`` bytes, of ``length`` that are there or were read."""
     if most is not None and length > most:
         raise StorageError(
-            f"cannot read {url}: it has more than {most} bytes, and a record has no more; it was not written by hopsml: "
-            "look at it, then move or delete it",
+            f"cannot read {url}: it has more than the {most} bytes that a record can have, so hopsml did not write "
+            "it; inspect the file, then move or delete it",
             url,
         )
 

@@ -111,7 +111,7 @@ class LocalFileSystem(FileSystem):
     def open_write(self, url: str, overwrite: bool = True) -> BinaryIO:
         """Return a binary writer; the file appears when it is closed, and not at all if its ``with`` block fails."""
         if not overwrite and os.path.exists(_path(url)):
-            raise PathExists(f"cannot write {url}: it exists already; allow overwriting or choose another name", url)
+            raise PathExists(f"cannot write {url}: it already exists; allow overwriting or choose another name", url)
         return spooled_writer(lambda spooled: self.upload(spooled, url, overwrite))
 
     def make_dirs(self, url: str, mode: int | None = None) -> None:
@@ -125,7 +125,10 @@ class LocalFileSystem(FileSystem):
             if mode is not None and is_new:
                 os.chmod(path, mode)
             elif mode is not None and os.stat(path).st_uid != os.geteuid():
-                raise PathExists(f"cannot make directory {url}: it exists already, and belongs to another user", url)
+                raise PathExists(
+                    f"cannot make directory {url}: it already exists, and belongs to another user; choose another name",
+                    url,
+                )
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
         """Rename a file or directory atomically.
@@ -140,7 +143,9 @@ class LocalFileSystem(FileSystem):
                 os.replace(old, new)
             elif os.path.isdir(old):
                 if os.path.lexists(new):  # a directory with entries that is created now still makes os.rename fail
-                    raise PathExists(f"cannot rename {old} to {target}: it exists already", target)
+                    raise PathExists(
+                        f"cannot rename {old} to {target}: the target already exists; choose another name", target
+                    )
                 os.rename(old, new)
             else:
                 _rename_exclusively(old, new)
@@ -176,7 +181,7 @@ class LocalFileSystem(FileSystem):
                     shutil.chown(_path(url), group=group)
             except LookupError as error:
                 raise PathNotFound(
-                    f"cannot change the owner of {url}: {error}; name a user and group of this machine", url
+                    f"cannot change the owner of {url}: {error}; use a user and a group of this machine", url
                 ) from error
 
     def capacity(self, url: str) -> StoreCapacity:

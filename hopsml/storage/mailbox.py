@@ -168,11 +168,11 @@ def checked_profile_request(rank: int, seconds: int, form: str, idle: bool = Fal
         idle: include waiting threads.
     """
     if rank < 0:
-        raise ArgumentError(f"rank={rank}: ranks count from 0")
+        raise ArgumentError(f"rank={rank}: the rank must be 0 or more")
     if not 1 <= seconds <= MOST_PROFILE_S:
-        raise ArgumentError(f"seconds={seconds}: a profile takes 1 to {MOST_PROFILE_S} seconds")
+        raise ArgumentError(f"seconds={seconds}: the duration of a profile must be 1 to {MOST_PROFILE_S} seconds")
     if form not in ENDINGS:
-        raise ArgumentError(f"format={form[:40]!r}: it is one of {', '.join(ENDINGS)}")
+        raise ArgumentError(f"format={form[:40]!r}: the format must be one of {', '.join(ENDINGS)}")
     by = f"{settings.user_name()} on {platform.node()}"
     return ProfileRequest(secrets.token_hex(8), rank, seconds, form, idle, by, time.time())
 
@@ -187,8 +187,8 @@ def request_profile(directory: RunDir, wish: ProfileRequest, now: float) -> None
     before = read_profile_request(directory)
     if before is not None and before.is_open and now - before.asked < before.seconds + PROFILE_PATIENCE_S:
         raise ArgumentError(
-            f"a profile of rank {before.rank} is under way, for {before.seconds} s, which {before.by} asked for; ask again "
-            "when it is there"
+            f"a profile of rank {before.rank} is being taken for {before.seconds} s, as requested by {before.by}; "
+            "repeat the request when it has ended"
         )
     _write_profile_request(directory, wish)
 

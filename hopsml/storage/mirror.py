@@ -79,9 +79,13 @@ class MirrorProcess:
         on_message: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         if not interval_s > 0 or not grace_s >= 0:
-            raise ArgumentError(f"interval_s={interval_s!r} must be above 0, grace_s={grace_s!r} at least 0 seconds")
+            raise ArgumentError(
+                f"interval_s={interval_s!r} must be greater than 0 seconds, and grace_s={grace_s!r} at least 0 seconds"
+            )
         if keep_checkpoints is not None and keep_checkpoints < 1:
-            raise ArgumentError(f"keep_checkpoints={keep_checkpoints!r}: at least 1, or None to keep all")
+            raise ArgumentError(
+                f"keep_checkpoints={keep_checkpoints!r}: the number must be at least 1, or None to keep all checkpoints"
+            )
         self.root = Path(root).absolute()
         self.url = os.path.abspath(url) if not urls.split(url)[0] else url
         self.process: subprocess.Popen[bytes] | None = None

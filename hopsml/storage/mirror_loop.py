@@ -174,7 +174,9 @@ class Loop:
         try:
             self._system.upload(local, fresh)
             if scan_file(self._wanted.root, local) != file:
-                raise StorageError(f"{local} changed while it was copied; it is copied again when it rests", target)
+                raise StorageError(
+                    f"{local} changed while it was copied; it is copied again when it no longer changes", target
+                )
             self._system.rename(fresh, target, overwrite=True)
         except BaseException:
             tree.discard(fresh, self._wanted.timeout_s)

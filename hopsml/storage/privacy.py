@@ -37,8 +37,9 @@ def mode_of(share: str | None) -> int:
     mode = int(text, 8) if re.fullmatch(r"0?[0-7]{3}", text) else 0
     if mode & 0o700 != 0o700 or mode & 0o002:
         raise ArgumentError(
-            f"{name}={text!r}: it must be {', '.join(map(repr, _NAMED))}, or a folder's permission of three octal digits "
-            "that gives its owner everything (7..) and others no right to write, for instance '770'"
+            f"{name}={text!r}: the value must be {', '.join(map(repr, _NAMED))}, or the permission of a folder in "
+            "three octal digits, with all rights for the owner (7..) and no right to write for others, for instance "
+            "'770'"
         )
     return mode
 
@@ -84,12 +85,12 @@ def make_own_folder(path: Path, denied: int = 0o022) -> None:
     if stat.S_ISLNK(entry.st_mode) and entry.st_uid not in (os.geteuid(), 0):
         raise PermissionError(f"it is a symbolic link of user {entry.st_uid}")
     if not path.is_dir():
-        raise PermissionError("it is no folder")
+        raise PermissionError("it is not a folder")
     facts = path.stat()
     if facts.st_uid != os.geteuid():
         raise PermissionError(f"it belongs to user {facts.st_uid}")
     if facts.st_mode & denied:
-        raise PermissionError(f"others have rights to it (permission {facts.st_mode & 0o777:o})")
+        raise PermissionError(f"other users have rights to it (permission {facts.st_mode & 0o777:o})")
 
 
 def decisive(path: str) -> str:

@@ -62,7 +62,7 @@ RESERVED_NAMES = frozenset(f"{_RECORDS} {_OF_DRIVERS} {_FOLDERS} {_OF_SEARCHES}"
 def step_name(step: int) -> str:
     """Return the directory name of a checkpoint, for instance ``step-000000120``, which sorts by step."""
     if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        raise ArgumentError(f"step={step!r}: a step is a whole number from 0")
+        raise ArgumentError(f"step={step!r}: a step must be a whole number, 0 or more")
     return f"step-{step:09d}"
 
 
@@ -226,8 +226,8 @@ class RunDir:
         status = self.read_status()
         if status is not None:
             successor = status.get("continued_by")
-            why = f"it goes on in {successor}" if successor else f"it has ended ({status.get('state')})"
-            raise RunEnded(f"nothing is added to {self.url} any more: {why}", self.url)
+            why = f"it continues in {successor}" if successor else f"it has ended ({status.get('state')})"
+            raise RunEnded(f"no more files are written to {self.url}: {why}", self.url)
 
     def write_json(self, url: str, record: Mapping[str, Any]) -> None:
         """Write any record of this run, atomically; ArgumentTypeError names a value that JSON cannot represent."""
@@ -249,9 +249,13 @@ class RunDir:
             if b"\\u" in data:
                 _check_characters(record)
         except (ValueError, RecursionError) as error:
-            raise StorageError(f"cannot read {url}: not JSON ({error}); it was not written by hopsml", url) from error
+            raise StorageError(
+                f"cannot read {url}: it is not JSON ({error}), so hopsml did not write it; inspect "
+                "the file, then move or delete it",
+                url,
+            ) from error
         if not isinstance(record, dict):
-            raise StorageError(f"cannot read {url}: a JSON object was expected, not {type(record).__name__}", url)
+            raise StorageError(f"cannot read {url}: it must contain a JSON object, not {type(record).__name__}", url)
         return record
 
     def read_lines(self, url: str) -> list[dict[str, Any]]:
@@ -291,8 +295,8 @@ def find(run: Any, project_url: str) -> RunDir:
     directory = RunDir(named if "/" in named else urls.join(project_url, EXPERIMENTS, named))
     if not exists(directory.run_json):
         raise ArgumentError(
-            f"run {named!r}: there is no {directory.run_json}; give the run's id, its URL or its path "
-            "(HOPSML_PROJECT_URL says where ids are looked for)"
+            f"run {named!r}: there is no file {directory.run_json}; give the id, URL or path of a run (ids are "
+            "searched in the project of HOPSML_PROJECT_URL)"
         )
     return directory
 
@@ -319,7 +323,9 @@ def create_run_dir(
     """
     mode = privacy.mode_of(share)
     if not app_id or "/" in app_id:
-        raise ArgumentError(f"app_id={app_id!r}: it names a directory, so it must not be empty or hold a '/'")
+        raise ArgumentError(
+            f"app_id={app_id!r}: the id is the name of a directory, so it must not be empty or contain a '/'"
+        )
     experiments = urls.join(project_url, EXPERIMENTS)
     system = for_url(project_url, timeout_s)
     number = _highest(system, experiments, app_id) + 1
@@ -355,7 +361,8 @@ def make_project(project_url: str, mode: int | None = None, timeout_s: float | N
         return
     if not found.is_dir:
         raise PathExists(
-            f"the project {project_url} is a file; HOPSML_PROJECT_URL must name a folder, or one that can be made",
+            f"the project {project_url} is a file; set HOPSML_PROJECT_URL to a folder, or to a path where one can be "
+            "created",
             project_url,
         )
 
@@ -372,7 +379,9 @@ def _open_the_way(system: FileSystem, project_url: str, mode: int) -> None:
             try:
                 system.set_permission(folder, permission | through)
             except PermissionRefused:
-                logger.warning("the run is shared, but %s is not open to those who may read it; ask its owner", folder)
+                logger.warning(
+                    "the run is shared, but other users cannot read %s; ask its owner for the permission", folder
+                )
 
 
 def parse_lines(text: str) -> list[dict[str, Any]]:
@@ -406,7 +415,9 @@ def to_json(record: Mapping[str, Any]) -> bytes:
         plain = json.loads(json.dumps(record, default=_plain))
         return (json.dumps(redact.record(plain), indent=1, ensure_ascii=False) + "\n").encode()
     except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(f"not a JSON record: {error}; use numbers, text, lists and dicts") from error
+        raise ArgumentTypeError(
+            f"the record cannot be written as JSON: {error}; use numbers, text, lists and dicts"
+        ) from error
 
 
 def _highest(system: FileSystem, experiments: str, app_id: str) -> int:

@@ -77,7 +77,7 @@ def pieces(directory: RunDir, rank: int, generation: int | None = None) -> Itera
     logs = of_rank(directory, rank, generation)
     if not logs:
         wanted = f"rank {rank}" + (f" of generation {generation}" if generation is not None else "")
-        raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; what there is lies in {directory.logs}")
+        raise ArgumentError(f"run {directory.run_id} has no log of {wanted}; its logs are in {directory.logs}")
     for log in logs:
         if len(logs) > 1:
             yield f"==> rank {rank}, generation {log.generation} <==\n".encode()

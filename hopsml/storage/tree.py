@@ -63,7 +63,7 @@ def upload_tree(
     """
     system = for_url(url, timeout_s)
     if not overwrite and exists(url, timeout_s):
-        raise PathExists(f"cannot upload to {url}: it exists already; allow overwriting or choose another name", url)
+        raise PathExists(f"cannot upload to {url}: it already exists; allow overwriting or choose another name", url)
     fresh = urls.temporary_sibling(url)
     try:
         sent = upload_into(local_dir, fresh, timeout_s)
@@ -132,7 +132,7 @@ def copy_tree(source: str, target: str) -> None:
     if not for_url(source).status(source).is_dir:
         return copy(source, target, overwrite=False)
     if exists(target):
-        raise PathExists(f"cannot copy to {target}: it exists already; delete it or choose another name", target)
+        raise PathExists(f"cannot copy to {target}: it already exists; delete it or choose another name", target)
     fresh, system = urls.temporary_sibling(target), for_url(target)
     try:
         system.make_dirs(fresh)

@@ -70,7 +70,7 @@ def opener(path: str, flags: int, mode: int = 0o666) -> int:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not stat.S_ISREG(kind):
             raise PermissionRefused(
-                f"cannot open {path}: it is no regular file, but {_kind(kind)}; look at who made it, and delete it",
+                f"cannot open {path}: it is not a regular file, but {_kind(kind)}; check who created it, and delete it",
                 path,
             )
     except BaseException:
@@ -93,7 +93,9 @@ def check_read_length(path: str, length: int) -> None:
     """
     if length > MOST_BYTES and root_of(path) is not None:
         raise StorageError(
-            f"cannot read {path}: it has {length} bytes, and records have at most {MOST_BYTES}; download it", path
+            f"cannot read {path}: it has {length} bytes, and records have at most {MOST_BYTES} bytes; download the "
+            "file instead",
+            path,
         )
 
 
@@ -118,7 +120,9 @@ def _check(descriptor: int, root: str, path: str) -> None:
     real = os.readlink(f"/proc/self/fd/{descriptor}")
     if real != root and not real.startswith(root.rstrip("/") + "/"):
         raise PermissionRefused(
-            f"cannot open {path}: a link leads out of the run's directory; read its target on the server's host", path
+            f"cannot open {path}: it is a link that leads out of the directory of the run; read its target on the "
+            "host of the server",
+            path,
         )
 
 
@@ -215,11 +219,12 @@ def check(status: FileStatus, what: str, owners: Collection[str] | None = None) 
     believed = own_names(status.url) | trusted() if owners is None else frozenset(owners)
     if status.owner not in believed:
         raise ArgumentError(
-            f"{status.url} belongs to {status.owner}, and {what}: it is believed only from {', '.join(sorted(believed))}; "
-            f"let it be written by one of them, or name {status.owner} in {VARIABLE} if you trust them"
+            f"{status.url} belongs to {status.owner}, and {what}: it is accepted only from "
+            f"{', '.join(sorted(believed))}. Let one of them write the file, or add {status.owner} to {VARIABLE} if "
+            "you trust that user"
         )
     if status.permission & _WRITABLE and not status.is_dir:
         raise ArgumentError(
-            f"{status.url} may be written by others than {status.owner} (permission {status.permission:o}), and {what}: "
-            "take that right away (chmod go-w), after a look at what is in it"
+            f"{status.url} can be written by users other than {status.owner} (permission {status.permission:o}), and "
+            f"{what}: check its content, and then remove that right (chmod go-w)"
         )

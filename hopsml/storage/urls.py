@@ -23,8 +23,8 @@ def check_slashes(url: str) -> None:
     """Raise ArgumentError for ``hdfs:/x`` and ``file:/x``, which would be read as local paths."""
     if found := _ONE_SLASH.match(url):
         raise ArgumentError(
-            f"{url[:200]!r} has one slash after {found[1]}: and would be a path of this machine: write "
-            f"{found[1]}:///{url[found.end() :][:200]}, or {found[1]}://HOST/... where a host is named"
+            f"{url[:200]!r} has one slash after {found[1]}: and would be a path on this machine; write "
+            f"{found[1]}:///{url[found.end() :][:200]}, or {found[1]}://HOST/... if it has a host"
         )
 
 
@@ -57,7 +57,7 @@ def join(url: str, *names: str) -> str:
         if not name:
             continue
         if name.startswith("/"):
-            raise ArgumentError(f"{name!r} cannot be joined to {url!r}: it must be relative")
+            raise ArgumentError(f"{name!r} cannot be joined to {url!r}: the path must be relative")
         url = url + name if url.endswith("/") else f"{url}/{name}"
     return url
 
@@ -77,7 +77,7 @@ def relative(url: str, root: str) -> str:
     """Return the part of ``url`` below ``root``; ArgumentError if it is not below it."""
     head = root.rstrip("/") + "/"
     if not url.startswith(head):
-        raise ArgumentError(f"{url!r} does not lie below {root!r}")
+        raise ArgumentError(f"{url!r} is not below {root!r}")
     return url[len(head) :]
 
 

@@ -349,7 +349,7 @@ def test_no_job_starts_where_other_users_could_replace_its_files(request_of, tmp
             local_jobs.start(asked)
         os.chown(root / asked.tag, 0, 0)
     (root / asked.tag).chmod(0o777)
-    with pytest.raises(ArgumentError, match="others have rights to it"):
+    with pytest.raises(ArgumentError, match="other users have rights to it"):
         local_jobs.start(asked)
     (root / asked.tag).rmdir()
     assert ended(local_jobs.start(asked)) is Lifecycle.FINISHED

@@ -80,7 +80,7 @@ def test_who_cannot_be_profiled_and_what_is_said(run: Run, tmp_path: Path, cli: 
     under_way = msgspec.structs.replace(mailbox.checked_profile_request(0, 30, "raw"), state="taking")
     mailbox.request_profile(run.directory, under_way, time.time())
     second = cli("runs", "profile", run.run_id)
-    assert second.status == 1 and "a profile of rank 0 is under way, for 30 s" in second.err
+    assert second.status == 1 and "a profile of rank 0 is being taken for 30 s" in second.err
     mailbox.answer_profile_request(run.directory, under_way, "failed", "a test's")
     pid = int((tmp_path / "go-on-pid-1").read_text())
     os.kill(pid, signal.SIGSTOP)

@@ -78,7 +78,7 @@ def test_a_wish_from_before_this_attempt_is_not_carried_out(tmp_path: Path) -> N
 def test_one_at_a_time_until_the_other_has_nobody_who_answers(driver: Driver) -> None:
     first = driver.wish()
     with pytest.raises(
-        ArgumentError, match=r"a profile of rank 1 is under way, for 10 s, which .* asked for; ask again"
+        ArgumentError, match=r"a profile of rank 1 is being taken for 10 s, as requested by .*; repeat the request"
     ):
         driver.wish(2)
     later = mailbox.checked_profile_request(2, 10, "raw")

@@ -128,7 +128,7 @@ def test_a_version_that_computes_or_loads_for_ever_holds_up_no_other_one() -> No
         return [hung, *found]
 
     assert server.play(ask) == [503, 5, 5, 5, 5]
-    assert server.told[1:] == [RouteRefused(2, "route 3 was asked for meanwhile"), Turned(3)]
+    assert server.told[1:] == [RouteRefused(2, "a later request has replaced this one: route 3"), Turned(3)]
 
 
 def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
@@ -144,25 +144,28 @@ def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "the body is no JSON"),
-        (b'{"instances": [[NaN, 1, 1, 1]]}', "JSON has no NaN and no Infinity"),
-        (gzip.compress(b"{}", mtime=0), "the body is compressed; send JSON as it is"),
+        (b"{", "the body is not JSON"),
+        (b'{"instances": [[NaN, 1, 1, 1]]}', "JSON has neither NaN nor Infinity"),
+        (gzip.compress(b"{}", mtime=0), "the body is compressed; send uncompressed JSON"),
         (b"[1]", "the body must be a JSON object"),
-        ({}, "either instances (row by row) or inputs"),
-        ({**ONES, "inputs": []}, "either instances (row by row) or inputs"),
-        ({**ONES, "signature": ""}, "'signature' is not understood"),
+        ({}, "either instances (a list of rows) or inputs"),
+        ({**ONES, "inputs": []}, "either instances (a list of rows) or inputs"),
+        ({**ONES, "signature": ""}, "the key 'signature' is unknown"),
         ({**ONES, "signature_name": "train"}, "signature_name='train': only serving_default is served"),
-        ({"instances": []}, "instances must be a list with a row at least"),
-        ({"instances": [[1, 2, 3]]}, "input 'x': it has the shape (1, 3), and takes float32 (any, 4)"),
-        ({"instances": [[1, 2, 3, 4], [1]]}, "input 'x': its rows differ in shape; it takes float32 (any, 4)"),
-        ({"instances": [["a", "b", "c", "d"]]}, "input 'x': it holds text, and takes numbers (float32)"),
+        ({"instances": []}, "instances must be a list with at least one row"),
+        ({"instances": [[1, 2, 3]]}, "input 'x': it has the shape (1, 3), but the model takes float32 (any, 4)"),
+        (
+            {"instances": [[1, 2, 3, 4], [1]]},
+            "input 'x': its rows differ in shape, but the model takes float32 (any, 4)",
+        ),
+        ({"instances": [["a", "b", "c", "d"]]}, "input 'x': it contains text, but the model takes numbers (float32)"),
         (
             {"instances": [[1, None, 3, 4]]},
-            "input 'x': it holds null, which NaN becomes in JSON, and takes numbers (float32)",
+            "input 'x': it contains null, which NaN becomes in JSON, but the model takes numbers (float32)",
         ),
-        ({"instances": [[1, 1e300, 3, 4]]}, "input 'x': it holds a number beyond float32"),
-        ({"instances": [{"y": [1, 1, 1, 1]}]}, "'y' is no input of the model; there are: x"),
-        ({"instances": [{"x": [1, 1, 1, 1]}, {"z": 1}]}, "instances[1] must be an object with x, as the first row is"),
+        ({"instances": [[1, 1e300, 3, 4]]}, "input 'x': it contains a number outside of the range of float32"),
+        ({"instances": [{"y": [1, 1, 1, 1]}]}, "'y' is not an input of the model; "),
+        ({"instances": [{"x": [1, 1, 1, 1]}, {"z": 1}]}, "instances[1] must be an object with x, like the first row"),
         ({"inputs": {}}, "input 'x' is missing; the model takes x (float32 (any, 4))"),
     ],
 )
@@ -174,19 +177,22 @@ def test_what_does_not_fit_is_named(content: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"instances": [1, 2]}, "instances: the model has 3 inputs, so each must be named: a, b, text"),
+        (
+            {"instances": [1, 2]},
+            "instances: the model has 3 inputs, so each value needs the name of its input: a, b, text",
+        ),
         ({"instances": [{"a": 1, "b": 2}]}, "input 'text' is missing"),
-        ({"inputs": {"a": [1], "b": [2, 3], "text": ["x"]}}, "input 'b' has 2 rows and 'a' 1"),
+        ({"inputs": {"a": [1], "b": [2, 3], "text": ["x"]}}, "input 'b' has 2 rows, but 'a' has 1"),
         (
             {"inputs": {"a": [1.5], "b": [2], "text": ["x"]}},
-            "input 'a': it holds numbers, and takes whole numbers (int32)",
+            "input 'a': it contains numbers, but the model takes whole numbers (int32)",
         ),
         (
             {"inputs": {"a": [2**40], "b": [2], "text": ["x"]}},
-            "input 'a': 1099511627776 to 1099511627776 do not fit into int32",
+            "input 'a': its values from 1099511627776 to 1099511627776 do not fit into int32",
         ),
-        ({"inputs": {"a": [1], "b": [2], "text": [7]}}, "input 'text': it takes text, and holds 7"),
-        ({"inputs": {"a": [1], "b": [2], "text": [{"b64": "?"}]}}, "it is no base64"),
+        ({"inputs": {"a": [1], "b": [2], "text": [7]}}, "input 'text': it must contain text, but contains 7"),
+        ({"inputs": {"a": [1], "b": [2], "text": [{"b64": "?"}]}}, "the value is not base64"),
     ],
 )
 def test_what_does_not_fit_several_inputs_is_named(content: Any, words: str) -> None:
@@ -214,17 +220,17 @@ def test_open_inference_protocol() -> None:
         ({"inputs": [{"name": "x"}]}, "inputs[0] has no shape"),
         ({"inputs": 3}, "inputs must be a list of objects"),
         ({}, "input 'x' is missing"),
-        ({"inputs": infer()["inputs"] * 2}, "input 'x' is there twice; send each input once"),
-        (infer(datatype="FLOAT"), "the datatype 'FLOAT' is none of BOOL"),
+        ({"inputs": infer()["inputs"] * 2}, "input 'x' was sent twice; send each input once"),
+        (infer(datatype="FLOAT"), "the datatype 'FLOAT' is not one of BOOL"),
         (infer(shape=[1, -4]), "its shape must be a list of whole numbers"),
-        (infer(data=[1, 1]), "its data are 2 values, its shape [1, 4] is of 4"),
+        (infer(data=[1, 1]), "its data have 2 values, but its shape [1, 4] has 4"),
         (infer(data="1111"), "its data must be a list"),
         (infer(shape=[2**32, 2**32], data=[]), f"its shape [4294967296, 4294967296] is of {2**64}"),
-        (infer(shape=[2**63 + 1, 1]), "its data are 4 values"),
-        (infer(shape=[1] * 70, data=[1]), "its shape has 70 dimensions; it takes float32 (any, 4)"),
+        (infer(shape=[2**63 + 1, 1]), "its data have 4 values"),
+        (infer(shape=[1] * 70, data=[1]), "its shape has 70 dimensions, but the model takes float32 (any, 4)"),
         (infer(shape=[0, 2**63], data=[]), "it has no rows"),
-        (infer(shape=[2, 2]), "it has the shape (2, 2), and takes float32 (any, 4)"),
-        ({**infer(), "outputs": [{"name": "z"}]}, "'z' is no output of the model; there are: y"),
+        (infer(shape=[2, 2]), "it has the shape (2, 2), but the model takes float32 (any, 4)"),
+        ({**infer(), "outputs": [{"name": "z"}]}, "'z' is not an output of the model; its outputs are y"),
     ],
 )
 def test_what_does_not_fit_the_protocol_is_named(content: Any, words: str) -> None:
@@ -251,13 +257,18 @@ def test_metadata_and_status() -> None:
 @pytest.mark.parametrize(
     ("path", "content", "status", "words"),
     [
-        ("/v1/models/didgits:predict", ONES, 404, "there is no model 'didgits' here; there is: digits"),
-        (f"{V1}/versions/9:predict", ONES, 404, "version 9 is not served; there are: 3"),
-        (f"{V1}/versions/x:predict", ONES, 404, "a version is a whole number"),
+        (
+            "/v1/models/didgits:predict",
+            ONES,
+            404,
+            "there is no model 'didgits' here; this serving has the model digits",
+        ),
+        (f"{V1}/versions/9:predict", ONES, 404, "version 9 is not served; the served versions are 3"),
+        (f"{V1}/versions/x:predict", ONES, 404, "a version must be a whole number"),
         (f"{V1}/labels/best:predict", ONES, 404, "no version has the label 'best'; there are: stable"),
-        (f"{V1}:classify", ONES, 404, ":classify is not there"),
-        ("/predict", ONES, 404, "/predict is not there; a model is asked at /v1/models/NAME:predict"),
-        (f"{V1}:predict", None, 405, "is asked by POST, not by GET"),
+        (f"{V1}:classify", ONES, 404, ":classify does not exist"),
+        ("/predict", ONES, 404, "/predict does not exist; the address of a model is /v1/models/NAME:predict"),
+        (f"{V1}:predict", None, 405, "needs the method POST, not GET"),
     ],
 )
 def test_what_is_not_there(path: str, content: Any, status: int, words: str) -> None:
@@ -286,7 +297,7 @@ def test_a_body_has_a_bound_said_or_not() -> None:
         return [await client.post(path, content=body), await client.post(path, content=unsaid())]
 
     for found in Server({3: Scaled()}, body_bytes=999).play(ask):
-        assert found.status_code == 413 and "a request may have 999 bytes" in found.json()["error"]
+        assert found.status_code == 413 and "the request is larger than 999 bytes" in found.json()["error"]
 
 
 def test_before_a_version_is_loaded() -> None:
@@ -480,23 +491,32 @@ def test_null_is_a_value_that_is_missing_to_an_estimator(people: tuple[Any, Any]
     [
         ({"instances": [ROW, {**ROW, "seen": None}]}, "input 'seen' has a value in row 1 that is missing"),
         ({"instances": [{**ROW, "seen": "c"}]}, "does not take the values of the input 'seen': ValueError"),
-        ({"instances": [{**ROW, "town": 5}]}, "input 'town': it takes text, and holds 5"),
+        ({"instances": [{**ROW, "town": 5}]}, "input 'town': it must contain text, but contains 5"),
         (
             msgspec.json.encode({"instances": [{**ROW, "town": msgspec.Raw(b"[" * 1000 + b"]" * 1000)}]}),
             "input 'town': its rows differ in shape",
         ),
-        ({"instances": [{**ROW, "town": None}, {**ROW, "town": 5}]}, "input 'town': it takes text, and holds 5"),
-        ({"instances": [{**ROW, "age": None}, {**ROW, "age": "x"}]}, "input 'age': it holds text, and takes numbers"),
+        (
+            {"instances": [{**ROW, "town": None}, {**ROW, "town": 5}]},
+            "input 'town': it must contain text, but contains 5",
+        ),
+        (
+            {"instances": [{**ROW, "age": None}, {**ROW, "age": "x"}]},
+            "input 'age': it contains text, but the model takes numbers",
+        ),
         (
             {"instances": [{**ROW, "rank": None}, {**ROW, "rank": 1.5}]},
-            "input 'rank': it holds numbers, and takes whole",
+            "input 'rank': it contains numbers, but the model takes whole",
         ),
-        ({"instances": [{**ROW, "flag": None}, {**ROW, "flag": 1}]}, "input 'flag': it holds whole numbers, and takes"),
-        ({"instances": [{**ROW, "more": 1}]}, "'more' is no input of the model"),
+        (
+            {"instances": [{**ROW, "flag": None}, {**ROW, "flag": 1}]},
+            "input 'flag': it contains whole numbers, but the model takes",
+        ),
+        ({"instances": [{**ROW, "more": 1}]}, "'more' is not an input of the model"),
         ({"instances": [{name: ROW[name] for name in ROW if name != "age"}]}, "input 'age' is missing"),
         ({"inputs": {name: [] for name in ROW}}, "it has no rows"),
-        (b'{"instances": [{"age": Infinity}]}', "JSON has no NaN and no Infinity"),
-        (b'{"instances": [{"age": 1e999}]}', "the body is no JSON: number is infinity"),
+        (b'{"instances": [{"age": Infinity}]}', "JSON has neither NaN nor Infinity"),
+        (b'{"instances": [{"age": 1e999}]}', "the body is not JSON: number is infinity"),
     ],
 )
 def test_values_that_an_estimator_does_not_take_are_no_failure_of_the_server(
@@ -534,4 +554,4 @@ def test_null_in_text_is_refused_with_its_input(tmp_path: Path) -> None:
     assert status == 400 and "input 'X' has a value in row 1 that is missing" in text
     for values in (["a", None], [None, 5], ["a", 5]):
         status, text = refusal(f"{V1}:predict", {"inputs": {"a": [1, 2], "b": [1, 2], "text": values}}, Two())
-        assert status == 400 and "input 'text': it takes text, and holds " in text
+        assert status == 400 and "input 'text': it must contain text, but contains " in text

@@ -210,7 +210,7 @@ def test_what_was_in_a_replica_that_is_lost_is_answered_by_another() -> None:
 def test_what_is_lost_with_every_replica_is_told() -> None:
     async def body(front: Front, port: int) -> None:
         status, said = await asked(port, b"1")
-        assert status == 503 and b"the request was lost 2 times" in said
+        assert status == 503 and b"2 replicas failed while they computed the request" in said
 
     play({0: is_lost, 1: is_lost}, body)
 
@@ -231,7 +231,7 @@ def test_without_a_replica_requests_wait_and_are_answered_when_one_is_back() -> 
 def test_without_a_replica_a_request_is_refused_at_its_deadline() -> None:
     async def body(front: Front, port: int) -> None:
         status, said = await asked(port, b"1")
-        assert status == 503 and b"no replica has answered for 0.1 s; `hopsml serve show digits`" in said
+        assert status == 503 and b"no replica has answered for 0.1 s; check `hopsml serve show digits`" in said
 
     play({}, body, deadline_s=0.1)
 

@@ -90,7 +90,9 @@ def test_a_model_that_cannot_be_loaded_is_told_and_nothing_runs(
     kept = pickled.read_bytes()
     try:
         pickled.write_bytes(b"damaged")
-        with pytest.raises(ServingError, match="could not be started: replica 0: its files cannot be fetched"):
+        with pytest.raises(
+            ServingError, match="could not be started: replica 0: the files of the model cannot be fetched"
+        ):
             serving.start("digits", version=3, replicas=1, profile="local-cluster")
         assert serving.status("digits").state == "Stopped"
     finally:
@@ -105,13 +107,13 @@ def test_what_a_cluster_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / "inside.yaml").write_text("master: local[2]\n")
     (tmp_path / "alone.yaml").write_text("master: spark://127.0.0.1:1\ndeploy_mode: cluster\n")
     monkeypatch.setenv("HOPSML_CONF_DIR", str(tmp_path))
-    with pytest.raises(ArgumentError, match=r"profile 'inside' has master local\[2\]: replicas are held by executors"):
+    with pytest.raises(ArgumentError, match=r"profile 'inside' has master local\[2\]: replicas can run on executors"):
         submitter.checked_profile("inside")
-    with pytest.raises(ArgumentError, match="deploy_mode cluster, which only YARN has"):
+    with pytest.raises(ArgumentError, match="deploy_mode cluster, which only YARN supports"):
         submitter.checked_profile("alone")
     assert submitter.checked_profile("local") is None
     monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
-    with pytest.raises(ArgumentError, match=r"host='127\.0\.0\.1' with profile 'local-cluster': .* leave host out"):
+    with pytest.raises(ArgumentError, match=r"host='127\.0\.0\.1' with profile 'local-cluster': .* omit host"):
         serving.start("digits", host="127.0.0.1", profile="local-cluster")
 
 

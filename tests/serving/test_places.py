@@ -283,7 +283,7 @@ async def turned_away(agents: Agents) -> None:
     try:
         process = stranger.more()
         said = (await asyncio.to_thread(process.communicate))[1]
-        assert process.returncode == 1 and b"does not want this agent" in said
+        assert process.returncode == 1 and b"has rejected this agent" in said
     finally:
         stranger.end()
 

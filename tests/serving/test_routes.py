@@ -64,11 +64,17 @@ def test_where_one_cannot_all_go_back() -> None:
 def test_who_waits_for_a_route_hears_of_a_stop() -> None:
     beginning = Supervision(1)
     beginning.begin(ONE, 0.0)
-    assert beginning.stop(1.0) == [RouteOutcome(1, "it was stopped meanwhile"), DrainReplica(0)]
+    assert beginning.stop(1.0) == [
+        RouteOutcome(1, "the serving was stopped before the change was complete"),
+        DrainReplica(0),
+    ]
     assert beginning.exited(0, "ended", 2.0) == [AllEnded()]
     found = started(1)
     found.roll(TWO, 0.0, ROLL_S)
-    assert found.stop(1.0) == [RouteOutcome(2, "it was stopped meanwhile"), DrainReplica(0)]
+    assert found.stop(1.0) == [
+        RouteOutcome(2, "the serving was stopped before the change was complete"),
+        DrainReplica(0),
+    ]
 
 
 def test_where_one_dies_of_a_roll_all_go_back_and_it_comes_again_with_the_earlier_route() -> None:
@@ -82,8 +88,11 @@ def test_where_one_dies_of_a_roll_all_go_back_and_it_comes_again_with_the_earlie
 def test_a_roll_gives_way_to_a_later_one() -> None:
     found = started(1)
     found.roll(TWO, 0.0, ROLL_S)
-    assert found.roll(THREE, 0.0, ROLL_S) == [RouteOutcome(2, "route 3 was asked for meanwhile"), Follow(0, THREE)]
-    assert found.route_refused(0, 2, "route 3 was asked for meanwhile", 1.0) == []
+    assert found.roll(THREE, 0.0, ROLL_S) == [
+        RouteOutcome(2, "a later request has replaced this one: route 3"),
+        Follow(0, THREE),
+    ]
+    assert found.route_refused(0, 2, "a later request has replaced this one: route 3", 1.0) == []
     assert found.turned(0, 3, 1.0) == [RouteOutcome(3)]
 
 
@@ -94,7 +103,7 @@ def test_a_roll_that_takes_too_long_goes_back() -> None:
     for number in (0, 1):
         found.heartbeat_received(number, True, ROLL_S)
     assert found.tick(ROLL_S - 1.0) == []
-    reason = "replica 0 did not answer with it within 300 s (timeout)"
+    reason = "replica 0 did not load the version within 300 s (timeout)"
     assert found.tick(ROLL_S) == [RouteOutcome(2, reason), Follow(0, ONE), Follow(1, ONE)]
     assert found.tick(ROLL_S + 1.0) == [] and found.settled == ONE
 
@@ -120,7 +129,7 @@ def test_a_silent_replica_is_killed_and_one_that_loads_is_waited_for() -> None:
     found = started()
     found.heartbeat_received(1, True, 0.0)
     (killed,) = found.tick(SILENT_S + 1)
-    assert isinstance(killed, KillReplica) and killed.replica == 0 and "stopped, or hangs" in killed.reason
+    assert isinstance(killed, KillReplica) and killed.replica == 0 and "or hangs" in killed.reason
     assert found.tick(SILENT_S + 1) == []
     found.exited(0, "was killed", SILENT_S + 2)
     (killed, spawned) = sorted(found.tick(SILENT_LOADING_S + 1), key=lambda one: one.replica, reverse=True)  # type: ignore[union-attr]
@@ -146,7 +155,7 @@ def test_the_end_drains_and_then_kills() -> None:
     found = started()
     assert found.stop(0.0) == [DrainReplica(0), DrainReplica(1)] and found.stop(0.0) == []
     assert found.exited(0, "ended", 1.0) == [] and found.tick(1.0) == []
-    assert found.tick(DRAIN_S) == [KillReplica(1, "it has not drained in time")]
+    assert found.tick(DRAIN_S) == [KillReplica(1, "it did not finish its requests in time")]
     assert found.exited(1, "was killed", DRAIN_S) == [AllEnded()]
     down = started(1)
     down.exited(0, "was killed", 1.0)
@@ -176,7 +185,7 @@ def following(route: Route) -> Router:
 def test_the_first_version_answers_when_it_is_loaded() -> None:
     router = Router()
     assert router.switch_to(Route(1, default=3)) == [Load(3)]
-    with pytest.raises(NoSuchVersion, match="no version is loaded yet"):
+    with pytest.raises(NoSuchVersion, match="no version has been loaded yet"):
         router.choose()
     assert router.versions == {3: "LOADING"}
     assert router.loaded(3) == [Turned(1)]
@@ -191,7 +200,7 @@ def test_a_roll_turns_over_when_the_new_one_is_there_and_lets_the_old_one_drain(
     assert router.loaded(4) == [Turned(2)]
     assert router.choose() == 4
     assert router.versions == {3: "UNLOADING", 4: "AVAILABLE"}
-    with pytest.raises(NoSuchVersion, match="version 3 is not served; there are: 4"):
+    with pytest.raises(NoSuchVersion, match="version 3 is not served; the served versions are 4"):
         router.choose(version=3)
     assert router.end_request(3) == [Unload(3)] and router.versions == {4: "AVAILABLE"}
 
@@ -206,7 +215,10 @@ def test_a_version_that_cannot_be_loaded_changes_nothing() -> None:
 def test_a_route_is_given_up_for_another_and_what_was_loaded_for_it_goes() -> None:
     router = following(Route(1, default=3))
     router.switch_to(Route(2, default=4))
-    assert router.switch_to(Route(3, default=5)) == [RouteRefused(2, "route 3 was asked for meanwhile"), Load(5)]
+    assert router.switch_to(Route(3, default=5)) == [
+        RouteRefused(2, "a later request has replaced this one: route 3"),
+        Load(5),
+    ]
     assert router.loaded(4) == [Unload(4)]
     assert router.loaded(5) == [Turned(3), Unload(3)]
 

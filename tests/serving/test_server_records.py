@@ -26,9 +26,9 @@ from hopsml.storage.filesystem import for_url
 
 def test_what_json_does_not_have_is_named() -> None:
     record = ServerRecord("digits", "127.0.0.1", 9, "here", "me", "", 1, datetime.now(UTC))
-    with pytest.raises(ArgumentTypeError, match=r"holds <object .*, a object; it must be made of numbers"):
+    with pytest.raises(ArgumentTypeError, match=r"contains <object .*, a object; use numbers"):
         client.request(record, "/v1/models/digits:predict", {"instances": [object()]}, 1.0)
-    with pytest.raises(ArgumentTypeError, match=r"holds a DataFrame; give its values.*table.to_numpy\(\)"):
+    with pytest.raises(ArgumentTypeError, match=r"contains a DataFrame; pass its values.*table.to_numpy\(\)"):
         client.request(record, "/v1/models/digits:predict", {"inputs": pd.DataFrame({"a": [1.0]})}, 1.0)
 
 
@@ -36,7 +36,7 @@ def test_rows_that_are_dicts_are_put_together_by_input() -> None:
     assert client.by_input([{"a": 1, "b": [2]}, {"b": [3], "a": 4}]) == {"a": [1, 4], "b": [[2], [3]]}
     for whole in ([[1.0], [2.0]], {"a": [1]}, [], [{"a": 1}, 2], "text"):
         assert client.by_input(whole) is whole
-    with pytest.raises(ArgumentError, match="row 1 has the inputs b, and row 0 a; all rows must have the same"):
+    with pytest.raises(ArgumentError, match="row 1 has the inputs b, but row 0 has a; all rows must have the same"):
         client.by_input([{"a": 1}, {"b": 2}])
 
 
@@ -100,6 +100,6 @@ def test_a_container_beside_this_one_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     if "Operation not permitted" in inside.stderr:
         pytest.skip("this machine makes no PID namespaces")
-    assert "AlreadyServed: 'digits' is served already" in inside.stderr
+    assert "AlreadyServed: 'digits' is already served" in inside.stderr
     found = server_records.read("digits", wanted.project)
     assert found is not None and found.port == 1

@@ -118,16 +118,16 @@ def test_nobody_without_the_token_and_nothing_too_long(served: str) -> None:
     long = urllib.request.Request(request.full_url, b" " * (100 << 20), {"authorization": f"Bearer {token}"})
     with pytest.raises(urllib.error.HTTPError, match="413") as refused:
         urllib.request.urlopen(long)
-    assert "a request may have 67108864 bytes" in refused.value.read().decode()
+    assert "the request is larger than 67108864 bytes" in refused.value.read().decode()
 
 
 def test_predict_says_what_does_not_fit(served: str) -> None:
     assert serving.predict(served, {"X": ROWS.tolist()}, version=1).tolist() == [1.0, 1.0]
     with pytest.raises(ArgumentError, match=r"input 'X': it has the shape \(2, 3\), and takes float64 \(any, 4\)"):
         serving.predict(served, ROWS[:, :3])
-    with pytest.raises(ArgumentError, match="version 7 is not served; there are: 1"):
+    with pytest.raises(ArgumentError, match="version 7 is not served; the served versions are 1"):
         serving.predict(served, ROWS, version=7)
-    with pytest.raises(ServingNotFound, match=r"nothing is served as 'digit' in .*; did you mean digits"):
+    with pytest.raises(ServingNotFound, match=r"there is no serving 'digit' in .*; did you mean digits"):
         serving.predict("digit", ROWS)
 
 
@@ -150,9 +150,9 @@ def test_no_request_fails_in_a_roll_a_canary_a_kill_or_a_roll_that_fails(served:
         assert serving.canary(served, 3, 0.5).canary == 3
         load.more(40)
         assert {2.0, 3.0} <= set(load.answers[-20:])
-        with pytest.raises(ArgumentError, match="version 2 of 'digits' answers by default already"):
+        with pytest.raises(ArgumentError, match="version 2 of 'digits' is already the default"):
             serving.canary(served, 2, 0.5)
-        with pytest.raises(ServingError, match=r"(?s)answers as before: replica \d: Unpickling"):
+        with pytest.raises(ServingError, match=r"(?s)continues without the change: replica \d: Unpickling"):
             serving.roll(served, broken.version)
         assert serving.canary(served, 3, 0).canary is None
         model.delete("digits", 2)  # the registry's copy
@@ -237,7 +237,7 @@ def test_a_stopped_one_says_so_and_its_request_log_is_in_the_project(project: Pa
     serving.stop("logged")
     assert not any(Path("/proc", str(pid)).exists() for pid in (*status.pids, status.supervisor))
     assert serving.status("logged").state == "Stopped" and not Path(status.token_file).exists()
-    with pytest.raises(ServingError, match=r"'logged' is stopped: start it by hopsml.serving.start"):
+    with pytest.raises(ServingError, match=r"'logged' is stopped; start it by hopsml.serving.start"):
         serving.predict("logged", ROWS)
     (segment,) = (project / "Serving" / "logged.requests").rglob("*.jsonl")
     (line,) = map(json.loads, segment.read_text().splitlines())
@@ -271,13 +271,16 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> No
     kept = project.parent / "kept"
     shutil.copytree(files, kept)
     other = model.export(str(kept), "other")
-    with pytest.raises(ArgumentError, match=r"version 1 of the model 'other' cannot be served: of .* it has none"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"version 1 of the model 'other' cannot be served: hopsml serves .* this version contains none",
+    ):
         serving.start("unstarted", model="other", version=other.version)
     with pytest.raises(ModelNotFound, match="there is no model 'nothing'"):
         serving.start("unstarted", model="nothing")
     definitions.write(ServingDefinition("of-old", "digits", version=99))
     with pytest.raises(
-        ModelNotFound, match=r"has no version 99; .*served last, .*version='latest' \(--version latest\)"
+        ModelNotFound, match=r"has no version 99; .*version of the last start; .*version='latest' \(--version latest\)"
     ):
         serving.start("of-old")
     serving.delete("of-old")
@@ -305,10 +308,10 @@ def test_another_machines_claim_is_believed(project: Path) -> None:
     place.parent.mkdir(exist_ok=True)
     place.write_text(json.dumps({**record, "user": "anna", "folder": "/x", "started": "2026-01-01T00:00:00Z"}))
     place.chmod(0o600)
-    with pytest.raises(AlreadyServed, match=r"served already, at http://other.example:80 by anna on other.example"):
+    with pytest.raises(AlreadyServed, match=r"already served at http://other.example:80 by anna on other.example"):
         serving.start("elsewhere", model="digits", version=1)
     place.chmod(0o666)
-    with pytest.raises(ArgumentError, match="may be written by others"):
+    with pytest.raises(ArgumentError, match="can be written by users other than"):
         serving.start("elsewhere", model="digits", version=1)
 
 
@@ -333,6 +336,6 @@ def test_a_replica_that_stands_still_is_ended_and_comes_again(project: Path) -> 
         until(lambda: serving.status("still").ready == 2, "the replica did not come again")
         assert status.pids[0] not in serving.status("still").pids
         said = serving.logs("still")
-        assert "replica 0 was ended: nothing was heard of it for 10 s" in said and "hopsml did not send it" not in said
+        assert "replica 0 was stopped: it has sent nothing for 10 s" in said and "hopsml did not send it" not in said
     finally:
         serving.stop("still")

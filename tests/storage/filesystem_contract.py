@@ -45,7 +45,7 @@ class FileSystemContract:
         url, data = urls.join(store, "r"), os.urandom(CHUNK_BYTES + 1)
         system.write_bytes(url, data)
         assert system.read_bytes(url, len(data)) == data
-        with pytest.raises(StorageError, match=f"r: it has more than {CHUNK_BYTES} bytes, and a record has no more"):
+        with pytest.raises(StorageError, match=f"r: it has more than the {CHUNK_BYTES} bytes that a record"):
             system.read_bytes(url, CHUNK_BYTES)
         assert system.read_range(url, CHUNK_BYTES, 10) == data[CHUNK_BYTES:]  # the connection can be used
 

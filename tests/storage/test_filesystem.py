@@ -67,7 +67,7 @@ def test_what_an_object_store_does_not_have_is_an_error_that_says_so() -> None:
     for call, words in (
         (lambda: store.set_permission(url, 0o700), "cannot change the permission of .*no permissions"),
         (lambda: store.set_owner(url, "somebody"), "cannot change the owner of .*no owners"),
-        (lambda: store.capacity(url), "cannot measure .*does not tell its size"),
+        (lambda: store.capacity(url), "cannot measure .*does not report its size"),
     ):
         with pytest.raises(StorageError, match=words):
             call()

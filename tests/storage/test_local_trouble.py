@@ -138,7 +138,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callab
         lambda: filesystem.copy(url, other),
         lambda: trust.read_bytes(url, "it is read"),
     ):
-        with pytest.raises(StorageError, match=r"no regular file|No such device") as caught:
+        with pytest.raises(StorageError, match=r"not a regular file|No such device") as caught:
             call()
         assert "run.json" in str(caught.value)
     assert os.listdir(tmp_path) == ["run.json"]

@@ -42,7 +42,7 @@ def test_what_share_means(share: str | None, expected: int, monkeypatch: pytest.
 
 @pytest.mark.parametrize("share", ["everybody", "777", "070", "600", "75", "0o750"])
 def test_what_nobody_can_want_is_refused(share: str) -> None:
-    with pytest.raises(ArgumentError, match=rf"share='{share}': it must be 'private', 'group', 'all', or"):
+    with pytest.raises(ArgumentError, match=rf"share='{share}': the value must be 'private', 'group', 'all', or"):
         privacy.mode_of(share)
 
 

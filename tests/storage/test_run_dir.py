@@ -128,7 +128,7 @@ def test_records_beyond_all_measure_are_refused_unread(tmp_path: Path, read: Cal
     for name in ("run.json", "0001-000001.jsonl"):
         with (tmp_path / name).open("wb") as sparse:
             sparse.truncate(1 << 42)
-    with pytest.raises(StorageError, match=r"it has more than 67108864 bytes, and a record has no more"):
+    with pytest.raises(StorageError, match=r"it has more than the 67108864 bytes that a record"):
         read(str(tmp_path))
 
 
@@ -170,7 +170,7 @@ print([create_run_dir({str(tmp_path)!r}, "app").run_id for _ in range(25)])
 
 def test_a_file_where_the_project_or_its_runs_should_be_is_an_error_and_no_search_without_end(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(PathExists, match="is a file; HOPSML_PROJECT_URL must name a folder"):
+    with pytest.raises(PathExists, match="is a file; set HOPSML_PROJECT_URL to a folder"):
         create_run_dir(f"file://{tmp_path}/file", "app_1")
     (tmp_path / "Experiments").write_text("x")
     with pytest.raises(StorageError, match="Experiments"):

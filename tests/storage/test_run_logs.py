@@ -40,7 +40,7 @@ def test_every_generation_in_order(run: RunDir) -> None:
 
 
 def test_a_log_that_is_not_there_is_said(run: RunDir) -> None:
-    with pytest.raises(ArgumentError, match="app_1 has no log of rank 1 of generation 7; what there is lies in"):
+    with pytest.raises(ArgumentError, match="app_1 has no log of rank 1 of generation 7; its logs are in"):
         list(run_logs.pieces(run, 1, 7))
     assert run_logs.of_rank(RunDir("/nowhere"), 0) == []
 

@@ -33,7 +33,7 @@ def test_ones_own_file_is_believed_and_that_of_a_store_without_owners() -> None:
 
 
 def test_somebody_elses_is_not_unless_they_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match=r"belongs to mallory, and it runs: .* only from anna; .*TRUSTED_OWNERS"):
+    with pytest.raises(ArgumentError, match=r"belongs to mallory, and it runs: .* only from anna\. .*TRUSTED_OWNERS"):
         trust.check(found("mallory"), "it runs")
     monkeypatch.setenv(trust.VARIABLE, "bob, mallory")
     trust.check(found("mallory"), "it runs")
@@ -41,7 +41,7 @@ def test_somebody_elses_is_not_unless_they_are_trusted(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("permission", [0o664, 0o646, 0o777])
 def test_what_others_may_write_is_not(permission: int) -> None:
-    with pytest.raises(ArgumentError, match=rf"others than anna \(permission {permission:o}\).*chmod go-w"):
+    with pytest.raises(ArgumentError, match=rf"other than anna \(permission {permission:o}\).*chmod go-w"):
         trust.check(found("anna", permission), "it runs")
 
 

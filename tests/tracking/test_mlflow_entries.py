@@ -186,7 +186,7 @@ def test_credentials_go_to_no_address_that_somebody_else_has_recorded(tmp_path: 
     (tmp_path / ".mlflow-pending" / "bobs_1").chmod(0o666)
     os.chown(tmp_path / ".mlflow-pending" / "bobs_1", 0, 0)
     Path(directory.mlflow_json.removeprefix("file://")).unlink()
-    with pytest.raises(ArgumentError, match="may be written by others"):
+    with pytest.raises(ArgumentError, match="can be written by users other than"):
         send_recorded(directory, opened, URI)
     assert send_recorded(directory, opened, "http://evil/")[0] == "sent" and asked == ["http://evil"]
 

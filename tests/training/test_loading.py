@@ -103,13 +103,13 @@ def test_a_checkpoint_of_another_user_is_not_unpickled_unless_they_are_trusted(
         lambda: commits.newest_commit(cast("Any", SimpleNamespace(commits=None, resume_checkpoint=stored))),
     ]
     for load in loads:
-        with pytest.raises(ArgumentError, match=r"may be written by others .*to load a checkpoint is to run"):
+        with pytest.raises(ArgumentError, match=r"can be written by users other than .*loading a checkpoint executes"):
             load()
     if os.geteuid() == 0:
         (stored / "state.hopsml").chmod(0o644)
         os.chown(stored / "state.hopsml", 65534, 65534)
         for load in loads:
-            with pytest.raises(ArgumentError, match="belongs to nobody, and to load a checkpoint is to run"):
+            with pytest.raises(ArgumentError, match="belongs to nobody, and loading a checkpoint executes"):
                 load()
         assert not mark.exists() and not (tmp_path / "fetched").exists()
         monkeypatch.setenv(trust.VARIABLE, "nobody")

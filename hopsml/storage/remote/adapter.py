@@ -93,7 +93,11 @@ class RemoteFileSystem(FileSystem):
         with self._appearing(url, overwrite) as fresh:
             sent = self._call("write", "upload", fresh, about=url, local=os.path.abspath(local))
             if self.status(fresh).length != sent:
-                raise StorageUnavailable(f"cannot write {url}: another length is there than the {sent} bytes sent", url)
+                raise StorageUnavailable(
+                    f"cannot write {url}: its length there differs from the {sent} bytes that "
+                    "were sent; write it again",
+                    url,
+                )
 
     def download(self, url: str, local: str | os.PathLike[str]) -> None:
         """Copy one file to a local path, completely or not at all; an existing file is replaced."""
@@ -157,7 +161,7 @@ class RemoteFileSystem(FileSystem):
                 raise PathExists(f"cannot write {url}: it is a directory; choose another name", url)
             if not overwrite:
                 raise PathExists(
-                    f"cannot write {url}: it exists already; allow overwriting or choose another name", url
+                    f"cannot write {url}: it already exists; allow overwriting or choose another name", url
                 )
 
     @contextlib.contextmanager
@@ -196,7 +200,7 @@ class RemoteFileSystem(FileSystem):
         check_length(url, expected, most)
         data = b"".join(pieces)
         if len(data) != expected:
-            raise StorageUnavailable(f"cannot read {url}: {len(data)} of {expected} bytes came", url)
+            raise StorageUnavailable(f"cannot read {url}: only {len(data)} of {expected} bytes were received", url)
         return data
 
     def _send(self, verb: str, url: str, data: bytes, about: str, **arguments: Any) -> None:
@@ -217,7 +221,7 @@ class RemoteFileSystem(FileSystem):
         action = "append to" if verb == "append" else "write"
         taken = self._exchange(action, verb, url, about, arguments, give)
         if taken != len(view):
-            raise StorageUnavailable(f"cannot write {about}: {taken} of {len(view)} bytes were taken", about)
+            raise StorageUnavailable(f"cannot write {about}: only {taken} of {len(view)} bytes were accepted", about)
 
     def _exchange(
         self,
@@ -264,7 +268,7 @@ class RemoteFileSystem(FileSystem):
             frame = channel.receive(self.timeout_s)
             if isinstance(frame, bytearray):
                 if pieces is None:
-                    raise ChannelClosed("raw bytes where an answer was due")
+                    raise ChannelClosed("raw bytes were received instead of an answer")
                 pieces.append(frame)
             elif "step" not in frame:
                 return frame
@@ -272,8 +276,8 @@ class RemoteFileSystem(FileSystem):
     def _timed_out(self, action: str, path: str, why: str) -> StorageTimeout:
         reason = f"; {why}" if why else ""
         return StorageTimeout(
-            f"cannot {action} {path}: no step ended within {self.timeout_s:g} s{reason}; see that the storage service "
-            "answers, or raise HOPSML_STORAGE_TIMEOUT_S",
+            f"cannot {action} {path}: no call to the storage service ended within {self.timeout_s:g} s{reason}; "
+            "check that the service answers, or raise HOPSML_STORAGE_TIMEOUT_S",
             path,
         )
 

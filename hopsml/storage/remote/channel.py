@@ -60,7 +60,7 @@ class FrameChannel:
             self._socket.sendall(_HEADER.pack(kind, len(body)))
             self._socket.sendall(body)
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise ChannelClosed("the other side is gone") from error
+            raise ChannelClosed("the other process has ended") from error
 
     def _read(self, count: int, deadline: float | None) -> bytearray:
         buffer = bytearray(count)
@@ -76,8 +76,8 @@ class FrameChannel:
             try:
                 taken = self._socket.recv_into(view[got:])
             except ConnectionResetError as error:
-                raise ChannelClosed("the other side is gone") from error
+                raise ChannelClosed("the other process has ended") from error
             if not taken:
-                raise ChannelClosed("the other side is gone")
+                raise ChannelClosed("the other process has ended")
             got += taken
         return buffer

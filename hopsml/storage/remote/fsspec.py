@@ -185,8 +185,8 @@ def _class_for(url: str) -> type[Any]:
         found: type[Any] = fsspec.get_filesystem_class(scheme)
     except (ValueError, ImportError) as error:
         raise ArgumentError(
-            f"{url}: nothing here speaks {scheme}:// ({error}); use a local path, hdfs://, "
-            "webhdfs://, or install the fsspec package of that store"
+            f"{url}: no installed package supports {scheme}:// ({error}); use a local path, hdfs://, or webhdfs://, "
+            "or install the fsspec package for this store"
         ) from error
     return found
 

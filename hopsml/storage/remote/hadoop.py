@@ -53,7 +53,8 @@ def from_environment() -> list[Token]:
             return parse(file.read())
     except OSError as error:
         raise ArgumentError(
-            f"HADOOP_TOKEN_FILE_LOCATION={path!r}: not readable ({error}); it must name a token file"
+            f"HADOOP_TOKEN_FILE_LOCATION={path!r}: the file cannot be read ({error}); set the variable to a Hadoop "
+            "token file"
         ) from error
 
 
@@ -72,9 +73,9 @@ def for_service(tokens: Sequence[Token], authority: str) -> Token | None:
 def parse(data: bytes) -> list[Token]:
     """Return the tokens of a file's content; ArgumentError for a broken one or the protobuf form."""
     if data[:4] != b"HDTS":
-        raise ArgumentError("not a Hadoop token file: it does not begin with HDTS")
+        raise ArgumentError("this is not a Hadoop token file, since it does not begin with HDTS")
     if data[4:5] != b"\0":
-        raise ArgumentError(f"a Hadoop token file of version {data[4:5]!r}: only version 0 is read here")
+        raise ArgumentError(f"the Hadoop token file has version {data[4:5]!r}; only version 0 can be read")
     reader = _Reader(data, 5)
     return [
         Token(reader.text(), reader.block(), reader.block(), reader.text(), reader.text())
@@ -104,7 +105,7 @@ class _Reader:
     def _take(self, count: int) -> bytes:
         piece = self._data[self._at : self._at + count]
         if count < 0 or len(piece) < count:
-            raise ArgumentError(f"a Hadoop token file that ends within a token, at byte {self._at}")
+            raise ArgumentError(f"the Hadoop token file ends within a token, at byte {self._at}")
         self._at += count
         return piece
 

@@ -90,7 +90,7 @@ class HelperPool:
         """
         free = self._free
         if not free.acquire(timeout=timeout_s):
-            raise AllBusy(f"all {self._max_processes} helper processes of this process are busy")
+            raise AllBusy(f"all {self._max_processes} storage helper processes of this process are busy")
         try:
             helper = self._take()
             try:

@@ -158,7 +158,7 @@ def _checked(total: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
         got += len(piece)
         yield piece
     if got != total:
-        raise EOFError(f"unexpected end of file: {got} of {total} bytes came")
+        raise EOFError(f"unexpected end of file: only {got} of {total} bytes were received")
 
 
 def _write_all(file: Any, data: bytes) -> None:

@@ -96,7 +96,7 @@ class RemoteStore(Protocol):
 
     def capacity(self, url: str) -> StoreCapacity:
         """Return size and use of the store; NotImplementedError where they are not available."""
-        raise NotImplementedError("this store does not tell its size")
+        raise NotImplementedError("this store does not report its size")
 
 
 def class_for(scheme: str) -> type[RemoteStore]:

@@ -140,8 +140,8 @@ class WebHdfsStore(HadoopStore):
                     from hdfs.ext.kerberos import KerberosClient
                 except ImportError as error:
                     raise ArgumentError(
-                        f"{base}: the cluster wants Kerberos, and there is neither a delegation token nor "
-                        "the package requests-kerberos; install hdfs[kerberos] or use hdfs://"
+                        f"{base}: the cluster requires Kerberos, but there is neither a delegation token nor the "
+                        "package requests-kerberos; install hdfs[kerberos], or use hdfs://"
                     ) from error
                 yield KerberosClient(address, session=session, timeout=part_s)
             else:
