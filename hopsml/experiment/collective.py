@@ -122,6 +122,7 @@ def build(
         function=options.train_fn,
         arguments=verbs.keyword_arguments(options.train_fn, frame_feed.with_rows(options.args, rows, verb), verb),
         frames=dict(options.data or {}),
+        resources=tuple(options.versioned_resources or ()),
         profile=options.profile,
         progress=bool(options.progress),
         notes=_without_effect(options),
@@ -148,7 +149,7 @@ def _group(options: AnyGroupOptions) -> AnyGroup:
 def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
     """Return a sentence for each argument that was given and is ignored by a group of this kind."""
     defaults = {option.name: option.default for option in fields(options)}
-    notes = list(verbs.without_effect({"versioned_resources": options.versioned_resources}))
+    notes = list[str]()
 
     def unused(candidates: Iterable[str], reason: str) -> list[str]:
         given = {name: getattr(options, name) for name in candidates if name in defaults}
@@ -172,7 +173,7 @@ def _plan_of(options: ParameterServerOptions | MirroredOptions, verb: str, **spe
         arguments=verbs.keyword_arguments(options.train_fn, options.args, verb),
         profile=options.profile,
         progress=bool(options.progress),
-        notes=verbs.without_effect({"versioned_resources": options.versioned_resources}),
+        resources=tuple(options.versioned_resources or ()),
     )
 
 

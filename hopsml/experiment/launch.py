@@ -29,6 +29,7 @@ from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
 from hopsml.storage import filesystem, job_record, mailbox, privacy, urls
 from hopsml.storage.run_dir import RunDir, create_run_dir
+from hopsml.tracking import inputs
 from hopsml.tracking.mlflow.order import RunGroup
 from hopsml.tracking.record import Recording
 
@@ -144,14 +145,16 @@ def _create_or_take_over(
     plans: Sequence[plan.Plan], table: Mapping[str, Any], application: applications.Application
 ) -> tuple[RunDir, str]:
     """Create the launch's directory; return it and the URL of an earlier attempt's directory, "" if there is none."""
-    store = settings.project_url()
+    store, resources = settings.project_url(), inputs.resources_of(plans[0].resources)
     record = plan.record_of_several(plans[0], application, len(plans), table)
     earlier = application.earlier_runs.take_over(store, record)
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
+    record |= {"resources": resources} if resources else {}
     whole = create_run_dir(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
     job_record.announce(whole, application.id)
     if earlier:
         takeover.end(earlier, whole)
+    inputs.copy_resources(resources, whole.url)
     return whole, earlier
 
 
@@ -174,7 +177,7 @@ def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: s
     part = NestedRun("", directory, name_of_run, single.arguments, of=whole.run_id, recorded=True, heeds_requests=True)
     if before and not filesystem.exists(RunDir(before).run_json):
         before = ""
-    return replace(single, standing=part, continues=before)
+    return replace(single, standing=part, continues=before, resources=())  # the whole launch has them
 
 
 class CancelRequests:

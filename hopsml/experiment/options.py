@@ -61,7 +61,8 @@ class TrainingOptions(StartOptions):
     """Arguments of every verb that starts trainings other than searches.
 
     Args:
-        versioned_resources: of the predecessor; has no effect.
+        versioned_resources: paths of files and folders, which are copied into the folder ``resources`` of the run
+            directory.
         resume: URL or id of a run of the same model, from whose last complete checkpoint to continue.
         register_as: if MLflow is used, a name in its model registry: the model that a successful run exports becomes a
             version of it.
@@ -424,7 +425,9 @@ class PredecessorOptions(AnySearchOptions):
     """Arguments of every search function of the predecessor.
 
     Args:
-        versioned_resources, cleanup_generations: of the predecessor; have no effect.
+        versioned_resources: paths of files and folders, which are copied into the folder ``resources`` of the run
+            directory.
+        cleanup_generations: of the predecessor; has no effect.
     """
 
     versioned_resources: Sequence[str] | None = None

@@ -93,6 +93,7 @@ class Plan:
     siblings: RunGroup | None = None  # the runs that MLflow shows below one parent
     notes: tuple[str, ...] = ()  # notes published when the run begins
     frames: Mapping[str, Any] = field(default_factory=dict)  # DataFrames by the function's arguments
+    resources: Sequence[str] = ()  # paths of files that are copied into the run directory
 
 
 def start(plan: Plan) -> Run:
@@ -137,6 +138,7 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     spec = _settled(spec, captured)
     _refuse_plaintext(spec)
     store = settings.project_url()
+    resources = inputs.resources_of(plan.resources)
     resume_url = find(spec.resume, store).url if spec.resume else ""
     application = applications.current(plan.profile, spec.keep_warm_s, spec.modules)
     group, bare, alike = _group(spec, application)
@@ -150,12 +152,13 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
     record = _record(plan, spec, captured, application)
     # A continued search reads its state from its event log, so only standalone runs look up an earlier attempt.
     continues = (application.earlier_runs.take_over(store, record) if plan.standing.whole else "") or plan.continues
-    record |= {"continues": continues, "resumed_from": resume_url}
+    record |= {"continues": continues, "resumed_from": resume_url, **({"resources": resources} if resources else {})}
     directory = plan.standing.directory(spec, store, application.id, record)
     events = EventsFolderCreator(directory)
     try:
         if continues:
             takeover.end(continues, directory)
+        inputs.copy_resources(resources, directory.url)
         begins = Resume(
             *takeover.checkpoint_of(continues or resume_url), takeover.further_fits(continues or resume_url)
         )

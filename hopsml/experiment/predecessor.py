@@ -67,23 +67,26 @@ def begin(
     Args:
         name: run name, shown where runs are listed; by default that of the script.
         local_logdir: of the predecessor; raises an error, as work of the driver has no such folder.
-        versioned_resources: of the predecessor; raises an error.
+        versioned_resources: paths of files and folders, which are copied into the folder ``resources`` of the run
+            directory.
         description: free text, shown where runs are listed.
 
     Raises:
         RunError: (a RuntimeError) while another one is open.
-        ArgumentError: ``local_logdir`` or ``versioned_resources`` is given.
+        ArgumentError: ``local_logdir`` is given.
+        PathNotFound: a file of ``versioned_resources`` does not exist.
     """
     if _open:
         raise RunError("an experiment is under way already; call experiment.end() before", _open[0][1].run_dir)
-    for given, what in ((local_logdir, "local_logdir"), (versioned_resources, "versioned_resources")):
-        if given:
-            raise ArgumentError(
-                f"begin({what}={given!r:.80}): work of the driver's own has no such thing; write below the directory that "
-                "begin() returns, and note what you read by hopsml.tracking.data(path)"
-            )
+    if local_logdir:
+        raise ArgumentError(
+            f"begin(local_logdir={local_logdir!r:.80}): the driver has no such folder; write below the directory that "
+            "begin() returns"
+        )
+    resources = inputs.resources_of(versioned_resources)
     manager = recorded(name, description=description)
     run = manager.__enter__()
+    inputs.copy_resources(resources, run.run_dir)
     _open.append((manager, run))
     atexit.register(_left_open)
     return run.run_dir
@@ -222,9 +225,8 @@ def _call(verb: str, space: Searchspace, given: PredecessorOptions, key: str, **
     options = taken_from(given, SearchOptions, space=space, metric=checks.text("optimization_key", key), **own)
     call = calls.checked(verb, options, inputs.choose_seed(options.environment or {}, os.environ))
     call.folder, call.with_summary = "", True
-    call.notes += verbs.without_effect(
-        {name: getattr(given, name) for name in ("versioned_resources", "cleanup_generations")}
-    )
+    call.resources = tuple(given.versioned_resources or ())
+    call.notes += verbs.without_effect({"cleanup_generations": given.cleanup_generations})
     call.name_of = _in_generations(call.searcher) if isinstance(call.searcher, DifferentialEvolution) else combination
     return call
 

@@ -94,10 +94,7 @@ def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | No
     return dict(args)
 
 
-_WITHOUT_EFFECT = {
-    "versioned_resources": "nothing is copied: hopsml.tracking.data(path) in the function notes an input with its checksum",
-    "cleanup_generations": "the folders of all generations stay",
-}
+_WITHOUT_EFFECT = {"cleanup_generations": "the folders of all generations stay"}
 
 
 def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -103,6 +103,45 @@ def data(url: Url, *, limit_bytes: int = LIMIT_BYTES) -> Url:
         with _lock:
             _of_driver[facts["url"]] = facts
     return url
+
+
+RESOURCES = "resources"  # folder of a run directory with the files of ``versioned_resources``
+
+
+def resources_of(paths: Sequence[str] | str | None) -> dict[str, str]:
+    """Return name -> URL of files and folders to copy into a run directory, from paths as ``hopsml.hdfs`` accepts them.
+
+    Raises:
+        PathNotFound: (a FileNotFoundError) One does not exist.
+        ArgumentError: Two have the same name.
+    """
+    from hopsml.core import settings
+    from hopsml.errors import ArgumentError, PathNotFound
+    from hopsml.storage import filesystem, urls
+
+    root, found = settings.project_url(), dict[str, str]()
+    for path in [paths] if isinstance(paths, str) else paths or ():
+        text = os.fspath(path)
+        own = f"/Projects/{urls.name(root)}/"  # as existing programs have it, also for a project on the local disk
+        url = text if urls.split(text)[0] else urls.base(root) + text if text.startswith("/") else urls.join(root, text)
+        if urls.is_local(root) and text.startswith(own):
+            url = urls.join(root, text.removeprefix(own))
+        if not filesystem.exists(url):
+            raise PathNotFound(f"versioned_resources: {url} does not exist; nothing was started", url)
+        if urls.name(url) in found:
+            raise ArgumentError(
+                f"versioned_resources: {url} and {found[urls.name(url)]} have one name; rename one of them"
+            )
+        found[urls.name(url)] = url
+    return found
+
+
+def copy_resources(resources: Mapping[str, str], run_url: str) -> None:
+    """Copy files and folders, by name, into the folder ``resources`` of a run directory. Raises StorageError."""
+    from hopsml.storage import tree, urls
+
+    for name, url in resources.items():
+        tree.copy_tree(url, urls.join(run_url, RESOURCES, name))
 
 
 def declared() -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ def fields_of(kind: Any) -> set[str]:
 COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "name": Changes("digits"),
     "local_logdir": Changes(True),
-    "versioned_resources": Noted(["Resources/x"]),
+    "versioned_resources": Shown("experiment/test_launch.py::test_versioned_resources_are_copied_into_the_run_directory"),
     "description": Changes("why"),
     "evaluator": (Changes(True, {"num_workers": 3}), Shown("experiment/test_evaluator.py::test_it_runs")),
     "evaluator_gpu": (Changes(True, {"evaluator": True, "num_workers": 3}), Refused(True, "without evaluator=True")),

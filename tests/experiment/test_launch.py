@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hopsml import experiment
-from hopsml.errors import ArgumentError, RunCancelled, StorageUnavailable, WorkerFailed
+from hopsml import experiment, hdfs
+from hopsml.errors import ArgumentError, PathNotFound, RunCancelled, StorageUnavailable, WorkerFailed
 from hopsml.experiment import repeat
 from hopsml.experiment import result as records
 from hopsml.storage import mailbox
@@ -109,7 +109,7 @@ def test_a_store_that_is_away_at_the_end_does_not_take_the_results(
 
 
 def test_old_spellings_are_accepted(store: Path) -> None:
-    result = launch(map_fun=add, args_dict={"a": [2]}, name="old", versioned_resources=["hdfs:///Resources/x"])
+    result = launch(map_fun=add, args_dict={"a": [2]}, name="old", versioned_resources=[])
     assert result.metrics["sum"] == 2
     assert launch(train_fn=add, args_dict={"a": [3]}).metrics["sum"] == 3
     record = json.loads((Path(result.run_dir.removeprefix("file://")) / "run.json").read_text())
@@ -136,13 +136,36 @@ def test_a_combination_that_fails_ends_the_others(store: Path, tmp_path: Path) -
     assert whole["state"] == "FAILED" and whole["raised"] and "ValueError: combination 0" in whole["error"]
 
 
-def test_what_has_no_effect_is_said(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    experiment.launch(add, {"a": [1]}, "old", False, ["hdfs:///Resources/x"], "text")
-    assert "versioned_resources=['hdfs:///Resources/x'] has no effect" in capfd.readouterr().err
-    record = json.loads(next(store.glob("Experiments/*/run.json")).read_text())
+@pytest.mark.parametrize("combinations", [[1], [1, 2]])
+def test_versioned_resources_are_copied_into_the_run_directory(store: Path, combinations: list[int]) -> None:
+    hdfs.dump("x,y\n", "Resources/data.csv")
+    hdfs.dump("1", "Resources/folder/part")
+    given = ["Resources/data.csv", f"{hdfs.project_path()}Resources/folder"]
+    result = experiment.launch(add, {"a": combinations}, "old", False, given, "text")
+    hdfs.dump("changed", "Resources/data.csv")
+    run = Path(result.run_dir.removeprefix("file://"))
+    copies = {
+        path.relative_to(run).as_posix(): path.read_text() for path in run.rglob("resources/**/*") if path.is_file()
+    }
+    assert copies == {"resources/data.csv": "x,y\n", "resources/folder/part": "1"}
+    record = json.loads((run / "run.json").read_text())
+    assert record["resources"] == {name: f"{hdfs.project_path()}Resources/{name}" for name in ("data.csv", "folder")}
     assert record["description"] == "text"
-    experiment.launch(add, {"a": [1]})
-    assert "no effect" not in capfd.readouterr().err
+
+
+def test_missing_resources_are_refused_before_anything_is_started(store: Path) -> None:
+    hdfs.dump("x", "Resources/data.csv")
+    hdfs.dump("x", "Other/data.csv")
+    for given, error in ((["Resources/none"], PathNotFound), (["Resources/data.csv", "Other/data.csv"], ArgumentError)):
+        for call in (
+            lambda given=given: experiment.launch(add, {"a": [1]}, versioned_resources=given),
+            lambda given=given: experiment.launch(add, {"a": [1, 2]}, versioned_resources=given),
+            lambda given=given: experiment.grid_search(add, {"a": [1, 2]}, versioned_resources=given),
+            lambda given=given: experiment.begin("n", versioned_resources=given),
+        ):
+            with pytest.raises(error, match="versioned_resources"):
+                call()
+    assert not list(store.glob("Experiments/*"))
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -61,10 +61,12 @@ def test_grid_search(store: Path) -> None:
 
 
 def test_random_search_and_old_spellings(store: Path) -> None:
+    hdfs.dump("searched", "Resources/x")
     result = experiment.random_search(
         map_fun=lambda n, x: -abs(x - 0.5) - n, boundary_dict={"n": [1, 3], "x": [0.0, 1.0]}, samples=6,
-        versioned_resources=["hdfs:///Resources/x"], **QUIET,
+        versioned_resources=["Resources/x"], **QUIET,
     )  # fmt: skip
+    assert hdfs.load(f"{result.run_dir}/resources/x") == b"searched"
     _, config, outputs = result
     assert len(result.trials) == 6 and set(result.trials["params_n"]) <= {1, 2, 3}
     assert outputs["metric"] == result.value == max(result.trials["value"]) and set(config) == {"n", "x"}

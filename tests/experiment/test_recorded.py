@@ -114,7 +114,7 @@ def test_begin_without_end_is_cancelled_at_the_programs_end(project: Path) -> No
 def test_older_names_say_what_there_is_instead() -> None:
     for name in ("allreduce", "train_and_evaluate"):
         with pytest.raises(
-            AttributeError, match=f"experiment.{name} does not exist; use experiment.collective_all_reduce"
+            AttributeError, match=f"experiment.{name} does not exist; use hopsml.experiment.collective_all_reduce"
         ):
             getattr(experiment, name)
     with pytest.raises(TypeError, match=r"a path is no training function.*hvd.init"):

@@ -138,6 +138,7 @@ class SearchCall:
     frames: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[RunDir, list[dict[str, Any]]], None] | None = None
     notes: tuple[str, ...] = ()  # notes published when it begins
+    resources: tuple[str, ...] = ()  # paths of files that are copied into the run directory
     framework: Framework = "tensorflow"  # of trials of several workers
 
 

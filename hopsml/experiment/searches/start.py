@@ -245,6 +245,7 @@ def _plan(call: SearchCall, shipped: bytes, earlier: EarlierSearch | None) -> pl
         progress=False,
         captured=call.captured,
         frames=call.frames,
+        resources=call.resources,
         rerun_of=directory,
         standing=SearchHost(log_to_lane=call.echo, trials=call.folder, continued=directory, about=facts),
     )
