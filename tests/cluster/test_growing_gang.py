@@ -620,3 +620,16 @@ def test_the_next_generation_waits_for_the_end_of_a_newcomers_worker() -> None:
     assert machine.phase is Phase.REFORMING
     (start,) = of_kind(machine.handle(events.Closed("b", 1), 4.1), events.StartGeneration)
     assert start.agent_ids == ("b",)
+
+
+def test_all_restart_where_one_has_returned_before_a_late_newcomer_could_come() -> None:
+    machine = coming("c")
+    mended(machine, "a", "b")
+    assert machine.handle(events.Finished("b", 2), 4.3) == []
+    (stop,) = machine.handle(events.Tick(), 4.2 + MEND_S)
+    assert stop == events.StopWorkers(2, ("a", "b", "c"), 0.0, 0.0, keep=True)
+    (start,) = of_kind(close(machine, "a", "b", "c", now=9.5), events.StartGeneration)
+    assert (start.generation, start.step, set(start.agent_ids)) == (3, 5, {"a", "b", "c"})
+    for name in ("a", "b", "c"):
+        machine.handle(events.Started(name, 3), 10.0)
+    assert machine.phase is Phase.RUNNING and machine.handle(events.Tick(), 10.1) == []

@@ -463,3 +463,18 @@ def test_a_group_that_says_nothing_of_itself_is_an_elastic_one() -> None:
         committed(machine, 5, "a", "b", "c")
         (stop,) = machine.handle(events.MemberLost("c", "gone"), 4.0)
         assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
+
+
+def test_a_member_that_returns_while_the_others_continue_does_not_keep_the_group_waiting() -> None:
+    """A worker is lost at the end of the training; another returns, and the chief still saves the model."""
+    machine = at_work("a", "b", "c")
+    kill(machine, "c")
+    close(machine, "c", now=4.0)
+    mended(machine, "a")
+    actions = machine.handle(events.Finished("b", 1), 4.2)
+    assert machine.phase is Phase.RUNNING and "2 workers went on" in notes(actions)
+    assert machine.handle(events.Tick(), 4.2 + MEND_S) == []
+    machine.handle(events.Finished("a", 1), 20.0)
+    machine.handle(events.CommitPersisted("a", 5), 20.1)
+    (end,) = of_kind(close(machine, "a", "b", now=20.2), events.ConcludeRun)
+    assert end.phase is Phase.FINISHED

@@ -78,7 +78,7 @@ def _continue_without_failed(
     first = first_of(failures)
     group.policy.why = f"rank {first.rank}: {first.cause}"
     in_place.lost += failures
-    group.failures, group.progress.left_at = [], None
+    group.failures = []
     actions = continue_with(group, staying, now, dump)
     if all(failure.agent_id in growth.fresh for failure in failures):
         for failure in failures:
@@ -112,6 +112,7 @@ def continue_with(group: ElasticGroupState, staying: tuple[str, ...], now: float
         group.progress.pace.without(name, now)
         group.liveness.without(name)
     group.members = {name: MemberState(rank) for rank, name in enumerate(staying)}
+    group.progress.left_at = None
     return [*actions, begin_in_place(group, staying, now)]
 
 
@@ -126,7 +127,12 @@ def begin_in_place(group: ElasticGroupState, members: tuple[str, ...], now: floa
 
 
 def turn_back(group: ElasticGroupState, problem: str, now: float) -> list[Action]:
-    """Continue without the workers that were joining, as the group could not be reconfigured with them."""
+    """Continue without the workers that were joining, as the group could not be reconfigured with them.
+
+    All restart if one has returned meanwhile, since a process whose function has returned cannot continue.
+    """
+    if group.has_finished_member():
+        return restart(group, now, problem=problem)
     growth = group.growth
     came = [agent_id for agent_id in growth.came if agent_id in group.members]
     plural = "s" if len(came) > 1 else ""

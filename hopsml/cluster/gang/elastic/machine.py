@@ -214,7 +214,7 @@ def _finished(group: ElasticGroupState, event: events.Finished, now: float) -> l
     if group.phase is Phase.SETTLING:
         return settle(group, now)
     if not all(m.finished for m in group.members.values()):
-        return check_absent(group, now)
+        return [*_train_again(group, now), *check_absent(group, now)]
     group.phase, group.outcome = Phase.STOPPING, ConcludeRun(Phase.FINISHED)
     group.deadline = now + group.spec.grace_s + group.spec.flush_s + 10
     return group.take_no_more() + group.conclude()
@@ -278,7 +278,12 @@ def _reconfigured(group: ElasticGroupState, event: events.Reconfigured, now: flo
         return restart(group, now, problem=f"rank {member.rank} could not go on in its process: {event.problem}")
     member.started = True
     group.in_place.went_on = max(event.step, group.in_place.went_on)
-    if not all(one.started for one in group.members.values()):
+    return _train_again(group, now)
+
+
+def _train_again(group: ElasticGroupState, now: float) -> list[Action]:
+    """Return to training once all members continue in place, or have returned meanwhile."""
+    if group.phase is not Phase.MENDING or not all(one.started for one in group.members.values()):
         return []
     group.phase, group.deadline = Phase.RUNNING, None
     return [*report_continuation(group, now), *shed(group), *let_go(group, now), *consider_change(group, now)]
