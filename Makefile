@@ -96,7 +96,7 @@ test-fast: $(COMPILED) $(NATIVE)  ## run the fast tests: without agents, Spark, 
 SAME := --hypothesis-profile=ci
 
 # The other tests run in four processes on two cores, since two of them wait most of the time. Tests that share a cluster
-# stay in one process (tests/side_by_side.py). If one crashes the others end, too: they would wait for its tests forever.
+# stay in one process (tests/helpers/side_by_side.py). If one crashes the others end, too: they would wait for its tests forever.
 SIDE_BY_SIDE = -n $(AT_ONCE) --dist loadgroup --max-worker-restart=0 --durations=20 --durations-min=5
 AT_ONCE := 4
 test-all: AT_ONCE := 3

@@ -18,8 +18,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import clock, leaks
+from tests.helpers import clock, leaks
+from tests.helpers.local_application import store
 from tools.guard import Guard, guard_for
+
+__all__ = ["store"]
 
 # In this order: what is quick and says most comes first.
 NEEDS = ("fast", "local", "airflow", "mlflow", "chaos", "torch", "tensorflow", "spark", "hadoop")
@@ -30,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the session have a temporary folder that no other process uses, and end in order on SIGTERM."""
     usual = tempfile.gettempdir()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", usual)  # tmp_path stays where one looks for it after a failure
-    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "data" / "spark_conf"))
     os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hopsml-tests-", dir=usual)
     tempfile.tempdir = None
     config.stash[TEMPORARY] = guard_for(["rm", "-rf", os.environ["TMPDIR"]]), os.environ["TMPDIR"]
@@ -109,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     side_by_side = config.getoption("loadgroup", False)
     items.sort(key=lambda item: NEEDS.index(str(_need(item))), reverse=side_by_side)
     if side_by_side:
-        from tests.side_by_side import place
+        from tests.helpers.side_by_side import place
 
         items.sort(key=lambda item: place(item.nodeid, str(_need(item))))
 
@@ -119,7 +122,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     """With --dist loadgroup: tests that share something run in one process."""
     if config.getoption("dist") != "loadgroup":
         return None
-    from tests.side_by_side import ByWhatIsShared
+    from tests.helpers.side_by_side import ByWhatIsShared
 
     return ByWhatIsShared(config, log)
 
@@ -131,10 +134,10 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
     finally:
         if nextitem is not None and item.config.getoption("loadgroup", False):
-            from tests.side_by_side import group
+            from tests.helpers.side_by_side import group
 
-            if group(item.nodeid) == group("tests/hadoop_tests/") != group(nextitem.nodeid):
-                from tests.hadoop_tests.conftest import end
+            if group(item.nodeid) == group("tests/integration/yarn/") != group(nextitem.nodeid):
+                from tests.integration.yarn.conftest import end
 
                 end(item.session)
 
@@ -162,7 +165,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a process, thread, listening socket, variable or temporary file behind.
 
     Set up before the test's other fixtures of function scope and torn down after them, and after all
-    fixtures of a wider scope are set up: what those start is not the test's. See tests/leaks.py.
+    fixtures of a wider scope are set up: what those start is not the test's. See tests/helpers/leaks.py.
     """
     test_id = uuid.uuid4().hex
     before = leaks.Snapshot.take(test_id)
@@ -188,7 +191,7 @@ def _restore(environment: dict[str, str]) -> None:
 def zygotes() -> Iterator[None]:
     """What imports TensorFlow for the agents of this machine does so once for the tests of this process."""
     from hopsml.experiment import applications
-    from tests.kept_zygotes import KeptZygotes
+    from tests.helpers.kept_zygotes import KeptZygotes
 
     kept = KeptZygotes()
     with pytest.MonkeyPatch.context() as patch:
@@ -200,7 +203,7 @@ def zygotes() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real MLflow server, which answers; a test that stops it starts it again."""
-    from tests.tracking.mlflow_server import MlflowServer
+    from tests.helpers.tracking.mlflow_server import MlflowServer
 
     server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
     with leaks.not_of_this_test():
@@ -212,6 +215,6 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def hadoop(request: pytest.FixtureRequest) -> Iterator[Any]:
     """HDFS and YARN, 2 DataNodes, 2 NodeManagers with 2 GPUs each. It goes with the session, even by kill -9."""
-    from tests.hadoop_tests.conftest import running
+    from tests.integration.yarn.conftest import running
 
     yield from running(request)

@@ -1,4 +1,4 @@
-"""Interfaces of searchers and stoppers; every algorithm passes one contract suite (tests/search/test_contract.py).
+"""Interfaces of searchers and stoppers; every algorithm passes one contract suite (tests/unit/search/test_contract.py).
 
 Trials are identified by their number, counted from 0 in the order in which they were requested. A score is finite, and
 larger is better: the caller negates the metric where it is minimised, and passes None where it is not a finite number.

@@ -48,7 +48,7 @@ class CheckpointEvaluation(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-# Builds the decoder here, so that threads may convert at the same time (tests/test_decoders.py).
+# Builds the decoder here, so that threads may convert at the same time (tests/integration/core/test_decoders.py).
 msgspec.convert({"step": 0}, CheckpointEvaluation)
 
 

@@ -14,8 +14,8 @@ from hopsml.storage import checkpoints
 from tests.chaos import history, mending_driver
 from tests.chaos.runner import Evidence, Outcome, judge, left_over, pids
 from tests.chaos.scenarios import Scenario
-from tests.cluster.elastic_workload import announce
-from tests.cluster.workloads import wait_until
+from tests.helpers.cluster.elastic_workload import announce
+from tests.helpers.cluster.workloads import wait_until
 
 WAIT_S = 120.0
 ROOT = Path(__file__).parents[2]

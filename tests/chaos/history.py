@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hopsml.elastic import Sampler
-from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
+from tests.helpers.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from hopsml import experiment
 from hopsml.experiment import collective, plan
 from hopsml.experiment.options import TorchOptions
 from hopsml.experiment.run import Run
-from tests.clock import END_S
-from tests.cluster import elastic_torch_workload, elastic_workload
-from tests.cluster.elastic_workload import announce
+from tests.helpers.clock import END_S
+from tests.helpers.cluster import elastic_torch_workload, elastic_workload
+from tests.helpers.cluster.elastic_workload import announce
 
 
 def _start(framework: str, **given: Any) -> Run:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tests.chaos import networks
 from tests.chaos.scenarios import Scenario, Trial, network_lost
-from tests.cluster.workloads import wait_until
+from tests.helpers.cluster.workloads import wait_until
 
 WAIT_S = 60.0
 SHORT_S = 1.0  # less than the others look for each other

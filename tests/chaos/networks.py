@@ -16,7 +16,7 @@ import pytest
 from hopsml.cluster.agent.connection import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from tests.chaos.places import needs_root
-from tests.clock import END_S
+from tests.helpers.clock import END_S
 
 BRIDGE, SUBNET = "hopsml-t0", "10.213.77"
 HOSTS = 2

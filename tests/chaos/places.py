@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.workloads import wait_until
+from tests.helpers.cluster.workloads import wait_until
 
 SCRATCH, GROUP = "scratch", "memory-group"
 

@@ -15,11 +15,11 @@ import psutil
 from hopsml import experiment
 from hopsml.errors import RunError
 from hopsml.experiment.run import Run
-from tests import clock
 from tests.chaos import history
 from tests.chaos.history import Generation, Mend, Samples, generations, recovered_s, steps_lost
 from tests.chaos.scenarios import Scenario, Trial
-from tests.cluster import elastic_workload
+from tests.helpers import clock
+from tests.helpers.cluster import elastic_workload
 
 WAIT_S = 120.0
 GONE_S = 10.0

@@ -18,9 +18,9 @@ from hopsml.experiment.run import Run
 from hopsml.storage import checkpoints, filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_name
 from tests.chaos import networks, places
-from tests.cluster.elastic_workload import announce
-from tests.cluster.finding import agent_of
-from tests.cluster.workloads import wait_until
+from tests.helpers.cluster.elastic_workload import announce
+from tests.helpers.cluster.finding import agent_of
+from tests.helpers.cluster.workloads import wait_until
 
 WAIT_S = 60.0
 FULL = bool(os.environ.get("HOPSML_CHAOS_RESULTS"))  # `make chaos`, not only a test run

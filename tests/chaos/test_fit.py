@@ -9,13 +9,11 @@ import pytest
 
 from tests.chaos.runner import Outcome, play
 from tests.chaos.scenarios import SCENARIOS, Scenario
-from tests.cluster import elastic_fit_workload
-from tests.experiment.conftest import store
+from tests.helpers.cluster import elastic_fit_workload
 
 pytestmark = [pytest.mark.chaos, pytest.mark.tensorflow, pytest.mark.variant]
-__all__ = ["store"]
-# All are variants: test_fit_mends.py loses workers of a fit, cluster/test_growing.py lets others come to it,
-# training/test_elastic_fit.py begins anew with new processes.
+# All are variants: test_fit_mends.py loses workers of a fit, integration/cluster/test_growing.py lets others come to it,
+# integration/training/test_elastic_fit.py begins anew with new processes.
 OWN_ARGUMENTS = {"step_s", "commit"}
 
 

@@ -15,17 +15,15 @@ import pytest
 from hopsml import experiment
 from hopsml.experiment.run import Run
 from tests.chaos.runner import OVER, left_over
-from tests.cluster import mending_workload
-from tests.cluster.mending_workload import N_SAMPLES, STEPS, Step, steps_of
-from tests.cluster.workloads import WAIT_S, wait_until
-from tests.experiment.conftest import store
+from tests.helpers.cluster import mending_workload
+from tests.helpers.cluster.mending_workload import N_SAMPLES, STEPS, Step, steps_of
+from tests.helpers.cluster.workloads import WAIT_S, wait_until
 
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.tensorflow,
     pytest.mark.skipif(OVER == "tensorflow", reason="all begin anew there"),
 ]
-__all__ = ["store"]
 WORKERS = 4
 EPOCH = -(-N_SAMPLES // mending_workload.BATCH)
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -37,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.variant  # of one loss, in tests/cluster/test_mending.py
+@pytest.mark.variant  # of one loss, in tests/integration/cluster/test_mending.py
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_three_losses_in_one_epoch(settings: str, store: Path, tmp_path: Path, played: int) -> None:
     lot = random.Random(f"{settings} {played}")

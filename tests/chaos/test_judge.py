@@ -27,7 +27,7 @@ from tests.chaos.history import (
 )
 from tests.chaos.runner import Evidence, Outcome, judge, left_over, problem_of
 from tests.chaos.scenarios import Scenario
-from tests.cluster.elastic_workload import expected_weight
+from tests.helpers.cluster.elastic_workload import expected_weight
 
 pytestmark = pytest.mark.fast
 

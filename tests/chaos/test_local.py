@@ -8,11 +8,9 @@ import pytest
 
 from tests.chaos.runner import Outcome, play
 from tests.chaos.scenarios import SCENARIOS, Scenario, played_here
-from tests.experiment.conftest import store
 
 pytestmark = pytest.mark.chaos
-__all__ = ["store"]
-# Each kind of harm once; tests/cluster/test_elastic.py says others as well, with a look at the weights and at every sample.
+# Each kind of harm once; tests/integration/cluster/test_elastic.py tests others as well, with the weights and every sample.
 # The rest is `make chaos`'s and `make test-all`'s.
 ALWAYS = (
     "kill -9 of two workers of three",

@@ -10,10 +10,8 @@ from tests.chaos import frozen_driver
 from tests.chaos.mends import MENDS
 from tests.chaos.runner import OVER, Outcome, play
 from tests.chaos.scenarios import Scenario, played_here
-from tests.experiment.conftest import store
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(OVER == "tensorflow", reason="all begin anew there")]
-__all__ = ["store"]
 ALWAYS = ("kill -9 in the middle of a mend",)
 HERE = [
     pytest.param(scenario, id=scenario.name, marks=[] if scenario.name in ALWAYS else [pytest.mark.variant])
@@ -28,7 +26,7 @@ def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: lis
     assert outcome.passed, str(outcome)
 
 
-@pytest.mark.variant  # half a minute that nothing else is done in; without a mend: tests/cluster/test_standstill.py
+@pytest.mark.variant  # half a minute; without a mend: tests/integration/cluster/test_standstill.py
 @pytest.mark.parametrize("frozen_s", [5.0, 20.0])
 def test_a_driver_that_stands_still(store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float) -> None:
     folder = tmp_path / "training"

@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos import network_driver
 from tests.chaos.runner import Outcome
-from tests.cluster.workloads import wait_until
+from tests.helpers.cluster.workloads import wait_until
 from tools.shaped_network import Cable, Network, hindrance, shaped_network
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(hindrance() != "", reason=f"no networks of our own: {hindrance()}")]

@@ -12,9 +12,9 @@ from tests.chaos import torch_trainings
 from tests.chaos.mends import MENDS
 from tests.chaos.runner import OVER, Outcome, play
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
-from tests.clock import END_S
-from tests.cluster.workloads import wait_until
-from tests.cluster_tests.conftest import end_spark, spark_environment, store
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
+from tests.integration.spark.conftest import end_spark, spark_environment, store
 
 EXECUTORS = 3  # of one slot each: two agents on one executor would be lost together
 pytestmark = pytest.mark.spark
@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 # Of those that are played on every backend what differs on Spark is who starts an agent anew, and on which executor: that
 # is shown with an executor that dies. A group that shrinks and grows: what an executor's death is, and agents that are
-# given back in tests/cluster_tests, say it.
+# given back in tests/integration/spark, say it.
 # To an executor it is all one which rank it has; to the group, what the loss of rank 0 is has been shown on every backend.
 OF_RANK_0 = ("kill -9 of rank 0's executor", "Spark decommissions rank 0's executor")
 # Said by the one in which an executor dies and comes back, while the rest goes on.
@@ -51,8 +51,8 @@ SAID_THERE = ("kill -9 of an executor",)
 
 
 def _marks(scenario: Scenario) -> list[pytest.MarkDecorator]:
-    # In `make test` it is said by cluster_tests/test_trouble (a connection that breaks), test_search (an executor is
-    # killed) and cluster/test_elastic (agents that are warned).
+    # In `make test` it is said by integration/spark/test_trouble (a connection that breaks), test_search (an executor is
+    # killed) and integration/cluster/test_elastic (agents that are warned).
     here = FULL and scenario.needs == "spark" and scenario.name not in (*OF_RANK_0, *SAID_THERE)
     return [] if FULL or here else [pytest.mark.variant]
 

@@ -14,12 +14,10 @@ from tests.chaos.mends import GOES_ON, MENDS
 from tests.chaos.runner import Outcome
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, Trial
 from tests.chaos.torch_trainings import WAY, play
-from tests.experiment.conftest import store
 
 pytestmark = [pytest.mark.chaos, pytest.mark.torch, pytest.mark.variant]
-__all__ = ["store"]
-# All are variants: experiment/test_torch.py loses workers and has them again, experiment/test_torch_sharded.py resizes a
-# group and compares weights, test_fit_mends.py loses three of four.
+# All are variants: experiment/test_torch.py loses workers and has them again, experiment/test_torch_sharded.py resizes
+# a group and compares weights, test_fit_mends.py loses three of four.
 
 
 def _three_within_an_epoch(trial: Trial) -> None:

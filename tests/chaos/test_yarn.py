@@ -20,10 +20,10 @@ from tests.chaos.runner import OVER, Outcome
 from tests.chaos.scenarios import FULL, SCENARIOS, Scenario, played_here
 from tests.chaos.yarn_drivers import DRIVER_SCENARIOS, DriverScenario
 from tests.chaos.yarn_scenarios import YARN_SCENARIOS, containers
-from tests.clock import END_S
-from tests.cluster.workloads import wait_until
-from tests.cluster_tests.conftest import end_spark, spark_environment
-from tests.hadoop_tests.conftest import Hadoop
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
+from tests.integration.spark.conftest import end_spark, spark_environment
+from tests.integration.yarn.conftest import Hadoop
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.chaos, pytest.mark.timeout(400)]
 
@@ -48,7 +48,7 @@ HERE = [
 BY_TORCH = torch_trainings.on_clusters(
     (*SCENARIOS, *(MENDS if OVER == "hopsml" else ()), *(YARN_SCENARIOS if FULL else ()))
 )
-# What a second attempt of a driver does: tests/experiment/test_attempts.py; that YARN makes one takes two minutes to show.
+# A second attempt of a driver: tests/unit/experiment/test_attempts.py; that YARN makes one takes two minutes to show.
 DRIVERS = [pytest.param(one, marks=pytest.mark.variant) for one in DRIVER_SCENARIOS if FULL or one.quick]
 for_make_chaos = pytest.mark.skipif(not FULL, reason="`make chaos` plays it")
 
@@ -150,7 +150,7 @@ def test_driver(
     assert outcome.passed, str(outcome)
 
 
-@pytest.mark.variant  # of the one on Spark's executors: tests/cluster_tests/test_search.py
+@pytest.mark.variant  # of the one on Spark's executors: tests/integration/spark/test_search.py
 def test_search(application: str, tmp_path: Path) -> None:
     """An executor is killed in the middle of a trial, which goes on elsewhere."""
     result, directory, step = yarn_search.play(tmp_path)

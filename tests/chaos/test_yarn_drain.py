@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import leaks
 from tests.chaos import runner
 from tests.chaos.runner import Outcome
 from tests.chaos.scenarios import Scenario
 from tests.chaos.yarn_scenarios import DRAIN_SCENARIOS, busy_nodes
-from tests.clock import END_S
-from tests.cluster_tests.conftest import end_spark, spark_environment
-from tests.hadoop_tests.conftest import Hadoop, keep_logs
+from tests.helpers import leaks
+from tests.helpers.clock import END_S
+from tests.integration.spark.conftest import end_spark, spark_environment
+from tests.integration.yarn.conftest import Hadoop, keep_logs
 from tools.hadoop.jars import CACHE, ensure_jars
 from tools.hadoop.settings import Shape
 

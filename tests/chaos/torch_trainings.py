@@ -13,7 +13,7 @@ from hopsml.experiment.run import Run
 from tests.chaos import runner
 from tests.chaos.runner import OVER, Outcome
 from tests.chaos.scenarios import FULL, Scenario
-from tests.cluster import elastic_torch_workload
+from tests.helpers.cluster import elastic_torch_workload
 
 WAY = "gloo" if OVER == "tensorflow" else "hopsml"
 IN_TESTS = ("kill -9 of a worker", "kill -9 of an executor")  # on clusters; `make chaos` plays the others

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from hopsml import experiment
-from tests.cluster import elastic_workload
+from tests.helpers.cluster import elastic_workload
 
 
 def main(folder: str, over: str) -> None:

@@ -25,8 +25,8 @@ from tests.chaos.history import Generation, generations
 from tests.chaos.runner import OVER, Evidence, Outcome, judge, left_over, pids
 from tests.chaos.scenarios import Scenario
 from tests.chaos.yarn_scenarios import node_of
-from tests.cluster.workloads import wait_until
-from tests.hadoop_tests.conftest import Hadoop
+from tests.helpers.cluster.workloads import wait_until
+from tests.integration.yarn.conftest import Hadoop
 from tools.hadoop import daemons, spark
 from tools.hadoop.settings import host
 

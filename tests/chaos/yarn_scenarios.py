@@ -10,9 +10,9 @@ from hopsml.storage import checkpoints
 from hopsml.storage.run_dir import RunDir
 from tests.chaos import places
 from tests.chaos.scenarios import Scenario, Trial
-from tests.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
-from tests.cluster.workloads import wait_until
-from tests.hadoop_tests.conftest import Hadoop
+from tests.helpers.cluster.elastic_workload import BATCH, EPOCHS, N_SAMPLES
+from tests.helpers.cluster.workloads import wait_until
+from tests.integration.yarn.conftest import Hadoop
 from tools.hadoop import daemons
 
 STEPS = EPOCHS * -(-N_SAMPLES // BATCH)

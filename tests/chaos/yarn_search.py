@@ -11,7 +11,7 @@ import psutil
 from hopsml import experiment
 from hopsml.storage import checkpoints, filesystem, urls
 from hopsml.storage.run_dir import RunDir
-from tests.cluster.workloads import wait_until
+from tests.helpers.cluster.workloads import wait_until
 
 STEPS, STEP_S = 10, 0.3
 WAIT_S = 90.0

@@ -12,8 +12,8 @@ import numpy as np
 
 from hopsml import experiment
 from tests.chaos.runner import OVER, Outcome, left_over, pids
-from tests.cluster.workloads import wait_until
-from tests.cluster_tests.test_elastic_digits import EPOCHS, WAIT_S, await_step, submit, undisturbed
+from tests.helpers.cluster.workloads import wait_until
+from tests.integration.spark.test_elastic_digits import EPOCHS, WAIT_S, await_step, submit, undisturbed
 
 COMMIT_EVERY = 5
 STEPS = EPOCHS * -(-1797 // 128)  # the digits of scikit-learn, in batches of 128

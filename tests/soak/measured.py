@@ -23,8 +23,8 @@ from typing import Any
 
 import psutil
 
-from tests.clock import END_S
-from tests.cluster.workloads import wait_until
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 
 LINES = 12
 ROOT = str(Path(__file__).resolve().parents[2]) + "/"

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import psutil
 
 from hopsml.client import Client
-from tests.clock import END_S
-from tests.cluster.workloads import wait_until
-from tests.service.project import ProjectOnDisk
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
+from tests.helpers.service.project import ProjectOnDisk
 from tests.soak.measured import Process
 
 KEEP_S = 6.0  # files of jobs

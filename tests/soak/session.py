@@ -22,8 +22,8 @@ from hopsml.errors import WorkerFailed
 from hopsml.experiment import applications, takeover
 from hopsml.experiment.run import Run
 from hopsml.storage import run_logs
-from tests.clock import END_S
-from tests.cluster.workloads import wait_until
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
 
 REPORTS = 500
 RECOVERIES = 2  # a round

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clock import END_S
+from tests.helpers.clock import END_S
 from tests.soak.__main__ import LEAST_ROUNDS, judged, play
 from tests.soak.measured import Process
 from tests.soak.parts import Sample, Service, files

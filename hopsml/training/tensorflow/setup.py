@@ -108,7 +108,7 @@ class KnownVersions:
 
 TENSORFLOW = KnownVersions(
     "tensorflow",
-    # 2.21: all of tests/training; the others: its Keras 3 and reduction tests
+    # 2.21: all of tests/integration/training; the others: its Keras 3 and reduction tests
     working=((2, 16), (2, 18), (2, 20), (2, 21)),
     oldest=(2, 16),
     why_not_older="Keras 3 needs TensorFlow 2.16 or later",

@@ -1,0 +1,22 @@
+"""Search for the processes of a run."""
+
+from __future__ import annotations
+
+import psutil
+
+from hopsml.experiment import applications
+from hopsml.experiment.run import Run
+from tests.helpers.cluster.workloads import wait_until
+
+
+def agent_of(run: Run, rank: int) -> psutil.Process:
+    """The agent of a worker, which is not below it where the fork servers of a machine come of one zygote."""
+    coordinator = applications.current().coordinator
+
+    def of_rank() -> list[str]:
+        known = coordinator.runs.get(run.run_id)  # it gets to know of a run on a thread of its own
+        placements = known.placements.values() if known is not None else ()
+        return [placement.agent_id for placement in placements if placement.rank == rank]
+
+    (agent_id,) = wait_until(of_rank, f"an agent of rank {rank}")  # a group may begin with fewer
+    return psutil.Process(coordinator.door.agents[agent_id].hello.pid)

@@ -1,0 +1,69 @@
+"""Zygote that is shared by the tests of a process, so that TensorFlow is imported once.
+
+Some thirty tests each start an application, whose zygote would import the same modules in three seconds of processor time.
+Processes that a zygote forks belong to the requesting test, and count as its leaks if they remain.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from hopsml.cluster.forking import zygote
+from hopsml.cluster.forking.zygote import ZygoteProcess
+from hopsml.core import processes
+from tests.helpers import leaks
+
+INSTALLED = {
+    "keras",
+    "numpy",
+    "tensorflow",
+    "tf_keras",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.tensor",
+}  # as ever
+
+
+class KeptZygote(ZygoteProcess):
+    """Closed by a coordinator it stays, while it is well."""
+
+    def close(self) -> None:
+        """Only what was killed or stopped goes."""
+        if self._process.poll() is not None or processes.is_stopped(self.pid):
+            self.end()
+
+    def end(self) -> None:
+        """Whether it is well or not."""
+        super().close()
+
+    @property
+    def is_well(self) -> bool:
+        """Whether agents can still be forked from it."""
+        return self._control.fileno() >= 0 and self._process.poll() is None
+
+
+class KeptZygotes:
+    """Called as ``ZygoteProcess`` is; another one where what is imported would be another thing."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], KeptZygote] = {}
+
+    def __call__(self, modules: tuple[str, ...], variables: Mapping[str, str] | None = None) -> ZygoteProcess:
+        if not INSTALLED.issuperset(modules):
+            return ZygoteProcess(modules, variables)
+        environment = {**os.environ, **(variables or {})}
+        read = sorted(
+            name for name in environment if name.startswith(zygote.READ_AT_IMPORT) or name in zygote.READ_AT_START
+        )
+        key = (modules, os.environ.get("PYTHONPATH"), *((name, environment[name]) for name in read))
+        kept = self._kept.get(key)
+        if kept is None or not kept.is_well:
+            with leaks.not_of_this_test():
+                kept = self._kept[key] = KeptZygote(modules, variables)
+        return kept
+
+    def end(self) -> None:
+        """All of them."""
+        for kept in self._kept.values():
+            kept.end()

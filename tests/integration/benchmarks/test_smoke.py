@@ -1,0 +1,30 @@
+"""Tests of benchmarks from end to end: manual groups and hopsml's groups alternate."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import evaluator, step
+from benchmarks.figures import ratio_of
+from benchmarks.options import Options
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.variant]  # what it does is tests/integration/training's to say
+
+
+@pytest.mark.timeout(400)
+def test_steps_of_two_workers():
+    said: list[str] = []
+    ways = ("bare", "hopsml")  # one of each kind: every other one is a group more
+    times = step.measure(2, Options(rounds=2, say=said.append), ways)
+    assert {way: len(values) for way, values in times.items()} == dict.fromkeys(ways, 2)
+    assert all(value > 0 for values in times.values() for value in values)
+    figure = ratio_of("step.ratio_n2", times["hopsml"], times["bare"], "by hand")
+    assert 0.1 < figure.value < 10  # the same training: another order of magnitude would be another thing measured
+    assert sum(line.endswith(" ms") for line in said) == len(ways)  # beside those of an environment that had to be made
+
+
+@pytest.mark.timeout(400)
+def test_steps_with_an_evaluator_at_work_beside_them():
+    report = evaluator.run(Options(rounds=1, say=lambda line: None))
+    figures = {figure.name: figure.value for figure in report.figures}
+    assert 0.3 < figures["evaluator.stall_ratio"] < 10 and figures["evaluator.step_ms"] > 0

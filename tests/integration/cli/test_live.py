@@ -1,0 +1,164 @@
+"""``hopsml runs status|cancel|metrics|follow`` over a run that goes on, from outside its driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import RunCancelled
+from hopsml.experiment.run import Run
+from hopsml.experiment.search import submit_continued
+from hopsml.storage import mailbox
+from hopsml.storage.run_dir import RunDir
+from tests.helpers.cluster.workloads import wait_until
+from tests.helpers.command_line import Cli
+from tests.helpers.local_application import local_application
+
+pytestmark = pytest.mark.local
+
+WAIT_S = 60.0
+COMMAND = str(Path(sys.executable).with_name("hopsml"))
+
+
+def steps(until: int, go_on: str) -> dict[str, float]:
+    import os
+    import time
+
+    import hopsml
+
+    for step in range(until):
+        hopsml.report(step=step, loss=1.0 / (step + 1))
+        print(f"step {step} is done", flush=True)
+    while not os.path.exists(go_on):
+        time.sleep(0.02)
+    return {"loss": 0.25}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    with local_application(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def run(project: Path, tmp_path: Path) -> Run:
+    """One that waits for the file ``go-on``, and whose three reports have come."""
+    asked = {"until": 3, "go_on": str(tmp_path / "go-on")}
+    made = experiment.submit(steps, args=asked, name="watched", num_workers=1, progress=False)
+    metrics = Path(made.directory.metrics.removeprefix("file://"))
+    log = Path(made.directory.log(0, 0).removeprefix("file://"))
+    wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") == 3, "the reports")
+    wait_until(lambda: log.exists() and "step 2 is done" in log.read_text(), "the log")
+    return made
+
+
+def test_status_of_a_run_that_goes_on_and_of_one_that_is_over(run: Run, tmp_path: Path, cli: Cli) -> None:
+    said = cli("runs", "status", run.run_id)
+    for words in ("watched", "RUNNING", "step", "loss=0.33", f"pid {os.getpid()}", "alive", run.run_dir):
+        assert words in said.out, said.out + said.err
+    facts = json.loads(cli("runs", "status", run.run_dir, "--json").out)
+    assert (facts["state"], facts["step"], facts["workers"]) == ("RUNNING", 2, 1)
+    (tmp_path / "go-on").touch()
+    run.result(WAIT_S)
+    facts = json.loads(cli("runs", "status", run.run_id, "--json").out)
+    assert (facts["state"], facts["outputs"], facts["driver"]) == ("FINISHED", {"loss": 0.25}, None)
+
+
+def test_cancel_reaches_the_driver_wherever_it_is(run: Run, cli: Cli) -> None:
+    said = cli("runs", "cancel", run.run_id, "--reason", "a wrong rate")
+    assert (said.status, said.out) == (0, f"{run.run_id}: CANCELLED\n"), said.err
+    with pytest.raises(RunCancelled, match=r"a wrong rate \(hopsml runs cancel, "):
+        run.result(WAIT_S)
+    assert run.directory.read_status()["state"] == "CANCELLED"  # type: ignore[index]
+    again = cli("runs", "cancel", run.run_id)
+    assert (again.status, again.out) == (0, f"{run.run_id}: CANCELLED already\n")
+
+
+def test_cancel_of_what_cannot_be_cancelled(run: Run, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "go-on").touch()
+    run.result(WAIT_S)
+    over = cli("runs", "cancel", run.run_id)
+    assert (over.status, over.out) == (1, f"{run.run_id}: FINISHED already\n")
+    with experiment.recorded("by the driver") as recorded:
+        refused = cli("runs", "cancel", recorded.run_id)
+    assert refused.status == 1 and "end that program" in refused.err
+    Path(run.directory.status_json.removeprefix("file://")).unlink()
+    record = {**run.directory.read_run(), "driver_process": {}}
+    run.directory.write_run(record)
+    silent = cli("runs", "cancel", run.run_id, "--timeout", "0.1")
+    assert silent.status == 1 and "has not ended within 0.1 s" in silent.err
+
+
+def test_metrics_as_a_table_and_as_they_were_recorded(run: Run, tmp_path: Path, cli: Cli) -> None:
+    head, *rows = cli("runs", "metrics", run.run_id).out.splitlines()
+    assert head.split() == ["time", "step", "loss"] and [row.split()[2] for row in rows] == ["0", "1", "2"]
+    lines = cli("runs", "metrics", run.run_id, "--json", "--last", "1").out.splitlines()
+    assert [(row["step"], round(row["loss"], 2)) for row in map(json.loads, lines)] == [(2, 0.33)]
+    with following("runs", "metrics", run.run_id, "--follow") as follower:
+        assert follower.stdout is not None
+        assert [follower.stdout.readline().split()[-1] for _ in range(4)][-1].startswith("0.33")
+        (tmp_path / "go-on").touch()
+        assert follower.wait(WAIT_S) == 0
+
+
+def test_a_run_that_has_reported_nothing(project: Path, cli: Cli) -> None:
+    run = experiment.submit(lambda: 1, num_workers=1, progress=False)
+    run.result(WAIT_S)
+    said = cli("runs", "metrics", run.run_id)
+    assert (said.status, said.out) == (0, "") and "has reported no metrics" in said.err
+
+
+def test_follow_shows_what_comes_and_how_it_ended(run: Run, tmp_path: Path) -> None:
+    with following("runs", "follow", run.run_id) as follower:
+        assert follower.stdout is not None and follower.stderr is not None
+        assert [follower.stdout.readline() for _ in range(3)][-1] == "step 2 is done\n"
+        (tmp_path / "go-on").touch()
+        assert follower.wait(WAIT_S) == 0
+        said = follower.stderr.read()
+    assert f"{run.run_id}: RUNNING" in said and f"{run.run_id}: FINISHED" in said
+
+
+def following(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_search_is_cancelled_as_a_whole_and_can_go_on(project: Path, cli: Cli) -> None:
+    def train(x: int) -> float:
+        time.sleep(0.05)
+        return float(x)
+
+    space = {"x": ("INTEGER", [1, 1000])}
+    search = experiment.submit_search(train, space, num_trials=100_000, searcher="random", progress=False)
+    said = cli("runs", "cancel", search.run_id)
+    assert (said.status, said.out) == (0, f"{search.run_id}: CANCELLED\n"), said.err
+    with pytest.raises(RunCancelled, match="cancelled from the command line"):
+        search.result(WAIT_S)
+    ended = RunDir(search.run_dir).read_status()
+    assert ended is not None and ended["state"] == "CANCELLED"
+    assert mailbox.read_cancel_request(search.directory)
+    on = submit_continued(search.run_id, num_trials=0, progress=False)
+    assert not mailbox.read_cancel_request(search.directory)
+    on.cancel()
+    on.exception(WAIT_S)
+
+
+def test_a_store_that_does_not_answer_is_asked_less_and_less(tmp_path: Path) -> None:
+    directory = RunDir(f"file://{tmp_path}")
+    polling = mailbox.Polling.of(directory.url)
+    assert (polling.pause_s, mailbox.Polling.of("hdfs://ns1/run").pause_s) == (1.0, 5.0)
+    (tmp_path / "cancel.json").write_text("half a wi")
+    for pause in (2.0, 4.0, 8.0):
+        assert polling.poll(lambda: mailbox.read_cancel_request(directory)) is None and polling.pause_s == pause
+    mailbox.write_cancel_request(directory, "enough")
+    found = polling.poll(lambda: mailbox.read_cancel_request(directory))
+    assert found is not None and found.startswith("enough (hopsml runs cancel, ") and polling.pause_s == 1.0
+    mailbox.delete_cancel_request(directory)
+    assert polling.poll(lambda: mailbox.read_cancel_request(directory)) == ""

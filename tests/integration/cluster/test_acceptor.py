@@ -1,0 +1,251 @@
+"""Tests of crowds of silent connections: limits, reserved descriptors, and a run that ends correctly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+import textwrap
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster.shared import acceptor
+from hopsml.cluster.shared.acceptor import PATIENCE, Acceptor, ConnectionLimits, Pending, to_cut, with_streams
+from hopsml.cluster.shared.tls import make_identity
+from hopsml.experiment import applications
+from tests.helpers.cluster.backend_contract import submit
+from tests.helpers.cluster.simulated import client_tls
+from tests.helpers.cluster.workloads import WAIT_S
+from tests.helpers.operations import operations
+
+pytestmark = pytest.mark.local
+
+
+@contextmanager
+def pending(*of: tuple[str, int]) -> Iterator[list[Pending]]:
+    """Of these addresses, who have been looked at so often."""
+    found = [Pending(socket.socket(), peer, lambda: None, looks=looks) for peer, looks in of]
+    try:
+        yield found
+    finally:
+        for each in found:
+            each.connection.close()
+
+
+def test_who_goes_when_there_are_too_many() -> None:
+    limits = ConnectionLimits(pending=4, of_one_peer=2, descriptors=100)
+    with pending(("a", PATIENCE), ("b", PATIENCE), ("c", PATIENCE)) as few:
+        assert to_cut(few, limits) is None
+    with pending(("b", PATIENCE), ("a", PATIENCE), ("a", PATIENCE), ("a", 0)) as many:
+        assert to_cut(many, limits) is many[1]  # of the address with most of them the oldest
+        many[1].cut()
+        assert to_cut(many, limits) is None  # room, and nobody has more than his share
+    with pending(("a", PATIENCE - 1), ("a", PATIENCE - 1), ("a", PATIENCE - 1)) as young:
+        assert to_cut(young, limits) is None  # they may be about to show the token
+        young[2].looks += 1
+        assert to_cut(young, limits) is young[2]  # too many of one address, though there is room
+    assert to_cut([], limits) is None
+
+
+def test_a_group_that_joins_from_one_host_is_not_counted_anew_for_each_of_its_agents() -> None:
+    limits = ConnectionLimits(pending=64, of_one_peer=48, descriptors=100)
+    with pending(*[("a", 0)] * 48) as many:
+        assert operations(lambda: to_cut(many, limits)) < 1.5 * operations(lambda: to_cut(many[:1], limits))
+
+
+@pytest.mark.parametrize(
+    ("open_files", "expected"),
+    [
+        (256, ConnectionLimits(64, 48, 224)),
+        (1024, ConnectionLimits(256, 192, 896)),
+        (1 << 20, ConnectionLimits(2048, 1536, (1 << 20) - 256)),
+        (resource.RLIM_INFINITY, ConnectionLimits(2048, 1536, (1 << 20) - 256)),
+    ],
+)
+def test_limits_follow_from_what_the_process_may_open(
+    open_files: int, expected: ConnectionLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (open_files, open_files))
+    assert ConnectionLimits.of_this_process() == expected
+
+
+def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "PATIENCE", 1)
+    refused: list[str] = []
+
+    async def serve(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(5) == b"token":
+            pending.release()
+            writer.write(b"welcome")
+        writer.close()
+
+    async def crowd() -> None:
+        opened = len(os.listdir("/proc/self/fd"))
+        one = Acceptor(with_streams(serve), None, lambda kind, text: refused.append(kind))
+        one.limits = ConnectionLimits(8, 4, 1 << 20)
+        port = await one.open("127.0.0.1")
+        with ExitStack() as idle:
+            for _ in range(40):
+                idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"token")
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b"welcome"
+            writer.close()
+            assert len(one._pending) <= 8
+        one.close()
+        await one.wait_closed()
+        deadline = time.monotonic() + WAIT_S
+        while len(os.listdir("/proc/self/fd")) > opened and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        assert len(os.listdir("/proc/self/fd")) <= opened
+
+    asyncio.run(crowd())
+    assert set(refused) == {"crowd"}
+
+
+def test_a_refused_stranger_who_does_not_hang_up_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing TLS waits for the peer's own farewell; what is not pending any more meanwhile counts for nothing."""
+    identity = make_identity()
+
+    async def serve(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(5)
+        writer.close()
+
+    def until_the_end(port: int) -> None:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+        stranger = client_tls(identity.certificate).wrap_socket(plain)
+        stranger.sendall(b"wrong")
+        with socket.socket(fileno=stranger.detach()) as deaf, suppress(ConnectionResetError):
+            deaf.settimeout(WAIT_S)
+            while deaf.recv(1 << 10):
+                pass
+
+    async def refused() -> None:
+        one = Acceptor(with_streams(serve), identity.context)
+        await asyncio.to_thread(until_the_end, await one.open("127.0.0.1"))
+        one.close()
+        await one.wait_closed()
+
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 10 * WAIT_S)
+    monkeypatch.setattr(acceptor, "SHOW_S", 10 * WAIT_S)
+    asyncio.run(refused())
+
+
+def test_those_who_are_still_there_when_the_loop_ends_are_not_shown_as_errors() -> None:
+    shown: list[object] = []
+
+    async def serve(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.set()
+        await reader.read()
+
+    async def end_with_one_there() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.append(context))
+        one = Acceptor(with_streams(serve))
+        port = await one.open("127.0.0.1")
+        connection.connect(("127.0.0.1", port))
+        await asyncio.wait_for(served.wait(), WAIT_S)
+
+    served = asyncio.Event()
+    with socket.socket() as connection:
+        asyncio.run(end_with_one_there())
+    assert shown == []
+
+
+DRIVER = textwrap.dedent("""
+    import resource, sys
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    from hopsml import experiment
+    from hopsml.experiment import applications
+
+    def train(folder):
+        import time
+        from pathlib import Path
+        Path(folder, "there").touch()
+        while not Path(folder, "go-on").exists():
+            time.sleep(0.01)
+        return 7
+
+    run = experiment.submit(train, args={"folder": sys.argv[1]}, num_workers=1, progress=False)
+    print(*applications.current().coordinator.addresses[0], flush=True)
+    print(run.result(60).value, flush=True)
+    print(experiment.submit(lambda: 8, num_workers=2, progress=False).result(60).value, flush=True)
+    print(dict(applications.current().coordinator.door.refused), flush=True)
+    experiment.shutdown()
+""")
+
+
+def test_a_run_with_few_descriptors_survives_a_thousand_idle_connections(store: Path, tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
+    )
+    assert driver.stdout is not None
+    with driver, driver.stdout, ExitStack() as idle:
+        try:
+            host, port = driver.stdout.readline().split()
+            for number in range(1010):
+                connection = idle.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_S))
+                if number < 100:  # more than may be strangers; the others do not even begin
+                    connection.sendall(b"\x16")
+            (tmp_path / "go-on").touch()
+            # The second run's other agent comes in while they are there.
+            assert driver.stdout.readline() == "7\n"
+            assert driver.stdout.readline() == "8\n"
+            assert "crowd" in driver.stdout.readline()
+            assert driver.wait(WAIT_S) == 0
+        finally:
+            driver.kill()
+
+
+@pytest.mark.parametrize("second", ["right", "wrong"])
+def test_two_authorization_headers_are_refused_as_one_wrong_token(store: Path, second: str) -> None:
+    submit(lambda: None, 1, keep_warm=60).result(WAIT_S)
+    door = applications.current().coordinator.door
+    address = applications.current().coordinator.addresses[0]
+    tokens = (door.token, door.token if second == "right" else "w\xf6rong")
+    request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    request += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    request += "".join(f"Authorization: Bearer {token}\r\n" for token in tokens) + "\r\n"
+    tls: ssl.SSLContext = client_tls(door.identity.certificate)
+    with socket.create_connection(address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as connection:
+        connection.sendall(request.encode("latin-1"))
+        answer = b""
+        while piece := connection.recv(4096):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert dict(door.refused) == {"token": 1}
+
+
+def test_peers_in_the_tls_handshake_take_little_memory() -> None:
+    """asyncio allocates 256 KiB for each: half a gigabyte for as many as may be pending."""
+    count, most = 40, 80 << 10
+
+    async def serve() -> int:
+        accepted = Acceptor(tls=make_identity().context)
+        port = await accepted.open("127.0.0.1")
+        with ExitStack() as peers:
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(count):
+                peer = peers.enter_context(socket.create_connection(("127.0.0.1", port)))
+                peer.sendall(b"\x16\x03\x01\x02\x00")  # the head of a record whose rest never comes
+            async with asyncio.timeout(WAIT_S):
+                while len(accepted._pending) < count:
+                    await asyncio.sleep(0.01)
+            taken = tracemalloc.get_traced_memory()[0] - before
+            accepted.close()
+        await accepted.wait_closed()
+        return taken
+
+    tracemalloc.start()
+    try:
+        assert asyncio.run(serve()) < count * most
+    finally:
+        tracemalloc.stop()

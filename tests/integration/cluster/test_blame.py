@@ -1,0 +1,186 @@
+"""Tests that the member that failed is blamed, not the first one that reported; with real workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import hopsml
+from hopsml import experiment
+from hopsml.errors import WorkerFailed
+from hopsml.experiment import collective, plan
+from hopsml.experiment.options import RunOptions
+from tests.helpers.cluster.workloads import WAIT_S, wait_until
+
+pytestmark = pytest.mark.chaos
+
+
+class Told(Exception):
+    """Of a library that does not say why it failed."""
+
+
+def connected(folder: str, vague: bool = False, commit: bool = False) -> Any:
+    """Rank 0 listens to rank 1, which is killed: it hears of that before anybody else does."""
+    from hopsml.cluster.worker.context import current
+
+    context = current()
+    assert context is not None
+    Path(folder, f"pid-{context.generation}-{context.rank}").write_text(str(os.getpid()))
+    address = Path(folder, f"address-{context.generation}")
+    if commit:
+        state = hopsml.elastic.State(n=0)
+        for _ in state.resume(hopsml.elastic.Sampler(2, 1)):
+            state.n += 1
+            state.commit(every=1)
+        if context.generation:
+            return {"n": state.n}
+    if context.rank:
+        wait_until(address.exists, "rank 0's address")
+        other = socket.create_connection(("127.0.0.1", int(address.read_text())))
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its death is a reset
+        Path(folder, f"connected-{context.generation}").touch()
+        ballast = bytearray(os.urandom(1 << 20)) * 200  # so that its end takes the kernel a while
+        time.sleep(600)
+        return len(ballast)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address.with_suffix(".part").write_text(str(server.getsockname()[1]))
+        address.with_suffix(".part").rename(address)
+        connection, _ = server.accept()
+    try:
+        connection.recv(1)
+    except OSError as error:
+        if not vague:
+            raise
+        raise Told("the group is broken") from None if vague else error
+    raise EOFError("rank 1 has hung up")
+
+
+def kill_when_connected(folder: Path) -> None:
+    wait_until((folder / "connected-0").exists, "the two are connected")
+    os.kill(int((folder / "pid-0-1").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("vague", [pytest.param(False, marks=pytest.mark.variant), True])
+def test_a_killed_worker_is_named_and_not_its_neighbour(store: Path, tmp_path: Path, vague: bool) -> None:
+    run = experiment.submit(connected, args={"folder": str(tmp_path), "vague": vague}, num_workers=2, progress=False)
+    kill_when_connected(tmp_path)
+    with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .* failed first: killed by signal 9"):
+        run.result(WAIT_S)
+
+
+def test_a_group_that_may_change_goes_on_and_says_who_was_killed(store: Path, tmp_path: Path) -> None:
+    arguments = {"folder": str(tmp_path), "vague": True, "commit": True}
+    run = experiment.submit(connected, args=arguments, min_workers=2, max_workers=2, progress=False)
+    kill_when_connected(tmp_path)
+    assert run.result(WAIT_S).metrics["n"] == 2
+    assert any("rank 1: killed by signal 9" in note for note in run.state.notes), run.state.notes
+
+
+# ---------------------------------------------------------------------------------------------- newcomers
+
+
+def joined_by_a_sick_one(folder: str, whose_death: str) -> dict[str, int]:
+    """With three of them somebody dies at once, with the group waiting for it in the collective."""
+    place, server = Path(folder), f"server-{os.getppid()}"
+    state = hopsml.elastic.State(n=0)
+    data = hopsml.elastic.Sampler(4000, 1)
+    for _ in state.resume(data):
+        if data.world_size == 3:
+            (place / "three").touch()
+            if (place / server).exists() == (whose_death == "an old member's"):
+                os.kill(os.getpid(), signal.SIGSEGV)
+            time.sleep(600)
+        (place / server).touch()
+        time.sleep(0.01)
+        state.n += 1
+        state.commit(every=1)
+        if Path(folder, "over").exists():
+            break
+    return {"n": state.n}
+
+
+@pytest.mark.parametrize("whose_death", ["the newcomer's", pytest.param("an old member's", marks=pytest.mark.variant)])
+def test_growth_that_does_no_good_does_not_end_a_healthy_group(store: Path, tmp_path: Path, whose_death: str) -> None:
+    arguments = {"folder": str(tmp_path), "whose_death": whose_death}
+    run = experiment.submit(joined_by_a_sick_one, args=arguments, min_workers=1, max_workers=3, progress=False)
+    run.resize(2)
+    wait_until(lambda: [m["step"] for m in run.status()["members"] if m["step"]], "the two are at work")
+    assert not (tmp_path / "three").exists()
+    run.resize(3)
+    wait_until((tmp_path / "three").exists, "the third one")
+    wait_until(
+        lambda: any("the group goes on as it" in note for note in run.state.notes), "a word of the newcomer's end"
+    )
+    wait_until(lambda: [m["step"] for m in run.status()["members"] if m["step"]], "the others go on")
+    assert len(run.status()["members"]) == 2
+    (tmp_path / "over").touch()
+    assert run.result(WAIT_S).metrics["n"] > 0
+
+
+# ---------------------------------------------------------------------------------------------- who stands, who left
+
+
+def stand(folder: str, elastic: bool) -> dict[str, int]:
+    """Rank 1 is stopped before its first step, for ever."""
+    from hopsml.cluster.worker.context import current
+
+    context = current()
+    assert context is not None
+    if context.rank == 1 and context.generation == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if elastic:
+        state = hopsml.elastic.State(n=0)
+        for _ in state.resume(hopsml.elastic.Sampler(2, 1)):
+            state.commit(every=1)
+    wait_until(lambda: context.generation, "the next generation", 600)
+    return {"n": context.generation}
+
+
+def test_a_worker_that_is_stopped_in_its_first_moment_is_replaced(store: Path, tmp_path: Path) -> None:
+    arguments = {"folder": str(tmp_path), "elastic": True}
+    run = experiment.submit(stand, args=arguments, min_workers=2, max_workers=2, progress=False)
+    assert run.result(WAIT_S).metrics["n"] == 1
+    assert any("rank 1: its process has been stopped (SIGSTOP) for 5 s" in note for note in run.state.notes)
+
+
+def leave(folder: str) -> None:
+    from hopsml.cluster.worker.context import current
+
+    context = current()
+    assert context is not None
+    if context.rank == 1:
+        sys.exit(0)
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(
+    "group", [{"num_workers": 2}, pytest.param({"min_workers": 2, "max_workers": 2}, marks=pytest.mark.variant)]
+)
+def test_a_rank_that_leaves_by_sys_exit_is_named_when_the_others_wait_for_it(
+    store: Path, tmp_path: Path, group: dict[str, int]
+) -> None:
+    asked = collective.build(RunOptions(leave, args={"folder": str(tmp_path)}, progress=False, **group))
+    sooner = replace(asked.spec, group=replace(asked.spec.group, exited_s=6.0))
+    run = plan.start(dataclasses.replace(asked, spec=sooner))
+    with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .*called sys.exit\(0\), and rank 0 has done nothing for 6 s"):
+        run.result(WAIT_S)
+    assert any("rank 1 called sys.exit(0) while rank 0 still works" in note for note in run.state.notes)
+
+
+def closing() -> None:
+    os.closerange(3, 1000)
+
+
+def test_a_worker_whose_descriptors_were_closed_is_said_to_have_ended(store: Path) -> None:
+    with pytest.raises(WorkerFailed, match="the training function has ended, but its result could not be sent"):
+        experiment.collective_all_reduce(closing, num_workers=1, progress=False)

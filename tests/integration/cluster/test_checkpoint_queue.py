@@ -1,0 +1,470 @@
+"""Tests of checkpoints from an agent's memory to its disk: a real fork server, a real writer, and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.agent import checkpoint_queue
+from hopsml.cluster.agent.checkpoint_queue import CheckpointQueue
+from hopsml.cluster.forking import fork_client
+from hopsml.cluster.forking.fork_client import ForkClient
+from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, SLOTS, WAITS, WRITTEN
+from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
+from hopsml.cluster.worker.context import CheckpointPort
+from hopsml.errors import StorageTimeout
+from hopsml.storage import checkpoints
+from hopsml.training import checkpoint_writer
+from hopsml.training.checkpoint_files import Description
+from hopsml.training.checkpoint_writer import Handover, HeldCheckpoint, pack
+from tests.helpers import clock, small_disk
+from tests.integration.cluster import plain_checkpoints
+from tests.integration.cluster.plain_checkpoints import found
+
+pytestmark = pytest.mark.local
+PATIENCE_S = 20.0
+
+
+class Agent:
+    """A fork server, a queue, and a worker's end of it in this process."""
+
+    def __init__(self, server: ForkClient, folder: Path) -> None:
+        self.server, self.folder, self.directory = server, folder, folder / "run" / "checkpoints"
+        self.notes: list[str] = []
+        self.loop = asyncio.get_running_loop()
+        self.queue = CheckpointQueue(server, folder, self.notes.append)
+        self.handover = Handover(CheckpointPort(self.queue.slots, self._hear))
+
+    def _hear(self, event: CheckpointSaved | CheckpointAwaited) -> None:
+        if isinstance(event, CheckpointAwaited):
+            self.queue.slots.stored = event.number
+        elif threading.current_thread() is threading.main_thread():
+            self.queue.add(event)
+        else:
+            asyncio.run_coroutine_threadsafe(self._add(event), self.loop).result()
+
+    async def _add(self, saved: CheckpointSaved) -> None:
+        self.queue.add(saved)
+
+    def save(self, step: int, **named: Any) -> HeldCheckpoint:
+        return plain_checkpoints.save(self.handover, self.directory, step, **named)
+
+    def save_file(self, path: Path, content: int) -> HeldCheckpoint:
+        return plain_checkpoints.save_file(self.handover, path, content)
+
+    def hold(self, held: bool) -> None:
+        """Whether the writer waits before it writes the state."""
+        (self.folder / "run").mkdir(exist_ok=True)
+        path = self.folder / "run" / "hold"
+        path.touch() if held else path.unlink()
+
+    async def writer(self) -> int:
+        """Its process, once it is at work."""
+        path = self.folder / "run" / "writer"
+        await until(lambda: path.exists() and path.read_text())
+        pid = int(path.read_text())
+        path.unlink()
+        return pid
+
+    async def written(self) -> None:
+        """Until nothing waits any more."""
+        await until(lambda: self.queue._task is None or self.queue._task.done())
+
+    def outcome(self, held: HeldCheckpoint) -> int:
+        return self.queue.slots.outcome(held.slot, held.number)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    deadline = clock.awake() + PATIENCE_S
+    while not condition():
+        assert clock.awake() < deadline
+        await asyncio.sleep(0.005)
+
+
+def play(folder: Path, story: Callable[[Agent], Awaitable[None]], *modules: str) -> None:
+    async def life() -> None:
+        server = ForkClient(modules, *fork_client.start_process(modules))
+        agent = Agent(server, folder)
+        try:
+            await asyncio.wait_for(story(agent), 2 * PATIENCE_S)
+        finally:
+            await agent.queue.close(0.0)
+            await server.close()
+
+    asyncio.run(life())
+
+
+def test_what_was_saved_is_written_and_older_ones_go(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        for step in (10, 20, 30, 30):
+            held = agent.save(step, keep=2)
+            await agent.written()
+            assert agent.outcome(held) == WRITTEN and held.slot == 0, "memory of one state is enough"
+        assert found(agent.directory) == [20, 30] and checkpoints.read_keep(agent.directory) == 2
+        checkpoints.check(agent.directory / "step-000000030")
+        assert not list(agent.directory.glob(".step-*"))
+        assert (agent.directory / "step-000000030" / "variables.npz").stat().st_mode & 0o777 == 0o600
+        assert await agent.queue.close(1.0) == [] and agent.notes == []
+
+    play(tmp_path, story)
+
+
+def test_where_a_fork_is_not_safe_the_writer_is_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        assert (await agent.server.ready).mode == "spawn"
+        agent.save(1)
+        agent.save(2)
+        assert await agent.queue.close(PATIENCE_S) == []
+        assert found(agent.directory) == [1, 2]
+
+    play(tmp_path, story, "tests.integration.cluster.threaded")
+
+
+def test_the_end_waits_for_what_was_saved_and_names_what_took_too_long(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        agent.save(1)
+        await agent.writer()
+        agent.save(2)
+        (behind, other) = await agent.queue.close(0.1)
+        assert behind == f"{agent.directory}/step-000000001: it was not written in time" and "step-000000002" in other
+        assert found(agent.directory) == []
+        agent.hold(False)
+        await agent.server.close()
+        other_agent = Agent(ForkClient((), *fork_client.start_process(())), agent.folder)
+        other_agent.save(3)
+        other_agent.save(4)
+        assert await other_agent.queue.close(PATIENCE_S) == []
+        assert found(agent.directory) == [3, 4]
+        await other_agent.server.close()
+
+    play(tmp_path, story)
+
+
+def test_a_writer_that_is_killed_gets_a_successor(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        held = agent.save(1)
+        os.kill(await agent.writer(), signal.SIGKILL)
+        await agent.writer()
+        agent.hold(False)
+        await agent.written()
+        assert agent.outcome(held) == WRITTEN and found(agent.directory) == [1] and agent.notes == []
+
+    play(tmp_path, story)
+
+
+def test_a_writer_that_was_stopped_is_woken(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        agent.save(1)
+        os.kill(await agent.writer(), signal.SIGSTOP)
+        agent.hold(False)
+        while not agent.notes:
+            agent.queue.check_health()
+            await asyncio.sleep(0.005)
+        await agent.written()
+        assert found(agent.directory) == [1]
+        (note,) = agent.notes
+        assert "was stopped (SIGSTOP); it is woken" in note
+
+    play(tmp_path, story)
+
+
+def test_the_fork_servers_end_loses_no_checkpoint(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        agent.save(1)
+        await agent.writer()
+        agent.save(2)
+        os.kill(agent.server.pid, signal.SIGKILL)
+        agent.hold(False)
+        assert await agent.queue.close(PATIENCE_S) == []
+        assert found(agent.directory) == [1, 2]
+
+    play(tmp_path, story)
+
+
+def test_a_disk_that_is_slow_gets_the_newest_of_each_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
+
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        agent.save(1)
+        await agent.writer()
+        second, third = agent.save(2), agent.save(3)
+        assert (agent.outcome(second), agent.outcome(third)) == (PASSED_OVER, WAITS)
+        other = agent.folder / "run" / "other"
+        plain_checkpoints.save(agent.handover, other, 1)
+        agent.hold(False)
+        assert await agent.queue.close(PATIENCE_S) == []
+        assert found(agent.directory) == [1, 3] and found(other) == [1]
+        (note,) = agent.notes
+        assert "saved faster than they can be written" in note and "step-000000002 is passed over" in note
+
+    play(tmp_path, story)
+
+
+def test_a_file_takes_the_place_of_the_one_before_whoever_is_killed(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        file = agent.directory / "best.npz"
+        agent.directory.mkdir(parents=True)
+        agent.save_file(file, 1)
+        await agent.written()
+        agent.hold(True)
+        agent.save_file(file, 2)
+        os.kill(await agent.writer(), signal.SIGKILL)
+        assert plain_checkpoints.read_file(file) == 1
+        agent.hold(False)
+        await agent.written()
+        assert plain_checkpoints.read_file(file) == 2
+        assert sorted(path.name for path in agent.directory.iterdir()) == ["best.npz", "best.npz.txt"]
+        assert file.stat().st_mode & 0o777 == 0o600
+
+    play(tmp_path, story)
+
+
+def test_a_disk_that_is_slow_gets_every_file_as_it_was_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
+
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        agent.directory.mkdir(parents=True)
+        one, other = agent.directory / "1.npz", agent.directory / "2.npz"
+        agent.save_file(one, 1)
+        await agent.writer()
+        second, third = agent.save_file(other, 2), agent.save_file(one, 3)
+        assert (agent.outcome(second), agent.outcome(third)) == (WAITS, WAITS), "each is a file of its own"
+        waits = asyncio.create_task(asyncio.to_thread(agent.save_file, one, 4))
+        await asyncio.sleep(0)
+        agent.hold(False)
+        await waits
+        assert await agent.queue.close(PATIENCE_S) == []
+        assert [plain_checkpoints.read_file(file) for file in (one, other)] == [4, 2]
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_every_file_that_a_full_disk_has_not_taken_is_named_at_the_end(tmp_path: Path, emptied: bool) -> None:
+    async def story(agent: Agent) -> None:
+        with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
+            small_disk.fill(disk)
+            for name in ("1.npz", "2.npz", "2.npz"):
+                agent.save_file(disk / name, 1)
+                await agent.written()
+            assert agent.handover.failed()[-1] == str(disk / "2.npz")
+            if emptied:
+                (disk / "filler").unlink()
+            behind = await agent.queue.close(PATIENCE_S)
+            assert [one.partition(": ")[0] for one in behind] == [
+                *([] if emptied else [f"{disk}/2.npz"]), f"{disk}/1.npz"
+            ]  # fmt: skip
+            assert all("No space left" in one for one in behind)
+
+    play(tmp_path, story)
+
+
+def test_a_training_does_not_wait_for_a_disk_that_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        agent.save(1)
+        await agent.writer()
+        second, third = agent.save(2), agent.save(3)
+        waits = asyncio.create_task(asyncio.to_thread(agent.save, 4))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
+        agent.queue.check_health()
+        assert (await waits).slot == second.slot
+        agent.save(5)
+        assert agent.outcome(third) == PASSED_OVER
+        agent.hold(False)
+        assert await agent.queue.close(PATIENCE_S) == []
+        assert found(agent.directory) == [1, 5]
+
+    play(tmp_path, story)
+
+
+def test_a_full_disk_is_told_of_once_when_it_begins_and_once_when_it_ends(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
+            small_disk.fill(disk)
+            for step in (1, 2, 3):
+                held = agent.save(step)
+                await agent.written()
+                assert agent.outcome(held) == FAILED
+            (begin,) = agent.notes
+            assert "step-000000001 could not be written, the training goes on: OSError: [Errno 28]" in begin
+            with pytest.raises(OSError, match=r"step-000000003 could not be written: .*No space left"):
+                agent.handover.wait_stored(held, f"{disk}/step-000000003", 1.0)
+            (disk / "filler").unlink()
+            agent.save(4)
+            await agent.written()
+            assert found(disk) == [4]
+            assert agent.notes[1:] == [f"checkpoints are written again: {disk}/step-000000004; 3 could not be"]
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_the_last_one_is_tried_again_at_the_end(tmp_path: Path, emptied: bool) -> None:
+    async def story(agent: Agent) -> None:
+        with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
+            small_disk.fill(disk)
+            agent.save(1)
+            await agent.written()
+            if emptied:
+                (disk / "filler").unlink()
+            behind = await agent.queue.close(PATIENCE_S)
+            assert found(disk) == ([1] if emptied else [])
+            assert emptied == (not behind) and all("No space left" in one for one in behind)
+
+    play(tmp_path, story)
+
+
+def test_a_state_that_memory_does_not_take_stays_with_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(agent: Agent) -> None:
+        monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 1_000_000)
+        agent.save(1, megabytes=0.9)
+        await agent.written()
+        with pytest.raises(AssertionError):  # nothing was given
+            agent.save(2, megabytes=1.1)
+        monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 0)
+        agent.save(3, megabytes=0.9)  # there is memory of this size already
+        await agent.written()
+        assert found(agent.directory) == [1, 3]
+
+    play(tmp_path, story)
+
+
+def test_who_waits_for_the_store_may_stop_waiting(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        held = agent.save(1)
+        with pytest.raises(StorageTimeout, match="still on its way"):
+            agent.handover.wait_stored(held, "step-000000001", 0.01)
+        agent.hold(False)
+        await asyncio.to_thread(agent.handover.wait_written)
+        assert found(agent.directory) == [1]
+        agent.handover.wait_stored(held, "step-000000001", 0.01)
+
+    play(tmp_path, story)
+
+
+def test_threads_that_save_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(agent: Agent) -> None:
+        usual = agent.queue.slots.pin
+
+        def pin(slot: int, pinned: bool) -> None:
+            time.sleep(0.001)  # another thread's turn: has it seen the same slot?
+            usual(slot, pinned)
+
+        monkeypatch.setattr(agent.queue.slots, "pin", pin)
+
+        def save_all(name: str) -> list[HeldCheckpoint]:
+            return [plain_checkpoints.save(agent.handover, tmp_path / name, step) for step in range(1, 11)]
+
+        held = await asyncio.gather(*(asyncio.to_thread(save_all, f"of-{number}") for number in range(3)))
+        await agent.written()
+        assert len({one.number for each in held for one in each}) == 30 and agent.notes == []
+        assert all(found(tmp_path / f"of-{number}")[-1] == 10 for number in range(3))
+
+    play(tmp_path, story)
+
+
+class Alarmed(TimeoutError):
+    """What a signal handler of the user's raises."""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_exception_while_the_agent_is_told_leaves_nothing_that_waits(tmp_path: Path, times: int) -> None:
+    """Once, and the checkpoint is written all the same; as often as it is tried, and it counts as failed."""
+
+    async def story(agent: Agent) -> None:
+        left, usual = [Alarmed() for _ in range(times)], agent.handover._port.announce
+
+        def announce(*what: Any) -> None:
+            if left:
+                raise left.pop()
+            usual(*what)
+
+        agent.handover._port = dataclasses.replace(agent.handover._port, announce=announce)
+        with pytest.raises(Alarmed):
+            agent.save(1)
+        await asyncio.wait_for(asyncio.to_thread(agent.handover.wait_written), PATIENCE_S)
+        agent.save(2)
+        await agent.written()
+        assert found(agent.directory) == ([1, 2] if times == 1 else [2])
+        assert not any(agent.queue.slots.is_pinned(slot) for slot in range(SLOTS))
+
+    play(tmp_path, story)
+
+
+def test_an_alarm_while_the_state_is_copied_is_raised_and_no_lack_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(agent: Agent) -> None:
+        def write(*_: Any) -> None:
+            raise Alarmed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(agent.queue.slots, "write", write)
+            with pytest.raises(Alarmed):
+                agent.save(1)
+        assert not agent.queue.slots.is_pinned(0)
+        agent.save(2)
+        await agent.written()
+        assert found(agent.directory) == [2]
+
+    play(tmp_path, story)
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_that_saves_during_a_save_is_told_to_write_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that saves when the node goes away: it must not wait for the save that it has interrupted."""
+
+    async def story(agent: Agent) -> None:
+        usual, inside = agent.queue.slots.write, list[object]()
+
+        def write(*what: Any) -> None:
+            description = Description("elsewhere", b"{}", 1, 3, True, 0o077)
+            inside.append(
+                agent.handover.hand_over(
+                    pack({}, description, "tests.integration.cluster.plain_checkpoints:write"), "elsewhere"
+                )
+            )
+            usual(*what)
+
+        monkeypatch.setattr(agent.queue.slots, "write", write)
+        agent.save(1)
+        agent.save(2)
+        await agent.written()
+        assert inside == [None, None] and found(agent.directory) == [1, 2]
+
+    play(tmp_path, story)
+
+
+def test_the_agent_takes_a_checkpoint_once_however_often_it_is_told(tmp_path: Path) -> None:
+    async def story(agent: Agent) -> None:
+        agent.hold(True)
+        held = agent.save(1)
+        agent.queue.add(CheckpointSaved(held.number, held.slot, str(agent.directory / "step-000000001")))
+        assert len(agent.queue._waiting) == 1
+        agent.hold(False)
+        await agent.written()
+        assert found(agent.directory) == [1] and agent.notes == []
+
+    play(tmp_path, story)

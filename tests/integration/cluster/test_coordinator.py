@@ -1,0 +1,484 @@
+"""Tests of the coordinator with real sockets and TLS: unauthenticated peers, and many simulated agents."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
+
+from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.driver import actions, sessions
+from hopsml.cluster.driver.active_run import RunRequest
+from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded
+from hopsml.cluster.driver.coordinator import Coordinator
+from hopsml.cluster.driver.run_texts import waiting_text
+from hopsml.cluster.driver.sessions import AgentSession
+from hopsml.cluster.shared import protocol
+from hopsml.cluster.shared.spec import FixedGroup, RunSpec
+from hopsml.cluster.shared.worker_events import FailureReport, ReportedStep, WorkerFinished, WorkerReports
+from hopsml.core.callbacks import RECORDS
+from hopsml.errors import CoordinatorLost, RunCancelled, StartTimeout
+from hopsml.experiment import applications
+from hopsml.experiment.run import Run
+from tests.helpers import clock
+from tests.helpers.cluster import workloads
+from tests.helpers.cluster.backend_contract import submit
+from tests.helpers.cluster.simulated import SimulatedBackend, client_tls, connected, hello
+from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.local_application import SLOTS, local_application
+
+pytestmark = pytest.mark.local
+TRIES = 3
+
+
+class Besieged:
+    """A real run of two workers that goes on, its coordinator, and what the coordinator has logged."""
+
+    def __init__(self, run: Run, coordinator: Coordinator) -> None:
+        self.run, self.coordinator = run, coordinator
+        self.address = coordinator.addresses[0]
+        self.certificate = coordinator.door.identity.certificate
+        self.caplog: pytest.LogCaptureFixture
+
+    def connected(self, token: str | None) -> Any:
+        return connected(self.address, self.certificate, token)
+
+    def check_refused(self, kind: str, count: int = TRIES) -> None:
+        """Each one counted, the first one logged, and the run still there."""
+        wait_until(
+            lambda: self.coordinator.door.refused[kind] >= count, f"{count} refusals, {self.coordinator.door.refused}"
+        )
+        assert dict(self.coordinator.door.refused) == {kind: count}
+        assert RECORDS.settle(WAIT_S)
+        logged = [record.getMessage() for record in self.caplog.records if record.name == "hopsml.coordinator"]
+        assert len(logged) == 1 and logged[0].startswith("refused: "), logged
+        assert self.run.running() and self.run.status()["phase"] == "running"
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
+    """One run that all the strangers of this file besiege, and that finishes unharmed."""
+    folder = tmp_path_factory.mktemp("besieged")
+    with local_application(folder):
+        submit(lambda: None, SLOTS, keep_warm=600).result(WAIT_S)  # all agents are there, and stay
+        run = submit(workloads.report_steps, args={"folder": str(folder)}, keep_warm=600)
+        wait_until(lambda: [member["step"] for member in run.status()["members"]] == [4, 4], "the run")
+        yield Besieged(run, applications.current(keep_warm_s=600.0).coordinator)
+        (folder / "go-on").touch()
+        assert run.result(WAIT_S).value == 5
+        assert [member["state"] for member in run.status()["members"]] == ["FINISHED", "FINISHED"]
+
+
+@pytest.fixture
+def besieged(long_run: Besieged, caplog: pytest.LogCaptureFixture) -> Besieged:
+    long_run.caplog = caplog
+    agents = long_run.coordinator.door.agents
+    wait_until(lambda: len(agents) == SLOTS, "the end of what the test before this one has connected")
+    long_run.coordinator.door.refused.clear()
+    return long_run
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "x" * 43])
+def test_a_stranger_without_the_token_gets_401(besieged: Besieged, token: str | None) -> None:
+    async def intrude() -> None:
+        for _ in range(TRIES):
+            with pytest.raises(InvalidStatus) as caught:
+                async with besieged.connected(token):
+                    pass
+            assert caught.value.response.status_code == 401
+
+    asyncio.run(intrude())
+    besieged.check_refused("token")
+
+
+def test_who_connects_and_says_nothing_is_hung_up_on(besieged: Besieged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "HELLO_TIMEOUT_S", 0.3)
+
+    async def keep_silent() -> None:
+        for _ in range(TRIES):
+            async with besieged.connected(besieged.coordinator.door.token) as connection:
+                with pytest.raises(ConnectionClosed):
+                    await connection.recv()
+
+    asyncio.run(keep_silent())
+    besieged.check_refused("silence")
+
+
+def test_plain_http_and_garbage_are_no_tls(besieged: Besieged) -> None:
+    async def plain() -> None:
+        with pytest.raises(InvalidMessage):
+            async with connect(f"ws://{besieged.address[0]}:{besieged.address[1]}/", proxy=None):
+                pass
+
+    asyncio.run(plain())
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096):
+        with socket.create_connection(besieged.address, timeout=WAIT_S) as stranger:
+            stranger.sendall(garbage)
+            assert _hung_up(stranger)
+    besieged.check_refused("tls")
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def test_what_speaks_tls_but_no_websocket_is_refused(besieged: Besieged) -> None:
+    tls = client_tls(besieged.certificate)
+    for words in (b"\x16\x03garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbroken\r\n\r\n", UPGRADE + b"x" * 10_000):
+        with socket.create_connection(besieged.address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as stranger:
+            stranger.sendall(words)
+            assert _hung_up(stranger)
+    besieged.check_refused("handshake")
+    assert not [record for record in besieged.caplog.records if record.name == "asyncio"], (
+        "a traceback for each of them"
+    )
+
+
+def _hung_up(stranger: socket.socket) -> bool:
+    try:
+        while stranger.recv(4096):
+            pass
+    except (ConnectionError, ssl.SSLError):
+        pass
+    return True
+
+
+def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: bytes = b"") -> int:
+    """The close code that an agent with the right token gets for these frames, or for raw bytes on the wire."""
+
+    async def speak() -> int:
+        async with besieged.connected(besieged.coordinator.door.token) as connection:
+            if welcome:
+                await connection.send(protocol.encode(hello(900, 0)))
+                assert isinstance(protocol.decode_for_agent(await connection.recv()), protocol.Welcome)
+            try:
+                for frame in frames:
+                    await connection.send(frame)
+                connection.transport.write(raw)
+                while True:
+                    await asyncio.wait_for(connection.recv(), WAIT_S)
+            except ConnectionClosed as closed:
+                return closed.rcvd.code if closed.rcvd is not None else 0
+
+    return asyncio.run(speak())
+
+
+@pytest.mark.parametrize("welcome", [True, False], ids=["after the hello", "instead of it"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xc1garbage",
+        b"",
+        "a text frame",
+        protocol.encode(protocol.Dismiss("go home")),  # the coordinator's own kind
+        protocol.encode(protocol.Heartbeat())[:-3],
+    ],
+    ids=["garbage", "nothing", "text", "wrong kind", "cut short"],
+)
+def test_what_is_no_message_ends_the_connection(besieged: Besieged, frame: bytes | str, welcome: bool) -> None:
+    assert _closed_with(besieged, frame, welcome=welcome) == 1008
+    besieged.check_refused("message", 1)
+
+
+def test_a_hello_of_another_version_and_a_second_hello_are_refused(besieged: Besieged) -> None:
+    assert _closed_with(besieged, protocol.encode(hello(900, 0, version=99)), welcome=False) == 1008
+    assert _closed_with(besieged, protocol.encode(hello(900, 0)), welcome=True) == 1008
+    besieged.check_refused("message", 2)
+
+
+def test_an_oversized_message_is_refused(besieged: Besieged) -> None:
+    length = (protocol.MAX_TO_COORDINATOR + 1).to_bytes(8, "big")
+    for _ in range(TRIES):
+        assert _closed_with(besieged, welcome=True, raw=b"\x82\xff" + length + b"mask") == 1009
+    besieged.check_refused("size")
+
+
+@pytest.mark.parametrize("generation", [0, 1, -1])
+def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothing(
+    besieged: Besieged, generation: int
+) -> None:
+    key = (besieged.run.run_id, generation)
+    words = [
+        protocol.WorkerUpdate(*key, FailureReport("sabotage")),
+        protocol.WorkerUpdate(*key, WorkerFinished(b"sabotage")),
+        protocol.WorkerUpdate("another_run", generation, WorkerReports((ReportedStep(99, {"loss": 99.0}, 0.0),))),
+    ]
+
+    async def speak() -> None:
+        async with besieged.connected(besieged.coordinator.door.token) as connection:
+            for word in (hello(900, 0), *words):
+                await connection.send(protocol.encode(word))
+            while besieged.coordinator.door.refused.total() < len(words):
+                await asyncio.wait_for(connection.recv(), WAIT_S)  # the lease's renewals keep coming
+
+    asyncio.run(speak())
+    besieged.check_refused("generation", len(words))
+    assert besieged.run.status()["members"][0]["metrics"] == {"loss": 0.2}
+
+
+def test_an_agents_messages_are_acknowledged_as_they_are_handled(besieged: Besieged) -> None:
+    """An agent that is acknowledged nothing stops reading its worker: see ``connection.py``."""
+    word = protocol.encode(protocol.ForkServerReady(("x" * 1000,)))
+    count = 3 * sessions.TAKEN_BYTES // len(word)
+
+    async def speak() -> None:
+        async with besieged.connected(besieged.coordinator.door.token) as connection:
+            for data in (protocol.encode(hello(900, 0)), *[word] * count, *[protocol.encode(protocol.Heartbeat())] * 9):
+                await connection.send(data)
+            taken = 0
+            while taken <= len(word) * count - sessions.TAKEN_BYTES:
+                message = protocol.decode_for_agent(await asyncio.wait_for(connection.recv(), WAIT_S))
+                taken += message.size if isinstance(message, protocol.MessagesTaken) else 0
+
+    asyncio.run(speak())
+
+
+def test_ordinary_runs_beside_it_are_refused_nothing(besieged: Besieged) -> None:
+    for _ in range(2):
+        submit(lambda: print("hello"), keep_warm=600).result(WAIT_S)
+    assert not besieged.coordinator.door.refused
+
+
+# ---------------------------------------------------------------------------------------------- many agents
+
+
+@pytest.fixture
+def crowd() -> Iterator[Coordinator]:
+    coordinator = Coordinator(SimulatedBackend(200))
+    coordinator.start()
+    yield coordinator
+    coordinator.close()
+
+
+def request(run_id: str, size: int, **times: float) -> RunRequest:
+    spec = RunSpec(group=FixedGroup(size=size, **times), preflight="off")
+    return RunRequest(run_id, spec, payload=bytes(20_000), run_url="file:///nowhere")
+
+
+def test_two_hundred_agents_join_are_launched_and_finish(crowd: Coordinator) -> None:
+    began = clock.awake()
+    state = crowd.start_run(request("app_1", 200))
+    assert state.wait(WAIT_S) and state.error is None
+    assert state.result == b"rank 0"
+    assert sorted(state.members) == list(range(200))
+    assert {rank: view.step for rank, view in state.members.items()} == {rank: rank for rank in range(200)}
+    again = crowd.start_run(request("app_2", 200))  # on the agents that are there
+    assert again.wait(WAIT_S) and again.error is None
+    assert clock.awake() - began < WAIT_S
+    assert not crowd.door.refused
+
+
+def test_how_many_are_there_is_said_with_the_ticks_and_not_with_each_agent(
+    crowd: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    tick, ticks = crowd.pool.tick, 0
+
+    def counted(now: float, others_wait: bool = False) -> list[Any]:
+        nonlocal ticks
+        ticks += 1
+        return tick(now, others_wait)
+
+    def noted(*of: Any) -> str:
+        said.append(waiting_text(*of))
+        return said[-1]
+
+    monkeypatch.setattr(crowd.pool, "tick", counted)
+    monkeypatch.setattr(actions, "waiting_text", noted)
+    state = crowd.start_run(request("app_1", 200))
+    assert state.wait(WAIT_S) and state.error is None
+    assert said[0] == "waiting for executors: 0 of 200 agents there"
+    assert len(said) <= ticks + 1  # the one when it begins
+
+
+def test_runs_queue_for_slots_and_all_of_them_finish(crowd: Coordinator) -> None:
+    states = [crowd.start_run(request(f"app_{number}", 90)) for number in range(5)]
+    assert all(state.wait(WAIT_S) and state.error is None for state in states)
+
+
+def test_a_coordinator_that_is_closed_ends_its_runs_and_takes_no_more() -> None:
+    class Nobody(SimulatedBackend):
+        def submit(self, *_: Any) -> None:
+            pass
+
+    coordinator = Coordinator(Nobody(2))
+    coordinator.start()
+    waits = coordinator.start_run(request("app_1", 2))
+    late = coordinator.start_run(request("app_2", 2, start_timeout_s=0.5))
+    assert late.wait(WAIT_S) and isinstance(late.error, StartTimeout)
+    assert "0 of 2 agents are connected; simulated agents are slow" in str(late.error)
+    coordinator.close()
+    assert waits.wait(0) and isinstance(waits.error, RunCancelled)
+    with pytest.raises(CoordinatorLost, match="closed"):
+        coordinator.start_run(request("app_3", 2))
+
+
+def test_agents_that_cannot_be_started_are_the_runs_error() -> None:
+    class Broken(SimulatedBackend):
+        def submit(self, *_: Any) -> None:
+            raise OSError("no room for a process")
+
+    coordinator = Coordinator(Broken(2))
+    coordinator.start()
+    try:
+        state = coordinator.start_run(request("app_1", 2))
+        assert state.wait(WAIT_S) and isinstance(state.error, CoordinatorLost)
+        assert "no room for a process" in str(state.error)
+    finally:
+        coordinator.close()
+
+
+def test_a_request_that_cannot_be_carried_out_ends_its_run_and_no_other(crowd: Coordinator) -> None:
+    class Unencodable:
+        pass
+
+    broken = request("app_1", 2, grace_s=0.1, failed_flush_s=0.1)
+    broken.spec.environment["A"] = Unencodable()  # type: ignore[assignment]
+    state = crowd.start_run(broken)
+    assert state.wait(WAIT_S) and isinstance(state.error, CoordinatorLost)
+    good = crowd.start_run(request("app_2", 2))
+    assert good.wait(WAIT_S) and good.error is None
+
+
+def test_a_run_of_an_id_that_is_going_on_is_an_error_of_its_own(crowd: Coordinator) -> None:
+    big = crowd.start_run(request("app_1", 201))  # waits: there are 200
+    same = crowd.start_run(request("app_1", 2))
+    assert same.wait(WAIT_S) and "app_1 is going on already" in str(same.error)
+    assert not big.is_over
+    crowd.cancel("app_1", "enough")
+    assert big.wait(WAIT_S) and isinstance(big.error, RunCancelled)
+
+
+def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
+    answer, asked = threading.Event(), threading.Event()
+
+    class Frozen(SimulatedBackend):
+        def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
+            if bootstrap.ask == 1:
+                super().submit(bootstrap, count, ended, slot_ended)
+
+        def others_wait(self) -> bool:
+            asked.set()
+            return not answer.wait(WAIT_S)
+
+    coordinator = Coordinator(Frozen(4))
+    coordinator.start()
+    try:
+        assert coordinator.start_run(request("app_1", 2)).wait(WAIT_S)
+        assert asked.wait(WAIT_S)  # about the two agents that are idle now
+        late = coordinator.start_run(request("app_2", 3, start_timeout_s=0.2))  # the third never comes
+        assert late.wait(WAIT_S / 2) and isinstance(late.error, StartTimeout)
+    finally:
+        answer.set()
+        coordinator.close()
+
+
+def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
+    lost: list[str] = []
+
+    class Told(Coordinator):
+        def session_ended(self, session: AgentSession, reason: str) -> None:
+            lost.append(reason)
+            super().session_ended(session, reason)
+
+    coordinator = Told(SimulatedBackend(2), lease_s=1.0)
+    coordinator.start()
+
+    async def take_nothing() -> None:
+        token, certificate = coordinator.door.token, coordinator.door.identity.certificate
+        async with connected(coordinator.addresses[0], certificate, token) as connection:
+            await connection.send(protocol.encode(hello(1, 0)))
+            await connection.recv()
+            connection.transport.pause_reading()
+            (session,) = coordinator.door.agents.values()
+            coordinator._call(session.post, bytes(32 << 20))  # more than sockets hold
+            while True:
+                await connection.send(protocol.encode(protocol.Heartbeat()))
+                await asyncio.sleep(0.05)
+
+    try:
+        with pytest.raises(ConnectionClosed):
+            asyncio.run(asyncio.wait_for(take_nothing(), WAIT_S))
+        assert lost == ["took no message for 1 s"]
+    finally:
+        coordinator.close()
+
+
+def test_who_does_not_answer_a_goodbye_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "CLOSE_S", 0.2)
+    alone = Coordinator(SimulatedBackend(0))
+    alone.start()
+    request = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    request += "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    request += f"Authorization: Bearer {alone.door.token}\r\n\r\n"
+    tls = client_tls(alone.door.identity.certificate)
+    try:
+        with socket.create_connection(alone.addresses[0], timeout=WAIT_S) as raw, tls.wrap_socket(raw) as mute:
+            mute.sendall(request.encode())
+            assert mute.recv(4096).startswith(b"HTTP/1.1 101 ")
+            alone.close(WAIT_S)
+            assert not alone.is_alive and not alone.door.inside
+            assert _hung_up(mute)
+    finally:
+        alone.close()
+
+
+def test_an_agent_that_comes_while_it_is_being_closed_is_dismissed() -> None:
+    closing = Coordinator(SimulatedBackend(0))
+    closing.start()
+
+    async def until_dismissed(connection: Any) -> None:
+        while not isinstance(protocol.decode_for_agent(await connection.recv()), protocol.Dismiss):
+            pass
+
+    async def come() -> None:
+        door = (closing.addresses[0], closing.door.identity.certificate, closing.door.token)
+        async with connected(*door) as early:
+            await early.send(protocol.encode(hello(1, 0)))
+            await early.recv()
+            closed = asyncio.get_running_loop().run_in_executor(None, closing.close)
+            await until_dismissed(early)
+            async with connected(*door) as late:
+                await late.send(protocol.encode(hello(1, 1)))
+                await until_dismissed(late)
+        await closed
+
+    try:
+        asyncio.run(come())
+    finally:
+        closing.close()
+
+
+def test_an_error_of_ours_ends_the_connection_that_brought_it_and_no_other() -> None:
+    class Fragile(Coordinator):
+        def message_received(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
+            raise RuntimeError("not thought of")
+
+    fragile = Fragile(SimulatedBackend(0))
+    fragile.start()
+
+    async def speak() -> int | None:
+        door = (fragile.addresses[0], fragile.door.identity.certificate, fragile.door.token)
+        async with connected(*door) as other, connected(*door) as one:
+            for index, connection in enumerate((other, one)):
+                await connection.send(protocol.encode(hello(1, index)))
+                await connection.recv()
+            await one.send(protocol.encode(protocol.PortsHeld(4000, 4001)))
+            await asyncio.wait_for(one.wait_closed(), WAIT_S)
+            assert [session.hello.index for session in fragile.door.agents.values()] == [0]
+            assert isinstance(await asyncio.wait_for(other.recv(), WAIT_S), bytes)
+            return one.close_code
+
+    try:
+        assert asyncio.run(speak()) == 1011
+    finally:
+        fragile.close()

@@ -1,0 +1,82 @@
+"""Tests of the detection of idle workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from hopsml.cluster.agent import usage
+from hopsml.cluster.agent.usage import Idleness
+from tests.helpers.cluster.workloads import wait_until
+
+pytestmark = pytest.mark.local
+
+SLEEPS = "import time; time.sleep(600)"
+WORKS = "while True: sum(range(1000))"
+READS = "import time\nwhile True: open('/dev/zero', 'rb').read(1 << 18); time.sleep(0.05)"
+CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}])"
+
+
+@contextmanager
+def process(program: str) -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as started:
+        try:
+            yield started.pid
+        finally:
+            os.killpg(started.pid, signal.SIGKILL)
+
+
+def work_of(pid: int) -> float:
+    """What a program and its children have done by now: 1 is 20 ms of a core, or 256 KB."""
+    done = 0.0
+    for one in (whole := psutil.Process(pid), *whole.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            done += sum(one.cpu_times()[:2]) / 0.02 + one.io_counters().read_chars / (1 << 18)
+    return done
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "IDLE_S", 0.5)
+    monkeypatch.setattr(usage, "LIST_S", 0.1)
+
+
+def test_one_that_sleeps_does_nothing_since_it_fell_asleep() -> None:
+    with process(SLEEPS) as pid:
+        looked = Idleness(pid)
+        first = wait_until(looked.seconds, "idleness")
+        assert first >= 0.5 and wait_until(lambda: looked.seconds() > first + 0.3, "more of it")
+
+
+@pytest.mark.parametrize(
+    "program", [WORKS, READS, CHILD.format(WORKS)], ids=["works", "reads", "has a child that works"]
+)
+def test_one_that_computes_moves_bytes_or_lets_others_work_does_something(
+    monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """By a clock that goes as the program gets on: on a busy machine others would leave it idle."""
+    now = [0.0]
+    monkeypatch.setattr(usage, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with process(program) as pid:
+        looked, longest = Idleness(pid), 0.0
+        while now[0] < 3.0:
+            before = work_of(pid)
+            wait_until(lambda before=before: work_of(pid) > before + 1, "some work")
+            now[0] += 0.1
+            longest = max(longest, looked.seconds())
+        assert longest < 1.5  # what it takes to see the child
+
+
+def test_one_that_is_gone_is_nobody_to_be_told_of() -> None:
+    with process(SLEEPS) as pid:
+        looked = Idleness(pid)
+    looked.seconds()
+    assert looked._used == {}

@@ -1,0 +1,155 @@
+"""Tests of values in both directions between driver and workers during a training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hopsml
+from hopsml import experiment
+from hopsml.cluster.shared.framing import Frames, framed
+from hopsml.errors import ArgumentError, ArgumentTypeError, WorkerFailed
+from tests.helpers.cluster.workloads import WAIT_S, wait_until
+
+pytestmark = pytest.mark.local
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8), st.integers(1, 50))
+def test_frames_come_out_as_they_went_in_however_they_are_cut(messages: list[bytes], piece: int) -> None:
+    stream, frames, out = b"".join(map(framed, messages)), Frames(), []
+    for start in range(0, len(stream), piece):
+        out += frames.feed(stream[start : start + piece])
+    assert out == messages
+
+
+def test_what_is_no_stream_of_frames_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the stream is broken"):
+        Frames().feed(b"\xff\xff\xff\xff....")
+
+
+def echo(count: int) -> int:
+    """Sends back what it gets, until it has had ``count`` values."""
+    hopsml.send("ready")
+    for _ in range(count):
+        hopsml.send(("echo", hopsml.receive(timeout=60)))
+    return count
+
+
+def submit(function: Any, workers: int = 2, **args: Any) -> experiment.Run:
+    return experiment.submit(function, args=args, num_workers=workers, progress=False)
+
+
+def test_values_go_both_ways_in_order_and_an_error_in_the_users_function_is_logged(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = submit(echo, count=3)
+    came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+
+    def fail(rank: int, value: Any) -> None:
+        raise RuntimeError("a mistake of the user's")
+
+    wait_until(
+        lambda: all(m["state"] == "RUNNING" for m in run.status()["members"]) and run.status()["members"], "both"
+    )
+    with caplog.at_level(logging.ERROR, "hopsml.messages"):
+        run.on_message(lambda rank, value: came.put((rank, value)))
+        run.on_message(fail)
+        assert sorted(came.get(timeout=WAIT_S) for _ in range(2)) == [(0, "ready"), (1, "ready")]
+        run.send({"a": 1})
+        run.send("for one", rank=1)
+        run.send("and for the other", rank=0)
+        run.send("last")
+        assert run.result(WAIT_S).value == 3
+        values = [came.get(timeout=WAIT_S) for _ in range(6)]
+        wait_until(lambda: "a mistake of the user's" in caplog.text, "the log")
+    for rank, own in ((0, "and for the other"), (1, "for one")):
+        mine = [value for sender, (_, value) in values if sender == rank]
+        assert mine == [{"a": 1}, own, "last"]
+
+
+def test_a_flood_of_reports_and_values_is_stored_to_the_last_one(store: Path) -> None:
+    """More than agent and driver keep for each other: who sends it waits, and nothing is lost."""
+
+    def train(count: int) -> dict[str, int]:
+        for step in range(count):
+            hopsml.report(step=step, loss=1.0 / (step + 1), acc=0.5)
+            hopsml.send(step)
+        return {"steps": count}
+
+    came: list[tuple[int, Any]] = []
+    run = submit(train, count=4_000)
+    run.on_message(lambda rank, value: came.append((rank, value)))
+    assert run.result(WAIT_S).metrics["steps"] == 4_000
+    rows = [json.loads(line) for line in Path(run.directory.metrics.removeprefix("file://")).read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(4_000))
+    wait_until(lambda: len(came) == 8_000, "the values")
+    for rank in range(2):
+        assert [value for sender, value in came if sender == rank] == list(range(4_000))
+
+
+def test_what_was_sent_is_awaited_however_slow_its_function_is(store: Path) -> None:
+    came, go_on = list[int](), threading.Event()
+
+    def note(rank: int, value: int) -> None:
+        go_on.wait()
+        came.append(value)
+
+    run = submit(lambda: [hopsml.send(step) for step in range(50)], workers=1)
+    run.on_message(note)
+    run.result(WAIT_S)
+    assert came == []
+    threading.Timer(0.2, go_on.set).start()
+    run.await_messages()
+    assert came == list(range(50))
+
+
+def test_values_that_came_before_anybody_asked_are_kept_and_receive_does_not_wait(store: Path) -> None:
+    def train() -> list[Any]:
+        for number in range(200):
+            hopsml.send(number)
+        began = time.monotonic()
+        return [hopsml.receive(), hopsml.receive(timeout=0.05), time.monotonic() - began < 5]
+
+    run = submit(train, workers=1)
+    assert run.result(WAIT_S).value == [None, None, True]
+    came: list[Any] = []
+    run.on_message(lambda rank, value: came.append(value))
+    wait_until(lambda: len(came) == 200, "all of them")
+    assert came == list(range(200))
+
+
+def test_outside_of_a_worker_they_do_nothing() -> None:
+    hopsml.send(1)
+    hopsml.elastic.resize(2)
+    assert hopsml.receive(timeout=0.01) is None
+    with pytest.raises(ArgumentTypeError, match=r"resize\('2'\)"):
+        hopsml.elastic.resize("2")  # type: ignore[arg-type]
+
+
+def test_what_cannot_travel_is_refused_where_it_is_sent(store: Path) -> None:
+    def train() -> None:
+        hopsml.send(open("/dev/null", "rb"))  # noqa: SIM115
+
+    with pytest.raises(WorkerFailed, match="cannot be sent"):
+        submit(train, workers=1).result(WAIT_S)
+    run = submit(lambda: hopsml.receive(60), workers=1)
+    with pytest.raises(ArgumentError, match="40 MiB are too much"):
+        run.send(bytes(40 << 20))
+    wait_until(lambda: 0 in run.state.members, "its worker")
+    run.send("go")
+    assert run.result(WAIT_S).value == "go"
+
+
+def test_a_size_that_cannot_be_is_a_note(store: Path) -> None:
+    run = submit(lambda: hopsml.elastic.resize(9), workers=1)
+    run.result(WAIT_S)
+    wait_until(lambda: any("has a fixed size" in note for note in run.state.notes), "the note")

@@ -1,0 +1,61 @@
+"""Tests of a chief and its servers on the local backend, without a framework, and of the GPUs that they hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster.shared.spec import Roles
+from hopsml.errors import NotEnoughSlots, WorkerFailed
+from tests.helpers.cluster.role_gpus import held_by_role
+from tests.helpers.cluster.roles_contract import PLAYS, answers, submit
+from tests.helpers.cluster.server_run import process_of
+from tests.helpers.cluster.workloads import WAIT_S
+
+NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+--query-gpu=index,uuid,pci.bus_id) echo "0, GPU-roles-a, 00000000:3B:00.0"; echo "1, GPU-roles-b, 00000000:AF:00.0" ;;
+*) exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    folder: Path = request.getfixturevalue("store")  # the application looks for GPUs when it begins
+    return folder
+
+
+def test_servers_and_the_evaluator_hold_no_gpu(two_gpus: Path, tmp_path: Path) -> None:
+    held = held_by_role(submit(tmp_path / "told"), tmp_path / "told")
+    assert sorted(held["chief"] + held["worker"]) == [((0,), "0"), ((1,), "1")]
+    assert held["ps"] == held["evaluator"] == [((), "-1")]
+    with pytest.raises(NotEnoughSlots, match="at most 4 slots"):
+        submit(tmp_path / "more", Roles(4), size=6)
+
+
+pytestmark = pytest.mark.local
+
+
+@pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
+def test_roles(store: Path, tmp_path: Path, play: Callable[[Path], None]) -> None:
+    play(tmp_path)
+
+
+def test_who_dies_again_and_again_is_given_up(store: Path, tmp_path: Path) -> None:
+    run = submit(tmp_path / "told", fruitless_limit=2)
+    answers(run, worker0=0, ps0=0)
+    os.kill(process_of(run, 1), signal.SIGKILL)
+    answers(run, worker0=1)
+    os.kill(process_of(run, 1), signal.SIGKILL)
+    with pytest.raises(WorkerFailed, match="the last worker, was lost: 2 times in a row, the last of: killed"):
+        run.result(WAIT_S)

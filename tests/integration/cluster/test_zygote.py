@@ -1,0 +1,327 @@
+"""Tests of the zygote, which imports once for all agents of a machine: who gets its fork servers, who ends whom."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hopsml.cluster.forking import fork_client, zygote
+from hopsml.cluster.forking.fork_server import MARK, Imported, environment_of, new_mark
+from hopsml.cluster.forking.zygote import ZygoteProcess
+from hopsml.core import processes
+from tests.helpers import clock
+from tests.integration.cluster.test_fork_server import Ended, _play
+
+pytestmark = pytest.mark.local
+TIMEOUT_S = 20.0
+MODULES = ("wave",)  # that nothing else imports
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[ZygoteProcess]:
+    yield from _started()
+
+
+@pytest.fixture
+def own() -> Iterator[ZygoteProcess]:
+    """For tests that end it."""
+    yield from _started()
+
+
+def _started() -> Iterator[ZygoteProcess]:
+    process = ZygoteProcess(MODULES, {"PYTHONHASHSEED": "0"})
+    yield process
+    process.close()
+
+
+def client_of(parent: ZygoteProcess, modules: tuple[str, ...] = MODULES) -> fork_client.ForkClient:
+    return fork_client.ForkClient(modules, *fork_client.start_process(modules, parent.name))
+
+
+def with_client(
+    parent: ZygoteProcess, use: Callable[[fork_client.ForkClient], object], modules: tuple[str, ...] = MODULES
+) -> object:
+    async def run() -> object:
+        client = client_of(parent, modules)
+        try:
+            found = use(client)
+            return await asyncio.wait_for(found, TIMEOUT_S) if asyncio.iscoroutine(found) else found
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture(autouse=True)
+def hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+
+
+def test_a_worker_of_a_server_that_a_zygote_forked(parent: ZygoteProcess, tmp_path: Path):
+    def function() -> dict[str, object]:
+        import os
+        import sys
+
+        return {"loaded": "wave" in sys.modules, "server": os.getppid(), "mark": os.environ["HOPSML_FORK_SERVER"]}
+
+    async def use(client: fork_client.ForkClient) -> tuple[Ended, str]:
+        assert (await client.ready).mode == "fork"
+        return await _play(client, tmp_path, function, None, {}), client._process.mark
+
+    import cloudpickle
+
+    ended, mark = with_client(parent, use)
+    value = cloudpickle.loads(ended.events[-1].result)
+    assert value["loaded"] and value["mark"] == mark
+    assert ended.exited.status == 0
+
+
+def test_a_server_that_is_killed_leaves_nothing_of_its_worker(parent: ZygoteProcess, tmp_path: Path):
+    """Not even a child with nothing in its environment, in a session of its own."""
+
+    def function(pids: str) -> None:
+        import subprocess
+        import time
+        from pathlib import Path
+
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
+        Path(pids).with_suffix(".part").write_text(str(child.pid))
+        Path(pids).with_suffix(".part").rename(pids)
+        time.sleep(600)
+
+    pids = tmp_path / "child"
+
+    async def use(client: fork_client.ForkClient) -> list[int]:
+        playing = asyncio.create_task(_play(client, tmp_path, function, None, {"pids": str(pids)}))
+        while not pids.exists():
+            await asyncio.sleep(0.01)
+        below = processes.descendants_of(client.pid)
+        assert int(pids.read_text()) in below
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(ConnectionError):
+            await playing
+        return below
+
+    below = with_client(parent, use)
+    assert isinstance(below, list)
+    deadline = clock.awake() + TIMEOUT_S
+    while not all(map(processes.has_ended, below)) and clock.awake() < deadline:
+        time.sleep(0.01)
+    assert all(map(processes.has_ended, below))
+
+
+def test_a_zygote_that_is_stopped_is_woken_and_one_that_stays_so_is_ended(own: ZygoteProcess):
+    assert own.check_health() == ""
+    deadline = clock.awake() + TIMEOUT_S
+    said = []
+    while not processes.has_ended(own.pid):
+        os.kill(own.pid, signal.SIGSTOP)
+        while not processes.is_stopped(own.pid) and not processes.has_ended(own.pid):
+            assert clock.awake() < deadline
+        said.append(own.check_health())
+        if len(said) == 1:
+            while processes.is_stopped(own.pid):
+                assert clock.awake() < deadline
+    assert [text.rpartition(" ")[2] for text in said if text] == ["woken", "ended"]
+
+
+def test_two_agents_have_servers_and_numbers_of_their_own(parent: ZygoteProcess, tmp_path: Path):
+    def draw() -> float:
+        import numpy
+
+        return float(numpy.random.rand())
+
+    import cloudpickle
+
+    async def run() -> list[float]:
+        clients = [client_of(parent) for _ in range(2)]
+        try:
+            drawn = []
+            for number, client in enumerate(clients):
+                folder = tmp_path / str(number)
+                folder.mkdir()
+                ended = await asyncio.wait_for(_play(client, folder, draw, None, {}), TIMEOUT_S)
+                drawn.append(cloudpickle.loads(ended.events[-1].result))
+            assert len(processes.children_of(parent.pid)) == 2
+            return drawn
+        finally:
+            for client in clients:
+                await client.close()
+
+    first, second = asyncio.run(run())
+    assert first != second
+
+
+def test_the_mark_is_seen_by_the_kernel(parent: ZygoteProcess):
+    async def use(client: fork_client.ForkClient) -> list[int]:
+        await client.ready
+        return processes.carrying(MARK, client._process.mark)
+
+    assert len(with_client(parent, use)) == 1
+
+
+def test_what_was_imported_otherwise_is_not_used(parent: ZygoteProcess, monkeypatch: pytest.MonkeyPatch):
+    async def ready(client: fork_client.ForkClient) -> tuple[Imported, object]:
+        return await client.ready, client._process
+
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    answer, process = with_client(parent, ready)
+    assert answer.mode == "fork" and isinstance(process, subprocess.Popen)
+
+
+def test_other_modules_are_imported_by_the_agents_own_process(parent: ZygoteProcess):
+    async def ready(client: fork_client.ForkClient) -> tuple[Imported, object]:
+        return await client.ready, client._process
+
+    answer, process = with_client(parent, ready, ("wave", "chunk_that_is_not_there"))
+    assert "chunk_that_is_not_there" in answer.problem and isinstance(process, subprocess.Popen)
+
+
+def test_without_the_zygote_the_agent_helps_itself():
+    async def run() -> Imported:
+        client = fork_client.ForkClient(MODULES, *fork_client.start_process(MODULES, "hopsml-zygote-of-nobody"))
+        try:
+            return await asyncio.wait_for(client.ready, TIMEOUT_S)
+        finally:
+            await client.close()
+
+    assert asyncio.run(run()).mode == "fork"
+
+
+def test_a_zygote_that_is_killed_while_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "slow_import.py").write_text(
+        f"import os, time\nif os.getppid() == {os.getpid()} and 'zygote' in open('/proc/self/cmdline').read():\n"
+        f"    open({str(tmp_path / 'importing')!r}, 'w').close()\n    time.sleep(600)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    parent = ZygoteProcess(("slow_import",), {"PYTHONHASHSEED": "0"})
+    try:
+        until(lambda: (tmp_path / "importing").exists())
+
+        async def use(client: fork_client.ForkClient) -> Imported:
+            os.kill(parent.pid, signal.SIGKILL)
+            return await client.ready
+
+        assert with_client(parent, use, ("slow_import",)).problem == ""
+    finally:
+        parent.close()
+
+
+def test_another_user_is_turned_away(parent: ZygoteProcess):
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user here")
+    code = f"""
+        import os, socket
+        os.setuid(65534)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(10)
+        connection.connect("\\0{parent.name}")
+        print(repr(connection.recv(10)))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=20)
+    assert done.stdout == "b''\n", done.stderr
+
+
+def test_garbage_is_turned_away_and_the_next_agent_served(parent: ZygoteProcess):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(TIMEOUT_S)
+        connection.connect(f"\0{parent.name}")
+        connection.send(b"\xc1 no request")
+        assert connection.recv(10) == b""
+
+    async def ready(client: fork_client.ForkClient) -> Imported:
+        return await client.ready
+
+    assert with_client(parent, ready).mode == "fork"
+
+
+def test_a_server_that_is_killed_is_told_to_its_agent(parent: ZygoteProcess):
+    async def use(client: fork_client.ForkClient) -> str:
+        await client.ready
+        (pid,) = processes.carrying(MARK, client._process.mark)
+        os.kill(pid, signal.SIGKILL)
+        while not client.broken:
+            await asyncio.sleep(0.01)
+        return client._how_it_ended()
+
+    assert "SIGKILL" in str(with_client(parent, use))
+
+
+def test_servers_outlive_a_zygote_that_is_closed_and_end_with_their_agent(own: ZygoteProcess, tmp_path: Path):
+    async def use(client: fork_client.ForkClient) -> int:
+        await client.ready
+        (pid,) = processes.carrying(MARK, client._process.mark)
+        own.close()
+        ended = await _play(client, tmp_path, lambda: 1, None, {})
+        assert ended.exited.status == 0
+        return pid
+
+    server = with_client(own, use)
+    until(lambda: is_gone(server))
+
+
+def test_the_zygote_ends_with_its_driver():
+    code = f"""
+        import os, time
+        from hopsml.cluster.forking.zygote import ZygoteProcess
+        process = ZygoteProcess({MODULES!r})
+        print(process.pid, flush=True)
+        time.sleep(600)
+    """
+    driver = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    with driver:
+        pid = int(driver.stdout.readline())
+        driver.kill()
+    until(lambda: is_gone(pid))
+
+
+def test_what_differs_is_named():
+    environment = environment_of({"TF_X": "1", "OTHER": "1"}, new_mark())
+    request = zygote.ForkRequest("python9", ("a", "b"), {**environment, "TF_X": "2", "OTHER": "2"}, (), "/")
+    found = zygote.differences(request, ("a",), environment)
+    assert found == ["module b", "interpreter python9", "variable TF_X"]
+
+
+def is_gone(pid: int) -> bool:
+    """Whether nothing of it runs any more; who inherits it may take a while to wait for it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def until(met: Callable[[], bool]) -> None:
+    deadline = clock.awake() + TIMEOUT_S
+    while not met():
+        assert clock.awake() < deadline
+        time.sleep(0.02)
+
+
+TAKES_OVER = """
+import os, socket, sys
+from hopsml.cluster.forking.fork_server import MARK
+from hopsml.cluster.forking.zygote import ForkRequest, Zygote
+ours, theirs = socket.socketpair()
+found = Zygote(ours, theirs, ())
+found.take_over(ForkRequest(sys.executable, (), {MARK: "-"}, ("/of the driver",), sys.argv[1]))
+print(sys.path.index("/of the driver"), sys.argv[1] in sys.path, os.getcwd() == sys.argv[1])
+"""
+
+
+def test_a_fork_server_of_a_zygote_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    """It may be one that other users may write to, such as /tmp."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    line = [sys.executable, "-c", TAKES_OVER, str(tmp_path)]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "False", "True"], done.stdout

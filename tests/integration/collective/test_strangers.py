@@ -1,0 +1,332 @@
+"""Tests that groups form despite unauthenticated peers: replays, garbage, silence, other generations."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from hopsml.collective import Group
+from hopsml.errors import ArgumentError, CollectiveRefused, CollectiveTimeout, PeerLost
+from tests.helpers.collective.together import SECRET, addresses, each, form, listeners
+
+pytestmark = pytest.mark.local
+
+MAGIC = b"HOPSMLC1"
+HELLO = struct.Struct("<8sQiiiI32s")
+CHALLENGE = struct.Struct("<QQ32s32s")
+Stranger = Callable[[socket.socket], None]
+
+
+def hello(
+    sender: int = 1, to: int = 0, size: int = 2, generation: int = 0, channel: int = 0, nonce: bytes = b"n" * 32
+) -> bytes:
+    """What somebody who connects says first."""
+    return HELLO.pack(MAGIC, generation, sender, to, size, channel, nonce)
+
+
+def signature(secret: bytes, label: str, nonces: bytes, size: int = 2) -> bytes:
+    """As the library signs, of rank 1 that connects to rank 0 for notices; written from its description."""
+    text = struct.pack("<32sQQiiiI", label.encode(), 0, 0, 1, 0, size, 0) + nonces
+    return hmac.new(secret, text, hashlib.sha256).digest()
+
+
+def answer(one: socket.socket, size: int) -> bytes:
+    """So many bytes, or what came before the end."""
+    got = b""
+    while len(got) < size:
+        try:
+            more = one.recv(size - len(got))
+        except ConnectionError:
+            break
+        if not more:
+            break
+        got += more
+    return got
+
+
+@pytest.fixture
+def waiting() -> Iterator[tuple[tuple[str, int], Callable[[], list[Group]]]]:
+    """Rank 0 of two waits: its address, and what lets rank 1 come and gives both."""
+    sockets = listeners(2)
+    names = addresses(sockets)
+    members: list[Group] = []
+    with ThreadPoolExecutor(2) as pool:
+
+        def member(rank: int) -> Future[Group]:
+            options = {"secret": SECRET, "form_timeout_s": 20, "timeout_s": 20}
+            return pool.submit(Group.form, rank, names, listener=sockets[rank].detach(), **options)
+
+        target = sockets[0].getsockname()
+        first = member(0)
+
+        def both() -> list[Group]:
+            members.extend(future.result() for future in (first, member(1)))
+            return members
+
+        try:
+            yield target, both
+        finally:
+            for one in members or both():
+                one.end()
+
+
+def hello_and_silence(one: socket.socket) -> None:
+    one.sendall(hello())
+
+
+def wrong_proof(one: socket.socket) -> None:
+    one.sendall(hello())
+    _, _, nonce, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+    one.sendall(signature(b"another secret!!", "hopsml collective 1: proof", b"n" * 32 + nonce))
+    assert answer(one, 1) == b""
+
+
+def reflected_proof(one: socket.socket) -> None:
+    """What another conversation, or the other direction, proves."""
+    one.sendall(hello())
+    answer(one, CHALLENGE.size)
+    one.sendall(signature(SECRET, "hopsml collective 1: welcome", b"n" * 64))
+    assert answer(one, 1) == b""
+
+
+def garbage(one: socket.socket) -> None:
+    one.sendall(os.urandom(200))
+    answer(one, 1)
+
+
+def a_web_browser(one: socket.socket) -> None:
+    one.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n" + b"X: y\r\n" * 20 + b"\r\n")
+    assert answer(one, 1) == b""
+
+
+def an_older_generation(one: socket.socket) -> None:
+    one.sendall(HELLO.pack(MAGIC, 2**40, 1, 0, 2, 0, b"n" * 32))
+    refused, generation, _, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+    assert (refused, generation) == (1, 0)
+    assert answer(one, 1) == b""
+
+
+def no_such_rank(one: socket.socket) -> None:
+    one.sendall(hello(sender=7))
+    assert answer(one, 1) == b""
+
+
+def half_a_hello(one: socket.socket) -> None:
+    one.sendall(hello()[:40])
+    one.shutdown(socket.SHUT_WR)
+    assert answer(one, 1) == b""
+
+
+def silence(one: socket.socket) -> None:
+    """It only connects."""
+
+
+STRANGERS: tuple[Stranger, ...] = (
+    *(hello_and_silence, wrong_proof, reflected_proof, garbage, a_web_browser, an_older_generation),
+    *(no_such_rank, half_a_hello, silence),
+)
+
+
+@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda stranger: stranger.__name__)
+def test_strangers_learn_nothing_and_hinder_nobody(
+    stranger: Stranger, waiting: tuple[tuple[str, int], Callable[[], list[Group]]]
+) -> None:
+    target, both = waiting
+    with socket.create_connection(target, timeout=10) as one:
+        stranger(one)
+        assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
+
+
+def test_a_crowd_of_silent_ones_hinders_nobody(
+    waiting: tuple[tuple[str, int], Callable[[], list[Group]]],
+) -> None:
+    target, both = waiting
+    crowd = [socket.create_connection(target, timeout=10) for _ in range(100)]
+    try:
+        assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
+    finally:
+        for one in crowd:
+            one.close()
+
+
+def test_a_recorded_handshake_proves_nothing(waiting: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
+    """The very bytes with which a member has once proved itself."""
+    target, both = waiting
+    with socket.create_connection(target, timeout=10) as one:
+        one.sendall(hello())
+        _, _, nonce, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+        proof = signature(SECRET, "hopsml collective 1: proof", b"n" * 32 + nonce)
+        one.sendall(proof)
+        welcome = answer(one, 32)  # it would have been a member
+        assert welcome == signature(SECRET, "hopsml collective 1: welcome", b"n" * 32 + nonce)
+    with socket.create_connection(target, timeout=10) as again:
+        again.sendall(hello())
+        answer(again, CHALLENGE.size)
+        again.sendall(proof)
+        assert answer(again, 1) == b""
+    assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
+
+
+def test_random_bytes_do_no_harm(waiting: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
+    """Mutations of a true hello and of noise, for half a second."""
+    target, both = waiting
+    chance, until = random.Random(1), time.monotonic() + 0.5
+    while time.monotonic() < until:
+        with socket.create_connection(target, timeout=10) as one:
+            message = bytearray(hello() + os.urandom(chance.randrange(60)))
+            for _ in range(chance.randrange(6)):
+                message[chance.randrange(len(message))] = chance.randrange(256)
+            one.sendall(message[: chance.randrange(1, len(message) + 1)])
+    assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
+
+
+def test_another_secret_is_refused_on_both_sides() -> None:
+    sockets = listeners(2)
+    names = addresses(sockets)
+
+    def one(rank: int) -> Exception:
+        secret = SECRET if rank == 0 else b"not this group's"
+        with pytest.raises((CollectiveRefused, CollectiveTimeout)) as caught:
+            Group.form(rank, names, secret=secret, listener=sockets[rank].detach(), form_timeout_s=0.4)
+        return caught.value
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(one, range(2))
+    assert "does not know the group's secret" in str(first) and "missing: rank 1" in str(first)
+    assert isinstance(second, CollectiveRefused) and "rank 0: it closed the connection" in str(second)
+
+
+def test_a_member_of_an_older_generation_is_told_at_once() -> None:
+    """By the signed word of a member of the new one, which forms undisturbed."""
+    sockets = listeners(2)
+    names = addresses(sockets)
+    with ThreadPoolExecutor(3) as pool:
+        options = {"secret": SECRET, "form_timeout_s": 20, "timeout_s": 20}
+        first = pool.submit(Group.form, 0, names, generation=5, listener=sockets[0].detach(), **options)
+        began = time.monotonic()
+        with pytest.raises(CollectiveRefused, match="generation 5, this one of generation 4"):
+            Group.form(1, names, generation=4, secret=SECRET, form_timeout_s=20)
+        assert time.monotonic() - began < 5
+        second = pool.submit(Group.form, 1, names, generation=5, listener=sockets[1].detach(), **options)
+        members = [first.result(), second.result()]
+        assert each(members, lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
+        for member in members:
+            member.end()
+
+
+def test_who_ends_while_the_group_forms_is_named_at_once() -> None:
+    """A member proves itself and is killed; rank 2 never comes."""
+    sockets = listeners(3)
+    with ThreadPoolExecutor(1) as pool:
+        target, names = sockets[0].getsockname(), addresses(sockets)
+        first = pool.submit(Group.form, 0, names, secret=SECRET, listener=sockets[0].detach(), form_timeout_s=20)
+        with socket.create_connection(target) as one:
+            one.sendall(hello(size=3))
+            _, _, nonce, _ = CHALLENGE.unpack(answer(one, CHALLENGE.size))
+            one.sendall(signature(SECRET, "hopsml collective 1: proof", b"n" * 32 + nonce, size=3))
+            assert len(answer(one, 32)) == 32
+        began = time.monotonic()
+        with pytest.raises(PeerLost, match="rank 1 ended while the group formed"):
+            first.result()
+        assert time.monotonic() - began < 5
+    for other in sockets[1:]:
+        other.close()
+
+
+def test_who_is_missing_is_named() -> None:
+    sockets = listeners(3)
+    names = addresses(sockets)
+    with pytest.raises(CollectiveTimeout, match="missing: rank 0, 2"):
+        Group.form(1, names, secret=SECRET, listener=sockets[1].detach(), form_timeout_s=0.2)
+    for one in sockets:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"secret": b"short"}, "at least 16 bytes"),
+        ({"rank": 2}, "no such rank"),
+        ({"rank": 1, "addresses": ["nowhere", "127.0.0.1:0"]}, "host:port"),
+        ({"hosts": ["a"]}, "1 hosts for 2 addresses"),
+    ],
+)
+def test_options_that_cannot_be(wrong: dict[str, object], words: str) -> None:
+    options: dict[str, object] = {"rank": 0, "addresses": ["127.0.0.1:0", "127.0.0.1:0"], "secret": SECRET, **wrong}
+    with pytest.raises(ArgumentError, match=words):
+        Group.form(**{"form_timeout_s": 0.2, **options})
+
+
+def test_the_secret_is_never_sent() -> None:
+    """Nor anything of it: all that goes over the wire of a forming group is looked at."""
+    sockets = listeners(2)
+    target, relay = sockets[0].getsockname(), listeners(1)[0]
+    seen: list[bytes] = []
+    pairs: list[tuple[socket.socket, socket.socket]] = []
+
+    def carry(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # either side is closed
+            while data := source.recv(4096):
+                seen.append(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    names = [addresses([relay])[0], addresses(sockets)[1]]
+    with ThreadPoolExecutor(6) as pool:
+        forming = [
+            pool.submit(Group.form, rank, names, secret=SECRET, listener=sockets[rank].detach(), form_timeout_s=20)
+            for rank in range(2)
+        ]
+        for _ in range(2):  # the connection for notices, and that for data
+            one, other = relay.accept()[0], socket.create_connection(target)
+            pairs.append((one, other))
+            pool.submit(carry, one, other)
+            pool.submit(carry, other, one)
+        members = [future.result() for future in forming]
+        each(members, lambda m: m.barrier())
+        for member in members:
+            member.end()
+    for one in (relay, *(one for pair in pairs for one in pair)):
+        one.close()
+    assert len(b"".join(seen)) > 400 and SECRET[:4] not in b"".join(seen)
+
+
+def test_a_listener_is_taken_over_whatever_comes_of_it() -> None:
+    [one] = listeners(1)
+    number = one.detach()
+    with pytest.raises(ArgumentError, match="no such rank"):
+        Group.form(5, ["127.0.0.1:1"], secret=SECRET, listener=number)
+    with pytest.raises(OSError):
+        os.fstat(number)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
+def test_addresses_of_ipv6() -> None:
+    sockets = [socket.create_server(("::1", 0), family=socket.AF_INET6) for _ in range(2)]
+    names = [f"[::1]:{one.getsockname()[1]}" for one in sockets]
+    with ThreadPoolExecutor(2) as pool:
+        forming = [
+            pool.submit(Group.form, rank, names, secret=SECRET, listener=sockets[rank].detach(), form_timeout_s=20)
+            for rank in range(2)
+        ]
+        members = [future.result() for future in forming]
+    assert each(members, lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
+    for member in members:
+        member.end()
+
+
+def test_forming_many_at_once() -> None:
+    members = form(8)
+    assert each(members, lambda m: m.all_reduce([1.0])[0]) == [8.0] * 8
+    for member in members:
+        member.end()

@@ -1,0 +1,327 @@
+"""Tests that run each Python snippet of the pages after its preamble in ``preambles.py``."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.pages import ROOT, snippet, snippets, users_pages
+from tests.integration.docs import preambles
+
+TIMEOUT_S = 200
+RUN_ID = "app-20261120-0001_1"  # as the pages call it
+COMMUNICATION = "docs/communication.md"
+AIRFLOW, ELASTIC, NOTEBOOK = "docs/how-to/airflow.md", "docs/how-to/elastic.md", "docs/how-to/notebook.md"
+SERVERS, DYNAMIC = "docs/how-to/parameter-servers.md", "docs/how-to/dynamic.md"
+ALGORITHMS = "docs/how-to/algorithms.md"
+LOCAL_SERVICE, CLIENT = "docs/how-to/local-service.md", "docs/reference/client.md"
+DATA, FIRST, FRAMEWORKS, MODELS, RUNS, SEARCH, SERVING, STORAGE = (
+    "docs/how-to/data.md",
+    "docs/first-steps.md",
+    *(f"docs/how-to/{name}.md" for name in ("frameworks", "models", "runs", "search", "serving", "storage")),
+)
+TESTED = {  # page -> words of each of its snippets
+    "README.md": ("▶ import hopsml", "%load_ext", "HopsMLOperator(", "experiment.evaluate("),
+    "docs/index.md": ("loss *= 1 - lr",),
+    FIRST: ("loss *= 1 - lr",),
+    RUNS: ("experiment.resume(", "experiment.recorded(", "hopsml.load_checkpoint("),
+    ELASTIC: ("state.resume(",),
+    DATA: (
+        "def train(clicks)",
+        "hopsml.data.parquet(",
+        "hopsml.data.files(",
+    ),  # the first: integration/spark/test_data.py
+    "docs/how-to/large-batch.md": ("large.Recipe(",),
+    FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
+    SEARCH: ("Searchspace(", "stopper_args=", 'framework="torch"'),
+    MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
+    NOTEBOOK: ("%load_ext",),
+    AIRFLOW: ("HopsMLOperator(",),
+    SERVING: ("serving.canary(",),
+    STORAGE: ("hdfs.dump(", "tf.io.gfile.glob("),  # the second: integration/yarn/test_tf_hdfs.py
+    COMMUNICATION: ("hopsml.all_reduce(",),
+    SERVERS: ("ServerLoop(",),
+    ALGORITHMS: ("TrainingLoop(",),
+    "docs/reference/job.md": ("hopsml.job.addresses(",),  # integration/service/test_job_parts.py
+    LOCAL_SERVICE: ("experiment.distributed(",),
+    CLIENT: ("client.submit(", "client.clone("),
+    DYNAMIC: ("def alternating(", "def adversarial(", "def growing(", "def sequences(", "def actors_and_a_learner("),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Two slots of this machine, and a project."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 2\n")
+    return tmp_path
+
+
+def run(home: Path, script: str, **more: str) -> str:
+    """What a script prints, in a process of its own; ended with all that it has started."""
+    (home / "script.py").write_text(script)
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOPSML_PROFILE", "TF_CONFIG")}
+    environment |= {"HOPSML_CONF_DIR": str(home / "conf"), "HOPSML_PROJECT_URL": f"file://{home}/project", **more}
+    environment |= {"PYTHONPATH": str(ROOT), "HOPSML_MLFLOW": "0"}
+    ended = subprocess.run(
+        [sys.executable, str(home / "script.py")], env=environment, cwd=home, capture_output=True, timeout=TIMEOUT_S
+    )
+    printed = ended.stdout.decode() + ended.stderr.decode()
+    assert ended.returncode == 0, printed
+    return printed
+
+
+def recorded_run(home: Path) -> None:
+    """A run under the id that the pages use: one that failed, so that there is something to go on with."""
+    script = (
+        preambles.DAILY
+        + "try:\n    experiment.collective_all_reduce(train, num_workers=2)\nexcept Exception:\n    pass\n"
+    )
+    run(home, script, FAILS="1")
+    (made,) = (home / "project" / "Experiments").iterdir()
+    shutil.move(made, made.with_name(RUN_ID))
+
+
+@pytest.mark.local
+def test_every_snippet_is_tested_here() -> None:
+    found = {page: snippets(page) for page in users_pages()}
+    assert {page for page, some in found.items() if some} == set(TESTED)
+    assert all(len(found[page]) == len(known) for page, known in TESTED.items())
+    assert all(snippet(page, words) for page, known in TESTED.items() for words in known)
+
+
+@pytest.mark.local
+def test_a_model_is_served(home: Path) -> None:
+    folder = {"HOPSML_SERVING_FOLDER": str(home / "machine")}
+    printed = run(home, preambles.SERVING + snippet(SERVING, "serving.canary("), **folder)
+    assert "digits: version 3 of digits answers at http://127.0.0.1:" in printed and "[3. 3.]" in printed
+
+
+@contextlib.contextmanager
+def served(home: Path) -> Iterator[dict[str, str]]:
+    """The variables by which commands find a job service, as ``hopsml server`` starts it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOPSML_")}
+    found = {"HOPSML_SERVER_STATE": str(home / "state"), "HOPSML_CONF_DIR": str(home / "conf"), "PYTHONPATH": str(ROOT)}
+    found |= {"HOPSML_PROJECT_URL": f"file://{home}/project", "HOPSML_MLFLOW": "0"}
+    found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    line = [sys.executable, "-m", "hopsml", "server"]
+    with (
+        open(home / "server.log", "w") as log,
+        subprocess.Popen(line, env={**kept, **found}, stdout=subprocess.PIPE, stderr=log, cwd=home) as server,
+    ):
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline().startswith(b"http://127.0.0.1:"), (home / "server.log").read_text()
+            yield found
+        finally:
+            server.send_signal(signal.SIGINT)
+            assert server.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.local
+@pytest.mark.variant  # of tests/integration/service/test_job_service.py
+def test_a_queue_for_one_person_and_its_client(home: Path) -> None:
+    (home / "train.py").write_text(snippet(LOCAL_SERVICE, "experiment.distributed("))
+    (home / "job.yaml").write_text("name: digits\ntasks: {main: {script: train.py, count: 2}}\n")
+    submit, watch = (block for block in snippets(LOCAL_SERVICE, "sh") if "hopsml jobs" in block)
+    with served(home) as found:
+        line = ["bash", "-ec", submit + watch]
+        shown = subprocess.run(line, env={**os.environ, **found}, cwd=home, capture_output=True, timeout=TIMEOUT_S)
+        said = shown.stdout.decode() + shown.stderr.decode()
+        assert shown.returncode == 0 and said.startswith("digits-1\n"), said
+        assert re.search(r"run digits-1-[0-9a-f]{8}-main_1: FINISHED: accuracy 0.9", said), said
+        printed = run(home, "\n".join(snippets(CLIENT)), **found)
+    assert "FINISHED" in printed and re.search(r"digits-2-[0-9a-f]{8}-main_1", printed), printed
+    assert "\nCANCELLED\n" in printed and "\ndigits-1 FINISHED 1\n" in printed, printed
+
+
+@pytest.mark.local
+def test_a_recipe_is_carried_to_another_batch(home: Path) -> None:
+    assert "linear scaling: x 32" in run(home, snippet("docs/how-to/large-batch.md", "large.Recipe("))
+
+
+@pytest.mark.local
+def test_what_stands_on_two_pages_is_the_same() -> None:
+    assert snippets("docs/index.md") == snippets(FIRST)
+    assert snippet(NOTEBOOK, "%load_ext").startswith(snippet("README.md", "%load_ext"))
+    assert snippet(AIRFLOW, "HopsMLOperator(").startswith(snippet("README.md", "HopsMLOperator("))
+
+
+@pytest.mark.local
+def test_the_six_lines_are_those_of_the_demo() -> None:
+    demo = [line.strip() for line in (ROOT / "spark_jobs" / "train_digits.py").read_text().splitlines()]
+    for line in snippet("README.md", "▶ import hopsml").splitlines():
+        code = line[2:].partition("  #")[0].strip()
+        assert code in ("", "...") or code in demo, line
+
+
+@pytest.mark.local
+def test_the_operators_have_the_arguments_that_are_given_to_them() -> None:
+    tree = ast.parse((ROOT / "hopsml" / "airflow" / "operators.py").read_text())
+    known = {
+        argument.arg for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+        for argument in (*node.args.args, *node.args.kwonlyargs)
+    } | {"task_id"}  # fmt: skip
+    calls = [node for node in ast.walk(ast.parse(snippet(AIRFLOW, "HopsMLOperator("))) if isinstance(node, ast.Call)]
+    assert calls and {keyword.arg for call in calls for keyword in call.keywords} <= known
+
+
+@pytest.mark.local
+def test_the_first_ten_minutes(home: Path) -> None:
+    printed = run(home, snippet(FIRST, "loss *= 1 - lr"))
+    assert "FINISHED" in printed and f"{0.95**100:.4f}" in printed
+    (log,) = (home / "project").glob("Experiments/*/logs/g0-rank1.log")
+    assert "the loss came down to 0.0059" in log.read_text()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.variant  # of integration/experiment/test_parameter_server.py
+def test_parameter_servers(home: Path) -> None:
+    (home / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 3\n")
+    printed = run(home, preambles.SERVERS + snippet(SERVERS, "ServerLoop("))
+    assert "'steps': 300.0" in printed, printed
+
+
+@pytest.mark.local
+@pytest.mark.variant  # tests/integration/spark/test_collective.py and tests/integration/collective say it
+def test_arrays_that_workers_combine(home: Path) -> None:
+    printed = run(home, snippet(COMMUNICATION, "hopsml.all_reduce("))
+    (accuracy,) = re.findall(r"'accuracy': (0\.\d+)", printed)
+    assert float(accuracy) > 0.9
+
+
+@pytest.mark.variant
+@pytest.mark.tensorflow
+def test_algorithms(home: Path) -> None:
+    printed = run(home, snippet(ALGORITHMS, "TrainingLoop("))
+    assert (
+        float(re.findall(r"local SGD: (\S+)", printed)[0]) < 5.0
+    )  # the mean of all steps; untrained it is more than 8
+
+
+@pytest.mark.local
+def test_storage(home: Path) -> None:
+    printed = run(home, "\n".join(snippets(STORAGE)) + "print(local, rows)\n")
+    assert str(home / "rows.csv") in printed and "4.9,3.0" in printed
+
+
+@pytest.mark.local
+def test_models(home: Path) -> None:
+    printed = run(home, "\n".join(snippets(MODELS)) + "print(folder)\n", HOPSML_MODEL_CACHE=str(home / "models"))
+    assert str(home / "models" / "digits-1-") in printed and re.search(r"1 +0\n.*2 +1\n", printed)
+
+
+@pytest.mark.local
+def test_day_by_day(home: Path) -> None:
+    recorded_run(home)
+    run(home, "import hopsml\n" + preambles.DAILY + "\n".join(snippets(RUNS)) + "experiment.shutdown()\n")
+    statuses = sorted((home / "project" / "Experiments").glob("*/status.json"))
+    assert len(statuses) == 4, "that which was resumed, was cancelled, goes on, is the driver's own"
+
+
+@pytest.mark.local
+def test_search(home: Path) -> None:
+    printed = run(home, preambles.SEARCH + snippet(SEARCH, "Searchspace(") + "print('trials', len(best.trials))\n")
+    assert "trials 64" in printed
+
+
+@pytest.mark.local
+def test_arguments_of_a_stopper(home: Path) -> None:
+    first = snippet(SEARCH, "Searchspace(").partition("best = ")[0]
+    script = preambles.SEARCH + first + snippet(SEARCH, "stopper_args=") + "print('trials', len(best.trials))\n"
+    assert "trials 10" in run(home, script)
+
+
+@pytest.mark.torch
+@pytest.mark.variant  # of integration/experiment/test_torch_prepare.py
+def test_trials_of_several_workers_with_torch(home: Path) -> None:
+    script = "from hopsml import experiment\n" + snippet(SEARCH, 'framework="torch"')
+    assert "loss" in run(home, script + "print('loss', best.value)\n")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.variant  # of integration/cluster/test_growing.py, and of integration/training/test_elastic_fit.py
+def test_workers_that_come_and_go(home: Path) -> None:
+    shown = run(home, preambles.ELASTIC + snippet(ELASTIC, "state.resume("))
+    assert "ended at its beginning" not in shown
+    (status,) = (home / "project" / "Experiments").glob("*/status.json")
+    assert '"FINISHED"' in status.read_text() and '"formed": true' in status.read_text()
+
+
+@pytest.mark.local
+def test_data(home: Path) -> None:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    features = np.random.default_rng(0).normal(size=(20_000, 8))
+    pq.write_table(pa.table({"features": list(features), "label": features.sum(1)}), home / "rows.parquet")
+    page = snippet(DATA, "hopsml.data.parquet(").replace("hdfs:///data/clicks", f"file://{home}/rows.parquet")
+    shown = run(home, page)
+    found = re.search(r"'error': (\S+?)[,}]", shown)
+    assert found is not None and float(found[1]) < 1e-3, shown
+
+
+@pytest.mark.local
+def test_files_as_data(home: Path) -> None:
+    for kind in ("cat", "dog"):
+        (home / "images" / kind).mkdir(parents=True)
+        (home / "images" / kind / "1.jpg").write_bytes(kind.encode() * 7)
+    shown = run(home, snippet(DATA, "hopsml.data.files(") + f"print(*load('{home}/images'))\n")
+    assert "[21, 21]" in shown and "'cat'" in shown and "'dog'" in shown
+
+
+@pytest.mark.tensorflow
+def test_notebook(home: Path) -> None:
+    recorded_run(home)
+    cell = snippet(NOTEBOOK, "%load_ext").replace("%tensorboard_run", "")  # which starts a server for a browser
+    train = "def train(lr):\n    return {'accuracy': 1 - lr}\n"
+    run(
+        home,
+        "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
+        f"import hopsml\nshell.user_ns['hopsml'] = hopsml\nshell.run_cell({train!r}).raise_error()\n"
+        f"shell.run_cell({cell!r}).raise_error()\n",
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.variant  # of integration/experiment/test_torch.py and integration/experiment/test_other_frameworks.py
+def test_other_frameworks(home: Path) -> None:
+    script = preambles.FRAMEWORKS + snippet(FRAMEWORKS, "hopsml.torch.prepare(") + snippet(FRAMEWORKS, "RabitTracker(")
+    printed = run(home, script, HOPSML_PROFILE="local")
+    assert len(re.findall(r"state +FINISHED", printed)) == 2
+    (accuracy,) = re.findall(r"accuracy\s*[=:]?\s*([0-9.]+)", printed)
+    assert float(accuracy) > 0.95
+
+
+@pytest.mark.torch
+def test_from_a_training_to_what_it_serves(home: Path) -> None:
+    judged = snippet(RUNS, "hopsml.load_checkpoint(") + snippet("README.md", "experiment.evaluate(")
+    script = preambles.DOORS + judged + 'print(best.metrics)\nserving.stop("digits")\n'
+    printed = run(home, script, HOPSML_PROFILE="local", HOPSML_SERVING_FOLDER=str(home / "machine"))
+    assert re.search(r"'evaluated': [1-9]", printed) and "'accuracy': 0.75" in printed
+    assert "version 1 of digits answers at http://127.0.0.1" in printed and "[3. 3.]" in printed
+
+
+@pytest.mark.torch
+@pytest.mark.variant  # half a minute; what differs is named in training/test_torch_differing.py
+def test_trainings_that_change(home: Path) -> None:
+    (home / "conf" / "local.yaml").write_text("master: none\nlocal_slots: 3\n")
+    printed = run(
+        home, "import hopsml\nfrom hopsml import experiment\n" + "\n".join(snippets(DYNAMIC)), HOPSML_PROFILE="local"
+    )
+    found = {name: float(value) for name, value in re.findall(r"(\w+) (-?\d[\d.e-]*)\b", printed)}
+    assert found["alternating"] > 0.9 and found["sequences"] > 0.95
+    assert 3.5 < found["adversarial"] < 4.5
+    assert found["growing"] < 0.1 and found["smaller"] < 0.5
+    assert found["actors"] > 0.75

@@ -1,0 +1,125 @@
+"""Helpers for tests of lanes: real agents and processes on this machine, with trials started by the test."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hopsml.cluster.shared.spec import IndependentGroup
+from hopsml.experiment import collective
+from hopsml.experiment.options import RunOptions
+from hopsml.experiment.plan import Plan
+from hopsml.experiment.run_role import SearchHost
+from hopsml.experiment.searches.executors import Lanes, News, RunOver
+from hopsml.search.dispatch.events import Began, Ended, LaneJoined, LaneLost, Reported
+from hopsml.search.messages import EndTrial, RunTrial
+from tests.helpers.cluster.workloads import WAIT_S
+
+
+def plan_of(function: Callable[..., Any], count: int = 1, preload: tuple[str, ...] = (), **arguments: Any) -> Plan:
+    plain = collective.build(RunOptions(lambda: None, num_workers=count, progress=False, preload=preload), "search")
+    spec = msgspec.structs.replace(plain.spec, group=IndependentGroup(size=count), framework="none")
+    return dataclasses.replace(plain, spec=spec, function=function, arguments=arguments, standing=SearchHost())
+
+
+class Bench:
+    """One run of lanes, and all that came of it."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self.folder = Path(lanes.run.run_dir.removeprefix("file://"))
+        self.seen: list[News] = []
+        self._looked = 0
+        self._count = 0
+
+    def trial(self, config: dict[str, Any] | None = None, **fields: Any) -> RunTrial:
+        """One more trial, numbered by itself."""
+        number, self._count = self._count, self._count + 1
+        given = {"number": number, "attempt": 0, "trial_id": f"t{number}", **fields}
+        return RunTrial(config=pickle.dumps(config or {}), **given)
+
+    def give(self, lane: int, config: dict[str, Any] | None = None, **fields: Any) -> RunTrial:
+        trial = self.trial(config, **fields)
+        self.lanes.assign(lane, trial)
+        return trial
+
+    def end(self, lane: int, trial: RunTrial, how: str = "stop", deadline_s: float = 0.0) -> None:
+        self.lanes.send_message(lane, EndTrial(trial.number, trial.attempt, how, deadline_s))
+
+    def once(self, condition: Callable[[News], Any]) -> News:
+        """What comes once, or has come: of two lanes' processes, and of two of a lane's trials, either may be first."""
+        return next((news for news in self.seen if condition(news)), None) or self.until(condition)
+
+    def until(self, condition: Callable[[News], Any]) -> News:
+        """The first thing from now on that fits; what comes meanwhile is kept in ``seen``."""
+        deadline = time.monotonic() + 2 * WAIT_S  # others may go on telling for ever
+        while True:
+            assert time.monotonic() < deadline, f"it did not come in {2 * WAIT_S} s; the newest: {self.seen[-5:]}"
+            while self._looked < len(self.seen):
+                self._looked += 1
+                if condition(self.seen[self._looked - 1]):
+                    return self.seen[self._looked - 1]
+            news = self.lanes.get(WAIT_S)
+            assert news is not None, f"nothing happened for {WAIT_S} s after {self.seen[-5:]}"
+            self.seen.append(news)
+
+    def joined(self) -> int:
+        return self.until(lambda news: isinstance(news.event, LaneJoined)).lane
+
+    def lost(self, lane: int) -> str:
+        event = self.until(lambda news: isinstance(news.event, LaneLost) and news.event.lane == lane).event
+        assert isinstance(event, LaneLost)
+        return event.reason
+
+    def began(self, trial: RunTrial) -> int:
+        """Pid of its process."""
+        message = self.once(
+            lambda n: isinstance(n.event, Began) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
+        ).message
+        return int(message.pid)  # type: ignore[union-attr]
+
+    def reported(self, trial: RunTrial, step: int = 0) -> Reported:
+        event = self.until(
+            lambda n: isinstance(n.event, Reported) and n.event.number == trial.number and n.event.step >= step
+        ).event
+        assert isinstance(event, Reported)
+        return event
+
+    def ended(self, trial: RunTrial) -> Ended:
+        event = self.once(
+            lambda n: isinstance(n.event, Ended) and (n.event.number, n.event.attempt) == (trial.number, trial.attempt)
+        ).event
+        assert isinstance(event, Ended)
+        return event
+
+    def over(self) -> RunOver:
+        event = self.until(lambda news: isinstance(news.event, RunOver)).event
+        assert isinstance(event, RunOver)
+        return event
+
+    def log(self, trial: RunTrial) -> str:
+        return (self.folder / "trials" / trial.trial_id / "output.log").read_text()
+
+
+@contextlib.contextmanager
+def bench(function: Callable[..., Any], count: int = 1, **arguments: Any) -> Iterator[Bench]:
+    """Lanes for the function; the run is over afterwards."""
+    with running(plan_of(function, count, **arguments)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def running(plan: Plan) -> Iterator[Bench]:
+    found = Bench(Lanes.start(plan))
+    try:
+        yield found
+    finally:
+        found.lanes.run.cancel()
+        found.lanes.run.join(WAIT_S)

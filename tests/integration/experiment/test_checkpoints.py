@@ -1,0 +1,209 @@
+"""Tests of checkpoints of real runs: stored whatever happens to the worker, and continued exactly by another run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import StorageUnavailable, WorkerFailed
+from hopsml.experiment import takeover
+from hopsml.experiment.run import Run
+from hopsml.storage.run_dir import RunDir
+from tests.helpers import small_disk
+from tests.helpers.cluster.backend_contract import local_path, read_json, submit
+from tests.helpers.cluster.finding import agent_of
+from tests.helpers.cluster.workloads import WAIT_S, wait_until
+
+pytestmark = pytest.mark.chaos
+
+
+def save(directory: str, steps: int, how: str, marks: str) -> list[int]:
+    """Without a framework: 8 MB a step; then the end that is asked for, at once."""
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    import numpy as np
+
+    from hopsml.cluster.worker.context import current
+    from hopsml.training.checkpoint_files import Description
+    from hopsml.training.checkpoint_writer import handover_of, pack
+
+    context = current()
+    assert context is not None and context.checkpoints is not None
+    handover, place = handover_of(context.checkpoints), Path(directory or context.checkpoint_dir)
+    for step in range(1, steps + 1):
+        description = Description(str(place / f"step-{step:09d}"), f'{{"step": {step}}}'.encode(), step, 3, True, 0o077)
+        snapshot = pack({"state": np.full(2_000_000, step, np.float32)}, description, "numpy:savez")
+        held = handover.hand_over(snapshot, description.target)
+        if step == 1 and how == "agent is killed":
+            handover.wait_stored(held, description.target, None)
+    if how == "worker is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path(marks, "saved").touch()
+    while how != "returns":
+        time.sleep(0.01)
+    return list(range(1, steps + 1))
+
+
+def found(directory: Path) -> list[int]:
+    """The complete checkpoints, each of which holds what was saved."""
+    import numpy as np
+
+    from hopsml.storage import checkpoints
+
+    steps = [step for step in checkpoints.steps(str(directory)) if step]
+    for step in steps:
+        folder = directory / f"step-{step:09d}"
+        checkpoints.check(folder)
+        with np.load(folder / "variables.npz", allow_pickle=True) as content:
+            assert set(content["arr_0"].item()["state"]) == {step}
+    return steps
+
+
+def start(how: str, marks: Path, directory: str = "") -> tuple[Run, Path]:
+    run = submit(save, 1, args={"directory": directory, "steps": 3, "how": how, "marks": str(marks)})
+    return run, local_path(run.run_dir) / "checkpoints"
+
+
+def test_what_was_saved_arrives_though_the_worker_is_killed_at_once(store: Path, tmp_path: Path) -> None:
+    run, directory = start("worker is killed", tmp_path)
+    with pytest.raises(WorkerFailed, match="SIGKILL"):
+        run.result(WAIT_S)
+    assert found(directory) == [1, 2, 3]
+
+
+def test_the_end_of_a_run_waits_for_its_checkpoints(store: Path, tmp_path: Path) -> None:
+    run, directory = start("returns", tmp_path)
+    assert run.result(WAIT_S).value == [1, 2, 3]
+    assert found(directory) == [1, 2, 3]
+    assert read_json(run, "status.json")["not_on_shared_storage"] == {}
+
+
+def test_an_agent_that_is_killed_takes_no_checkpoint_with_it_that_was_waited_for(store: Path, tmp_path: Path) -> None:
+    run, directory = start("agent is killed", tmp_path)
+    wait_until((tmp_path / "saved").exists, "three checkpoints")
+    agent_of(run, 0).kill()
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    assert found(directory)[0] == 1
+
+
+def test_a_run_says_which_checkpoint_a_full_disk_has_not_taken(store: Path, tmp_path: Path) -> None:
+    with small_disk.mounted(tmp_path / "disk", 20_000) as disk:  # room for two
+        run, _ = start("returns", tmp_path, str(disk / "checkpoints"))
+        assert run.result(WAIT_S).value == [1, 2, 3], "the training goes on"
+        assert found(disk / "checkpoints") == [1, 2]
+    (behind,) = read_json(run, "status.json")["not_on_shared_storage"]["0"]
+    assert f"{disk}/checkpoints/step-000000003: " in behind and "No space left on device" in behind
+    (note,) = [note for note in run.state.notes if "could not be written" in note]
+    assert "step-000000003 could not be written, the training goes on" in note
+
+
+def train(kept: str) -> dict[str, Any]:
+    """Two workers, with a normalisation whose statistics belong to all of them; the first run ends with its second step."""
+    import json
+    import os
+    import pickle
+    import signal
+    import time
+    from pathlib import Path
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import hopsml
+    from hopsml.cluster.worker.context import current
+
+    context = current()
+    assert context is not None
+    strategy = hopsml.tensorflow.strategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization(), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.Adam(), "mse")
+    counter, words, half = tf.Variable(0, dtype=tf.int64), tf.Variable(""), tf.Variable(tf.cast(1.5, tf.bfloat16))
+    checkpointer = hopsml.tensorflow.Checkpointer(model=model, counter=counter, words=words, half=half)
+    step = checkpointer.restore_latest()
+    path = Path(kept, f"rank-{context.rank}")
+    if step == 0:
+        data = np.random.default_rng(context.rank).random((8, 4), np.float32)
+        model.fit(data, data[:, :3], batch_size=4, epochs=1, verbose=0)
+        counter.assign(41)
+        words.assign("\0ä\0")
+        checkpointer.save(1)
+        counter.assign_add(1)
+        checkpointer.save(2, best=0.5)
+        variables = [np.asarray(variable) for variable in (*model.weights, *model.optimizer.variables, counter)]
+        path.with_suffix(".part").write_bytes(pickle.dumps(variables))
+        path.with_suffix(".part").replace(path)
+        counter.assign_add(1)  # what is held does not change any more
+        if context.is_chief:
+            while not Path(kept, "rank-1").exists():  # which ends with the chief
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+    now = [np.asarray(variable) for variable in (*model.weights, *model.optimizer.variables, counter)]
+    same = [(one == other).all() for one, other in zip(now, pickle.loads(path.read_bytes()), strict=True)]
+    assert context.resume_checkpoint is not None
+    prefix = str(context.resume_checkpoint / "variables")
+    reader = tf.train.load_checkpoint(prefix)
+    folder = checkpointer.save(3, durable=True)
+    own = str(context.work_dir / "own")
+    checkpointer._checkpoint.write(own)  # on all ranks: the statistics are read from each
+    if not context.is_chief:
+        return {}
+    ours, theirs = tf.train.load_checkpoint(str(folder / "variables")), tf.train.load_checkpoint(own)
+    return {
+        "step": step,
+        "notes": checkpointer.notes,
+        "same": all(same) and len(same) > 10,
+        "words": words.numpy().decode(),
+        "read": int(reader.get_tensor("counter/.ATTRIBUTES/VARIABLE_VALUE")),
+        "other than TensorFlow's": [
+            name
+            for name in reader.get_variable_to_shape_map() | theirs.get_variable_to_shape_map()
+            if not np.array_equal(ours.get_tensor(name), theirs.get_tensor(name))
+        ],
+        "handed over": context.checkpoints.slots.stored if context.checkpoints else 0,
+        "description": json.loads((folder / "checkpoint.json").read_text())["step"],
+    }
+
+
+@pytest.mark.tensorflow
+def test_another_run_goes_on_exactly_where_a_killed_chief_has_saved(store: Path, tmp_path: Path) -> None:
+    run = submit(train, 2, args={"kept": str(tmp_path)})
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    again = experiment.resume(run.run_dir, progress=False)
+    assert again.value == {
+        "step": 2, "notes": {"best": 0.5}, "same": True, "words": "\0ä\0", "read": 42, "other than TensorFlow's": [],
+        "handed over": 1, "description": 3,
+    }  # fmt: skip
+
+
+def test_a_run_whose_successor_could_not_be_started_can_be_resumed_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step() -> int:
+        raise ValueError("not yet")
+
+    def away(url: str) -> tuple[str, int]:
+        raise StorageUnavailable(url, "it is away")
+
+    run = submit(step, 1)
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    with monkeypatch.context() as patched:
+        patched.setattr(takeover, "checkpoint_of", away)
+        with pytest.raises(StorageUnavailable):
+            experiment.resume(run.run_dir, progress=False)
+    (failed,) = (RunDir(f"file://{path}") for path in store.glob("Experiments/*") if str(path) not in run.run_dir)
+    status = failed.read_status()
+    assert status is not None and status["state"] == "FAILED" and "could not be started" in status["error"]
+    with pytest.raises(WorkerFailed, match="not yet"):  # once more
+        experiment.resume(run.run_dir, progress=False)

@@ -1,0 +1,184 @@
+"""Tests of ``hopsml.all_reduce`` and related functions in workers without a framework."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopsml
+from hopsml.cluster.shared.spec import FixedGroup, RunSpec
+from hopsml.cluster.worker import context as contexts
+from hopsml.cluster.worker.context import CollectiveSeat, WorkerContext
+from hopsml.errors import ArgumentError, CollectiveTimeout, RunError
+from tests.helpers.cluster.backend_contract import submit
+from tests.helpers.cluster.workloads import WAIT_S
+
+pytestmark = pytest.mark.local
+
+
+def test_alone_they_give_back_what_they_got() -> None:
+    """The same function runs on a laptop, outside of a run."""
+    x = np.arange(3.0)
+    reduced = hopsml.all_reduce(x, "sum")
+    reduced[0] = 7
+    assert x[0] == 0 and reduced.tolist() == [7, 1, 2]
+    assert hopsml.all_gather(x).tolist() == [[0, 1, 2]]
+    assert hopsml.broadcast(4).tolist() == 4
+    hopsml.barrier()
+    with pytest.raises(ArgumentError, match=r"reduction='product'.*sum, mean, min, max"):
+        hopsml.all_reduce(x, "product")  # type: ignore[arg-type]
+    for root in (1, 0.0, "0", None):
+        with pytest.raises(ArgumentError, match=rf"root={root!r}: there are 1 worker\(s\)"):
+            hopsml.broadcast(x, root=root)  # type: ignore[arg-type]
+    assert hopsml.broadcast(x, root=np.int64(0)).tolist() == [0, 1, 2]
+
+
+def test_workers_combine_arrays(store: Path) -> None:
+    def train() -> list[Any]:
+        import os
+
+        import numpy as np
+
+        import hopsml
+
+        rank = int(os.environ["RANK"])
+        x = np.array([[rank, 10.0 * rank]], dtype="float32")
+        hopsml.barrier()
+        found = [hopsml.all_reduce(x, reduction) for reduction in ("mean", "sum", "min", "max")]
+        assert all(one.dtype == np.float32 and one.shape == (1, 2) for one in found)
+        gathered = hopsml.all_gather(np.arange(2) + rank)
+        return [one.tolist()[0] for one in found] + [gathered.tolist(), hopsml.broadcast(rank, root=2).tolist()]
+
+    result = submit(train, 3).result(WAIT_S)
+    assert result.value == [[1, 10], [3, 30], [0, 0], [2, 20], [[0, 1], [1, 2], [2, 3]], 2]
+    assert result.in_force["by"] == "hopsml" and result.in_force["size"] == 3
+
+
+def test_who_does_not_come_is_named_and_what_to_do_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that loads its data for longer than the others wait for its first operation."""
+    ports = [socket.create_server(("127.0.0.1", 0), reuse_port=True) for _ in range(2)]
+    folders = {name: tmp_path for name in ("work_dir", "events_dir", "checkpoint_dir", "export_dir")}
+    context = WorkerContext(
+        run_id="app_1", generation=0, rank=0, world_size=2, local_rank=0, role="chief", run_url=str(tmp_path), **folders,
+        spec=RunSpec(group=FixedGroup(start_timeout_s=0.1)),
+        collective=CollectiveSeat(tuple(f"127.0.0.1:{port.getsockname()[1]}" for port in ports), b"sixteen bytes..."),
+    )  # fmt: skip
+    monkeypatch.setattr(contexts, "_current", context)
+    with pytest.raises(
+        CollectiveTimeout, match=r"missing: rank 1; .* start_timeout=0.1 s .*longer, or call hopsml.barrier"
+    ):
+        hopsml.barrier()
+    for port in ports:
+        port.close()
+
+
+def test_workers_that_call_different_things_are_told_who_did(store: Path) -> None:
+    def train() -> None:
+        import os
+
+        import numpy as np
+
+        import hopsml
+
+        rank = int(os.environ["RANK"])
+        hopsml.all_reduce(np.zeros(3 + rank), name=f"gradient-{rank}")
+
+    with pytest.raises(RunError, match=r"CollectiveMismatch.*rank 1.*gradient-1"):
+        submit(train, 2).result(WAIT_S)
+
+
+def test_a_worker_that_is_killed_is_named_and_not_the_one_that_waited_for_it(store: Path) -> None:
+    def train() -> None:
+        import os
+        import signal
+
+        import hopsml
+
+        hopsml.barrier()
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        hopsml.barrier()
+
+    with pytest.raises(RunError, match="rank 1 of 2"):
+        submit(train, 2).result(WAIT_S)
+
+
+def test_a_worker_that_returns_without_an_operation_is_named_at_once_to_who_waits_for_it(store: Path) -> None:
+    """No wait of start_timeout: a group with a member that has returned can never form."""
+
+    def train() -> None:
+        import os
+
+        import hopsml
+
+        if os.environ["RANK"] == "0":
+            hopsml.all_reduce(1.0)
+
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"rank 1 of 2 .*: returned before its first collective .*rank 0 waits for it"):
+        submit(train, 2, start_timeout=2 * WAIT_S).result(WAIT_S)
+    assert time.monotonic() - began < WAIT_S
+
+
+def test_the_evaluator_is_in_no_collective(store: Path) -> None:
+    def train() -> str:
+        import os
+
+        import hopsml
+
+        if '"evaluator"' in os.environ["TF_CONFIG"].partition("task")[2]:
+            try:
+                hopsml.barrier()
+            except hopsml.errors.ArgumentError as error:
+                hopsml.send(str(error))
+            return ""
+        hopsml.barrier()
+        return "trained"
+
+    run = submit(train, 3, evaluator=True)
+    said: list[Any] = []
+    run.on_message(lambda rank, value: said.append(value))
+    assert run.result(WAIT_S).value == "trained"
+    assert said == ["this worker is the evaluator, which does not train: it is in no collective"]
+
+
+def test_in_a_cluster_that_asks_for_it_every_run_encrypts(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between hosts: these workers share one, and its memory."""
+
+    def train() -> list[Any]:
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        return [context.spec.communication.encryption, float(hopsml.all_reduce(context.rank, "sum"))]
+
+    monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
+    assert submit(train, 3).result(WAIT_S).value == [True, 3.0]
+
+
+@pytest.mark.variant
+def test_a_strategy_over_tensorflows_collectives_is_refused_where_all_is_to_be_encrypted(store: Path) -> None:
+    """Also one that the function builds itself; nothing is said without encryption."""
+
+    def train() -> None:
+        import tensorflow as tf
+
+        tf.distribute.MultiWorkerMirroredStrategy()
+
+    with pytest.raises(RunError, match=r"between 2 workers, in a run with encryption: only hopsml's own collective"):
+        submit(train, 2, encryption=True).result(WAIT_S)
+
+
+@pytest.mark.variant
+def test_a_strategy_without_arguments_encrypts(store: Path) -> None:
+    def train() -> int:
+        strategy = hopsml.tensorflow.strategy()
+        return int(strategy.num_replicas_in_sync)
+
+    result = submit(train, 2, encryption=True).result(WAIT_S)
+    assert result.value == 2 and result.in_force["by"] == "hopsml" and result.in_force["why"] == "it encrypts"

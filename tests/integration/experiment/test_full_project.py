@@ -1,0 +1,98 @@
+"""Tests of a project's disk that is full when a run ends: the caller gets the result and a list of missing records."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.driver.run_state import Change
+from hopsml.experiment import result as records
+from tests.helpers import small_disk
+from tests.helpers.cluster import backend_contract
+from tests.helpers.cluster.workloads import WAIT_S
+from tests.helpers.local_application import local_application
+
+pytestmark = pytest.mark.local
+DISK_KB = 6_000
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """On a small disk of its own; of all tests here."""
+    folder = tmp_path_factory.mktemp("full")
+    with small_disk.mounted(folder / "project", DISK_KB) as disk, local_application(folder):
+        submit(lambda: None).result(WAIT_S)
+        yield disk
+
+
+@pytest.fixture(autouse=True)
+def _emptied(project: Path) -> Iterator[None]:
+    yield
+    for entry in project.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def submit(function: Any) -> Any:
+    return backend_contract.submit(function, 1, keep_warm=60.0)
+
+
+def filled(project: Path) -> Any:
+    """A training function that leaves no room on the disk."""
+
+    def train() -> dict[str, float]:
+        small_disk.fill(project)
+        return {"loss": 0.5}
+
+    return train
+
+
+def test_the_result_reaches_the_caller_though_nothing_can_be_recorded(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PATIENCE_S", 0.0)
+    run = submit(filled(project))
+    result = run.result(WAIT_S)
+    assert result.value == {"loss": 0.5} and run.status()["state"] == "FINISHED"
+    assert {".outputs.json", "status.json"} <= result.unrecorded.keys()
+    assert "No space left on device" in result.unrecorded["status.json"]
+    (note,) = [note for note in run.state.notes if "could not be written" in note]
+    assert "has ended as FINISHED" in note and run.run_dir in note
+    assert re.search(r"WARNING +\.outputs\.json and .*in the caller's hands alone", result.summary())
+    assert re.search(r"  result +not recorded", result.summary())
+
+
+def test_room_that_is_made_meanwhile_is_used(project: Path) -> None:
+    def make_room(change: Change) -> None:
+        if "is tried again" in change.text:
+            (project / "filler").unlink()
+
+    run = submit(filled(project))
+    run.observe(make_room)
+    result = run.result(WAIT_S)
+    assert result.unrecorded == {} and run.directory.read_status()["state"] == "FINISHED"
+    assert json.loads(Path(run.directory.outputs_json.removeprefix("file://")).read_text())["loss"] == 0.5
+
+
+def test_what_does_not_fit_is_left_where_it_is_and_takes_no_room_of_the_records(project: Path) -> None:
+    def train() -> dict[str, float]:
+        for name in ("first.bin", "second.bin"):
+            Path(name).write_bytes(bytes(3_000_000))
+        return {"loss": 0.5}
+
+    run = submit(train)
+    result = run.result(WAIT_S)
+    assert result.unrecorded == {} and run.directory.read_status()["state"] == "FINISHED"
+    assert [url.rpartition("/")[2] for url in result.artifacts] == ["first.bin"]
+    (note,) = [note for note in run.state.notes if "could not be brought to" in note]
+    assert f"{run.run_dir}/artifacts: 3.0 MB, and " in note
+    found = re.search(r"it is left in (\S+) on ", note)
+    assert found is not None
+    left = Path(found[1])
+    assert sorted(path.name for path in left.iterdir()) == ["first.bin", "second.bin"]
+    shutil.rmtree(left)

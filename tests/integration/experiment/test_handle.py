@@ -1,0 +1,152 @@
+"""Tests of handle and result beyond the contract of backends: progress, callbacks, consistent verbs, odd values."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopsml
+from hopsml import experiment
+from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.gang.events import Phase
+from hopsml.errors import ArgumentError, RunCancelled, RunError, WorkerFailed
+from hopsml.experiment import reporting
+from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.backend_contract import submit
+from tests.helpers.cluster.workloads import WAIT_S, Trap, wait_until
+
+pytestmark = pytest.mark.local
+
+
+def test_collective_all_reduce_is_submit_and_result(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(lr: float) -> dict[str, float]:
+        import hopsml
+
+        hopsml.report(step=7, loss=0.25)
+        print("from the chief")
+        return {"lr": lr}
+
+    logdir, metrics = experiment.collective_all_reduce(train, args={"lr": 0.5}, name="digits", num_workers=2)
+    assert metrics["lr"] == 0.5 and logdir.endswith("/events")
+    shown = capfd.readouterr().err
+    for line in ("starting workers", "RUNNING", "step 7  loss 0.25", "[rank 0] from the chief"):
+        assert line in shown
+
+
+def test_an_interrupt_before_anybody_has_the_handle_cancels_the_run(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell's stop button at the worst moment: the run is launched, its handle not yet returned."""
+    started: list[RunState] = []
+
+    def interrupted(run: Run, *arguments: Any, **options: Any) -> None:
+        started.append(run.state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reporting, "follow", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        experiment.collective_all_reduce(lambda: time.sleep(600), num_workers=1)
+    assert hasattr(caught.value, "_render_traceback_")  # a notebook shows no frame of ours
+    assert started[0].wait(WAIT_S) and isinstance(started[0].error, RunCancelled)
+
+
+def test_nobody_cancels_the_future_without_the_run(store: Path) -> None:
+    run = experiment.submit(lambda: time.sleep(600), num_workers=1)
+    assert not run.future.cancel() and not run.done()
+    assert run.cancel()
+    with pytest.raises(RunCancelled):
+        run.result(WAIT_S)
+
+
+def test_an_interrupt_that_another_thread_receives_ends_the_wait(store: Path) -> None:
+    run = experiment.submit(lambda: time.sleep(600), num_workers=1)
+    wait_until(lambda: run.state.phase is Phase.RUNNING, "the training")
+    receiver = threading.Thread(
+        target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT) or time.sleep(0.1)
+    )
+    threading.Timer(0.2, receiver.start).start()  # while the main thread waits
+    with pytest.raises(KeyboardInterrupt, match="was cancelled"):
+        run.result(END_S)
+    receiver.join()
+
+
+def test_a_callback_hears_of_the_end(store: Path) -> None:
+    heard: list[Any] = []
+    run = submit(lambda: 1)
+    run.add_done_callback(lambda future: heard.append(future.result().value))
+    run.result(WAIT_S)
+    wait_until(lambda: heard == [1], "the callback")
+    assert run.done()
+
+
+def test_values_that_messages_cannot_hold_do_not_end_the_training(store: Path) -> None:
+    def train() -> None:
+        import hopsml
+
+        hopsml.report(
+            step=1, big=2**80, text="caf\u00e9 \udcff", long="x" * 1_000_000, nan=math.nan, none=None, odd=[1]
+        )
+
+    run = submit(train)
+    run.result(WAIT_S)
+    seen = run.status()["members"][0]["metrics"]
+    assert seen["big"] == float(2**80) and seen["text"] == "caf\u00e9 ?" and len(seen["long"]) == 10_000
+    assert math.isnan(seen["nan"]) and seen["none"] is None and seen["odd"] == "[1]"
+
+
+def test_an_exception_whose_text_utf8_cannot_hold_is_reported_in_full(store: Path) -> None:
+    def train() -> None:
+        raise FileNotFoundError("no file named \udcff")
+
+    with pytest.raises(WorkerFailed, match=r"FileNotFoundError: no file named \?") as caught:
+        submit(train).result(WAIT_S)
+    assert "raise FileNotFoundError" in caught.value.remote_traceback
+
+
+def test_a_value_that_the_driver_cannot_read_is_the_runs_error(store: Path) -> None:
+    run = submit(lambda: Trap("only a worker can unpickle this", rank=9))
+    with pytest.raises(RunError, match=r"cannot be read here \(AssertionError.*return numbers"):
+        run.result(WAIT_S)
+    status = run.directory.read_status()
+    assert status is not None and status["state"] == "FAILED"
+
+
+def test_a_local_log_directory_comes_to_the_run_directory(store: Path) -> None:
+    def work() -> dict[str, Any]:
+        folder = hopsml.tensorboard.logdir()
+        Path(folder, "model").mkdir()
+        Path(folder, "model", "f").write_text("x")
+        return {"local": hopsml.tensorboard.local_logdir_bool, "folder": folder}
+
+    result = experiment.collective_all_reduce(work, num_workers=1, local_logdir=True, progress=False)
+    assert result.value["local"] is True and "://" not in result.value["folder"]
+    assert (Path(result.logdir.removeprefix("file://")) / "model" / "f").read_text() == "x"
+    plain = experiment.collective_all_reduce(work, num_workers=1, progress=False)
+    assert plain.value["local"] is False
+
+
+def test_a_metric_that_is_not_there_is_the_runs_error(store: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"metric_key='accuracy'.*loss"):
+        submit(lambda: {"loss": 0.1}, metric_key="accuracy").result(WAIT_S)
+
+
+def test_a_store_that_vanishes_during_a_run_takes_no_result(store: Path) -> None:
+    def train() -> int:
+        import shutil
+
+        shutil.rmtree(store)
+        store.write_text("a file where the project was")
+        return 7
+
+    run = submit(train, workers=1)
+    result = run.result(WAIT_S)
+    assert result.value == 7 and run.status()["state"] == "FINISHED"
+    assert str(store) in result.unrecorded["status.json"]
+    assert any("has ended as FINISHED, but" in note and str(store) in note for note in run.state.notes)

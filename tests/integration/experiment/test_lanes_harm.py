@@ -1,0 +1,179 @@
+"""Tests of processes, lanes and agents that are killed or hang, and of searches that end during trials."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hopsml
+from hopsml.search.dispatch.events import Began
+from tests.helpers.cluster.workloads import wait_for_files, wait_until
+from tests.integration.experiment.lanes_kit import bench
+
+pytestmark = pytest.mark.chaos
+
+
+def deaf(folder: str) -> float:
+    """Never reports."""
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    trial = hopsml.trial()
+    assert trial is not None
+    with trial.checkpoint(7) as place:
+        (place / "state").write_text("7")
+    wait_for_files(folder, "go")
+    return 1.0
+
+
+@pytest.mark.parametrize("how", ["stop", "pause"])
+def test_who_does_not_report_is_killed_at_the_deadline_and_nothing_of_it_is_left(
+    store: Path, tmp_path: Path, how: str
+) -> None:
+    with bench(deaf, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        trial = found.give(lane)
+        runner = psutil.Process(found.began(trial))
+        host = runner.parent()
+        assert host is not None
+        wait_until(lambda: runner.children() and (found.folder / "trials/t0/checkpoints/step-000000007").exists(), "it")
+        if how == "stop":
+            runner.suspend()
+        found.end(lane, trial, how, deadline_s=0.05)
+        end = found.ended(trial)
+        assert end.how == {"stop": "stopped", "pause": "paused"}[how] and "did not end within 0.05 s" in end.error
+        assert found.seen[-1].message.checkpoint_step == 7  # type: ignore[union-attr]
+        assert host.children(recursive=True) == []
+        (tmp_path / "go").touch()
+        assert found.ended(found.give(lane)).how == "finished"
+
+
+def leaves_a_process(folder: str) -> float:
+    """Which has a session of its own, and comes to the lane when its parent is gone."""
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    wait_for_files(folder, "go")
+    return 1.0
+
+
+@pytest.mark.parametrize("harm", ["none", "killed"])
+def test_the_process_that_waits_for_the_next_trial(store: Path, tmp_path: Path, harm: str) -> None:
+    """It outlives what a trial has left behind; and when it dies, another one is made."""
+    with bench(leaves_a_process, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        first = found.give(lane, isolated=True)
+        runner = psutil.Process(found.began(first))
+        host = runner.parent()
+        assert host is not None
+        (waiting,) = wait_until(lambda: [one for one in host.children() if one != runner], "the next one")
+        wait_until(runner.children, "what is left behind")
+        (left,) = runner.children()
+        if harm == "killed":
+            waiting.kill()
+        second = found.give(lane, isolated=True)
+        (tmp_path / "go").touch()
+        assert found.ended(first).how == "finished"
+        assert (found.began(second) == waiting.pid) == (harm == "none")
+        assert not left.is_running()
+        assert found.ended(second).how == "finished"
+
+
+def wait_for_go(folder: str) -> float:
+    wait_for_files(folder, "go")
+    return 1.0
+
+
+@pytest.mark.parametrize("victim", ["host", "host that hangs", "agent", "fork server"])
+def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
+    store: Path, tmp_path: Path, victim: str
+) -> None:
+    with bench(wait_for_go, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        trial = found.give(lane)
+        runner = psutil.Process(found.began(trial))
+        chain = runner.parents()  # host, fork server, agent
+        place = {"host": 0, "host that hangs": 0, "fork server": 1, "agent": 2}[victim]
+        (chain[place].suspend if victim == "host that hangs" else chain[place].kill)()
+        words = {"host": "SIGKILL", "host that hangs": "SIGSTOP", "fork server": "was killed", "agent": "is gone"}
+        assert words[victim] in found.lost(lane)
+        wait_until(lambda: not runner.is_running() or runner.status() == psutil.STATUS_ZOMBIE, "the runner's end")
+        other = found.joined()
+        assert other > lane
+        (tmp_path / "go").touch()
+        assert found.ended(found.give(other, number=0, attempt=1, trial_id="t0")).how == "finished"
+
+
+def test_a_trial_whose_process_is_stopped_for_ever_ends_and_its_lane_goes_on(store: Path, tmp_path: Path) -> None:
+    with bench(wait_for_go, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        trial = found.give(lane)
+        psutil.Process(found.began(trial)).suspend()
+        end = found.ended(trial)
+        assert end.how == "died" and "its process was stopped (SIGSTOP) for 3 s" in end.error
+        (tmp_path / "go").touch()
+        assert found.ended(found.give(lane, number=0, attempt=1, trial_id="t0")).how == "finished"
+
+
+def test_more_and_fewer_lanes_and_the_idle_ones_go_first(store: Path, tmp_path: Path) -> None:
+    with bench(wait_for_go, 2, folder=str(tmp_path)) as found:
+        lanes = [found.joined(), found.joined()]
+        trial = found.give(lanes[1])
+        found.began(trial)
+        found.lanes.hold_slots(1)
+        assert found.lost(lanes[0]) == "not needed any more"
+        found.give(lanes[0])  # goes nowhere
+        found.lanes.hold_slots(2)
+        third = found.joined()
+        assert third == 2
+        found.lanes.hold_slots(0)
+        found.lost(third)
+        (tmp_path / "go").touch()
+        assert found.ended(trial).how == "finished"
+        found.lost(lanes[1])
+        found.lanes.close()
+        assert found.over().error is None
+
+
+def test_a_search_that_is_cancelled_ends_what_runs(store: Path, tmp_path: Path) -> None:
+    with bench(deaf, folder=str(tmp_path)) as found:
+        trial = found.give(found.joined())
+        runner = psutil.Process(found.began(trial))
+        wait_until(runner.children, "its child")
+        below = [runner, *runner.children(recursive=True)]
+        found.lanes.run.cancel("enough")
+        assert "enough" in str(found.over().error)
+        assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_lane_that_is_drained_finishes_its_trial_and_begins_no_other(store: Path, tmp_path: Path) -> None:
+    with bench(wait_for_go, folder=str(tmp_path)) as found:
+        lane = found.joined()
+        first, second = found.give(lane), found.give(lane)
+        host = psutil.Process(found.began(first)).parent()
+        assert host is not None
+        told_by = shared_pipes(host)
+        found.lanes._coordinator.release(found.lanes.run.run_id, lane)  # as a drain does, without a node that goes away
+        wait_until(lambda: shared_pipes(host) < told_by, "that nothing more will be told")
+        turns = host.num_ctx_switches().voluntary
+        wait_until(lambda: host.num_ctx_switches().voluntary > turns, "that it has slept since, and so knows")
+        (tmp_path / "go").touch()
+        assert found.ended(first).how == "finished"
+        assert found.lost(lane)
+        assert not [news for news in found.seen if isinstance(news.event, Began) and news.event.number == second.number]
+
+
+def shared_pipes(process: psutil.Process) -> set[tuple[int, str]]:
+    """Pipes of a process that others of this test hold as well, with the others' numbers."""
+    own = {link for link in links(process.pid) if link.startswith("pipe:")}
+    others = [one.pid for one in psutil.Process().children(recursive=True) if one.pid != process.pid]
+    return {(pid, link) for pid in others for link in links(pid) if link in own}
+
+
+def links(pid: int) -> list[str]:
+    """What its descriptors are; none of a process that is gone."""
+    try:
+        folder = Path(f"/proc/{pid}/fd")
+        return [os.readlink(folder / name) for name in os.listdir(folder)]
+    except OSError:
+        return []

@@ -1,0 +1,104 @@
+"""Tests that large-batch optimizers train the same on two workers as on one with the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsml import experiment
+from tests.helpers.local_application import local_application
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+QUIET: dict[str, Any] = {"progress": False, "keep_warm": 120.0}
+
+
+def train(optimizers: list[str], implementation: str) -> dict[str, Any]:
+    """The weights that each optimizer ends with, and whether all workers have the same."""
+    import keras
+
+    import hopsml
+
+    strategy = hopsml.tensorflow.strategy(implementation=implementation)  # type: ignore[arg-type]
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(32, 6)).astype("float32"), rng.normal(size=(32, 3)).astype("float32")
+    found: dict[str, Any] = {}
+    for name in optimizers:
+        plan = hopsml.large_batch.Recipe(
+            reference_batch_size=4, learning_rate=0.01, epochs=6, optimizer=name, trust=0.02, warmup_epochs=1.0
+        ).at(16, n_samples=len(x))
+        with strategy.scope():
+            keras.utils.set_random_seed(7)
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)])
+            model.compile(plan.keras(), "mse")
+        model.fit(x, y, batch_size=16, epochs=6, shuffle=False, verbose=0)
+        weights = [one.tolist() for one in model.get_weights()]
+        found[name] = {"weights": weights, "alike": all(one == weights for one in hopsml.distributed.exchange(weights))}
+    return found
+
+
+OPTIMIZERS = ["lars", "lamb", "rmsprop_warmup"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with local_application(tmp_path_factory.mktemp("large")) as project:
+        # The agents are there, and what they import, before the first test looks for what it leaves behind.
+        given = {"optimizers": [], "implementation": "hopsml"}
+        experiment.collective_all_reduce(train, args=given, num_workers=2, **QUIET)
+        yield project
+
+
+@pytest.mark.parametrize(
+    ("implementation", "optimizers"),
+    [
+        ("hopsml", OPTIMIZERS[:1]),
+        pytest.param("hopsml", OPTIMIZERS[1:], marks=pytest.mark.variant),
+        pytest.param("tensorflow", OPTIMIZERS, marks=pytest.mark.variant),
+    ],
+)
+def test_two_workers_train_as_one_does_on_the_whole_batch(implementation: str, optimizers: list[str]) -> None:
+    given = {"optimizers": optimizers, "implementation": implementation}
+    alone = experiment.collective_all_reduce(train, args=given, num_workers=1, **QUIET).value
+    together = experiment.collective_all_reduce(train, args=given, num_workers=2, **QUIET).value
+    for name in optimizers:
+        assert together[name]["alike"], name
+        for one, two in zip(alone[name]["weights"], together[name]["weights"], strict=True):
+            np.testing.assert_allclose(two, one, rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+def moving_statistics() -> dict[str, Any]:
+    """Each worker trains alone, on rows of its own: the statistics that it has counted, and those after the training."""
+    import keras
+
+    import hopsml
+
+    rank = hopsml.distributed.rank()
+    keras.utils.set_random_seed(3)
+    layer = keras.layers.BatchNormalization(momentum=0.5)
+    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    own: list[Any] = []
+
+    def note(logs: Any = None) -> None:
+        own.append([layer.moving_mean.numpy().tolist(), layer.moving_variance.numpy().tolist()])
+
+    noting = keras.callbacks.LambdaCallback(on_train_end=note)
+    x = np.random.default_rng(rank).normal(rank, 1.0 + rank, (64, 4)).astype("float32")
+    given = [noting, hopsml.large_batch.reduced_statistics()]
+    model.fit(x, x[:, :1], batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=given)
+    note()
+    return {"own": hopsml.distributed.exchange(own[0]), "after": hopsml.distributed.exchange(own[1])}
+
+
+def test_fit_ends_with_the_statistics_of_all_workers() -> None:
+    found = experiment.collective_all_reduce(moving_statistics, num_workers=2, **QUIET).value
+    means, variances = (np.array([own[which] for own in found["own"]]) for which in (0, 1))
+    assert np.abs(means[0] - means[1]).min() > 0.3, "each has its own before"
+    mean = means.mean(axis=0)
+    expected = [mean, (variances + means**2).mean(axis=0) - mean**2]
+    for after in found["after"]:
+        np.testing.assert_allclose(after, expected, rtol=1e-5)

@@ -1,0 +1,148 @@
+"""Tests of ``experiment.parameter_server`` locally: roles, exact steps, and replacement of lost members."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import NotEnoughSlots
+from hopsml.experiment import collective, plan
+from hopsml.experiment.options import ParameterServerOptions
+from hopsml.experiment.run import Run
+from tests.helpers.cluster.server_run import noted, process_of
+from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.local_application import local_application
+from tests.helpers.training import server_workload
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
+LONG_S = 3 * WAIT_S  # for a run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for all tests here: its agents, and what they have imported, stay."""
+    with local_application(tmp_path_factory.mktemp("servers")) as project:
+        submit(dict).result(LONG_S)  # the agents are there before the first test looks for what it leaves behind
+        yield project
+
+
+def submit(function: Any, workers: int = 2, servers: int = 1, **given: Any) -> Run:
+    options = ParameterServerOptions(
+        function, num_workers=workers, num_ps=servers, progress=False, keep_warm=60.0, **given
+    )
+    return plan.start(collective.build_with_servers(options))
+
+
+def steps_of(run: Run) -> int:
+    return run.state.members[0].step or 0 if 0 in run.state.members else 0
+
+
+def goes_on(run: Run, least: int = 40) -> None:
+    """Until the chief has reported so many steps more: what was lost is there again."""
+    before = steps_of(run)
+    wait_until(lambda: run.state.is_over or steps_of(run) >= before + least, "steps", LONG_S)
+    assert not run.state.is_over, run.state.error
+
+
+@pytest.mark.variant  # of what tests/integration/training/test_legacy_keras.py shows without servers
+def test_fit_of_tf_keras_reports_and_saves_each_epoch() -> None:
+    run = submit(server_workload.fit_of_tf_keras, workers=1)
+    result = run.result(LONG_S)
+    assert result.value["epochs"] == 2 and steps_of(run) == 10
+    folder = Path(result.run_dir.removeprefix("file://"))
+    assert list((folder / "checkpoints").rglob("*0010*")) and list((folder / "events").rglob("*tfevents*"))
+
+
+def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
+    run = submit(server_workload.train_exactly, args={"steps": 130, "checkpoint_every": 50})
+    result = run.result(LONG_S)
+    assert result.value["counted"] == 130 == result.value["steps"] == result.value["second"]
+    assert "goes on from step 130, which an earlier one of this function has made" in run.logs(0)
+    assert (result.value["began_at"], result.value["roles"]) == (0, ["chief", "ps", "worker"])
+    assert result.value["strategy"] == "ParameterServerStrategyV2" and "ServerLoop" in result.value["refused"]
+    assert result.value["loss"] < 5.0 and result.value["steps_per_second"] > 0 and result.value["staleness"] >= 0
+    assert result.ring_order == ["chief:0", "worker:0", "worker:1", "ps:0"]
+    folders = sorted(path.name for path in Path(run.run_dir.removeprefix("file://"), "checkpoints").glob("step-*"))
+    assert folders == ["step-000000050", "step-000000100", "step-000000130"]
+    assert "2 workers" in result.summary() and "WARNING" not in result.summary()
+    resumed = submit(server_workload.train_exactly, args={"steps": 20, "checkpoint_every": 50}, resume=run.run_id)
+    value = resumed.result(LONG_S).value
+    assert (value["began_at"], value["counted"]) == (130, 150) and value["iterations"] == 150
+
+
+@pytest.mark.variant
+def test_what_is_counted_is_applied_and_counting_sends_nothing() -> None:
+    value = submit(server_workload.counted_exactly).result(LONG_S).value
+    assert (value["began_at"], value["steps"]) == (7, 40) and value["staleness"] >= 0
+    assert value["added"] == 300  # by two workers at once; Keras's own additions lose each other
+    assert value["more_sent"] == 0 and value["read_at_once"] == [True, True, True]
+    assert "bad batch" in value["refused"]
+    assert 9 <= value["counted"] <= value["whole"]  # what another worker was at is cancelled, be it counted or not
+
+
+def test_who_is_killed_or_stopped_comes_back_and_the_training_goes_on(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    run = submit(server_workload.train_until, args={"told": str(told)})
+    goes_on(run)
+    os.kill(process_of(run, 1), signal.SIGKILL)
+    noted(run, "rank 1 (worker) is there again")
+    goes_on(run)
+    os.kill(process_of(run, 3), signal.SIGKILL)
+    noted(run, "rank 3 (ps) is there again")
+    goes_on(run)
+    os.kill(process_of(run, 2), signal.SIGSTOP)  # the others wait for it, and TensorFlow says nothing
+    noted(run, "rank 2 (worker) is there again")
+    goes_on(run)
+    for rank in (3, 1):
+        os.kill(process_of(run, rank), signal.SIGKILL)
+    noted(run, "rank 3 (ps) is there again", 2)
+    goes_on(run)
+    told.write_text("30")
+    value = run.result(LONG_S).value
+    assert value["recoveries"] == 2 and value["more"] >= 30
+
+
+def test_a_server_that_was_started_again_before_anybody_noticed_counts_as_lost() -> None:
+    """The coordinator connects anew for a worker that comes back; what lay on the lost server is of another one then."""
+    assert submit(server_workload.losses_told, workers=1).result(LONG_S).value == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_an_evaluator_is_in_nobodys_cluster_and_a_loop_of_ones_own_works_as_it_is(tmp_path: Path) -> None:
+    told = tmp_path / "evaluator.json"
+    run = submit(server_workload.evaluate_beside, workers=1, evaluator=True, args={"told": str(told)})
+    assert run.result(LONG_S).value == {"roles": ["chief", "ps", "worker"], "total": 10.0}
+    config = json.loads(told.read_text())
+    assert config["task"] == {"type": "evaluator", "index": 0} and list(config["cluster"]) == ["evaluator"]
+
+
+def test_a_variable_in_parts_is_saved_and_restored() -> None:
+    first = submit(server_workload.save_parts, workers=1, servers=2, args={"value": 3.0})
+    found = first.result(LONG_S).value
+    assert (found["step"], found["parts"], found["kernel_parts"]) == (0, 2, 1)
+    again = submit(server_workload.save_parts, workers=1, servers=2, args={"value": 4.0}, resume=first.run_id)
+    value = again.result(LONG_S).value
+    assert (value["step"], value["restored"]) == (1, 3.0)
+
+
+def test_more_slots_than_there_are_are_refused_with_what_needs_them() -> None:
+    with pytest.raises(
+        NotEnoughSlots, match=r"num_workers=2, num_ps=3, the chief: 6 slots, but this cluster has at most 4"
+    ):
+        submit(server_workload.train_until, servers=3, args={"told": ""})
+    with pytest.raises(NotEnoughSlots, match="num_ps=4 needs at least 6 slots: the chief, one worker, the param"):
+        experiment.parameter_server(server_workload.train_until, num_ps=4, args={"told": ""}, progress=False)

@@ -1,0 +1,229 @@
+"""Tests of returned values and files of the worker's folder: text stays text, files arrive with their origin."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.cluster.worker import returned
+from hopsml.errors import WorkerFailed
+from tests.helpers.cluster import backend_contract
+from tests.helpers.cluster.workloads import WAIT_S
+
+pytestmark = pytest.mark.local
+
+TEXTS = {
+    "backbone": "microsoft/resnet-50",
+    "device": "/GPU:0",
+    "when": "22/11/2026",
+    "url": "hdfs://nn/models/m",
+    "long": "a/" * 5000,
+    "nul": "a/\0",
+    "empty": "",
+}
+
+
+def submit(function: Any, workers: int = 1) -> Any:
+    return backend_contract.submit(function, workers)
+
+
+def local_path(url: str) -> Path:
+    return Path(url.removeprefix("file://"))
+
+
+def test_text_comes_back_as_it_was(store: Path) -> None:
+    assert submit(lambda: TEXTS).result(WAIT_S).value == TEXTS
+
+
+def with_options() -> list[str]:
+    """As somebody's program does who runs it by hand as well."""
+    import argparse
+    import sys
+
+    argparse.ArgumentParser().parse_args()
+    return sys.argv
+
+
+def test_a_parser_of_options_finds_the_functions_name_alone(store: Path) -> None:
+    assert submit(with_options).result(WAIT_S).value == ["with_options"]
+
+
+def test_files_that_are_returned_arrive_in_the_run_directory_and_overwrite_nothing(store: Path) -> None:
+    def train() -> dict[str, Any]:
+        for folder in ("a", "b"):
+            Path(folder).mkdir()
+            Path(folder, "plot.png").write_text(folder)
+        Path("run.json").write_text("mine")
+        return {"text": "a/plot.png", "path": Path("b/plot.png"), "listed": [Path("run.json"), "a/plot.png"]}
+
+    result = submit(train).result(WAIT_S)
+    home = f"Experiments/{result.run_id}"
+    assert result.value == {
+        "text": f"{home}/plot.png",
+        "path": f"{result.run_dir}/plot-2.png",
+        "listed": [f"{result.run_dir}/run-2.json", "a/plot.png"],
+    }
+    assert local_path(result.value["path"]).read_text() == "b"
+    directory = local_path(result.run_dir)
+    assert [(directory / name).read_text() for name in ("plot.png", "plot-2.png", "run-2.json")] == ["a", "b", "mine"]
+    assert '"verb"' in (directory / "run.json").read_text()
+
+
+def test_what_cannot_travel_stays_behind_with_a_note_and_the_rest_arrives(store: Path) -> None:
+    def train() -> dict[str, Any]:
+        import threading
+
+        Path("folder").mkdir()
+        value: dict[str, Any] = {
+            "accuracy": 0.9,
+            "path": Path("missing/plot.png"),
+            "folder": Path("folder"),
+            "lock": threading.Lock(),
+            "deep": {"fine": [1, 2], "generator": (n for n in range(3))},
+        }
+        value["itself"] = [value]
+        value["circle"] = value
+        return value
+
+    run = submit(train)
+    assert run.result(WAIT_S).value == {"accuracy": 0.9, "deep": {"fine": [1, 2]}}
+    assert run.directory.read_status()["state"] == "FINISHED"
+    notes = {found[1]: note for note in run.state.notes if (found := re.search(r"the entry (\S+) of what the", note))}
+    assert set(notes) == {"['path']", "['folder']", "['lock']", "['deep']['generator']", "['itself']", "['circle']"}
+    assert re.search(r"'missing/plot\.png' is not there: write it before.*worker's folder is /", notes["['path']"])
+    assert "'folder' is a folder: save it below" in notes["['folder']"]
+    assert re.search(r"a lock, is left out: it cannot be pickled \(TypeError: .*; return numbers", notes["['lock']"])
+    assert "holds itself" in notes["['itself']"] and "holds itself" in notes["['circle']"]
+
+
+def test_a_value_of_which_nothing_can_travel_leaves_a_finished_run(store: Path) -> None:
+    run = submit(lambda: (n for n in range(3)))
+    assert run.result(WAIT_S).value is None
+    assert any("returned, a generator, is left out: it cannot be pickled" in note for note in run.state.notes)
+
+
+def test_a_value_that_is_too_large_is_kept_in_the_run_directory(store: Path) -> None:
+    def train() -> dict[str, Any]:
+        Path("result.pickle").write_text("the function's own")
+        return {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
+
+    run = submit(train)
+    assert run.result(WAIT_S).value == {"accuracy": 0.9}
+    (kept,) = [found[1] for note in run.state.notes if (found := re.search(r"it is kept in (\S+), for", note))]
+    assert kept == f"{run.run_dir}/artifacts/result-2.pickle"
+    whole = pickle.loads(local_path(kept).read_bytes())
+    assert whole == {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
+    assert any("left out of what the driver gets: 'large' (48 MiB)" in note for note in run.state.notes)
+
+
+def test_a_trials_odd_entry_does_not_fail_it(store: Path) -> None:
+    def train(x: int) -> dict[str, Any]:
+        return {"loss": x, "odd": (n for n in range(x)), "path": Path("missing")}
+
+    found = experiment.search(train, {"x": ("DISCRETE", [1])}, searcher="grid", progress=False, metric="loss")
+    assert found.value == 1.0 and list(found.trials.state) == ["completed"]
+    (log,) = local_path(found.run_dir).glob("trials/*/*.log")
+    assert "the entry ['odd'] of what the training function returned, a generator, is left out" in log.read_text()
+
+
+def test_what_is_saved_in_the_workers_folder_is_kept(store: Path) -> None:
+    def train() -> None:
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        Path("plots").mkdir()
+        Path("plots", "loss.svg").write_text(f"of rank {context.rank}")
+        if context.rank == 1:
+            Path("only").write_text("there")
+
+    result = submit(train, workers=2).result(WAIT_S)
+    prefix = f"{result.run_dir}/artifacts/"
+    assert [url.removeprefix(prefix) for url in result.artifacts] == [
+        "plots/loss.svg",
+        "rank-1/only",
+        "rank-1/plots/loss.svg",
+    ]
+    contents = [local_path(url).read_text() for url in result.artifacts]
+    assert contents == ["of rank 0", "there", "of rank 1"]
+    assert re.search(r"artifacts +plots/loss\.svg, rank-1/only", result.summary())
+
+
+def test_what_a_failed_function_has_saved_is_kept_as_well(store: Path) -> None:
+    def train() -> None:
+        Path("before.txt").write_text("it failed")
+        raise SystemExit(3)
+
+    run = submit(train)
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    assert (local_path(run.run_dir) / "artifacts" / "before.txt").read_text() == "it failed"
+
+
+def test_a_relative_path_that_is_not_there_is_looked_up_somewhere_and_that_is_said(store: Path) -> None:
+    with pytest.raises(WorkerFailed, match=r"'data\.csv' \(a relative path is looked up in the worker's folder /"):
+        submit(lambda: Path("data.csv").read_text()).result(WAIT_S)
+    with pytest.raises(WorkerFailed) as caught:
+        submit(lambda: Path("/data.csv").read_text()).result(WAIT_S)
+    assert "is looked up" not in str(caught.value)
+
+
+def test_a_trial_keeps_what_it_saved_and_not_what_another_did(store: Path) -> None:
+    def train(x: int) -> int:
+        Path(f"model-{x}").write_text(str(x))
+        if x == 2:
+            Path("nothing.csv").read_text()
+        return x
+
+    found = experiment.search(
+        train, experiment.Searchspace(x=("DISCRETE", [0, 1, 2])), searcher="grid", progress=False, retries=0
+    )
+    kept = {path.parent.parent.name: path.name for path in local_path(found.run_dir).glob("trials/*/artifacts/*")}
+    assert sorted(kept.values()) == ["model-0", "model-1", "model-2"] and len(kept) == 3
+    (failed,) = found.trials[found.trials.state == "failed"].to_dict("records")
+    assert "is looked up in the worker's folder" in failed["error"]
+
+
+def test_more_than_the_limit_is_left_out_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / "cwd"
+    (folder / "hopsml-unused-1").mkdir(parents=True)
+    (folder / "hopsml-unused-1" / "own").write_text("own")
+    (folder / "large").write_bytes(bytes(2000))
+    (folder / "small").write_bytes(bytes(20))
+    (folder / "dangling").symlink_to("nowhere")
+    note = returned.store_files(folder, tmp_path / "kept", limit_bytes=1500)
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["small"]
+    assert "at most 0.0 GB are: large; save large files" in note
+    assert returned.store_files(folder, tmp_path / "kept") == ""
+    assert (tmp_path / "kept" / "large").stat().st_size == 2000
+
+
+def test_what_was_there_before_is_left_out_however_young_and_kept_when_it_is_written_again(tmp_path: Path) -> None:
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    (folder / "again").write_text("first")
+    before = returned.stamps(folder)
+    (folder / "again").write_text("second")
+    (folder / "new").write_text("new")
+    moment = (folder / "old").stat().st_mtime_ns
+    for name in ("again", "new"):  # by a clock that has not gone on meanwhile
+        os.utime(folder / name, ns=(moment, moment))
+    assert returned.store_files(folder, tmp_path / "kept", before) == ""
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["again", "new"]
+
+
+def test_text_that_names_a_file_becomes_its_path_below_the_project_in_a_launch_too(store: Path) -> None:
+    def train(number: int) -> dict[str, str]:
+        Path("plot.png").write_text(str(number))
+        return {"plot": "plot.png"}
+
+    result = experiment.launch(train, {"number": [1, 2]}, progress=False)
+    for number, run in enumerate(result.runs, 1):
+        assert (store / run.metrics["plot"]).read_text() == str(number)

@@ -1,0 +1,84 @@
+"""Tests of stoppers that pass checkpoints between trials, and of BOHB, with real agents and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopsml
+from hopsml import Searchspace, experiment
+from tests.helpers.local_application import local_application
+
+pytestmark = pytest.mark.local
+
+STEPS = 12
+RATES = Searchspace(rate=("DOUBLE", [0.0, 1.0]))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One application for all tests here: agents stay warm."""
+    with local_application(tmp_path_factory.mktemp("populations")) as project:
+        experiment.search(
+            lambda x: x, {"x": ("DISCRETE", [1, 2, 3, 4])}, searcher="grid", keep_warm=60.0, progress=False
+        )
+        yield project
+
+
+def climb(rate: float) -> dict[str, Any]:
+    """Its height grows by ``rate`` a step, from what its checkpoint says; returns the rates of all its steps."""
+    trial = hopsml.trial()
+    assert trial is not None
+    rates: list[float] = []
+    if trial.resume_checkpoint is not None:
+        rates = json.loads((trial.resume_checkpoint / "rates.json").read_text())
+    for step in range(len(rates) + 1, STEPS + 1):
+        rates.append(rate)
+        with trial.checkpoint(step) as folder:
+            (folder / "rates.json").write_text(json.dumps(rates))
+        if step < STEPS:  # where the stopper ends it: a word that comes within the report would come before the return
+            hopsml.report(step=step, height=sum(rates))
+        time.sleep(0.02)
+    return {"height": sum(rates), "rates": rates}
+
+
+@pytest.mark.parametrize("stopper", ["pbt", "pb2"])
+def test_the_worst_of_a_population_go_on_from_the_best(store: Path, stopper: str) -> None:
+    result = experiment.search(
+        climb, RATES, searcher="random", stopper=stopper, num_trials=4, metric="height", seed=11, progress=False,
+        keep_warm=60.0, stopper_args={"population": 4, "interval": 3, "max_step": STEPS, "synchronous": True},
+    )  # fmt: skip
+    folder = Path(result.run_dir.removeprefix("file://"))
+    outputs = [json.loads((folder / "trials" / row["trial_id"] / ".outputs.json").read_text()) for row in result.rows]
+    assert len(outputs) == 4 and {len(output["rates"]) for output in outputs} == {STEPS}
+    mixed = [output["rates"] for output in outputs if len(set(output["rates"])) > 1]
+    assert mixed, "nobody has taken over from another"
+    starts = {tuple(output["rates"][:3]) for output in outputs}
+    assert len(starts) < 4, "who takes over goes on with the weights, so with the beginning, of who was better"
+    for output in outputs:  # the value is that of the whole line of descent, not of the last configuration alone
+        assert output["height"] == pytest.approx(sum(output["rates"]))
+    assert result.value == max(output["height"] for output in outputs)
+
+
+def test_bohb_trains_the_good_ones_longest_and_learns_where_they_lie(store: Path) -> None:
+    def train(x: float) -> None:
+        for step in range(1, 10):
+            hopsml.report(step=step, height=step - 10 * (x - 0.5) ** 2)
+
+    result = experiment.search(
+        train, {"x": ("DOUBLE", [0.0, 1.0])}, searcher="bohb", stopper="hyperband", num_trials=30, metric="height",
+        seed=5, progress=False, keep_warm=60.0, max_executors=1, stopper_args={"max_step": 9, "reduction_factor": 3},
+    )  # fmt: skip
+    far = {row["trial_id"]: abs(row["config"]["x"] - 0.5) for row in result.rows}
+    steps = {row["trial_id"]: row["step"] for row in result.rows}
+    assert {1, 3, 9} <= set(steps.values())
+    longest = [far[name] for name in far if steps[name] == 9]
+    shortest = [far[name] for name in far if steps[name] == 1]
+    assert sum(longest) / len(longest) < sum(shortest) / len(shortest)
+    early, late = list(far.values())[:8], list(far.values())[-8:]
+    assert sum(late) < sum(early), "what is tried last lies nearer to the best than what was tried first"

@@ -1,0 +1,146 @@
+"""Tests of a worker's output in a terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopsml.experiment.progress import FIRST_LINES, LAST_LINES, OVER_S, TELL_EVERY_S, ShownOutput
+from tests.helpers.clock import END_S
+
+pytestmark = pytest.mark.local
+
+FLOOD = 300_000
+TRACEBACK = "Traceback (most recent call last):\n  File train.py, line 3\nValueError: no\n"
+SCRIPT = """
+import sys
+import hopsml
+
+def train(how):
+    import sys, time
+    if how == "flood":
+        for number in range(300_000):
+            print("line", number)
+    if how == "raise":
+        print("before", flush=True)
+        raise ValueError("a bad rate")
+    if how == "ask":
+        input("your name? ")
+    if how == "import":
+        import xgboost_of_mine
+
+if __name__ == "__main__":
+    hopsml.experiment.collective_all_reduce(train, args={"how": sys.argv[1]}, num_workers=1)
+"""
+
+
+def shown_output() -> ShownOutput:
+    return ShownOutput(lambda: "/runs/r/logs/g0-rank0.log")
+
+
+def test_lines_however_they_are_cut() -> None:
+    output = shown_output()
+    assert output.text("a\nb", 0.0) == ["a"]
+    assert output.text("c\n\n10 %\r20 %\r", 0.0) == ["bc", "10 %", "20 %"]
+    assert output.text("rest", 0.0) == []
+    assert output.end("", 1.0) == ["rest"]
+    assert output.end("", 1.0) == []
+
+
+def test_a_flood_shows_its_first_and_last_lines_and_where_the_rest_is() -> None:
+    output, shown = shown_output(), []
+    for begin in range(0, FLOOD, 1000):
+        shown += output.text("".join(f"{number}\n" for number in range(begin, begin + 1000)), begin / FLOOD)
+    assert len(shown) < 2 * FIRST_LINES
+    assert shown[:FIRST_LINES] == [str(number) for number in range(FIRST_LINES)]
+    rest = output.end("", 2.0)
+    assert rest[1:] == [str(number) for number in range(FLOOD - LAST_LINES, FLOOD)]
+    left_out = FLOOD - sum(line.isdigit() for line in shown + rest)
+    assert rest[0] == f"... {left_out} lines are left out; all of the output is in /runs/r/logs/g0-rank0.log"
+
+
+def test_a_flood_that_is_over_while_the_run_goes_on() -> None:
+    output = shown_output()
+    output.text("x\n" * 1000, 0.0)
+    assert output.other(0.5 * OVER_S) == []
+    assert len(output.other(1.5 * OVER_S)) == 1 + LAST_LINES
+    assert output.text("again\n", 1.6 * OVER_S) == ["again"]
+
+
+def test_a_flood_without_an_end_is_counted_now_and_then() -> None:
+    output, told = shown_output(), []
+    for second in range(int(3 * TELL_EVERY_S)):
+        told += [line for line in output.text("x\n" * 1000, float(second)) if line != "x"]
+    assert len(told) == 3 and told[0].startswith("... too much output") and "lines are left out" in told[1]
+
+
+def test_a_steady_rate_is_shown_whole() -> None:
+    output = shown_output()
+    for second in range(100):
+        assert len(output.text("x\n" * 40, float(second))) == 40
+
+
+def test_a_line_without_an_end_is_cut() -> None:
+    output = shown_output()
+    shown = [line for _ in range(100) for line in output.text("x" * 1000, 0.0)]
+    assert max(map(len, shown)) < 6000 and sum(line.count("x") for line in shown) > 90_000
+
+
+def test_the_traceback_that_the_error_has_is_not_shown_before_it() -> None:
+    output = shown_output()
+    assert output.text("one\nname? " + TRACEBACK, 0.0) == ["one"]
+    assert output.phase(True, 0.1) == []
+    assert output.text("after it\n", 0.2) == []
+    assert output.end(TRACEBACK, 0.3) == ["name? ", "after it"]
+
+
+def test_a_traceback_of_somebody_elses_is_shown() -> None:
+    output = shown_output()
+    lines = TRACEBACK.splitlines()
+    assert output.text(TRACEBACK, 0.0) == []
+    assert output.other(1.0) == lines  # it was caught, and the run goes on
+    output.text(TRACEBACK, 2.0)
+    assert output.text("next\n", 2.1) == [*lines, "next"]
+    output.phase(True, 3.0)
+    output.text(TRACEBACK, 3.1)
+    assert output.phase(False, 3.2) == lines  # another generation begins
+    output.text(TRACEBACK, 4.0)
+    assert output.end(TRACEBACK.replace("no", "of another rank"), 4.1) == lines
+
+
+@pytest.mark.parametrize(
+    ("how", "once", "said"),
+    [
+        ("raise", "raise ValueError(", ["[rank 0] before", "Remedy: correct the cause above"]),
+        ("ask", 'input("your name? ")', ["[rank 0] your name?", "a worker has no keyboard"]),
+        ("import", "import xgboost_of_mine", ["'xgboost_of_mine' is not on", "pip install"]),
+    ],
+)
+def test_a_terminal_shows_an_error_once(store: Path, tmp_path: Path, how: str, once: str, said: list[str]) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script, how], env=os.environ, capture_output=True, text=True, timeout=END_S)
+    assert done.returncode == 1
+    assert done.stderr.count(once) == 1
+    assert done.stderr.count("Traceback (most recent call last):") == 2  # of the call, and of the worker
+    assert "concurrent" not in done.stderr
+    for words in said:
+        assert words in done.stderr
+
+
+def test_a_terminal_is_not_flooded(store: Path, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script, "flood"], env=os.environ, capture_output=True, text=True, timeout=END_S
+    )
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0 and len(lines) < 1000
+    assert "[rank 0] line 0" in lines and "[rank 0] line 299999" in lines
+    (told,) = [line for line in lines if "lines are left out" in line][-1:]
+    log = Path(told.rpartition(" ")[2].removeprefix("file://"))
+    assert len(log.read_text().splitlines()) == FLOOD

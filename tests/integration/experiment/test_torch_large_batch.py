@@ -1,0 +1,73 @@
+"""Tests that PyTorch's large-batch plans give the same weights with one or two workers, killed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsml import experiment
+from tests.helpers.local_application import local_application
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+QUIET: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
+KINDS = ["lars", "lamb", "rmsprop_warmup"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with local_application(tmp_path_factory.mktemp("torch-large")) as folder:
+        experiment.torch(train, args={"kinds": [], "ends": ""}, num_workers=2, **QUIET)
+        yield folder
+
+
+def train(kinds: list[str], ends: str) -> dict[str, Any]:
+    """The weights of each kind of optimizer. ``ends``: a file; whoever makes it first ends itself in the middle."""
+    import os
+    import signal
+
+    import torch
+
+    import hopsml
+
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        torch.manual_seed(0)
+        model = hopsml.torch.prepare(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)))
+        draw = torch.Generator().manual_seed(1)
+        x, y = torch.randn(64, 6, generator=draw), torch.randn(64, 3, generator=draw)
+        recipe = hopsml.large_batch.Recipe(
+            reference_batch_size=4, learning_rate=0.01, epochs=6, optimizer=kind, trust=0.02, warmup_epochs=1.0
+        )
+        optimizer, schedule = recipe.at(16, n_samples=64).torch(model)
+        state = hopsml.elastic.State(model=model, optimizer=optimizer, schedule=schedule)
+        for batch in state.resume(hopsml.elastic.Sampler(64, global_batch_size=16, seed=1, epochs=6)):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+            schedule.step()
+            state.commit(every=3)
+            if ends and state.batches == 13 and hopsml.distributed.rank() == 1:
+                try:
+                    os.close(os.open(ends, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    continue
+                os.kill(os.getpid(), signal.SIGKILL)
+        found[kind] = [one.detach().numpy().tolist() for one in model.parameters()]
+    return {"json": hopsml.distributed.exchange(found)}
+
+
+@pytest.mark.variant
+def test_two_workers_and_a_loss_train_as_one_does(tmp_path: Path) -> None:
+    alone = experiment.torch(train, args={"kinds": KINDS, "ends": ""}, num_workers=1, **QUIET).metrics["json"][0]
+    for kind in KINDS:
+        ends = tmp_path / kind
+        given = {"kinds": [kind], "ends": str(ends)}
+        together = experiment.torch(train, args=given, min_workers=2, max_workers=2, **QUIET).metrics["json"]
+        assert ends.exists(), "a worker was lost"
+        for weights in together:
+            for one, two in zip(alone[kind], weights[kind], strict=True):
+                np.testing.assert_allclose(two, one, rtol=2e-4, atol=2e-6, err_msg=kind)

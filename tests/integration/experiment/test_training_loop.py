@@ -1,0 +1,89 @@
+"""Tests of ``hopsml.tensorflow.TrainingLoop`` on the local backend: one loop, five algorithms by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from tests.helpers.local_application import local_application
+from tests.helpers.training import loop_workload
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
+QUIET: dict[str, Any] = {"progress": False, "keep_warm": 120.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with local_application(tmp_path_factory.mktemp("loop")) as project:
+        # The agents are there, and what they import, before the first test looks for what it leaves behind.
+        experiment.parameter_server(loop_workload.train, args={"algorithms": []}, num_workers=2, num_ps=1, **QUIET)
+        yield project
+
+
+@pytest.mark.variant  # of training/averaging.py, each by itself
+def test_every_algorithm_trains_one_model_by_its_name_alone() -> None:
+    names = ["sync_sgd", "local_sgd", "block_momentum", "elastic_averaging"]
+    args = {"algorithms": names}
+    result = experiment.collective_all_reduce(loop_workload.train, args=args, num_workers=2, **QUIET)
+    assert list(result.value) == names
+    for name, found in result.value.items():
+        assert found["accuracy"] > 0.85, (name, found)
+        assert found["alike"], f"{name}: the workers end with different models"
+        assert found["logs"]["loss"] > 0
+
+
+@pytest.mark.variant  # of test_parameter_server
+def test_asynchronous_sgd_goes_by_parameter_servers() -> None:
+    args = {"algorithms": ["async_sgd"]}
+    result = experiment.parameter_server(loop_workload.train, args=args, num_workers=2, num_ps=1, **QUIET)
+    found = result.value["async_sgd"]
+    assert found["logs"]["steps"] == 240, "120 of each worker"
+    assert found["accuracy"] > 0.85
+
+
+def test_an_algorithm_that_the_run_cannot_carry_out_is_refused() -> None:
+    def train() -> list[str]:
+        return [loop_workload.refused("async_sgd"), loop_workload.refused("local_sgd", evry=3)]
+
+    of_servers, setting = experiment.collective_all_reduce(train, num_workers=1, **QUIET).value
+    assert (
+        "algorithm='async_sgd' cannot train in this run; start the function by experiment.parameter_server"
+        in of_servers
+    )
+    assert "evry: no setting of algorithm='local_sgd'; it has every" in setting
+    changing = experiment.collective_all_reduce(
+        lambda: loop_workload.refused("elastic_averaging"), min_workers=1, max_workers=1, **QUIET
+    ).value
+    assert "in a group that may change" in changing and "num_workers=" in changing
+
+
+def test_several_calls_of_run_train_what_one_call_does() -> None:
+    """Also where a call ends within a block; weights that somebody has set meanwhile are begun anew with."""
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("local_sgd", {}),
+        ("block_momentum", {"momentum": 0.5}),
+        ("block_momentum", {"momentum": 0.5, "nesterov": False}),
+        ("elastic_averaging", {}),
+        ("sync_sgd", {}),
+    ]
+
+    def train() -> list[dict[str, Any]]:
+        calls = [[16], [8, 8], [4] * 4, [6, 10], [3, 2, 11]]
+        found = []
+        for name, settings in kinds:
+            settings = settings if name == "sync_sgd" else {"every": 4, **settings}
+            found.append(loop_workload.in_pieces(name, settings, calls))
+            found[-1]["set"] = loop_workload.in_pieces(name, settings, [[8], [6, 8]], changed=True)["weights"]
+        return found
+
+    for (name, _), found in zip(
+        kinds, experiment.collective_all_reduce(train, num_workers=2, **QUIET).value, strict=True
+    ):
+        first, *others = found["weights"]
+        assert others == [pytest.approx(first)] * len(others), name
+        whole, after_change = found["set"]
+        assert after_change == pytest.approx(whole), f"{name}: begins anew with the weights that were set"

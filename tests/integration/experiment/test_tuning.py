@@ -1,0 +1,96 @@
+"""Tests that tuning measures on the workers of a training, records its choice, and that a run uses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml import experiment
+from hopsml.cluster.shared.spec import Communication
+from hopsml.cluster.worker.context import current
+from hopsml.errors import ArgumentError, PathNotFound, StorageError
+from hopsml.experiment import tuned
+from tests.helpers.clock import END_S
+
+pytestmark = pytest.mark.local
+RECORD = {
+    "chosen": "hopsml", "ratio": 0.4, "settings": {"implementation": "hopsml"},
+}  # fmt: skip
+
+
+def communication() -> dict[str, Any]:
+    context = current()
+    assert context is not None
+    return {"implementation": context.spec.communication.implementation}
+
+
+def test_a_run_takes_what_was_tuned(store: Path) -> None:
+    tuned.write(tuned.record_url("communication", 2), RECORD)
+    run = experiment.submit(communication, num_workers=2, tuned=True, progress=False)
+    assert run.result(END_S).metrics["implementation"] == "hopsml"
+    assert run.result().implementation == "hopsml" and run.result().tuned is True
+    assert "communication as it was tuned: hopsml, 0.40 of the default's time" in run.state.notes
+
+
+def test_without_a_record_a_run_goes_its_usual_way(store: Path) -> None:
+    given = Communication(tuned=True)
+    assert tuned.settled(given, "train", 3) == (
+        given,
+        f"tuned=True has no effect: train() was not tuned for 3 workers (file://{store}/Communication/train-3.json)",
+    )
+    assert tuned.settled(Communication(), "train", 3) == (Communication(), "")
+
+
+def test_a_record_that_was_named_must_be_one(store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    with pytest.raises(PathNotFound):
+        tuned.settled(Communication(tuned=str(file)), "train", 2)
+    file.write_text('{"settings": {"implementation": "hopsml"}}')
+    with pytest.raises(
+        StorageError, match=r"record.json is no record of hopsml runs tune-communication \(KeyError: 'chosen'\)"
+    ):
+        tuned.settled(Communication(tuned=str(file)), "train", 2)
+
+
+def test_what_was_given_by_name_stays(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    chosen = {"implementation": "tensorflow", "merge_scope": "all", "scoped_allocator": False}
+    file.write_text(json.dumps({**RECORD, "settings": chosen}))
+    found, _ = tuned.settled(Communication(tuned=str(file), merge_scope=8), "train", 2)
+    assert (found.implementation, found.merge_scope, found.scoped_allocator) == ("tensorflow", 8, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen", "told"),
+    [
+        (
+            {"merge_scope": 8},
+            {"implementation": "hopsml"},
+            "tuning chose it, and implementation='hopsml' with merge_scope: ",
+        ),
+        (
+            {"implementation": "hopsml"},
+            {"implementation": "tensorflow", "merge_scope": 1},
+            "the run names hopsml, tuning chose it",
+        ),
+    ],
+)
+def test_what_contradicts_the_record_is_told(given: dict[str, Any], chosen: Any, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps({"chosen": "it", "ratio": 0.5, "settings": chosen}))
+    asked = Communication(tuned=str(file), **given)
+    found, why = tuned.settled(asked, "train", 2)
+    assert found == asked
+    assert why.startswith(f"tuned has no effect: {told}")
+
+
+def test_names_become_files(store: Path) -> None:
+    assert tuned.record_url("<lambda>", 2) == f"file://{store}/Communication/_lambda_-2.json"
+
+
+def test_a_function_without_gradients_is_told_so(store: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"communication\(\) has not computed the gradients of several weights"):
+        experiment.tune_communication(communication, num_workers=2)

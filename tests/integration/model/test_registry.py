@@ -1,0 +1,420 @@
+"""Tests of the registry on the local disk and on an fsspec store: listing, search and errors."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from hopsml import model as registry
+from hopsml.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ModelExists,
+    ModelNotFound,
+    PathNotFound,
+    QuotaExceeded,
+    StorageError,
+)
+from hopsml.model import directory
+from hopsml.model.description import checked_metrics, usual_direction
+from hopsml.model.version import DamagedModel, Version
+from hopsml.serving import definitions
+from hopsml.storage import checkpoints, trust, urls
+from hopsml.storage.filesystem import for_url
+from tests.helpers import small_disk
+from tests.integration.model.conftest import MakeFolder
+
+pytestmark = pytest.mark.local
+
+
+def exported(source: Path, name: str = "digits", **named: object) -> Version:
+    version = registry.export(source, name, **named)  # type: ignore[arg-type]
+    assert version is not None
+    return version
+
+
+def test_a_version_comes_back_as_it_was_exported(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    made = exported(folder("one"), metrics={"accuracy": np.float32(0.5)}, description="the first")
+    found = registry.find("digits")
+    assert (found.name, found.version, found.url) == ("digits", 1, f"{project}/Models/digits/1") == (*made_of(made),)
+    assert found.metrics == found["metrics"] == found.training_metrics == {"accuracy": 0.5}
+    assert found["description"] == found.description.description == "the first"
+    assert found.model_path == f"{project}/Models/digits" and found.version_path == found.url
+    assert found.description == made.description and dict(found) == dict(made)
+    local = found.local_files(private(tmp_path / "cache"))
+    assert (local / "weights.bin").read_bytes() == b"one" * 100 and (local / "inner" / "more.txt").read_text() == "one"
+    assert found.local_files(tmp_path / "cache") == local
+
+
+def made_of(version: Version) -> tuple[str, int, str]:
+    return version.name, version.version, version.url
+
+
+def private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def test_the_same_on_a_store_of_objects(monkeypatch: pytest.MonkeyPatch, folder: MakeFolder, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"memory://bucket/{tmp_path.name}")
+    for word in ("one", "two"):
+        exported(folder(word))
+    registry.set_alias("digits", 1, "production")
+    assert [one.version for one in registry.versions("digits")] == [1, 2] and registry.models() == ["digits"]
+    found = registry.find("digits", "production").local_files(private(tmp_path / "cache"))
+    assert (found / "inner" / "more.txt").read_text() == "one"
+    registry.delete("digits", 1, force=True)
+    assert registry.aliases("digits") == {} and exported(folder("three")).version == 3
+
+
+def test_which_version_is_meant(project: str, folder: MakeFolder) -> None:
+    for word, accuracy, loss in (("a", 0.7, 0.2), ("b", 0.9, 0.3), ("c", 0.9, 0.1)):
+        exported(folder(word), metrics={"accuracy": accuracy, "val_loss": loss})
+    registry.set_alias("digits", "latest", "production")
+    registry.set_alias("digits", 1, "canary")
+    registry.set_alias("digits", 2, "canary")
+    assert registry.aliases("digits") == {"production": 3, "canary": 2}
+    wanted = {
+        "latest": 3,
+        2: 2,
+        "2": 2,
+        "production": 3,
+        "best:accuracy": 3,
+        "best:val_loss": 3,
+        "best:val_loss:MAX": 2,
+    }
+    assert {said: registry.find("digits", said).version for said in wanted} == wanted  # type: ignore[arg-type]
+    assert registry.get_best_model("digits", "accuracy", registry.Metric.MIN).version == 1
+    assert registry.get_best_model("digits", "val_loss", "max").version == 2
+    registry.delete_alias("digits", "canary")
+    assert registry.aliases("digits") == {"production": 3}
+
+
+def test_a_project_that_begins_with_a_model_is_its_owners_alone(
+    project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = exported(folder("a"))
+    files = Path(version.url.removeprefix("file://"), "files")
+    assert {at.stat().st_mode & 0o777 for at in (files.parents[3], files.parents[2], files)} == {0o700}
+    assert {at.stat().st_mode & 0o777 for at in files.rglob("*") if at.is_file()} == {0o600}
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"{project}-shared")
+    monkeypatch.setenv("HOPSML_SHARE", "all")
+    shared = Path(exported(folder("b")).url.removeprefix("file://"))
+    assert {at.stat().st_mode & 0o777 for at in (shared, *shared.parents[:3])} == {0o755}
+
+
+def test_best_without_a_metric_takes_the_only_one(project: str, folder: MakeFolder) -> None:
+    exported(folder("a"), metrics={"loss": 0.1})
+    exported(folder("b"), metrics={"loss": 0.2})
+    exported(folder("c"))
+    assert registry.find("digits", "best").version == 1
+    assert [usual_direction(name) for name in ("val_loss", "meanSquaredError", "accuracy", "lossless")] == [
+        "MIN", "MIN", "MAX", "MAX",
+    ]  # fmt: skip
+
+
+def test_what_is_not_there_is_told_with_what_is(project: str, folder: MakeFolder) -> None:
+    with pytest.raises(ModelNotFound, match=r"there is no model 'digits' in .*Models; there is none"):
+        registry.find("digits")
+    exported(folder("a"), metrics={"accuracy": 0.5, "recall": 0.5})
+    exported(folder("b"))
+    registry.set_alias("digits", 1, "production")
+    for said, words in (
+        (lambda: registry.find("digit"), "no model 'digit' .*did you mean digits"),
+        (lambda: registry.find("digits", 3), "no version 3; it has 1, 2"),
+        (lambda: registry.find("digits", "prodction"), "versions: 1, 2.*did you mean production"),
+        (lambda: registry.get_best_model("digits", "acuracy", "MAX"), "metric 'acuracy'; did you mean accuracy"),
+        (lambda: registry.get_best_model("digits", "accuracy", "UP"), "direction='UP': it must be MAX or MIN"),
+        (
+            lambda: registry.find("digits", "best"),
+            "several metrics: accuracy, recall; name one, such as 'best:accuracy'",
+        ),
+        (lambda: registry.find("digits", "best:"), "'best:': it must be 'best', or 'best:METRIC'"),
+        (lambda: registry.delete_alias("digits", "canary"), "no version or alias 'canary'"),
+        (lambda: registry.set_alias("digits", 9, "canary"), "no version 9"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            said()
+
+
+@pytest.mark.parametrize("alias", ["latest", "best", "3", "v1", "", "a/b", "-x"])
+def test_an_alias_is_a_word_of_its_own(project: str, folder: MakeFolder, alias: str) -> None:
+    exported(folder("a"))
+    with pytest.raises(ArgumentError, match="alias="):
+        registry.set_alias("digits", 1, alias)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "error", "words"),
+    [
+        ({"accuracy": "0.5"}, ArgumentTypeError, r"metrics\['accuracy'\]='0.5' is a str"),
+        ({"accuracy": True}, ArgumentTypeError, "is a bool"),
+        ({"loss": float("nan")}, ArgumentError, r"metrics\['loss'\]=nan: it must be a finite"),
+        ({"loss": np.zeros(2)}, ArgumentTypeError, "is a ndarray"),
+        ({1: 0.5}, ArgumentTypeError, "the name 1 must be text"),
+        ([0.5], ArgumentTypeError, "must be a dict"),
+    ],
+)
+def test_metrics_are_numbers(metrics: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        checked_metrics(metrics)
+
+
+def test_an_unknown_metric_is_a_model_that_is_not_found(project: str, folder: MakeFolder) -> None:
+    registry.export(str(folder(weights="w")), "digits", metrics={"accuracy": 0.9})
+    for call in (
+        lambda: registry.get_best_model("digits", "acuracy", "MAX"),
+        lambda: registry.find("digits", "best:acuracy"),
+        lambda: registry.get_best_model("none", "accuracy", "MAX"),
+    ):
+        with pytest.raises(ModelNotFound):
+            call()
+    with pytest.raises(ArgumentError) as caught:  # as the predecessor, which raised another error for it
+        registry.get_best_model("digits", "accuracy", "UP")
+    assert not isinstance(caught.value, ModelNotFound)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 300, 3])
+def test_a_model_has_a_name_that_a_folder_can_have(project: str, folder: MakeFolder, name: object) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="model_name="):
+        registry.export(folder("a"), name)  # type: ignore[arg-type]
+
+
+def test_a_number_is_given_once(project: str, folder: MakeFolder) -> None:
+    exported(folder("a"), model_version=5)
+    with pytest.raises(ModelExists, match="version 5 of the model 'digits' is there already"):
+        exported(folder("b"), model_version=5)
+    assert exported(folder("c")).version == 6
+    registry.delete("digits", 6)
+    assert exported(folder("d")).version == 7
+    with pytest.raises(ModelExists, match="has been claimed: its export goes on, or was killed, or it was deleted"):
+        exported(folder("e"), model_version=6)
+    again = exported(folder("f"), model_version=5, overwrite=True)
+    assert again.version == 5 and "weights.bin" in again.description.files
+    assert [one.version for one in registry.versions("digits")] == [5, 7]
+
+
+def test_a_version_with_an_alias_is_not_deleted_by_mistake(project: str, folder: MakeFolder) -> None:
+    exported(folder("a"))
+    exported(folder("b"))
+    registry.set_alias("digits", 1, "production")
+    with pytest.raises(ArgumentError, match=r"version 1 of the model 'digits' is production.*nothing was deleted"):
+        registry.delete("digits", 1)
+    registry.delete("digits", 1, force=True)
+    registry.delete("digits", "latest")
+    with pytest.raises(ModelNotFound, match="no model 'digits'"):
+        registry.find("digits")
+
+
+def test_an_export_that_was_overtaken_does_not_count(project: str, folder: MakeFolder) -> None:
+    """Somebody overwrites the version while its files are still on their way."""
+    url = f"{project}/Models/digits"
+    slow = directory.acquire_version(url, 1)
+    slow.fill(folder("slow"))
+    fast = exported(folder("fast"), model_version=1, overwrite=True)
+    with pytest.raises(StorageError, match="claimed anew while the model was exported"):
+        slow.complete(fast.description)
+    assert registry.find("digits", 1).description.digest == fast.description.digest
+
+
+def test_a_version_stays_while_another_one_is_written_over_it(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    old = exported(folder("old"))
+    registry.set_alias("digits", 1, "production")
+    claim = directory.acquire_version(old.model_path, 1, overwrite=True)
+    claim.fill(folder("failed"))
+    assert registry.find("digits", "production").description == old.description
+    claim.give_up()
+    old.local_files(private(tmp_path / "cache"))
+    new = exported(folder("new"), model_version=1, overwrite=True)
+    found = registry.find("digits", "production")
+    assert found.description == new.description
+    assert (found.local_files(private(tmp_path / "other")) / "weights.bin").read_bytes() == b"new" * 100
+    kept = {entry.name for entry in for_url(new.url).list_dir(new.url)}
+    assert kept == {"claim.json", "model.json", found.description.folder}, "nothing of the old one"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_version_that_is_deleted_while_it_is_exported(project: str, folder: MakeFolder, overwrite: bool) -> None:
+    url = f"{project}/Models/digits"
+    made = exported(folder("first"), model_version=1) if overwrite else exported(folder("other"), model_version=9)
+    claim = directory.acquire_version(url, 1, overwrite)
+    claim.fill(folder("slow"))
+    registry.delete("digits", 1)
+    with pytest.raises(StorageError, match="was deleted or claimed anew while the model was exported"):
+        claim.complete(made.description)
+    with pytest.raises(ModelNotFound):
+        registry.find("digits", 1)
+    assert [entry.name for entry in for_url(claim.url).list_dir(claim.url)] == ["claim.json"]
+
+
+def test_what_was_changed_on_the_store_is_not_used(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    version = exported(folder("a"))
+    place = urls.join(version.files_url, "weights.bin")
+    for_url(place).write_bytes(place, b"b" * 100)
+    with pytest.raises(DamagedModel, match=r"weights.bin is not what was exported \(100 bytes"):
+        version.local_files(private(tmp_path / "cache"))
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_files_that_nobody_exported_are_not_copied(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    """Whoever may write to the folder of a version can add files there, which no digest covers."""
+    version = exported(folder("a"))
+    for name in ("planted.pbtxt", "assets/planted"):
+        place = urls.join(version.files_url, name)
+        for_url(place).write_bytes(place, b"code")
+    copy = version.local_files(private(tmp_path / "cache"))
+    assert sorted(path.name for path in copy.rglob("*") if path.is_file()) == ["more.txt", "weights.bin"]
+
+
+@pytest.mark.parametrize("change", [{"artifacts": {"sklearn": "other"}}, {"folder": "elsewhere"}, {"files": {}}])
+def test_a_description_that_was_another_ones_at_the_lookup_is_not_loaded(
+    project: str, folder: MakeFolder, change: dict[str, object], tmp_path: Path
+) -> None:
+    """Somebody puts a description of his own there for a moment, and the owner's back before the owner is checked."""
+    place = urls.join(exported(folder("a")).url, "model.json")
+    own = for_url(place).read_bytes(place)
+    content = {**json.loads(own), "artifacts": {"sklearn": "weights.bin"}}
+    for_url(place).write_bytes(place, json.dumps({**content, **change}).encode())
+    version = registry.find("digits")
+    for_url(place).write_bytes(place, json.dumps(content).encode())
+    with pytest.raises(ModelNotFound, match="was replaced after it was looked up"):
+        version.local_files(private(tmp_path / "cache"))
+
+
+def test_a_version_that_is_deleted_while_it_is_fetched(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    version = exported(folder("a"))
+    registry.delete("digits", 1)
+    with pytest.raises(ModelNotFound, match="version 1 of the model 'digits' was deleted while it was fetched"):
+        version.local_files(private(tmp_path / "cache"))
+
+
+def test_a_cache_that_others_may_write_to_is_refused(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    version = exported(folder("a"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(ArgumentError, match="others than this user may write there"):
+        version.local_files(tmp_path / "open")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+@pytest.mark.parametrize("folder_of", [definitions.machines_folder, None], ids=["servings", "models"])
+def test_a_private_folder_behind_another_users_link_is_refused(
+    project: str, folder: MakeFolder, folder_of: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel follows it (fs.protected_symlinks=0), its owner lets it lead to a folder of his after the check."""
+    link = tmp_path / "link"
+    link.symlink_to(private(tmp_path / "own"))
+    monkeypatch.setenv(definitions.VARIABLE, str(link))
+    use = folder_of if callable(folder_of) else partial(exported(folder("a")).local_files, link)
+    assert use()
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(ArgumentError, match="a symbolic link of user 65534"):
+        use()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../../.config/autostart"},
+        {"folder": "../../../Experiments/theirs"},
+        {"files": {"/etc/x": {"bytes": 1, "sha256": ""}}},
+        {"artifacts": {"sklearn": "inner/../../model.pkl"}},
+        {"artifacts": {"saved_model": "/tmp/model"}},
+    ],
+)
+def test_names_in_a_description_do_not_lead_out_of_its_folder(
+    project: str, folder: MakeFolder, change: dict[str, object]
+) -> None:
+    place = urls.join(exported(folder("a")).url, "model.json")
+    content = json.loads(for_url(place).read_bytes(place))
+    for_url(place).write_bytes(place, json.dumps({**content, **change}).encode())
+    with pytest.raises(StorageError, match=r"no name of a model|leads out of the version's folder"):
+        registry.find("digits")
+
+
+def test_a_description_that_is_none_is_told_with_its_place(project: str, folder: MakeFolder) -> None:
+    version = exported(folder("a"))
+    place = urls.join(version.url, "model.json")
+    content = json.loads(for_url(place).read_bytes(place))
+    for_url(place).write_bytes(place, json.dumps({**content, "format": 99}).encode())
+    with pytest.raises(StorageError, match=r"Models/digits/1/model.json: a newer hopsml wrote it \(format 99"):
+        registry.find("digits")
+    for_url(place).write_bytes(place, b"{}")
+    with pytest.raises(StorageError, match=r"it is no model\.json of hopsml"):
+        registry.find("digits")
+
+
+def test_files_are_found_here_and_in_the_project(
+    project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = folder("a")
+    monkeypatch.chdir(made)
+    assert list(exported(Path("weights.bin")).description.files) == ["weights.bin"]
+    for_url(project).write_bytes(f"{project}/Resources/m/x.onnx", b"o")
+    version = registry.export("Resources/m", "onnx")
+    assert version is not None
+    assert version.description.flavor == "onnx" and version.description.artifacts == {"onnx": "x.onnx"}
+    with pytest.raises(PathNotFound, match=r"there is no .*/nowhere and no .*project/nowhere"):
+        registry.export("nowhere", "digits")
+    with pytest.raises(ArgumentError, match="takes one model"):
+        registry.export(made, "digits", model_path=made)
+    with pytest.raises(ArgumentTypeError, match="a int is no model; give a Keras model"):
+        registry.export(3, "digits")
+    program = type("ExportedProgram", (), {"__module__": "torch.export.exported_program"})()
+    with pytest.raises(ArgumentTypeError, match=r"is no model; give the torch.nn.Module that it was made of"):
+        registry.export(program, "digits")
+
+
+def test_files_of_a_run_have_its_lineage(project: str, folder: MakeFolder) -> None:
+    run = f"{project}/Experiments/app_1"
+    system = for_url(run)
+    system.write_bytes(f"{run}/export/model/weights.bin", b"w")
+    system.write_bytes(f"{run}/inputs.jsonl", b'{"url": "file:///b", "bytes": 2}\n')
+    around = {"code": {"git": {"commit": "abc", "dirty": True}}, "inputs": [{"url": "file:///a", "bytes": 1}]}
+    system.write_bytes(f"{run}/environment.json", json.dumps(around).encode())
+    version = registry.export(f"{run}/export/model", "digits")
+    assert version is not None
+    origin = version.description.lineage
+    assert (origin.run_id, origin.run_url, origin.commit, origin.dirty) == ("app_1", run, "abc", True)
+    assert [one["url"] for one in origin.data] == ["file:///a", "file:///b"]
+
+
+def test_a_full_disk_is_told_from_the_store(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    version = exported(folder("one"))
+    with small_disk.mounted(tmp_path / "small", 64) as disk:
+        small_disk.fill(disk)
+        with pytest.raises(QuotaExceeded, match=r"the full disk is that of .*small, where copies are kept"):
+            version.local_files(disk)
+        assert [one.name for one in disk.iterdir()] == ["filler"]
+
+
+@pytest.mark.parametrize("artifact", ["saved_model", "keras", "sklearn", "torch_export", "torchscript", "onnx", "new"])
+def test_a_model_of_another_user_is_loaded_in_no_form(
+    project: str, folder: MakeFolder, artifact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = exported(folder("a"), "theirs")
+    described = msgspec.structs.replace(theirs.description, artifacts={artifact: ""})
+    monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
+    assert theirs.local_files().is_dir(), "plain files"
+    with pytest.raises(ArgumentError, match="to load a model is to run what is in it"):
+        Version(theirs.url, described).local_files()
+
+
+def test_a_checkpoint_that_fails_its_checksums_is_not_exported(
+    project: str, folder: MakeFolder, tmp_path: Path
+) -> None:
+    stored = checkpoints.commit(folder("a"), str(tmp_path / "run" / "checkpoints"), 120)
+    Path(stored, "inner", "more.txt").write_text("b")
+    for given in (stored, urls.parent(stored)):
+        with pytest.raises(
+            checkpoints.CorruptCheckpoint, match=r"step-000000120: inner/more.txt is not what was committed"
+        ):
+            registry.export(given, "digits")
+    with pytest.raises(ModelNotFound):
+        registry.find("digits")

@@ -1,0 +1,166 @@
+"""Tests of ``%tensorboard_run`` and ``%hopsml_ui`` in a real JupyterLab with ``hopsml[notebook]``."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.storage.run_dir import RunDir
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
+from tests.helpers.leaks import not_of_this_test
+from tests.helpers.service.project import ProjectOnDisk
+from tests.integration.notebook.kernels import ROOT, Cell, Kernel, environment
+from tests.integration.service.conftest import browser
+
+__all__ = ["browser"]  # the fixture
+
+pytestmark = pytest.mark.tensorflow
+
+BASE, TOKEN = "/team/", "secret-of-the-test"
+SHOW = "path => document.body.append(Object.assign(document.createElement('iframe'), {id: 'cell', src: path}))"
+RUN = "app_1"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A JupyterLab that serves on loopback."""
+
+    url: str  # without BASE
+
+    def ask(self, path: str, method: str = "GET") -> bytes:
+        """What it answers to a browser that is logged in."""
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"token {TOKEN}"}, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bytes(answer.read())
+
+    def answers(self) -> bool:
+        """Whether it listens yet: what it notes of itself comes before."""
+        try:
+            return bool(self.ask(f"{BASE}api/status"))
+        except OSError:
+            return False
+
+
+@contextmanager
+def jupyterlab(runtime: Path) -> Iterator[Lab]:
+    """The server, ended with the block; its kernels end with it."""
+    options = {"ip": "127.0.0.1", "port": "0", "base_url": BASE, "root_dir": str(ROOT), "allow_root": "True"}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--IdentityProvider.token={TOKEN}"]
+    process = subprocess.Popen(
+        [*command, *(f"--ServerApp.{name}={value}" for name, value in options.items())],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        note = runtime / f"jpserver-{process.pid}.json"
+        wait_until(lambda: process.poll() is not None or (note.exists() and note.read_text()), "JupyterLab", 60)
+        lab = Lab(f"http://127.0.0.1:{json.loads(note.read_text())['port']}")
+        wait_until(lambda: process.poll() is not None or lab.answers(), "JupyterLab's answer", 60)
+        yield lab
+    finally:
+        process.terminate()
+        process.wait(END_S)
+
+
+class LabKernel(Kernel):
+    """A kernel that JupyterLab has started, as for a notebook that is opened in it."""
+
+    def __init__(self, lab: Lab, runtime: Path) -> None:
+        from jupyter_client.blocking.client import BlockingKernelClient
+
+        self.cells: dict[str, Cell] = {}
+        kernel = json.loads(lab.ask(f"{BASE}api/kernels", "POST"))["id"]
+        self.client: Any = BlockingKernelClient(connection_file=str(runtime / f"kernel-{kernel}.json"))
+        self.client.load_connection_file()
+        self.client.start_channels()
+        self.client.hb_channel.time_to_dead = 60.0  # a kernel that is slow to start beside other tests is not dead
+        self.client.wait_for_ready(60)
+
+
+def make_run(project: Path) -> None:
+    """A run with an event file; written without TensorFlow."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    RunDir(f"file://{project}/Experiments/{RUN}").write_run({"name": "digits", "started": 1.0, "workers": 1})
+    folder = project / "Experiments" / RUN / "events" / "train"
+    folder.mkdir(parents=True)
+    with open(folder / "events.out.tfevents.1.test", "wb") as file:
+        writer = RecordWriter(file)
+        loss = Summary(value=[Summary.Value(tag="loss", simple_value=0.5)])
+        for event in (Event(wall_time=1.0, file_version="brain.Event:2"), Event(wall_time=2.0, step=1, summary=loss)):
+            writer.write(event.SerializeToString())
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Lab, LabKernel]]:
+    """The folder of a project, a JupyterLab, and a kernel in it that knows the magics."""
+    with environment(tmp_path) as project:
+        for name in ("JUPYTERHUB_SERVICE_PREFIX", "JPY_PARENT_PID"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "jupyter"))
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+        runtime = Path(os.environ["JUPYTER_RUNTIME_DIR"])
+        with not_of_this_test(), jupyterlab(runtime) as started:
+            kernel = LabKernel(started, runtime)
+            kernel.run("%load_ext hopsml")
+            yield project, started, kernel
+            kernel.client.stop_channels()
+
+
+def framed(cell: Cell) -> str:
+    """The address of the page that a cell shows, as its browser sees it."""
+    ((shown,),) = cell.displays.values()
+    found = re.search(r'<iframe src="([^"]+)"', shown["text/html"])
+    assert found and found[1].startswith(f"{BASE}proxy/"), shown
+    return html.unescape(found[1])
+
+
+@pytest.mark.variant  # of test_magics; JupyterLab's choice of a free port is a race beside other tests
+@pytest.mark.timeout(400)
+def test_tensorboard_stands_in_the_notebook_and_its_page_is_reached_through_jupyterlabs_own_server(
+    lab: tuple[Path, Lab, LabKernel],
+) -> None:
+    project, server, kernel = lab
+    make_run(project)
+    path = framed(kernel.run(f"%tensorboard_run {RUN}"))
+    assert b"<title>TensorBoard</title>" in server.ask(path)
+    assert wait_until(lambda: json.loads(server.ask(f"{path}data/runs")), "the events", 30) == ["train"]
+
+
+@pytest.mark.variant  # of test_magics and service/test_pages
+@pytest.mark.timeout(400)
+def test_the_page_of_the_project_lives_in_the_notebook_below_jupyterlabs_own_address(
+    lab: tuple[Path, Lab, LabKernel], browser: Any
+) -> None:
+    folder, server, kernel = lab
+    project = ProjectOnDisk(folder)
+    project.run(RUN)
+    path = framed(kernel.run("%hopsml_ui"))
+    context = browser.new_context()
+    seen = context.new_page()
+    seen.goto(f"{server.url}{path}")
+    assert f"{BASE}login" in seen.url, "whoever has not come in to JupyterLab does not come to the page"
+    seen.goto(f"{server.url}{BASE}lab?token={TOKEN}", wait_until="domcontentloaded")
+    seen.evaluate(SHOW, path)  # as the cell's output does
+    page = seen.frame_locator("#cell")
+    page.get_by_text(RUN, exact=True).wait_for()
+    project.run("app_2")
+    page.get_by_text("app_2", exact=True).wait_for()  # told by a stream, which the proxy passes on as it comes
+    (frame,) = [frame for frame in seen.frames if "/proxy/" in frame.url]
+    assert frame.url.startswith(f"{server.url}{BASE}proxy/") and "token" not in frame.url
+    context.close()

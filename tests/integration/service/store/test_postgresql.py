@@ -1,0 +1,74 @@
+"""Contract of databases on PostgreSQL, with a real server of Debian's package; and an outage."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hopsml.errors import StoreError
+from hopsml.service.store import JobStore
+from tests.helpers import leaks
+from tests.helpers.service.store_contract import StoreContract, new
+from tests.integration.service.postgresql import BINARIES, MISSING, PostgreSql
+
+pytestmark = pytest.mark.local
+
+if not BINARIES:
+    pytest.skip(MISSING, allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSql]:
+    made = PostgreSql()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def store(server: PostgreSql) -> Iterator[JobStore]:
+    opened = JobStore.open(server.url)
+    opened.lead("me", "here", 0.0, 1e9)
+    yield opened
+    with opened.writing() as connection:
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    opened.close()
+
+
+class TestPostgreSql(StoreContract):
+    """All of it."""
+
+
+def test_two_that_start_at_once_make_the_tables_once(server: PostgreSql) -> None:
+    opened: list[JobStore] = []
+    threads = [threading.Thread(target=lambda: opened.append(JobStore.open(server.url))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    opened[0].submit(new(), 1.0)
+    assert opened[3].job(1).name == "digits"
+    with opened[0].writing() as connection:
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    for each in opened:
+        each.close()
+
+
+def test_a_transaction_of_a_server_that_stands_still_is_ended(store: JobStore) -> None:
+    with store.reading() as connection:
+        assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "10s"
+
+
+def test_a_server_that_goes_and_comes_back(server: PostgreSql, store: JobStore) -> None:
+    store.submit(new(), 1.0)
+    server.stop()
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="see that it runs"):
+        store.submit(new(), 2.0)
+    assert time.monotonic() - began < 15
+    with leaks.not_of_this_test():
+        server.start()
+    assert store.job(1).name == "digits"
+    assert store.submit(new(), 3.0).state == "WAITING"

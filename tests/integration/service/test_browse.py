@@ -1,0 +1,319 @@
+"""Tests of the data for pages: single runs, comparisons, searches, files, and changes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hopsml.errors import ArgumentError, PathNotFound, PermissionRefused
+from hopsml.service.browse import files
+from hopsml.service.browse import project as browsed_project
+from hopsml.service.browse.compare import compared
+from hopsml.service.browse.project import Changes, Project, ReaderCache
+from hopsml.service.browse.run_detail import improvements
+from hopsml.storage.filesystem import for_url
+from tests.helpers.service.project import ProjectOnDisk
+
+pytestmark = pytest.mark.local
+
+
+def test_a_run_is_told_in_full(project: ProjectOnDisk) -> None:
+    cause = "rank 1 on node2: ValueError: no"
+    run = project.run(
+        "app_1", state="FAILED", cause=cause, arguments={"lr": 0.1, "data": {"url": "x"}}, source="def f(): ..."
+    )
+    run.report(7, loss=1.0)
+    detail = Project(project.url).detail("app_1")
+    assert (detail.row.state, detail.row.cause, detail.step, detail.newest) == ("FAILED", cause, 7, {"loss": 1.0})
+    assert dict(detail.sections)["Arguments"] == [("lr", 0.1), ("data.url", "x")]
+    assert detail.source == "def f(): ..." and detail.workers == []
+
+
+def test_workers_of_a_run_that_goes_on_are_known_by_their_logs(project: ProjectOnDisk) -> None:
+    project.run("app_1", state=None).print(1, "hello")
+    assert Project(project.url).detail("app_1").workers == [{"rank": 1, "state": "RUNNING"}]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../app_1", "a\\b", "a\x00b", "x" * 256])
+def test_a_name_that_could_lead_elsewhere_is_refused(project: ProjectOnDisk, name: str) -> None:
+    with pytest.raises(ArgumentError):
+        Project(project.url).directory(name)
+
+
+def test_a_run_or_trial_that_is_not_there(project: ProjectOnDisk) -> None:
+    project.run("app_1")
+    with pytest.raises(PathNotFound):
+        Project(project.url).detail("app_2")
+    with pytest.raises(PathNotFound):
+        Project(project.url).detail("app_1", "abc")
+    with pytest.raises(ArgumentError, match="no search"):
+        Project(project.url).search("app_1")
+
+
+@pytest.mark.parametrize("path", ["..", "../app_2", "logs/../../app_2/run.json", "/etc/passwd/..", "logs//x", "a\x00"])
+def test_a_path_never_leaves_its_run(project: ProjectOnDisk, path: str) -> None:
+    project.run("app_1")
+    project.run("app_2")
+    with pytest.raises(ArgumentError):
+        Project(project.url).files("app_1", path)
+
+
+def test_a_link_that_leads_out_is_refused_and_one_within_followed(project: ProjectOnDisk) -> None:
+    run = project.run("app_1")
+    os.symlink("/etc", run.folder / "etc")
+    os.symlink(run.folder / "run.json", run.folder / "same")
+    browsed = Project(project.url)
+    with pytest.raises(PermissionRefused, match="a link that leads out"):
+        browsed.files("app_1", "etc/passwd")
+    url, entries = browsed.files("app_1", "same")
+    assert entries == [] and files.length(url) == (run.folder / "run.json").stat().st_size
+    assert [entry.name for entry in browsed.files("app_1", "")[1]] == ["logs", "run.json", "same", "status.json"]
+
+
+def test_a_link_that_is_set_after_the_check_of_a_path_leads_nowhere(project: ProjectOnDisk, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the server's own")
+    run = project.run("app_1")
+    (run.folder / "notes.txt").write_text("harmless")
+    browsed = Project(project.url)
+    url, _ = browsed.files("app_1", "notes.txt")
+    (run.folder / "notes.txt").unlink()
+    os.symlink(secret, run.folder / "notes.txt")
+    with pytest.raises(PermissionRefused, match="a link that leads out"):
+        list(files.pieces(url, 0, 100))
+
+
+def test_a_run_that_is_a_link_or_lies_behind_one_is_not_shown(project: ProjectOnDisk, tmp_path: Path) -> None:
+    ProjectOnDisk(tmp_path / "private").run("app_2").print(0, "secret")
+    project.run("app_1")
+    os.symlink(tmp_path / "private" / "Experiments" / "app_2", project.folder / "Experiments" / "app_2")
+    os.symlink(project.folder / "Experiments" / "app_1", project.folder / "Experiments" / "app_3")
+    browsed = Project(project.url)
+    browsed.runs.refresh()
+    assert list(browsed.runs.rows()) == ["app_1"]
+    for name in ("app_2", "app_3"):
+        with pytest.raises(PermissionRefused):
+            browsed.directory(name)
+
+
+def test_a_record_or_pipe_in_place_of_a_file_neither_leaks_nor_blocks(project: ProjectOnDisk, tmp_path: Path) -> None:
+    other = ProjectOnDisk(tmp_path / "private").run("app_2", name="secret")
+    project.run("app_1")
+    linked, piped = project.run("app_3"), project.run("app_4")
+    (linked.folder / "run.json").unlink()
+    os.symlink(other.folder / "run.json", linked.folder / "run.json")
+    os.mkfifo(piped.folder / "metrics.jsonl")
+    browsed = Project(project.url)
+    browsed.runs.refresh()
+    assert sorted(browsed.runs.rows()) == ["app_1", "app_4"]
+    with pytest.raises(PermissionRefused, match="not a regular file"):
+        browsed.metrics("app_4")
+
+
+def test_what_the_server_writes_into_a_run_does_not_follow_a_link(project: ProjectOnDisk, tmp_path: Path) -> None:
+    project.run("app_1")
+    Project(project.url)
+    (tmp_path / "home").mkdir()
+    os.symlink(tmp_path / "home", project.folder / "Experiments" / "app_1" / "below")
+    with pytest.raises(PermissionRefused):
+        for_url(project.url).write_bytes(f"{project.url}/Experiments/app_1/below/profile.json", b"{}")
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_folders_come_first_and_files_in_pieces(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CHUNK", 10)
+    run = project.run("app_1")
+    (run.folder / "artifacts").mkdir()
+    (run.folder / "artifacts" / "a.bin").write_bytes(bytes(range(100)))
+    browsed = Project(project.url)
+    names = [(entry.name, entry.is_folder) for entry in browsed.files("app_1", "")[1]]
+    assert names == [("artifacts", True), ("logs", True), ("run.json", False), ("status.json", False)]
+    url, entries = browsed.files("app_1", "artifacts/a.bin")
+    assert entries == [] and b"".join(files.pieces(url, 5, 35)) == bytes(range(5, 35))
+
+
+def test_runs_beside_each_other(project: ProjectOnDisk) -> None:
+    for number, rate in enumerate([0.1, 0.2, 0.2]):
+        run = project.run(f"app_{number}", arguments={"lr": rate, "batch": 32}, seed=number)
+        run.report_all("accuracy", [rate, 2 * rate])
+    project.run("app_3", arguments={"batch": 32}, seed=0)
+    found = compared(Project(project.url), [f"app_{number}" for number in range(4)], step=0)
+    assert {(one.section, one.name): one.values for one in found.settings} == {
+        ("arguments", "lr"): [0.1, 0.2, 0.2, None],
+        ("run", "seed"): [0, 1, 2, 0],
+    }
+    assert (found.tags, found.tag) == (["accuracy"], "accuracy")
+    assert [one and one.values for one in found.curves] == [[0.1, 0.2], [0.2, 0.4], [0.2, 0.4], None]
+    assert [(one.last, one.at_step) for one in found.values] == [(0.2, 0.1), (0.4, 0.2), (0.4, 0.2), (None, None)]
+
+
+def test_none_and_too_many_runs_are_refused(project: ProjectOnDisk) -> None:
+    for ids in ([], [f"app_{number}" for number in range(201)]):
+        with pytest.raises(ArgumentError, match="1 to 200"):
+            compared(Project(project.url), ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("run.json", {"spec": "x"}),
+        ("run.json", {"arguments": [1]}),
+        ("run.json", {"spec": {"metric_key": [1]}}),
+        ("environment.json", {"packages": [1]}),
+        ("environment.json", {"code": {"git": "x"}}),
+        ("worker.json", {"python": [1]}),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_run_with_a_made_up_record_is_named_when_it_is_compared(
+    project: ProjectOnDisk, name: str, record: dict[str, Any]
+) -> None:
+    for run in ("app_1", "eve_1"):
+        project.run(run, arguments={"lr": 1}, outputs={"loss": 1.0})
+    (project.folder / "Experiments" / "eve_1" / name).write_text(json.dumps(record))
+    for ids in (["app_1", "eve_1"], ["eve_1", "app_1"]):
+        with pytest.raises(ArgumentError, match="run 'eve_1': its records are not as hopsml writes them"):
+            compared(Project(project.url), ids)
+
+
+def test_two_hundred_runs_are_compared(project: ProjectOnDisk) -> None:
+    ids = [f"app_{number}" for number in range(200)]
+    for run_id in ids:
+        run = project.run(run_id, arguments={"lr": len(run_id)})
+        run.report_all("loss", [1 / (1 + step) for step in range(1000)])
+    browsed = Project(project.url)
+    found = compared(browsed, ids, "loss", most=200).curves
+    assert len(found) == 200 and all(one is not None and one.values[-1] == 1 / 1000 for one in found)
+
+
+def test_improvements() -> None:
+    values = [(0, 0.5), (1, 0.4), (2, 0.6), (3, 0.6)]
+    assert improvements(values, "max") == [(0, 0.5), (2, 0.6)]
+    assert improvements(values, "min") == [(0, 0.5), (1, 0.4)]
+    assert improvements([], "max") == []
+
+
+def test_what_changes_is_told_once_and_can_be_asked_for_again(project: ProjectOnDisk) -> None:
+    run = project.run("app_1", state=None)
+    browsed = Project(project.url)
+    browsed.runs.refresh()
+    told = Changes(browsed, "e")
+    told.poll()
+    begin = told.newest
+    told.poll()
+    assert told.since(begin) == []
+    run.report(1, loss=1.0)
+    told.poll()
+    run.write("status.json", {"state": "FINISHED"})
+    project.run("app_2")
+    told.poll()
+    found = [(event.kind, event.run) for event in told.since(begin)]
+    assert found[:2] == [("run", "app_1"), ("grew", "app_1")]
+    assert sorted(found[2:]) == [("grew", "app_1"), ("run", "app_1"), ("run", "app_2")]
+    shutil.rmtree(project.folder / "Experiments" / "app_2")
+    before = told.newest
+    told.poll()
+    assert [(event.kind, event.run) for event in told.since(before)] == [("gone", "app_2")]
+
+
+@pytest.mark.parametrize("last", ["", "?", "other-1", "e-x", "e-99", "e--1"])
+def test_who_asks_from_an_unknown_place_begins_anew(project: ProjectOnDisk, last: str) -> None:
+    told = Changes(Project(project.url), "e")
+    assert [event.kind for event in told.since(last)] == ["reset"]
+
+
+def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsed_project, "KEPT_CHANGES", 3)
+    told = Changes(Project(project.url), "e")
+    for number in range(5):
+        project.run(f"app_{number}")
+    told.poll()
+    assert [event.kind for event in told.since("e-0")] == ["reset"]
+    assert len(told.since("e-2")) == 3
+
+
+@dataclass
+class Held:
+    held_bytes: int = 0
+
+
+def test_the_least_used_reader_goes() -> None:
+    kept = ReaderCache(2, 100)
+    first = kept.get("a", Held)
+    kept.get("b", Held)
+    assert kept.get("a", Held) is first
+    kept.get("c", Held)
+    assert kept.get("a", Held) is first
+    assert len(kept) == 2
+    kept.get("b", lambda: Held(1))
+    assert kept.held_bytes == 1, "the first reader of b was dropped"
+
+
+def test_readers_that_have_grown_are_dropped_but_for_the_one_used_last() -> None:
+    kept = ReaderCache(10, 100)
+    readers = [kept.get(name, lambda: Held(40)) for name in "ab"]
+    readers[1].held_bytes = 90
+    kept.trim()
+    assert len(kept) == 1 and kept.held_bytes == 90
+    readers[1].held_bytes = 500
+    kept.trim()
+    assert kept.get("b", Held) is readers[1]
+    assert kept.get("c", lambda: Held(10)).held_bytes == kept.held_bytes == 10
+
+
+def test_a_reader_that_nobody_uses_is_dropped_after_a_while() -> None:
+    now = [0.0]
+    kept = ReaderCache(10, 100, idle_s=60, clock=lambda: now[0])
+    kept.get("a", Held)
+    now[0] = 50.0
+    second = kept.get("b", Held)
+    now[0] = 100.0
+    kept.trim()
+    assert len(kept) == 1 and kept.get("b", Held) is second
+
+
+def test_more_viewed_runs_than_fit_stay_within_the_memory_and_are_read_again(project: ProjectOnDisk) -> None:
+    ids = [f"app_{number}" for number in range(12)]
+    values = [float(step) for step in range(4_000)]
+    for run_id in ids:
+        project.run(run_id).report_all("loss", values)
+    project.run("app_logs").print(0, *(f"line {number}" for number in range(100_000)))
+    browsed = Project(project.url, memory_bytes=1 << 20)
+    for _ in range(2):
+        for run_id in ids:
+            assert browsed.metrics(run_id).summary("loss") == (3999.0, 0.0, 3999.0)
+            assert browsed.held_bytes <= 1 << 20
+    compare = compared(browsed, ids, step=1234.0)
+    assert [one.at_step for one in compare.values] == [1234.0] * 12
+    assert [one and one.count for one in compare.curves] == [4_000] * 12
+    assert browsed.held_bytes <= 1 << 20
+
+
+def test_the_memory_for_viewed_runs_is_a_setting(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_UI_MEMORY_MB", "lots")
+    with pytest.raises(ArgumentError, match="HOPSML_UI_MEMORY_MB='lots'"):
+        Project(project.url)
+
+
+@pytest.mark.variant
+def test_as_many_long_runs_as_are_ever_kept_stay_within_256_megabytes(project: ProjectOnDisk) -> None:
+    values = [math.sin(step / 1000) for step in range(200_000)]
+    project.run("app_0").report_all("loss", values)
+    first = project.folder / "Experiments" / "app_0"
+    ids = ["app_0", *(f"app_{number}" for number in range(1, 256))]
+    for run_id in ids[1:]:
+        shutil.copytree(first, first.with_name(run_id), copy_function=os.link)
+    browsed = Project(project.url)
+    before = psutil.Process().memory_info().rss
+    for run_id in ids:
+        assert browsed.metrics(run_id).tags() == [("loss", "chief", 200_000)]
+    assert browsed.held_bytes <= 256 << 20
+    assert psutil.Process().memory_info().rss - before <= 256 << 20

@@ -1,0 +1,257 @@
+"""Tests of local elastic jobs: start with free slots, shrink for others, grow again, and train on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hopsml.client import Client, JobSize
+from hopsml.core.states import Lifecycle
+from hopsml.errors import ServiceError
+from tests.helpers.cluster.workloads import wait_until
+from tests.integration.service.test_job_service import WAIT_S, JobService, reaches, service, told_twice
+
+__all__ = ["service"]  # the fixture
+
+pytestmark = pytest.mark.local
+
+TRIALS = 60
+# A trial says that it runs while it does; there are two at once where the search has two slots.
+SEARCH = """
+def find(x, folder):
+    import os, time
+    mine = f"{folder}/runs-{x}"
+    open(mine, "w").close()
+    time.sleep(0.0 if os.path.exists(f"{folder}/hurry") else 0.3)
+    os.remove(mine)
+    open(f"{folder}/tried", "a").write(f"{x}\\n")
+    return x
+"""
+# What a script itself starts: a training whose group changes, then a search.
+CALLS = """
+import argparse
+from hopsml import experiment
+from train import train
+from find import find
+parser = argparse.ArgumentParser()
+parser.add_argument("--folder")
+folder = parser.parse_args().folder
+experiment.distributed(train, args={"folder": folder}, min_workers=1, max_workers=2)
+space = experiment.Searchspace(x=("DOUBLE", [0.0, 1.0]))
+experiment.search(find, space, "random", num_trials=6, max_executors=2, args={"folder": folder}, seed=1)
+"""
+
+# A training of 2000 samples: all workers meet in each step, and each writes down its samples and how many trained.
+TRAIN = """
+def train(folder):
+    import os, time, numpy, hopsml
+    from hopsml import distributed
+    state = hopsml.elastic.State(seen=0)
+    for batch in state.resume(hopsml.elastic.Sampler(2000, global_batch_size=1, seed=1, epochs=1)):
+        while os.path.exists(f"{folder}/hold"):
+            time.sleep(0.02)
+        hopsml.all_reduce(numpy.ones(4, numpy.float32))
+        with open(f"{folder}/samples", "a") as file:
+            file.write("".join(f"{int(sample)} {distributed.world_size()}\\n" for sample in batch))
+        state.seen += 1
+        state.commit(every=1)
+        time.sleep(0.0 if os.path.exists(f"{folder}/hurry") else 0.04)
+    return {"seen": state.seen}
+"""
+
+
+def elastic_job(service: JobService) -> Path:
+    (service.code / "train.py").write_text(TRAIN)
+    path = service.code / "elastic.yaml"
+    path.write_text(
+        "name: elastic\ntasks: {main: {function: train.py:train, framework: distributed, min: 1, max: 2, "
+        f"arguments: {{folder: {service.jobs}}}}}}}\n"
+    )
+    return path
+
+
+def trained(service: JobService) -> list[tuple[int, int]]:
+    """Samples, in order, each with how many workers there were."""
+    path = service.jobs / "samples"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(int(sample), int(workers)) for sample, workers in map(str.split, lines)]
+
+
+def newest(service: JobService, workers: int, since: int) -> bool:
+    """Whether so many have trained together after the first ``since`` samples."""
+    return any(size == workers for _, size in trained(service)[since:])
+
+
+def size(client: Client, job: str) -> JobSize:
+    return client.job(job).sizes[0]
+
+
+def agents(service: JobService) -> int:
+    """Processes that hold a slot of this service's trainings."""
+    drivers, found = service.runs(), 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            found += parent in drivers and b"cluster.agent.agent" in (stat.parent / "cmdline").read_bytes()
+    return found
+
+
+@pytest.mark.variant  # its parts are lifecycle/test_resizing, driver/test_slot_requests, scheduler/test_promises
+def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_and_grows_again(
+    service: JobService,
+) -> None:
+    client = service.start(cores=2)
+    first = client.submit(service.job("first"))
+    wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
+    job = client.submit(elastic_job(service)).id
+    wait_until(lambda: newest(service, 1, 0), "a training with one worker")
+    assert size(client, job) == JobSize("main", 1, 1, 1, 2)
+    assert client.why(job) == "main runs with 1 slot of 1 to 2, and gets more when some are free that nobody waits for"
+    service.end("first")
+    wait_until(lambda: newest(service, 2, 0), "its growth")
+    assert size(client, job) == JobSize("main", 2, 2, 1, 2) and agents(service) == 2
+
+    (service.jobs / "hold").touch()  # no step ends, so it gives nothing back for now
+    urgent = client.submit(service.job("urgent", priority=90)).id
+    wait_until(lambda: size(client, job).target == 1, "the wish for one of its slots")
+    service.kill()
+    client = service.start(cores=2)
+    wait_until(lambda: "has to release 1 by" in client.why(urgent), "the next server to know of it")
+    assert size(client, job) == JobSize("main", 2, 1, 1, 2)
+    assert client.why(job).startswith("main runs with 2 slots of 1 to 2, and has to release 1, or is stopped at ")
+    assert service.starts("urgent") == []
+    known = len(trained(service))
+    (service.jobs / "hold").unlink()
+    wait_until(lambda: service.starts("urgent"), "the other one")
+    assert agents(service) == 1
+    wait_until(lambda: newest(service, 1, known), "the training with one worker")
+    assert client.job(job).state == Lifecycle.RUNNING and size(client, job).slots == 1
+
+    known = len(trained(service))
+    service.end("urgent")
+    wait_until(lambda: newest(service, 2, known), "its growth after that")
+    (service.jobs / "hurry").touch()
+    ended = client.wait(job, WAIT_S)
+    assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0)
+    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), (
+        "each sample once: no step was repeated"
+    )
+    told = [change.cause for change in client.changes(job) if not change.task]
+    assert told[3:7] == [
+        "main grows from 1 to 2 slots, which nobody waits for",
+        "main is to give 1 of 2 slots back, for urgent-3, which goes first",
+        "slots are given back: main has 1",
+        "main grows from 1 to 2 slots, which nobody waits for",
+    ]
+    service.stop()
+
+
+@pytest.mark.variant  # of the one above, and of test_job_service's
+@pytest.mark.parametrize("act", [6, 10, 14, 18])
+def test_killed_at_any_of_its_acts_while_slots_come_and_go_no_step_is_repeated(service: JobService, act: int) -> None:
+    elastic, urgent = elastic_job(service), service.job("urgent", priority=90)
+
+    def until(done: Callable[[], object], what: str) -> None:
+        def look() -> object:
+            if service.process is None or service.process.poll() is not None:
+                raise ServiceError("the server is gone")  # its client would ask for a minute
+            return done()
+
+        wait_until(look, what)
+
+    def story(client: Client) -> None:
+        job = client.submit(elastic, idempotency_key="a").id
+        until(lambda: newest(service, 2, 0), "a training with two workers")
+        other = client.submit(urgent, idempotency_key="b").id
+        until(lambda: service.starts("urgent"), "the other one")
+        service.end("urgent")
+        until(reaches(client, other, Lifecycle.FINISHED), "its end")
+        known = len(trained(service))
+        until(lambda: newest(service, 2, known) or client.job(job).state.is_final, "the growth after that")
+        (service.jobs / "hurry").touch()
+        until(reaches(client, job, Lifecycle.FINISHED), "the end of all")
+
+    client = told_twice(service, story, act)
+    assert [job.state for job in client.jobs(limit=10)] == [Lifecycle.FINISHED] * 2
+    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)), "each sample once"
+    assert len(service.starts("urgent")) == 1 and not (service.jobs / "DOUBLED").exists()
+    wait_until(lambda: not service.runs(), "no application is left")
+    service.stop()
+
+
+def search_job(service: JobService) -> Path:
+    (service.code / "find.py").write_text(SEARCH)
+    path = service.code / "search.yaml"
+    path.write_text(
+        f"name: search\nsearch: {{space: {{x: [0.0, 1.0]}}, searcher: random, num_trials: {TRIALS}, seed: 1}}\n"
+        f"tasks: {{main: {{function: find.py:find, min: 1, max: 2, arguments: {{folder: {service.jobs}}}}}}}\n"
+    )
+    return path
+
+
+def script_job(service: JobService) -> Path:
+    for name, text in (("train", TRAIN), ("find", SEARCH), ("calls", CALLS)):
+        (service.code / f"{name}.py").write_text(text)
+    path = service.code / "calls.yaml"
+    path.write_text(
+        f"name: calls\ntasks: {{main: {{script: calls.py, min: 1, max: 2, arguments: {{folder: {service.jobs}}}}}}}\n"
+    )
+    return path
+
+
+def tried(service: JobService) -> list[str]:
+    path = service.jobs / "tried"
+    return path.read_text().split() if path.exists() else []
+
+
+def at_once(service: JobService) -> int:
+    """Trials that run now."""
+    return len(list(service.jobs.glob("runs-*")))
+
+
+@pytest.mark.variant  # its parts are cluster/test_shares, experiment/test_lanes
+def test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room(service: JobService) -> None:
+    client = service.start(cores=2)
+    first = client.submit(service.job("first"))
+    wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
+    job = client.submit(search_job(service)).id
+    wait_until(lambda: tried(service), "a trial on one slot")
+    assert size(client, job) == JobSize("main", 1, 1, 1, 2) and agents(service) == 1
+    service.end("first")
+    wait_until(lambda: at_once(service) == 2, "two trials at once")
+    assert size(client, job) == JobSize("main", 2, 2, 1, 2)
+    urgent = client.submit(service.job("urgent", priority=90)).id
+    wait_until(lambda: service.starts("urgent"), "the other one")
+    assert agents(service) == 1 and client.job(job).state == Lifecycle.RUNNING
+    (service.jobs / "hurry").touch()
+    ended = client.wait(job, WAIT_S)
+    assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0), ended.cause
+    assert len(tried(service)) == len(set(tried(service))) == TRIALS, "each trial once: none was broken off"
+    service.end("urgent")
+    assert client.wait(urgent, WAIT_S).state == Lifecycle.FINISHED
+    service.stop()
+
+
+@pytest.mark.variant  # of the one above, and of the first
+def test_the_runs_of_a_script_have_to_do_with_what_is_free(service: JobService) -> None:
+    client = service.start(cores=2)
+    first = client.submit(service.job("first"))
+    wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
+    job = client.submit(script_job(service)).id
+    wait_until(lambda: newest(service, 1, 0), "a training with one worker")
+    assert size(client, job) == JobSize("main", 1, 1, 1, 2) and agents(service) == 1
+    service.end("first")
+    wait_until(lambda: newest(service, 2, 0), "its growth")
+    urgent = client.submit(service.job("urgent", priority=90)).id
+    wait_until(lambda: service.starts("urgent"), "the other one")
+    assert agents(service) == 1
+    (service.jobs / "hurry").touch()
+    ended = client.wait(job, WAIT_S)
+    assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0), ended.cause
+    assert sorted(sample for sample, _ in trained(service)) == list(range(2000)) and len(tried(service)) == 6
+    service.end("urgent")
+    assert client.wait(urgent, WAIT_S).state == Lifecycle.FINISHED
+    service.stop()

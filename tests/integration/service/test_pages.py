@@ -1,0 +1,289 @@
+"""Tests of the page in a real browser: display, keys, and escaped malicious names."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import leaks
+from tests.helpers.clock import END_S
+from tests.helpers.service.project import ProjectOnDisk
+from tests.helpers.service.searching import searched
+from tests.integration.service.tabs import HOSTILE, NARROW, WIDE, Tab, until, violations
+
+pytestmark = pytest.mark.local
+
+
+# What can be pressed and is less than 24 pixels high or wide; links within a line of text need not be.
+SMALL = """[...document.querySelectorAll(":is(main, .top) :is(button, a, input, select, summary)")].filter((one) => {
+  const { width, height } = one.getBoundingClientRect();
+  const isShown = width > 0 && getComputedStyle(one).clipPath === "none" && one.checkVisibility();
+  return isShown && getComputedStyle(one).display !== "inline" && (width < 23.5 || height < 23.5);
+}).map((one) => one.outerHTML.slice(0, 120))"""
+
+
+def wanted(number: int, rate: float) -> dict[str, Any]:
+    """What was asked of a run."""
+    return {"arguments": {"lr": rate}, "spec": {"group": {"min_size": number}}}
+
+
+def fill(project: ProjectOnDisk) -> None:
+    """Runs that have all that a page can show."""
+    for number, rate in enumerate([0.1, 0.2, 0.4]):
+        run = project.run(f"app_{number}", **wanted(number, rate), started=1000.0 + number, outputs={"accuracy": rate})
+        run.report_all("loss", [2 / (1 + rate * step) for step in range(50)])
+        run.print(0, *(f"2026-11-27 04:{n // 60:02}:{n % 60:02} INFO step {n}" for n in range(3000)))
+        run.print(1, "2026-11-27 04:00:30 WARNING slow", "2026-11-27 04:00:31 ERROR broken")
+        run.write(
+            "status.json",
+            {"state": "FINISHED", "seconds": 9.0, "workers": [{"rank": 0, "state": "FINISHED", "step": 49}]},
+        )
+    failed = project.run("app_failed", state="FAILED", cause="rank 1: ValueError: no", name="letters", started=900.0)
+    failed.print(0, "what rank 0 says")
+    failed.print(1, *(f"step {number}" for number in range(100)), "what rank 1 says last")
+    workers = [{"rank": 0, "state": "STOPPED"}, {"rank": 1, "state": "FAILED"}]
+    error = "rank 1 failed: ValueError: no\n\n  File train.py, line 3, in train"
+    failed.write(
+        "status.json", {"state": "FAILED", "cause": "rank 1: ValueError: no", "error": error, "workers": workers}
+    )
+    searched(project, "app_search", name="digits-search", started=1100.0)
+    for number, text in enumerate(HOSTILE):
+        names = {"name": text, "user": text, "description": text, "source": text, "arguments": {text: text}}
+        run = project.run(f"hostile_{number}", state="FAILED", cause=text, started=100.0, outputs={text: 0.5}, **names)
+        run.report(0, **{text: 1.0})
+        run.report(1, **{text: 2.0})
+        run.print(0, text)
+        (run.folder / text.replace("/", "∕")).mkdir()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> ProjectOnDisk:
+    """A project with runs of all kinds."""
+    project = ProjectOnDisk(tmp_path_factory.mktemp("pages") / "digits")
+    fill(project)
+    return project
+
+
+@pytest.fixture(scope="module")
+def address(filled: ProjectOnDisk) -> Iterator[str]:
+    """Of a server for that project, with its token."""
+    command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", filled.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+        assert process.wait(END_S) == 0
+
+
+@pytest.fixture
+def tab(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Tab]:
+    """A tab of its own; the test may ask for a size and a theme."""
+    size, theme = getattr(request, "param", (WIDE, "light"))
+    with leaks.not_of_this_test():
+        context = browser.new_context(viewport=size, color_scheme=theme)
+        opened = Tab(context, address)
+    yield opened
+    context.close()
+    assert opened.said == []
+
+
+def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None:
+    page = tab.open("")
+    rows = page.locator("table.runs tbody tr")
+    page.get_by_label("Filter runs").fill("digits lr>0.1")
+    until(page, "document.querySelectorAll('table.runs tbody tr').length === 2")
+    assert "filter=digits+lr%3E0.1" in page.url
+    page.get_by_role("button", name="Metric").press("Enter")
+    until(page, "document.querySelector('table.runs tbody .metric').textContent.includes('0.4')")
+    page.get_by_role("checkbox", name=re.compile("Compare digits .app_1.")).press("Space")
+    page.get_by_role("checkbox", name=re.compile("Compare digits .app_2.")).press("Space")
+    page.locator("main").get_by_role("link", name="Compare 2").press("Enter")
+    page.wait_for_selector("h1:has-text('Compare 2 runs')")
+    page.get_by_label("Value at step").fill("10")
+    page.evaluate(  # something is drawn anew while a person types
+        """() => { const slider = document.querySelector('input[type=range]');
+        slider.value = 0.5; slider.dispatchEvent(new Event('input', {bubbles: true})); }"""
+    )
+    until(page, "document.querySelector('.tools output').textContent === '0.50'")
+    page.get_by_label("Value at step").press("Enter")
+    page.wait_for_selector("th:has-text('At step 10')")
+    assert rows.count() == 0 and page.locator("canvas").count() == 1
+
+
+def test_of_jobs_nothing_is_said_where_no_service_runs_them(tab: Tab) -> None:
+    page = tab.open("")
+    page.wait_for_selector("h1:has-text('Runs')")
+    assert page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts() == ["Runs", "Compare"]
+
+
+def test_a_list_that_is_empty_says_what_to_do(tab: Tab) -> None:
+    page = tab.open("?filter=nothing-like-it")
+    page.wait_for_selector("text=No run passes this filter")
+    page.get_by_role("button", name=re.compile("Show all")).click()
+    page.wait_for_selector("table.runs tbody tr")
+
+
+def test_curves_are_drawn_smoothed_and_put_on_other_axes(tab: Tab) -> None:
+    page = tab.open("run/app_1")
+    page.wait_for_selector(".card canvas")
+    for change in ("Log scale", None):
+        if change:
+            page.get_by_label(change).check()
+    page.get_by_label("Smoothing").press("ArrowRight")
+    page.get_by_label("Over").select_option("time")
+    page.wait_for_selector(".card canvas")
+    assert page.get_by_role("img", name=re.compile("loss: 50 values")).count() == 1
+
+
+def test_logs_are_filtered_found_and_followed(tab: Tab) -> None:
+    page = tab.open("run/app_1/logs")
+    page.wait_for_selector(".log .text:has-text('step 0')")
+    assert page.locator(".log .row").count() < 100, "only what is seen are elements"
+    page.get_by_label("Find in these lines").fill("STEP 2500")
+    page.get_by_label("Find in these lines").press("Enter")
+    page.wait_for_selector(".row.found mark:has-text('step 2500')")
+    page.get_by_role("button", name="Follow").click()
+    page.wait_for_selector(".log .text:has-text('step 2999')")
+    page.get_by_role("region", name="Log").press("Home")
+    page.wait_for_selector(".log .text:has-text('step 0')")
+    assert page.get_by_role("button", name="Follow").get_attribute("aria-pressed") == "false"
+    page.get_by_label("From level").select_option("warning")
+    until(page, "document.querySelectorAll('.log .row').length === 2")
+    page.get_by_label("Only lines with this text").fill("broken")
+    until(page, "document.querySelectorAll('.log .row').length === 1")
+
+
+def test_a_run_that_goes_on_is_shown_live(tab: Tab, filled: ProjectOnDisk) -> None:
+    run = filled.run("app_live", state=None, name="live", started=2000.0)
+    run.report(0, loss=3.0)
+    page = tab.open("run/app_live")
+    page.wait_for_selector(".state.RUNNING:has-text('running')")
+    run.report(1, loss=1.25)
+    page.wait_for_selector(".card .value:has-text('1.25')")
+    run.write("status.json", {"state": "CANCELLED", "seconds": 1.0, "cause": "enough"})
+    page.wait_for_selector(".trouble:has-text('enough')")
+
+
+def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab: Tab) -> None:
+    page = tab.open("?filter=letters")
+    page.get_by_role("link", name="letters").press("Enter")
+    page.get_by_role("region", name="Error").wait_for()
+    assert "line 3, in train" in page.get_by_role("region", name="Error").inner_text()
+    end = page.get_by_role("region", name="End of the log")
+    end.wait_for()
+    assert end.inner_text().endswith("what rank 1 says last") and "step 3\n" not in end.inner_text()
+    page.get_by_role("heading", name="Last lines of rank 1").wait_for()
+    page.get_by_role("link", name="Curves").press("Enter")
+    page.wait_for_selector("h2:has-text('Nothing was reported')")
+    page = tab.open("run/app_1")
+    page.wait_for_selector(".card canvas")
+    assert page.get_by_role("link", name="Error").count() == 0
+
+
+def test_a_search_has_its_best_value_in_the_head_of_its_page(tab: Tab) -> None:
+    page = tab.open("run/app_search")
+    page.wait_for_selector(".head .facts div:has(dt:text-is('Best accuracy')) dd:text-is('1')")
+    page.wait_for_selector(".facts div:has(dt:text-is('Best trial')) dd:has-text('3: accuracy 1 (max)')")
+
+
+def test_the_arguments_of_the_function_come_first_in_what_differs(tab: Tab) -> None:
+    page = tab.open("compare?run=app_0&run=app_1")
+    page.get_by_role("heading", name="What differs").wait_for()
+    named = page.locator("table:has(caption:text-is('Settings that differ')) th[scope=row]").all_inner_texts()
+    assert named == ["arguments lr", "specification group.min_size"]
+
+
+def test_the_column_of_ranks_in_a_log_has_a_head(tab: Tab) -> None:
+    page = tab.open("run/app_1/logs")
+    page.get_by_role("region", name="Log, each line after its rank").wait_for()
+    head, number = (page.locator(f"{place} .where").first.bounding_box() for place in (".log-head", ".log .row"))
+    assert page.locator(".log-head").inner_text() == "rank" and head["x"] == number["x"]
+
+
+@pytest.mark.parametrize("tab", [(NARROW, "light")], indirect=True, ids=["narrow"])
+def test_nothing_to_press_is_smaller_than_a_finger_needs(tab: Tab) -> None:
+    tabs = ("", "/workers", "/logs", "/configuration", "/files")
+    for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "run/app_failed", "compare?run=app_1"):
+        page = tab.open(place)
+        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        assert page.evaluate(SMALL) == [], place
+
+
+def test_a_search_is_brushed(tab: Tab) -> None:
+    page = tab.open("run/app_search")
+    page.wait_for_selector("svg.parallel path.best")
+    assert page.locator("main tbody tr").count() == 6
+    grip = page.locator("svg.parallel .grip").first.bounding_box()
+    page.mouse.move(grip["x"] + 14, grip["y"] + 12)
+    page.mouse.down()
+    page.mouse.move(grip["x"] + 14, grip["y"] + grip["height"] / 2, steps=4)
+    page.mouse.up()
+    until(page, "document.querySelectorAll('main tbody tr').length < 6")
+    page.get_by_role("button", name="Show all trials").click()
+    page.get_by_text("Choose a part of each axis").click()
+    page.get_by_label("act").select_option("gelu")
+    until(page, "document.querySelectorAll('main tbody tr').length === 3")
+    page.get_by_role("link", name="2", exact=True).or_(page.locator("main tbody a").first).first.click()
+    page.wait_for_selector(".log .text:has-text('speaks')")
+
+
+def test_files_are_looked_at_and_left_where_they_are(tab: Tab) -> None:
+    page = tab.open("run/app_1/files")
+    page.get_by_role("button", name="run.json").click()
+    page.wait_for_selector(".preview pre:has-text('collective_all_reduce')")
+    page.get_by_role("link", name="logs/").click()
+    page.wait_for_selector("text=g0-rank0.log")
+
+
+def test_the_theme_is_kept(tab: Tab) -> None:
+    page = tab.open("")
+    page.get_by_role("button", name="Use the dark theme").click()
+    page.reload()
+    page.wait_for_selector("html[data-theme=dark]")
+
+
+def test_hostile_texts_stay_texts(tab: Tab) -> None:
+    ids = [f"hostile_{number}" for number in range(len(HOSTILE))]
+    tabs = [f"run/{name}{one}" for name in ids for one in ("", "/configuration", "/logs", "/files")]
+    for place in ("?filter=hostile", *tabs, "compare?" + "&".join(f"run={name}" for name in ids)):
+        page = tab.open(place)
+        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        assert page.evaluate("window.hit") is None, place
+        assert page.locator("main :is(script, img, svg[onload], [onerror])").count() == 0, place
+
+
+@pytest.mark.parametrize("tab", [(WIDE, "light"), (NARROW, "dark")], indirect=True, ids=["wide", "narrow"])
+def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(tab: Tab) -> None:
+    tabs = ("", "/workers", "/logs", "/configuration", "/files")
+    for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "compare", "compare?run=app_1&run=app_2"):
+        page = tab.open(place)
+        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        page.wait_for_load_state("load")
+        assert violations(page) == [], place
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+
+
+def test_the_page_works_below_another_path(browser: Any, address: str, tmp_path: Path) -> None:
+    from tests.integration.service.prefix_proxy import prefixed
+
+    with prefixed(address, "/proxy/8888") as below, leaks.not_of_this_test():
+        context = browser.new_context()
+        tab = Tab(context, below)
+        tab.open("run/app_1").wait_for_selector(".card canvas")
+        tab.page.wait_for_selector(".live:has-text('live')")
+        context.close()
+    assert tab.said == []
+
+
+def test_first_paint_is_quick(tab: Tab) -> None:
+    page = tab.open("")
+    painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    print(json.dumps({"first_paint_ms": round(painted)}))
+    assert painted < 3000  # a tenth of it where nothing else runs

@@ -1,0 +1,258 @@
+"""Tests of a live run's page in a real browser: slow workers, py-spy profiles, pictures, tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import leaks
+from tests.helpers.clock import END_S
+from tests.helpers.service.project import ProjectOnDisk, RunOnDisk
+from tests.integration.service.tabs import HOSTILE, NARROW, WIDE, Tab, until, violations
+
+pytestmark = pytest.mark.local
+
+WORK = """
+import time
+def busy(end):
+    return sum(n * n for _ in iter(lambda: time.monotonic() < end, False) for n in range(100))
+def outer(end):
+    return busy(end)
+outer(time.monotonic() + 2)
+"""
+DRAWN = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30" onload="window.hit=1">'
+    '<script>window.hit=1</script><rect width="40" height="30" fill="green"/></svg>'
+)
+
+
+# Of the first chart: how many dots at its left and its right end are drawn; null before anything is.
+BORDERS = """(() => {
+  const canvas = document.querySelector(".chart canvas"), copy = new OffscreenCanvas(canvas.width, canvas.height);
+  const pen = copy.getContext("2d", { willReadFrequently: true }); // without it Chromium complains
+  pen.drawImage(canvas, 0, 0);
+  const isDrawn = (value, at) => at % 4 === 3 && value > 0;
+  const drawn = (x, wide) => pen.getImageData(x, 0, wide, canvas.height).data.filter(isDrawn).length;
+  return drawn(0, canvas.width) ? [drawn(0, 1), drawn(canvas.width - 1, 1)] : null;
+})()"""
+
+
+def used(run: RunOnDisk, rank: int, cpu: float, network: float = 0.0) -> None:
+    """Samples of a worker as its agent writes them: percent of a core, megabytes a second."""
+    now = time.time()
+    samples: list[dict[str, float]] = [
+        {
+            "time": now - 60 + 5 * number,
+            "step": number,
+            "cpu_utilization_percentage": cpu,
+            "memory_usage_megabytes": 800.0 + number,
+            "network_receive_megabytes": 5 * number * network,
+            "network_transmit_megabytes": 0.0,
+        }
+        for number in range(12)
+    ]
+    file = run.folder / "logs" / f"g0-rank{rank}.system.jsonl"
+    file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+
+
+def going(project: ProjectOnDisk, run_id: str, cpus: list[float], loaded: int = -1) -> RunOnDisk:
+    """A run that goes on, with a worker for each of these."""
+    run = project.run(run_id, state=None, started=time.time() - 90, workers=len(cpus))
+    run.write("driver.json", {"time": time.time()})
+    for rank, cpu in enumerate(cpus):
+        run.print(rank, "begins")
+        used(run, rank, cpu, 90.0 if rank == loaded else 0.0)
+    return run
+
+
+def profiled(run: RunOnDisk) -> None:
+    """A profile of a real process, and one whose names are hostile."""
+    folder = run.folder / "profiles"
+    folder.mkdir()
+    (folder.parent / "work.py").write_text(WORK)
+    file = folder / "rank-1-20261127T104500Z.speedscope.json"
+    spy = [str(Path(sys.executable).parent / "py-spy"), "record", "--format", "speedscope", "--rate", "50"]
+    spy += ["--output", str(file), "--", sys.executable, str(folder.parent / "work.py")]
+    subprocess.run(spy, check=True, capture_output=True)
+    file.write_text(json.dumps(below(json.loads(file.read_text()), "outer")))
+    frames = [{"name": text, "file": text, "line": 1} for text in HOSTILE]
+    stacks = [list(range(number + 1)) for number in range(len(HOSTILE))]
+    thread = {"type": "sampled", "samples": stacks, "weights": [1.0] * len(stacks)}
+    content = json.dumps({"shared": {"frames": frames}, "profiles": [thread]})
+    (folder / "rank-0-20261127T104400Z.speedscope.json").write_text(content)
+
+
+def below(profile: dict[str, Any], function: str) -> dict[str, Any]:
+    """Of a profile the samples that are below a function: an interpreter's start is in it, too."""
+    (number,) = [place for place, frame in enumerate(profile["shared"]["frames"]) if frame["name"] == function]
+    for thread in profile["profiles"]:
+        both = zip(thread["samples"], thread["weights"], strict=True)
+        kept = [(stack, weight) for stack, weight in both if number in stack]
+        thread["samples"], thread["weights"] = [stack for stack, _ in kept], [weight for _, weight in kept]
+    return profile
+
+
+def filed(run: RunOnDisk) -> None:
+    """Pictures and tables, good and bad ones."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    for name in ("plot.png", "plot.jpg", "plot.gif"):
+        Image.new("RGB", (40, 30), "green").save(run.folder / name)
+    (run.folder / "plot.svg").write_text(DRAWN)
+    (run.folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (run.folder / "rows.csv").write_text("name,loss\n" + f"{HOSTILE[1]},0.5\n" * 300)
+    pq.write_table(pa.table({"n": range(1000), "word": ["x"] * 1000}), run.folder / "rows.parquet")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a server for a project with such runs, with its token."""
+    project = ProjectOnDisk(tmp_path_factory.mktemp("run_pages") / "digits")
+    run = going(project, "app_slow", [4.0, 5.0, 96.0, 4.0])
+    profiled(run)
+    filed(run)
+    going(project, "app_loaded", [30.0, 30.0, 30.0, 30.0], loaded=1)
+    going(project, "app_even", [90.0, 91.0, 92.0])
+    going(project, "app_many", [90.0] * 12)
+    over = project.run("app_over", workers=2)
+    ended = [{"rank": rank, "state": "FINISHED", "host": "127.0.0.1"} for rank in (0, 1)]
+    over.write("status.json", {"state": "FINISHED", "seconds": 3.5, "workers": ended})
+    over.report_all("rate", [0.00021 + 0.0000003 * step for step in range(101)])
+    command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", project.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+        assert process.wait(END_S) == 0
+
+
+@pytest.fixture
+def tab(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Tab]:
+    size, theme = getattr(request, "param", (WIDE, "light"))
+    with leaks.not_of_this_test():
+        context = browser.new_context(viewport=size, color_scheme=theme)
+        opened = Tab(context, address)
+    yield opened
+    context.close()
+    assert opened.said == []
+
+
+def test_who_holds_the_others_up_is_marked_in_the_ring_and_said(tab: Tab) -> None:
+    page = tab.open("run/app_slow/workers")
+    page.get_by_role("heading", name="Rank 2 holds the others up").wait_for()
+    assert page.locator(".ring .slow text").all_text_contents() == ["2"]
+    assert page.locator(".ring .waits text").all_text_contents() == ["0", "1", "3"]
+    assert page.locator(".ring .link").count() == 4 and page.locator(".ring .link.slow").count() == 0
+    assert "it computes (96 % of a core) while the others wait (4 %)" in page.locator(".ring-of").inner_text()
+    assert page.get_by_role("img", name=re.compile("4 workers in ring order. rank 2: it computes")).count() == 1
+
+
+def test_the_links_of_a_loaded_worker_are_marked(tab: Tab) -> None:
+    page = tab.open("run/app_loaded/workers")
+    page.get_by_role("heading", name="Rank 1 holds the others up").wait_for()
+    titles = page.locator(".ring .link.slow title").all_text_contents()
+    assert titles == ["from rank 0 to rank 1", "from rank 1 to rank 2"]
+    assert "0 → 1, 1 → 2" in page.locator(".ring-of").inner_text()
+    page = tab.open("run/app_even/workers")
+    page.get_by_role("heading", name="Nobody holds the others up").wait_for()
+    assert page.locator(".ring .slow, .ring .waits").count() == 0
+
+
+def test_of_a_run_that_is_over_nothing_is_said_that_nobody_looks_at(tab: Tab) -> None:
+    page = tab.open("run/app_over/workers")
+    page.get_by_role("heading", name="In ring order").wait_for()
+    told = page.locator(".ring-of").text_content()
+    assert "all on 127.0.0.1" in told and "is looked at while a run goes on" in told
+
+
+def test_a_ring_of_two_is_no_higher_than_it_needs_to_be(tab: Tab) -> None:
+    heights = {}
+    for run in ("app_over", "app_even", "app_many"):
+        page = tab.open(f"run/{run}/workers")
+        page.locator(".ring").wait_for()
+        heights[run] = page.locator(".ring-of").bounding_box()["height"]
+    assert heights["app_over"] < 160 < heights["app_even"] < heights["app_many"]
+    page = tab.open("run/app_over/workers")
+    page.locator(".ring").wait_for()
+    frame = page.locator(".ring").bounding_box()
+    for drawn in page.locator(".ring :is(circle, text, path)").all():
+        box = drawn.bounding_box()
+        assert frame["x"] <= box["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"]
+        assert frame["y"] <= box["y"] and box["y"] + box["height"] <= frame["y"] + frame["height"]
+
+
+def test_labels_of_a_chart_are_not_cut_off(tab: Tab) -> None:
+    page = tab.open("run/app_over")
+    page.locator(".chart canvas").first.wait_for()
+    until(page, f"({BORDERS}) !== null")
+    left, right = page.evaluate(BORDERS)
+    assert left == 0, "a label of the y axis goes on where the picture ends"
+    assert right == 0, "a label of the x axis does"
+
+
+def test_a_profile_begins_where_it_branches_and_is_walked_by_keys(tab: Tab) -> None:
+    page = tab.open("run/app_slow/profiles")
+    page.get_by_role("button", name=re.compile("^rank-1-")).press("Enter")
+    graph = page.get_by_role("region", name=re.compile("Flame graph of rank-1"))
+    graph.locator(".own li", has_text="work.py:4").first.wait_for()  # the list of an earlier profile may be there still
+    first = graph.locator(".box text").first.text_content()
+    callers = graph.get_by_role("button", name=re.compile(r"With its \d+ caller"))
+    callers.press("Enter")
+    graph.get_by_role("button", name="Where it branches").wait_for()
+    assert graph.locator(".box text").first.text_content() != first
+    before = graph.locator(".box").count()
+    graph.get_by_role("button", name=re.compile("^busy work.py")).first.press("Enter")
+    until(page, f"document.querySelectorAll('.flame .box').length < {before}")
+    assert graph.locator(".box text").first.text_content().startswith("busy work.py")
+    graph.get_by_role("button", name=re.compile("All of it|With its")).press("Enter")
+    until(page, f"document.querySelectorAll('.flame .box').length === {before}")
+
+
+def test_pictures_are_shown_as_pictures_and_run_nothing(tab: Tab) -> None:
+    page = tab.open("run/app_slow/files")
+    for name in ("plot.png", "plot.jpg", "plot.gif", "plot.svg"):
+        page.get_by_role("button", name=name).press("Enter")
+        page.get_by_role("img", name=name).wait_for()
+        until(page, "document.querySelector('.preview img').naturalWidth === 40")
+    assert page.evaluate("window.hit") is None
+    page.get_by_role("button", name="broken.png").press("Enter")
+    page.wait_for_selector("text=This is no picture that can be shown here")
+
+
+def test_heads_of_tables_are_tables(tab: Tab) -> None:
+    page = tab.open("run/app_slow/files")
+    page.get_by_role("button", name="rows.csv").press("Enter")
+    rows = page.get_by_role("region", name="Rows of rows.csv")
+    rows.get_by_role("columnheader", name="loss").wait_for()
+    assert rows.get_by_role("cell", name=HOSTILE[1]).count() == 100 and page.evaluate("window.hit") is None
+    assert page.locator(".preview .note").inner_text() == "The first 100 rows."
+    page.get_by_role("button", name="rows.parquet").press("Enter")
+    page.get_by_role("region", name="Rows of rows.parquet").get_by_role("cell", name="99", exact=True).wait_for()
+    assert re.fullmatch(r"The first 100 rows of 1\D?000\.", page.locator(".preview .note").inner_text())
+
+
+@pytest.mark.parametrize("tab", [(WIDE, "dark"), (NARROW, "light")], indirect=True, ids=["wide", "narrow"])
+def test_nothing_is_serious_to_axe_nothing_is_wider_than_the_window_and_names_stay_texts(tab: Tab) -> None:
+    page = tab.open("run/app_slow/profiles")
+    page.get_by_role("button", name=re.compile("^rank-0-")).press("Enter")
+    page.get_by_role("region", name=re.compile("Flame graph of rank-0")).locator(".own li").first.wait_for()
+    for place, shown in (("profiles", ".own li"), ("workers", ".ring .slow"), ("files", "text=rows.parquet")):
+        tab.open(f"run/app_slow/{place}").wait_for_selector(shown)
+        if place == "files":
+            for name in ("plot.png", "rows.csv"):
+                page.get_by_role("button", name=name).press("Enter")
+                page.wait_for_selector(f".preview :is(img[alt='{name}'], [aria-label$='{name}'] td)")
+                assert violations(page) == [], name
+        assert violations(page) == [], place
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+    assert page.evaluate("window.hit") is None

@@ -1,0 +1,91 @@
+"""Tests of ``hopsml ui`` as a process: a line with its address, a continued stream, an orderly end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.helpers.clock import END_S
+from tests.helpers.service.project import ProjectOnDisk
+
+pytestmark = pytest.mark.local
+
+UI = (sys.executable, "-m", "hopsml", "ui", "--no-browser")
+
+
+@contextmanager
+def served(project: ProjectOnDisk, limits: tuple[str, ...] = ()) -> Iterator[tuple[str, httpx.Client]]:
+    """The root's address, and a client that has the cookie. ``limits``: a command that sets some."""
+    process = subprocess.Popen([*limits, *UI, project.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        line = process.stdout.readline()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}\n", line), process.stderr.read()
+        with httpx.Client(timeout=20) as client:
+            assert client.get(line.strip(), follow_redirects=True).status_code == 200
+            root = line.split("?")[0]
+            yield root, client
+            with client.stream("GET", f"{root}api/events") as stream:  # it is open when the server is told to end
+                next(stream.iter_lines())
+                process.send_signal(signal.SIGINT)
+                process.wait(END_S)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=END_S)
+    assert (process.returncode, out) == (0, "") and (errors == "" or limits)
+
+
+def events(lines: Iterator[str]) -> Iterator[dict[str, str]]:
+    found: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            found[name] = value
+        elif found:
+            yield found
+            found = {}
+
+
+def test_a_page_hears_of_what_happens_and_goes_on_where_it_was(project: ProjectOnDisk) -> None:
+    run = project.run("app_1", state=None, driver_process={})
+    with served(project) as (root, client):
+        with client.stream("GET", f"{root}api/events") as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            assert stream.headers["x-accel-buffering"] == "no"
+            heard = events(stream.iter_lines())
+            assert next(heard)["event"] == "hello"
+            project.run("app_2")
+            seen = next(one for one in heard if one["event"] == "run")
+            assert seen["data"] == '{"run":"app_2"}'
+        run.write("status.json", {"state": "FINISHED", "seconds": 1.0})
+        with client.stream("GET", f"{root}api/events", headers={"last-event-id": seen["id"]}) as stream:
+            assert any(one["event"] == "run" and "app_1" in one["data"] for one in events(stream.iter_lines()))
+        assert client.get(f"{root}api/runs").json()["states"] == {"FINISHED": 2}
+
+
+def test_idle_connections_keep_nobody_out_who_has_the_token(project: ProjectOnDisk) -> None:
+    project.run("app_1")
+    few = ("prlimit", "--nofile=128:128")
+    with served(project, few) as (root, client), ExitStack() as idle:
+        address = urlsplit(root)
+        for number in range(300):
+            connection = idle.enter_context(socket.create_connection((address.hostname, address.port), timeout=60))
+            if number % 2:
+                connection.sendall(b"GET / HTTP/1.1\r\n")
+        with httpx.Client(cookies=client.cookies, timeout=60) as another:
+            assert another.get(f"{root}api/runs").json()["total"] == 1
+
+
+def test_another_host_is_refused_in_one_sentence(project: ProjectOnDisk) -> None:
+    ended = subprocess.run([*UI, project.url, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=END_S)
+    assert ended.returncode == 1 and ended.stderr.startswith("hopsml: host='0.0.0.0'") and not ended.stdout

@@ -1,0 +1,162 @@
+"""Tests of event streams on real connections: hang-ups, orderly end, one reader for many listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from hopsml.service.rest import event_stream
+from hopsml.service.rest.feeds import LogFeed
+from hopsml.service.store.accounts import Role, Tokens
+from tests.helpers.service.followed import PlayedJob, connected, events, listening, until, until_end, within_time
+from tests.helpers.service.served import Served
+
+pytestmark = pytest.mark.local
+
+CLIENTS = 200
+
+
+def test_who_hangs_up_leaves_no_stream_and_no_task(served: Served, tmp_path: Path) -> None:
+    job = PlayedJob(served, tmp_path)
+    job.starts()
+
+    async def of() -> None:
+        async with listening(served) as port:
+            before = len(asyncio.all_tasks())
+            async with contextlib.AsyncExitStack() as stack:
+                for path in ("jobs/events", f"jobs/{job.id}/log/events"):
+                    reader = await stack.enter_async_context(connected(port, path, served.tokens[Role.VIEWER]))
+                    assert (await anext(events(reader)))["event"] == "hello"
+                assert len(served.streams) == 2
+            await until(lambda: len(served.streams) == 0, "the end of what was looked at")
+            await until(lambda: len(asyncio.all_tasks()) == before, "the end of their tasks")
+            job.prints(b"one\ntwo\n")
+            async with connected(port, f"jobs/{job.id}/log/events", served.tokens[Role.USER], "4") as reader:
+                heard = events(reader)
+                assert (await anext(heard))["id"] == "4"
+                assert (await anext(heard))["text"] == "two\n"
+                await served.streams.end()
+                assert [event async for event in heard] == []
+
+    within_time(served, of)
+
+
+def test_a_slow_listener_is_not_kept_for(served: Served, tmp_path: Path) -> None:
+    job = PlayedJob(served, tmp_path)
+    job.starts()
+    job.prints(b"x" * (32 << 20))
+    feeds: list[LogFeed] = []
+
+    async def of() -> None:
+        async with listening(served) as port:
+            path = f"jobs/{job.id}/log/events"
+            async with connected(port, path, served.tokens[Role.USER]):
+                await until(lambda: len(served.streams) == 1, "the stream")
+                (told,) = served.streams._open.values()
+                feeds.append(told._feed)  # type: ignore[arg-type]
+                async with connected(port, path, served.tokens[Role.USER]) as reader:
+                    said = 0
+                    async for event in events(reader):  # the other one takes nothing meanwhile
+                        said += len(event.get("text", ""))
+                        if said == 32 << 20:
+                            break
+                assert sum(len(event) for event, _ in feeds[0]._pieces.values()) < 5 << 20
+
+    within_time(served, of)
+
+
+def test_a_stream_ends_with_its_token(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "KNOWN_S", 0.0)
+    job = PlayedJob(served, tmp_path)
+    job.starts()
+    tokens = Tokens(served.jobs.store)
+    token = tokens.create("eve", Role.VIEWER, time.time())
+
+    async def of() -> None:
+        async with listening(served) as port, connected(port, f"jobs/{job.id}/log/events", token) as reader:
+            heard = events(reader)
+            assert (await anext(heard))["event"] == "hello"
+            job.prints(b"for eve\n")
+            assert (await anext(heard))["text"] == "for eve\n"
+            tokens.revoke(next(one.id for one in tokens.all() if one.user == "eve"), time.time())
+            job.prints(b"not for eve\n")
+            assert [event async for event in heard] == []
+            await until(lambda: len(served.streams) == 0, "the end of what was looked at")
+
+    within_time(served, of)
+
+
+def test_what_one_try_has_printed_ends_with_it(served: Served, tmp_path: Path) -> None:
+    job = PlayedJob(served, tmp_path)
+    job.starts()
+    job.starts()
+    job.prints(b"of the first try\n")
+    job.starts()
+    job.prints(b"of the second\n")
+
+    async def of() -> None:
+        async with listening(served) as port:
+            path, token = f"jobs/{job.id}/log/events", served.tokens[Role.USER]
+            async with connected(port, f"{path}?try=1", token) as reader:
+                assert await until_end(reader) == "of the first try\n"
+            async with connected(port, f"{path}?try=2", token) as reader:
+                heard = events(reader)
+                assert [(await anext(heard))["event"] for _ in range(2)] == ["hello", "log"]
+                job.prints(b"more\n")
+                assert (await anext(heard))["text"] == "more\n"
+
+    within_time(served, of)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("jobs/1/log/events?task=nope", 400),
+        ("jobs/1/log/events?try=7", 400),
+        ("jobs/9/log/events", 404),
+        ("jobs/events", 401),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_at_once(served: Served, path: str, status: int) -> None:
+    served.submit()
+    headers = {"authorization": "" if status == 401 else f"Bearer {served.tokens[Role.USER]}"}
+    answer: httpx.Response = served.ask("GET", path, headers=headers)
+    assert answer.status_code == status and set(answer.json()) == {"error", "remedy"}
+
+
+@pytest.mark.variant
+def test_many_connections_to_one_log_are_one_reader(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = PlayedJob(served, tmp_path)
+    job.starts()
+    engine, reads = served.jobs.engine, list[int]()
+    read = engine.log
+    monkeypatch.setattr(engine, "log", lambda *asked: (reads.append(asked[1]), read(*asked))[1])
+
+    async def follow(port: int) -> str:
+        async with connected(port, f"jobs/{job.id}/log/events", served.tokens[Role.USER]) as reader:
+            return await until_end(reader)
+
+    async def of() -> None:
+        async with listening(served) as port:
+            clients = [asyncio.create_task(follow(port)) for _ in range(CLIENTS)]
+            await until(lambda: sum(told.listeners for told in served.streams._open.values()) == CLIENTS, "all of them")
+            assert len(served.streams) == 1
+            looks, began = len(reads), time.monotonic()
+            for step in range(50):
+                job.prints(f"step {step}\n".encode())
+                await asyncio.sleep(0.02)
+            job.ends()
+            said = "".join(f"step {step}\n" for step in range(50))
+            assert {await client for client in clients} == {said}
+            took_s = time.monotonic() - began
+            print(f"{CLIENTS} listeners, {len(reads) - looks} reads in {took_s:.1f} s")
+            assert len(reads) - looks <= took_s / 0.02 + 5, "as many as one listener needs"
+
+    within_time(served, of)

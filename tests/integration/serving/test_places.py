@@ -1,0 +1,312 @@
+"""Tests of replicas held by agents, as on a cluster, with local processes instead of Spark tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from hopsml import model
+from hopsml.cluster.shared import agent_client
+from hopsml.serving import agent_server, messages
+from hopsml.serving.agent import AgentBootstrap
+from hopsml.serving.agent_server import AgentServer
+from hopsml.serving.definitions import ServingLimits
+from hopsml.serving.front import Front, listening
+from hopsml.serving.messages import (
+    AgentHello,
+    AgentWelcome,
+    ChangeRoute,
+    EndReplica,
+    FromAgent,
+    JsonLinesConnection,
+    LogSent,
+    ReplicaEnded,
+    ReplicaStarted,
+    ServedVersion,
+    ServingSettings,
+    StartReplica,
+    StatusRequest,
+    ToAgent,
+    decode_for_agent,
+    encode_for_agents,
+)
+from hopsml.serving.routes import Route
+from hopsml.serving.supervisor import Supervisor, bound
+from hopsml.storage import python_child
+from tests.helpers.cluster.workloads import WAIT_S
+
+pytestmark = pytest.mark.local
+TOKEN = "t" * 20
+AGENT = """
+import sys
+import msgspec
+from hopsml.serving.agent import AgentBootstrap, AgentResources, run_place
+run_place(msgspec.json.decode(sys.stdin.buffer.readline(), type=AgentBootstrap), AgentResources())
+"""
+
+
+def versions() -> dict[int, ServedVersion]:
+    return {one.version: ServedVersion("", one.description) for one in model.versions("digits")}
+
+
+class Agents:
+    """Processes that hold a place each; one that ends is started again, as Spark does."""
+
+    def __init__(self, bootstrap: AgentBootstrap) -> None:
+        self.bootstrap = msgspec.json.encode(bootstrap) + b"\n"
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def more(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", AGENT], env=python_child.environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        process.stdin.write(self.bootstrap)
+        process.stdin.flush()
+        self.processes.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stderr):
+                assert stream is not None
+                stream.close()
+
+
+SETTINGS = ServingSettings("m", "file:///p", "m", "127.0.0.1", 0, 1, False, ServingLimits(), Route(1, 1), {})
+AGENTS_TOKEN = "a" * 20
+
+
+@asynccontextmanager
+async def agent_of(server: AgentServer, token: str = AGENTS_TOKEN) -> AsyncIterator[ClientConnection]:
+    """A connection to a server of agents, which is open meanwhile."""
+    async with server.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
+        certificate = server.identity.certificate
+        async with await agent_client.connect([("127.0.0.1", port)], token, certificate, 1 << 20) as connection:
+            yield connection
+
+
+@pytest.mark.parametrize(
+    "first", [b"[" * 300_000, encode_for_agents(LogSent("here", ""))], ids=["no message", "no hello"]
+)
+def test_an_agent_without_token_or_hello_is_refused(first: bytes) -> None:
+    async def greeted(first: bytes, token: str) -> object:
+        server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
+        async with agent_of(server, token) as connection:
+            await connection.send(first)
+            return decode_for_agent(await connection.recv(decode=False))
+
+    hello = encode_for_agents(AgentHello("here", 0))
+    assert isinstance(asyncio.run(greeted(hello, AGENTS_TOKEN)), AgentWelcome)
+    with pytest.raises(ConnectionClosed):
+        asyncio.run(greeted(first, AGENTS_TOKEN))
+    with pytest.raises(InvalidStatus, match="401"):
+        asyncio.run(greeted(hello, "b" * 20))
+
+
+@pytest.mark.parametrize("how", ["fails after it was cancelled", "ends at once"])
+def test_an_agent_is_free_again_however_the_start_of_its_replica_ends(how: str) -> None:
+    async def run() -> None:
+        server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
+        async with agent_of(server) as connection:
+
+            async def send(*messages: FromAgent) -> None:
+                for message in messages:
+                    await connection.send(encode_for_agents(message))
+
+            async def received() -> ToAgent:
+                return decode_for_agent(await connection.recv(decode=False))
+
+            await send(AgentHello("here", 0))
+            assert isinstance(await received(), AgentWelcome)
+            starting = asyncio.create_task(server.start(0))
+            assert await received() == StartReplica(0)
+            if how == "ends at once":  # both messages are there before the task that starts it continues
+                await send(ReplicaStarted(1, "127.0.0.1", 1), ReplicaEnded("exit status 1"))
+                assert await (await starting).ended() == "exit status 1"
+            else:
+                starting.cancel()
+                assert await received() == EndReplica()
+                await send(ReplicaStarted(error="no memory"))
+            again = asyncio.create_task(server.start(1))
+            assert await received() == StartReplica(1)
+            await send(ReplicaStarted(2, "127.0.0.1", 2))
+            assert (await again).pid == 2 and server.machines() == ("here",)
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_repeats_the_end_of_its_replica_is_free_once() -> None:
+    async def run() -> None:
+        server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, lambda task: None)
+        async with agent_of(server) as connection:
+            for message in (AgentHello("here", 0), *[ReplicaEnded("again")] * 3, AgentHello("here", 1)):
+                await connection.send(encode_for_agents(message))
+            assert isinstance(decode_for_agent(await connection.recv(decode=False)), AgentWelcome)
+            starting = asyncio.create_task(server.start(0))
+            assert decode_for_agent(await connection.recv(decode=False)) == StartReplica(0)
+            await connection.send(encode_for_agents(ReplicaStarted(1, "127.0.0.1", 1)))
+            first, second = await starting, asyncio.create_task(server.start(1))
+            await connection.send(encode_for_agents(LogSent("here", "")))  # is handled after the start was tried
+            await connection.ping()
+            assert not second.done() and server.machines() == ("here",)
+            await connection.send(encode_for_agents(ReplicaEnded("exit status 1")))
+            assert await first.ended() == "exit status 1"
+            assert decode_for_agent(await connection.recv(decode=False)) == StartReplica(1), "on the place that is free"
+            second.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_does_not_start_its_replica_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands still, or its machine has lost its power: the connection remains open for long."""
+    monkeypatch.setattr(agent_server, "START_S", 0.05)
+    evicted: list[int] = []
+
+    async def run() -> None:
+        server = AgentServer(AgentWelcome(SETTINGS, TOKEN), AGENTS_TOKEN, evicted.append)
+        async with agent_of(server) as connection:
+            await connection.send(encode_for_agents(AgentHello("here", 7)))
+            assert isinstance(decode_for_agent(await connection.recv(decode=False)), AgentWelcome)
+            with pytest.raises(OSError, match="place on here was lost"):
+                await server.start(0)
+            assert evicted == [7]
+
+    asyncio.run(run())
+
+
+def test_a_message_may_be_longer_than_what_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sent(text: str) -> object:
+        ours, theirs = socket.socketpair()
+        one = JsonLinesConnection(*await asyncio.open_connection(sock=ours), LogSent)
+        other = JsonLinesConnection(*await asyncio.open_connection(sock=theirs), LogSent)
+        try:
+            one.send(LogSent("here", text))
+            return await asyncio.wait_for(other.receive(), WAIT_S)
+        finally:
+            one.close()
+            other.close()
+
+    assert asyncio.run(sent("x" * 300_000)) == LogSent("here", "x" * 300_000)
+    monkeypatch.setattr(messages, "LONGEST_LINE", 100_000)
+    with pytest.raises(msgspec.DecodeError, match="a line of more than 100000 bytes"):
+        asyncio.run(sent("x" * 300_000))
+
+
+@asynccontextmanager
+async def served(project: Path) -> AsyncIterator[tuple[Supervisor, Agents, int]]:
+    """Version 1 by two replicas; the supervisor, its agents and the port."""
+    settings = ServingSettings(
+        "digits", f"file://{project}", "digits", "127.0.0.1", 0, 2, False, ServingLimits(), Route(1, 1), versions()
+    )
+    door = AgentServer(AgentWelcome(settings, TOKEN), "a" * 20, lambda task: None)
+    agents: Agents | None = None
+    with bound("127.0.0.1", 0) as listener:
+        listener.setblocking(False)
+        supervisor = Supervisor(settings, door, listener.getsockname()[:2])
+        door.front = Front("digits", settings.limits, TOKEN, "o" * 20, supervisor.answer)
+        try:
+            async with door.open("127.0.0.1") as port, listening(door.front, listener):
+                agents = Agents(AgentBootstrap("127.0.0.1", port, door.identity.certificate, "a" * 20))
+                agents.more(), agents.more()
+                assert await asyncio.wait_for(supervisor.start(), 120) == ""
+                yield supervisor, agents, listener.getsockname()[1]
+                supervisor.stop()
+                await supervisor.wait()
+            ended = [await asyncio.to_thread(one.wait, 30) for one in agents.processes]
+            assert [code for code in ended if code != -signal.SIGKILL] == [0, 0]
+        finally:
+            if agents is not None:
+                agents.end()
+
+
+async def predicted(port: int) -> tuple[int, float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = msgspec.json.encode({"inputs": np.ones((1, 4)).tolist()})
+    head = f"authorization: Bearer {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(f"POST /v1/models/digits:predict HTTP/1.1\r\nhost: x\r\n{head}".encode() + body)
+    answer = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(line.split(b":")[1]) for line in answer.split(b"\r\n") if line.startswith(b"content-length"))
+    content = msgspec.json.decode(await reader.readexactly(length))
+    writer.close()
+    return int(answer.split(b" ")[1]), float(content["outputs"][0]) if "outputs" in content else 0.0
+
+
+class Asking:
+    """Requests one after another, by four at a time."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.answers = port, list[tuple[int, float]]()
+        self._tasks = [asyncio.create_task(self._ask()) for _ in range(4)]
+
+    async def _ask(self) -> None:
+        while True:
+            self.answers.append(await predicted(self.port))
+
+    async def more(self, count: int) -> None:
+        wanted = len(self.answers) + count
+        while len(self.answers) < wanted:
+            failed = [task.exception() for task in self._tasks if task.done()]
+            assert not failed, failed
+            await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+
+async def until_ready(supervisor: Supervisor, restarts: int) -> None:
+    while (status := supervisor.status()).restarts < restarts or status.ready < 2:
+        await asyncio.sleep(0.02)
+
+
+async def turned_away(agents: Agents) -> None:
+    """Who does not bear the token gets no place."""
+    bootstrap = msgspec.json.decode(agents.bootstrap, type=AgentBootstrap)
+    stranger = Agents(msgspec.structs.replace(bootstrap, token="b" * 20))
+    try:
+        process = stranger.more()
+        said = (await asyncio.to_thread(process.communicate))[1]
+        assert process.returncode == 1 and b"has rejected this agent" in said
+    finally:
+        stranger.end()
+
+
+def test_no_request_fails_when_a_replica_or_its_place_is_lost_or_all_go_over_to_another_version(project: Path) -> None:
+    async def whole() -> None:
+        async with served(project) as (supervisor, agents, port), asyncio.timeout(240):
+            asking = Asking(port)
+            await asking.more(20)
+            os.kill(supervisor.status().pids[0], signal.SIGKILL)  # the replica: its agent starts the next one
+            await until_ready(supervisor, 1)
+            await asking.more(20)
+            agents.processes[1].kill()  # the place, and its replica with it: another place takes it over
+            agents.more()
+            await until_ready(supervisor, 2)
+            await asking.more(20)
+            await turned_away(agents)
+            answer = await supervisor.answer(ChangeRoute(Route(0, 2), versions(), 60.0))
+            assert answer.error == "" and await predicted(port) == (200, 2.0)
+            await asking.end()
+            assert {status for status, _ in asking.answers} == {200}
+            assert {value for _, value in asking.answers} <= {1.0, 2.0}
+            assert (await supervisor.answer(StatusRequest())).restarts == 2
+
+    asyncio.run(whole())
+    assert not list((project.parent / "machine" / "places").iterdir())  # nor of the agent that was killed

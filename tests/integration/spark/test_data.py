@@ -1,0 +1,491 @@
+"""Tests of DataFrames sent to the workers of a run: each row once an epoch, whatever fails."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from hopsml import experiment
+from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunError, WorkerFailed
+from hopsml.experiment import applications, frame_feed
+from hopsml.experiment.run import Run
+from hopsml.training.data import push
+from tests.helpers import pages
+from tests.helpers.cluster.finding import agent_of
+from tests.helpers.cluster.workloads import wait_until
+
+pytestmark = pytest.mark.spark
+
+ROWS, EPOCHS, WAIT_S = 1000, 2, 120.0
+SCALE = {"scale": ("DISCRETE", [1, 2, 3, 4, 5, 6])}  # of a search
+
+
+@pytest.fixture
+def session(spark: Any, store: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession(spark)
+
+
+def count(rows: Any, folder: str = "", pause_at: int = 0) -> dict[str, Any]:
+    """How often each row is trained on by all workers together; at some step they wait for a file."""
+    import time
+    from pathlib import Path
+
+    import numpy as np
+
+    import hopsml
+    from hopsml.cluster.worker.context import current
+
+    context = current()
+    assert context is not None
+    state = hopsml.elastic.State(counts=np.zeros(ROWS, np.int64), mine=0)
+    for batch in state.resume(rows.batch(64).shuffle(seed=1, window=100).repeat(EPOCHS)):
+        state.counts = state.counts + hopsml.all_reduce(np.bincount(batch["id"], minlength=ROWS), "sum")
+        state.mine += len(batch["id"])
+        state.commit(every=4)
+        if pause_at and state.batches == pause_at and context.generation == 0:
+            Path(folder, f"paused-{context.rank}").touch()
+            while not Path(folder, "go").exists():
+                time.sleep(0.01)
+    return {
+        "missed": int((EPOCHS - state.counts).sum()),
+        "least": int(state.counts.min()),
+        "most": int(state.counts.max()),
+        "mine": state.mine,
+        "generation": context.generation,
+    }
+
+
+@pytest.fixture(params=["by the JVM", pytest.param("by Python", marks=pytest.mark.variant)])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How rows go to the stages."""
+    if request.param == "by Python":
+        monkeypatch.setattr(push, "JAR", Path("nowhere.jar"))
+    return str(request.param)
+
+
+def submit(function: Any, frame: Any, args: dict[str, Any] | None = None, **options: Any) -> Run:
+    given = {"num_workers": 2, "progress": False, "start_timeout": WAIT_S, **options}
+    return experiment.submit(function, args=args, data={"rows": frame}, **given)
+
+
+def check(value: dict[str, Any]) -> None:
+    assert (value["least"], value["most"]) == (EPOCHS, EPOCHS)
+
+
+def stage_of(run: Run, rank: int) -> psutil.Process:
+    """The process that keeps rows beside a worker."""
+
+    def found() -> list[psutil.Process]:
+        below = agent_of(run, rank).children(recursive=True)
+        return [one for one in below if "hopsml.cluster.worker.sidecar" in one.cmdline()]
+
+    return wait_until(found, f"the stage beside rank {rank}")[0]
+
+
+def test_every_row_reaches_one_worker_an_epoch_as_what_it_is(session: Any) -> None:
+    from pyspark.ml.linalg import Vectors
+    from pyspark.sql import Row
+
+    content = [
+        Row(
+            id=n,
+            vector=Vectors.sparse(3, {1: float(n)}) if n % 2 else Vectors.dense([0.0, float(n), 0.0]),
+            name=f"row {n}",
+            image=bytes([n % 256]) * 3,
+            array=[float(n), -float(n)],
+            nested=Row(a=n, b=n / 2),
+        )
+        for n in range(ROWS)
+    ]
+
+    def train(rows: Any) -> dict[str, Any]:
+        import numpy as np
+
+        import hopsml
+
+        counts = np.zeros(ROWS, np.int64)
+        for batch in rows.batch(64).shuffle(seed=1).repeat(EPOCHS):
+            ids = batch["id"]
+            counts += np.bincount(ids, minlength=ROWS)
+            assert batch["vector"].tolist() == [[0.0, float(n), 0.0] for n in ids]
+            assert batch["name"].tolist() == [f"row {n}" for n in ids]
+            assert batch["image"].tolist() == [bytes([n % 256]) * 3 for n in ids]
+            assert batch["array"].tolist() == [[float(n), -float(n)] for n in ids]
+            assert (batch["nested.a"] == ids).all() and (batch["nested.b"] == ids / 2).all()
+        total = hopsml.all_reduce(counts, "sum")
+        return {"least": int(total.min()), "most": int(total.max()), "mine": int(counts.sum())}
+
+    frame = session.createDataFrame(content).repartition(7)
+    run = submit(train, frame)
+    value = run.result(WAIT_S).value
+    check(value)
+    assert abs(value["mine"] - ROWS * EPOCHS / 2) <= EPOCHS
+    (note,) = [note for note in run.state.notes if "data='rows'" in note]
+    assert "1,000 rows" in note and "7 partition(s) at 2 agent(s)" in note
+    again = submit(count, session.range(ROWS), num_workers=1)  # on the same agents, which have kept nothing
+    check(again.result(WAIT_S).value)
+
+
+def test_a_partition_that_is_computed_again_is_not_doubled(session: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def break_once(batches: Iterator[Any]) -> Iterator[Any]:
+        from pathlib import Path
+
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            mark = Path(folder, f"broken-{batch['id'][0].as_py()}")
+            if not mark.exists():
+                mark.touch()
+                raise ValueError("half-way")
+            yield batch.slice(batch.num_rows // 2)
+
+    frame = session.range(0, ROWS, 1, 4).mapInArrow(break_once, "id long")
+    check(submit(count, frame).result(WAIT_S).value)
+    assert len(list(tmp_path.glob("broken-*"))) == 4
+
+
+def test_rows_that_were_lost_with_their_agent_are_brought_again(session: Any, way: str, tmp_path: Path) -> None:
+    args = {"folder": str(tmp_path), "pause_at": 9}
+    run = submit(count, session.range(0, ROWS, 1, 8), args, num_workers=None, min_workers=1, max_workers=2)
+    wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 9", WAIT_S)
+    agent_of(run, 1).kill()
+    (tmp_path / "go").touch()
+    value = run.result(WAIT_S).value
+    assert value["most"] == EPOCHS
+    assert 0 <= value["missed"] <= 32  # the other one's share of the batch under way, where this process goes on
+    assert any("are brought again from Spark" in note for note in run.state.notes), run.state.notes
+
+
+def held_back(folder: Path, first: int) -> Any:
+    """For ``mapInArrow``: rows from number ``first`` on come once there is a file ``go``."""
+    where = str(folder)
+
+    def hold(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+        from pathlib import Path
+
+        for batch in batches:
+            while batch["id"][0].as_py() >= first and not Path(where, "go").exists():
+                time.sleep(0.01)
+            yield batch
+
+    return hold
+
+
+def test_training_begins_with_the_first_rows(session: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def train(rows: Any) -> dict[str, Any]:
+        from pathlib import Path
+
+        import numpy as np
+
+        import hopsml
+
+        counts = np.zeros(ROWS, np.int64)
+        for batch in rows.batch(64).shuffle(seed=1).repeat(EPOCHS):
+            counts += np.bincount(batch["id"], minlength=ROWS)
+            Path(folder, "go").touch()
+        total = hopsml.all_reduce(counts, "sum")
+        return {"least": int(total.min()), "most": int(total.max())}
+
+    frame = session.range(0, ROWS, 1, 4).mapInArrow(held_back(tmp_path, ROWS // 2), "id long")
+    check(submit(train, frame).result(WAIT_S).value)
+
+
+def test_rows_wait_for_slots_that_other_jobs_hold_and_not_for_those_of_agents(
+    session: Any, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, began = str(tmp_path), str(tmp_path / "began")
+
+    def hold(partition: int, _: Iterator[Any]) -> Iterator[int]:
+        import time
+        from pathlib import Path
+
+        Path(f"{began}-{partition}").touch()
+        while not Path(folder, "free").exists():
+            time.sleep(0.01)
+        yield partition
+
+    monkeypatch.setattr(frame_feed, "_NO_TASK_S", 0.5)
+    other = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapPartitionsWithIndex(hold).collect())
+    other.start()
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2, "the other job", WAIT_S)
+        run = submit(count, session.range(0, ROWS, 1, 4))
+        wait_until(
+            lambda: any("wait for a slot: tasks of other" in note for note in run.state.notes), "the note", WAIT_S
+        )
+        assert not run.done()
+    finally:
+        (tmp_path / "free").touch()
+        other.join()
+    check(run.result(WAIT_S).value)
+
+
+def test_an_agent_that_is_lost_while_rows_are_on_their_way(session: Any, tmp_path: Path) -> None:
+    args = {"folder": str(tmp_path), "pause_at": 5}
+    frame = session.range(0, ROWS, 1, 8).mapInArrow(held_back(tmp_path, ROWS // 2), "id long")
+    run = submit(count, frame, args, num_workers=None, min_workers=2, max_workers=2)
+    wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 5", WAIT_S)
+    agent_of(run, 1).kill()
+    (tmp_path / "go").touch()
+    check(run.result(WAIT_S).value)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.variant)])
+def test_rows_that_were_lost_with_the_process_that_keeps_them_are_brought_again(
+    session: Any, tmp_path: Path, number: signal.Signals
+) -> None:
+    args = {"folder": str(tmp_path), "pause_at": 9}
+    run = submit(count, session.range(0, ROWS, 1, 8), args)
+    wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, "both at batch 9", WAIT_S)
+    os.kill(stage_of(run, 0).pid, number)
+    (tmp_path / "go").touch()
+    check(run.result(WAIT_S).value)
+
+
+def test_what_needs_a_shuffle_has_its_rows_too(session: Any, way: str) -> None:
+    frame = session.range(4 * ROWS).selectExpr(f"id % {ROWS} as id").groupBy("id").count()
+    check(submit(count, frame).result(WAIT_S).value)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_fewer_rows_than_workers(session: Any, way: str, rows: int) -> None:
+    def train(rows: Any) -> list[int]:
+        import hopsml
+
+        counted = [len(batch["id"]) for batch in rows.batch(8)]
+        return [len(counted), int(hopsml.all_reduce(np.array([sum(counted)]), "sum")[0])]
+
+    value = submit(train, session.range(rows)).result(WAIT_S).value
+    assert value == [rows, rows]
+
+
+def test_a_dataframe_that_fails_ends_the_run_with_its_reason(session: Any) -> None:
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        raise ValueError("no such price")
+        yield from batches
+
+    frame = session.range(0, ROWS, 1, 2).mapInArrow(fail, "id long")
+    with pytest.raises(RunError, match="data='rows' could not be brought to the workers: ValueError: no such price"):
+        submit(count, frame).result(WAIT_S)
+
+
+def test_a_null_is_named_with_its_column(session: Any, way: str) -> None:
+    frame = session.range(ROWS).selectExpr("id", "if(id = 7, null, id) as price")
+    with pytest.raises(WorkerFailed, match=r"column 'price' of data='rows', partition \d+, has 1 null.* df.fillna"):
+        submit(count, frame).result(WAIT_S)
+
+
+@pytest.mark.variant
+def test_lists_of_another_length_at_another_worker_are_named(session: Any, way: str) -> None:
+    frame = session.range(0, ROWS, 1, 2).selectExpr("id", f"if(id < {ROWS // 2}, array(1, 2), array(1, 2, 3)) as x")
+    said = "column 'x' of data='rows', partition "  # that of the worker that has looked first
+    with pytest.raises(
+        WorkerFailed, match=f"{said}(1, holds lists of 3 .*lists of 2|0, holds lists of 2 .*lists of 3)"
+    ):
+        submit(count, frame).result(WAIT_S)
+
+
+@pytest.mark.variant
+def test_processes_of_torchs_loader_have_the_same_batches(session: Any) -> None:
+    def train(rows: Any) -> dict[str, Any]:
+        import numpy as np
+        import torch
+
+        import hopsml
+
+        def ids(batches: Any) -> list[list[int]]:
+            return [[int(one) for one in batch["id"]] for batch in batches]
+
+        def loaded(method: str) -> Any:
+            return torch.utils.data.DataLoader(
+                data.torch(), batch_size=None, num_workers=2, multiprocessing_context=method
+            )
+
+        data = rows.batch(64).shuffle(seed=1, window=100)
+        wanted, same = ids(data.repeat(2)), []
+        for method in ("spawn", "forkserver"):
+            batches = loaded(method)
+            same.append([*ids(batches), *ids(batches)] == wanted)
+        try:
+            said = str(ids(loaded("fork")))
+        except hopsml.errors.ArgumentError as error:
+            said = str(error)
+        mine = np.bincount([one for batch in wanted for one in batch], minlength=ROWS)
+        total = hopsml.all_reduce(mine, "sum")
+        return {"same": same, "said": said, "least": int(total.min()), "most": int(total.max())}
+
+    value = submit(train, session.range(0, ROWS, 1, 4)).result(WAIT_S).value
+    check(value)
+    assert value["same"] == [True, True]
+    assert "give the DataLoader multiprocessing_context='forkserver'" in value["said"]
+
+
+def counted(folder: Path) -> Any:
+    """For ``mapInArrow``: a file for each time that a partition is computed."""
+    where = str(folder)
+
+    def note(batches: Iterator[Any]) -> Iterator[Any]:
+        import uuid
+        from pathlib import Path
+
+        Path(where, f"computed-{uuid.uuid4().hex}").touch()
+        yield from batches
+
+    return note
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("isolation", ["reuse", "process"])
+def test_trials_of_a_search_read_rows_that_are_brought_once(session: Any, tmp_path: Path, isolation: str) -> None:
+    def train(rows: Any, scale: int) -> float:
+        import numpy as np
+
+        ids = np.concatenate([batch["id"] for batch in rows.batch(64).shuffle(seed=1).repeat(EPOCHS)])
+        assert np.bincount(ids, minlength=ROWS).tolist() == [EPOCHS] * ROWS
+        return float(scale)
+
+    frame = session.range(0, ROWS, 1, 4).mapInArrow(counted(tmp_path), "id long")
+    search = experiment.submit_search(
+        train,
+        SCALE,
+        searcher="grid",
+        num_trials=None,
+        data={"rows": frame},
+        max_executors=2,
+        isolation=isolation,
+        retries=0,
+        progress=False,
+        start_timeout=WAIT_S,
+    )
+    result = search.result(WAIT_S)
+    assert result.config == {"scale": 6} and sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
+    assert len(list(tmp_path.glob("computed-*"))) == 4
+    with pytest.raises(ArgumentError, match="begin it by its verb once more, with data="):
+        experiment.continue_search(search, num_trials=2)
+
+
+@pytest.mark.variant
+def test_the_predecessors_search_reads_them_too(session: Any) -> None:
+    def train(rows: Any, batch: int) -> dict[str, float]:
+        return {"metric": float(sum(len(one["id"]) for one in rows.batch(batch)))}
+
+    frame = session.range(0, ROWS, 1, 3)
+    result = experiment.grid_search(
+        train, {"batch": [10, 64]}, data={"rows": frame}, max_executors=2, progress=False, start_timeout=WAIT_S
+    )
+    assert [row["value"] for row in result.rows] == [ROWS, ROWS]
+
+
+@pytest.mark.variant
+def test_a_search_leaves_spark_a_slot_and_goes_on_where_an_agent_is_lost(session: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def train(rows: Any, scale: int) -> float:
+        import time
+        from pathlib import Path
+
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        seen = 0
+        for number, batch in enumerate(rows.batch(64).repeat(EPOCHS)):
+            seen += len(batch["id"])
+            if number == 3:
+                Path(folder, f"paused-{scale}").touch()
+                while not Path(folder, "go").exists():
+                    time.sleep(0.01)
+        assert seen == EPOCHS * ROWS
+        return float(scale)
+
+    search = experiment.submit_search(
+        train,
+        SCALE,
+        searcher="grid",
+        num_trials=None,
+        data={"rows": session.range(0, ROWS, 1, 4)},
+        progress=False,
+        start_timeout=WAIT_S,
+    )
+    wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 3, "three of four slots at work", WAIT_S)
+    agents = applications.current().coordinator.door.agents.values()
+    os.kill(next(agent.hello.pid for agent in agents if agent.work and agent.work[0] == search.run_id), signal.SIGKILL)
+    (tmp_path / "go").touch()
+    result = search.result(WAIT_S)
+    assert sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, store: Path) -> None:
+    frame = session.range(ROWS)
+    with pytest.raises(ArgumentTypeError, match=r"data={'rows': \.\.\.} is a list; it must be a DataFrame of Spark's"):
+        submit(count, [1, 2])
+    with pytest.raises(ArgumentTypeError, match="it must be a dict of DataFrames by the names"):
+        experiment.submit(count, data=frame, progress=False)
+    with pytest.raises(ArgumentTypeError, match="cannot be called with clicks"):
+        experiment.submit(count, data={"clicks": frame}, progress=False)
+    with pytest.raises(ArgumentTypeError, match="rows is given by args= and by data="):
+        submit(count, frame, {"rows": 1})
+    with pytest.raises(NotEnoughSlots, match="they take all 4 slots of this cluster"):
+        submit(count, frame, num_workers=4)
+    with pytest.raises(ArgumentError, match=r"read by trials of one worker.* Leave workers_per_trial= out"):
+        experiment.search(lambda rows, scale: scale, SCALE, data={"rows": frame}, workers_per_trial=2, progress=False)
+    assert not list(store.glob("Experiments/*"))
+
+
+def test_a_run_that_was_fed_is_repeated_by_its_verb_alone(session: Any) -> None:
+    run = submit(count, session.range(ROWS))
+    run.result(WAIT_S)
+    with pytest.raises(ArgumentError, match="begin it by its verb once more, with data="):
+        experiment.rerun(run.run_dir)
+
+
+def test_a_run_that_is_cancelled_meanwhile_leaves_neither_jobs_nor_threads(session: Any, spark: Any) -> None:
+    def dawdle(batches: Iterator[Any]) -> Iterator[Any]:
+        import threading
+
+        for batch in batches:
+            threading.Event().wait()
+            yield batch
+
+    run = submit(count, session.range(0, ROWS, 1, 2).mapInArrow(dawdle, "id long"))
+    group = f"hopsml-data-{run.run_id}"
+    tracker = spark.statusTracker()
+    wait_until(lambda: set(tracker.getJobIdsForGroup(group)) & set(tracker.getActiveJobsIds()), "the job", WAIT_S)
+    run.cancel()
+    wait_until(lambda: not set(tracker.getJobIdsForGroup(group)) & set(tracker.getActiveJobsIds()), "its end", WAIT_S)
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith(group)], "threads' ends")
+
+
+@pytest.mark.variant  # of integration/docs/test_snippets.py, with a DataFrame
+def test_the_pages_snippet_trains(session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(2000, 8)).astype(np.float32)
+    labels = (features.sum(1) > 0).astype(np.float32)
+    content = [
+        (row.tolist(), float(label), "SE" if n % 4 else "NO")
+        for n, (row, label) in enumerate(zip(features, labels, strict=True))
+    ]
+    frame = session.createDataFrame(content, "features array<float>, label float, country string")
+    frame.write.parquet(str(tmp_path / "clicks"))
+    script = pages.snippet("docs/how-to/data.md", "def train(clicks)").replace(
+        "hdfs:///data/clicks", str(tmp_path / "clicks")
+    )
+    script = script.replace("num_workers=4", "num_workers=2").replace("batch(1024)", "batch(8)")
+    (tmp_path / "snippet.py").write_text(script)
+    runpy.run_path(str(tmp_path / "snippet.py"))
+    assert float(capsys.readouterr().out.partition("'accuracy': ")[2].partition(",")[0]) > 0.85

@@ -1,0 +1,31 @@
+"""Tests of parameter servers on Spark executors, as tests/integration/experiment/test_parameter_server.py does locally."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hopsml.experiment import collective, plan
+from hopsml.experiment.options import ParameterServerOptions
+from tests.helpers.cluster.server_run import noted, process_of
+from tests.helpers.cluster.workloads import WAIT_S, wait_until
+from tests.helpers.training import server_workload
+
+pytestmark = [pytest.mark.spark, pytest.mark.tensorflow, pytest.mark.variant, pytest.mark.timeout(400)]
+
+
+def test_a_server_that_is_killed_comes_back_on_its_executor(store: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    options = ParameterServerOptions(
+        server_workload.train_until, num_workers=1, num_ps=1, args={"told": str(told)}, progress=False
+    )
+    run = plan.start(collective.build_with_servers(options))
+    wait_until(lambda: 0 in run.state.members and (run.state.members[0].step or 0) >= 40, "steps", 3 * WAIT_S)
+    os.kill(process_of(run, 2), signal.SIGKILL)
+    noted(run, "rank 2 (ps) is there again")
+    told.write_text("30")
+    value = run.result(3 * WAIT_S).value
+    assert value["recoveries"] == 1 and value["more"] >= 30

@@ -1,0 +1,69 @@
+"""Tests of the GPUs of roles with other Spark settings than test_drivers.py; and with a Spark that refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.clock import END_S
+from tests.integration.spark.conftest import ROOT
+from tests.integration.spark.test_drivers import Driver, roles, workers_alone_hold_gpus
+
+pytestmark = [pytest.mark.spark, pytest.mark.variant]
+
+# Spark has executors of several kinds on clusters alone.
+REFUSED = """
+from pyspark import SparkConf, SparkContext
+from hopsml.cluster.driver.backends.spark import SparkBackend
+conf = SparkConf().setMaster("local[1]").setAppName("refused").set("spark.ui.enabled", "false")
+conf.set("spark.dynamicAllocation.enabled", "true").set("spark.dynamicAllocation.shuffleTracking.enabled", "true")
+context = SparkContext(conf=conf.set("spark.executor.resource.gpu.amount", "1"))
+capacity = SparkBackend(context).capacity()
+print("ALIKE", capacity.bare, capacity.alike)
+context.stop()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    started: list[Driver] = []
+
+    def start_one(cluster: str, **settings: str) -> Driver:
+        started.append(Driver(tmp_path, cluster, gpus=1, **settings))
+        return started[0]
+
+    yield start_one
+    for driver in started:
+        driver.end()
+
+
+@pytest.mark.parametrize("tasks", ["0", "1"])
+def test_on_two_executors_whether_or_not_tasks_have_a_gpu(
+    start: Callable[..., Driver], tmp_path: Path, tasks: str
+) -> None:
+    driver = start("[2,2,1024]", task_resource_gpu_amount=tasks)
+    workers_alone_hold_gpus(roles(driver, tmp_path / "run", servers=1, size=4))
+
+
+def test_with_dynamic_allocation_the_others_get_executors_without_a_gpu(
+    start: Callable[..., Driver], tmp_path: Path
+) -> None:
+    dynamic = {
+        "dynamicAllocation_enabled": "true",
+        "dynamicAllocation_shuffleTracking_enabled": "true",
+        "dynamicAllocation_initialExecutors": "0",
+        "dynamicAllocation_maxExecutors": "2",
+        "executor_cores": "1",
+    }
+    held = roles(start("[4,1,1024]", **dynamic), tmp_path / "run", servers=1, size=4)
+    workers_alone_hold_gpus(held)
+
+
+def test_what_spark_refuses_is_said_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=ROOT, capture_output=True, text=True, timeout=END_S)
+    assert "ALIKE 0 ResourceProfiles are only supported on YARN" in done.stdout, done.stdout + done.stderr[-2000:]

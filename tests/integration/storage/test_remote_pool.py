@@ -1,0 +1,146 @@
+"""Tests of helper processes of the storage: lent, reused, killed when stuck, ended with their owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from hopsml.storage.remote.channel import ChannelClosed
+from hopsml.storage.remote.pool import AllBusy, HelperPool
+from tests.helpers.clock import END_S
+
+pytestmark = pytest.mark.local
+
+NONSENSE = {"verb": "status", "base": "hdfs://", "options": {}, "url": "hdfs:///", "arguments": {}}
+
+
+@pytest.fixture
+def pool() -> Iterator[HelperPool]:
+    pool = HelperPool(max_processes=2)
+    yield pool
+    pool.close()
+
+
+def ask(pool: HelperPool) -> tuple[int, object]:
+    """Pid of the helper, and its answer to a request that fails at once: nothing is configured."""
+    with pool.lend(30) as helper:
+        helper.channel.send(NONSENSE, 30)
+        return helper.process.pid, helper.channel.receive(30)
+
+
+def test_a_helper_answers_and_is_used_again(pool: HelperPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, answer = ask(pool)
+    assert isinstance(answer, dict)
+    assert answer["error"] == "RuntimeError"
+    assert "fs.defaultFS" in answer["text"]
+    assert ask(pool)[0] == first
+    monkeypatch.setenv("HADOOP_USER_NAME", "somebody-else")
+    second, _ = ask(pool)
+    assert second != first
+    assert not psutil.pid_exists(first)
+
+
+def test_a_helper_that_is_lent_when_the_pool_is_closed_ends_after_its_call(pool: HelperPool) -> None:
+    with pool.lend(30) as helper:
+        pool.close()
+        helper.channel.send(NONSENSE, 30)
+        assert isinstance(helper.channel.receive(30), dict)
+    assert not psutil.pid_exists(helper.process.pid)
+    again, _ = ask(pool)
+    assert ask(pool)[0] == again
+
+
+def test_only_so_many_at_once(pool: HelperPool) -> None:
+    with pool.lend(30), pool.lend(30), pytest.raises(AllBusy, match="all 2 helper"), pool.lend(0.05):
+        pass
+
+
+@pytest.mark.parametrize("error", [TimeoutError, ChannelClosed, KeyboardInterrupt])
+def test_one_in_an_unknown_state_is_killed(pool: HelperPool, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with pool.lend(30) as helper:
+            pids.append(helper.process.pid)
+            raise error
+
+    pids: list[int] = []
+    with pytest.raises(error):
+        fail()
+    assert not psutil.pid_exists(pids[0])
+    assert ask(pool)[0] != pids[0]
+
+
+def test_after_any_error_it_is_not_used_again(pool: HelperPool) -> None:
+    """A guard of the user's (an alarm, a test's timeout) may end a call whose answer still comes: to whoever is next."""
+
+    def fail() -> None:
+        with pool.lend(30) as helper:
+            pids.append(helper.process.pid)
+            raise ZeroDivisionError
+
+    pids: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert ask(pool)[0] != pids[0]
+
+
+def test_a_forked_child_starts_its_own(pool: HelperPool) -> None:
+    first, _ = ask(pool)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            own, _ = ask(pool)
+            pool.close()
+            os._exit(0 if own != first else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert ask(pool)[0] == first
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a blocked call"])
+def test_it_is_gone_when_its_owner_is_killed(busy: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/"
+        script = f"""
+import signal, sys
+from hopsml.storage.remote.pool import POOL
+with POOL.lend(60) as helper:
+    helper.channel.send({{"verb": "status", "base": {url!r}, "options": {{}}, "url": {url!r}, "arguments": {{}}}})
+    if not {busy}:
+        helper.channel.receive(30)
+    print(helper.process.pid, flush=True)
+    signal.pause()
+"""
+        if not busy:
+            script = script.replace(url, "hdfs:///")
+        owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert owner.stdout is not None
+        try:
+            helper = psutil.Process(int(owner.stdout.readline()))
+            if busy:
+                connection, _ = silent.accept()  # it is inside the call now
+            owner.kill()
+            assert psutil.wait_procs([helper], timeout=10)[1] == []
+            if busy:
+                connection.close()
+        finally:
+            owner.kill()
+            owner.wait()
+            owner.stdout.close()
+
+
+def test_who_leaves_without_cleaning_up_ends_those_at_work_and_those_that_were_stopped(pool: HelperPool) -> None:
+    ask(pool)
+    with pool.lend(10.0) as idle, pool.lend(10.0) as busy:
+        pool._give_back(idle)
+        for helper in (idle, busy):
+            os.kill(helper.process.pid, signal.SIGSTOP)
+        pool.kill_all()
+        assert [helper.process.wait(END_S) for helper in (idle, busy)] == [-signal.SIGKILL] * 2

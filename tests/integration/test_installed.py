@@ -1,0 +1,293 @@
+"""Tests of the installed wheel in an empty folder: profiles, the GPU script, a training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hopsml
+from tools import build_native
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("hopsml", "conf", "native", "tools", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+TRAIN = """
+import hopsml
+
+def train(lr):
+    return {"loss": 1 / lr}
+
+if __name__ == "__main__":
+    result = hopsml.experiment.collective_all_reduce(train, name="far", args={"lr": 4}, num_workers=1, progress=False)
+    print(result.json(library=hopsml.__file__))
+"""
+
+TRAIN_ON_SPARK = """
+import hopsml
+
+def train():
+    import keras
+    import numpy as np
+
+    strategy = hopsml.tensorflow.strategy()
+    x = np.arange(64, dtype="float32").reshape(64, 1) / 64
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    history = model.fit(x, 2 * x, batch_size=16, epochs=2, verbose=0, callbacks=hopsml.tensorflow.callbacks())
+    first, last = history.history["loss"]
+    return {"learnt": last < first, "together": strategy.num_replicas_in_sync}
+
+if __name__ == "__main__":
+    result = hopsml.experiment.collective_all_reduce(train, name="far", num_workers=2, progress=False)
+    print(result.json(library=hopsml.__file__, executors=len({worker["executor"] for worker in result.workers})))
+"""
+Call = Callable[..., "subprocess.CompletedProcess[str]"]
+UV = [str(Path(sys.executable).with_name("uv")), "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built of what the repository has of the package, libraries that are current among it; an sdist beside it."""
+    folder = tmp_path_factory.mktemp("built")
+    build_native.build_all()
+    source = copied(folder / "source")
+    built = ["build", "--sdist", "--wheel", "--no-build-isolation", "--python", sys.executable]
+    subprocess.run([*UV, "--offline", *built, "--out-dir", folder / "dist", source], check=True)
+    shutil.rmtree(source)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def copied(source: Path, *without: str) -> Path:
+    """What the repository has of the package, in a folder of its own."""
+    source.mkdir()
+    for name in SOURCES:
+        whole = ROOT / name
+        if whole.is_dir():
+            shutil.copytree(whole, source / name, ignore=shutil.ignore_patterns("__pycache__", *without))
+        else:
+            shutil.copy(whole, source / name)
+    return source
+
+
+@pytest.fixture(scope="module")
+def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel in it; everything else is borrowed from this one."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    python = folder / "bin" / "python"
+    venv.create(folder, with_pip=False)
+    subprocess.run([*UV, "--offline", "pip", "install", "--no-deps", "--python", python, wheel], check=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")  # whose own .pth files nobody reads
+    return folder
+
+
+@pytest.fixture(scope="module")
+def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment in which there was nothing: the wheel with two extras, and what it asks for, in our versions."""
+    folder = tmp_path_factory.mktemp("complete") / "venv"
+    venv.create(folder, with_pip=False)
+    wanted = ["--python", folder / "bin" / "python", "--constraint", ROOT / "requirements" / "dev.txt"]
+    subprocess.run([*UV, "pip", "install", *wanted, f"{wheel}[spark,tensorflow-cpu]"], check=True)
+    return folder
+
+
+def caller(environment_folder: Path, folder: Path, timeout_s: float = 60, **variables: str) -> Call:
+    """Runs a program of an environment in a folder; what it prints."""
+    unset = ("PYTHONPATH", "VIRTUAL_ENV", "PYSPARK_PYTHON", "HADOOP_CONF_DIR", "HADOOP_HOME")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in unset and not name.startswith("HOPSML_")
+    }
+    environment |= variables
+
+    def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        line = [str(environment_folder / "bin" / program), *arguments]
+        return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s)
+
+    return run
+
+
+@pytest.fixture
+def call(installation: Path, tmp_path: Path) -> Call:
+    """Run a program of the installation in an empty folder."""
+    return caller(installation, tmp_path)
+
+
+@pytest.mark.local
+def test_all_profiles_are_there(call: Call) -> None:
+    done = call("hopsml", "profiles")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == sorted(p.stem for p in ROOT.glob("conf/*.yaml"))
+
+
+@pytest.mark.local
+def test_its_version_is_told(call: Call) -> None:
+    (version,) = {call("hopsml", "--version").stdout, call("python", "-m", "hopsml", "--version").stdout}
+    assert version == f"hopsml {hopsml.__version__}\n"
+
+
+@pytest.mark.local
+def test_it_holds_the_collective(call: Call, wheel: Path) -> None:
+    done = call("python", "-c", "from hopsml.collective.library import load; print(load()._name)")
+    assert "site-packages" in done.stdout, done.stderr
+    assert wheel.name.startswith("hopsml-") and "-py3-none-linux_" in wheel.name  # of this kind of machine
+
+
+@pytest.mark.local
+def test_an_sdist_holds_what_a_wheel_is_built_of(wheel: Path) -> None:
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    for folder in ("native/collective", "native/server", "native/tensorflow", "conf"):
+        assert {f"{folder}/{path.name}" for path in (ROOT / folder).iterdir() if path.is_file()} <= held, folder
+    assert {"tools/build_native.py", "setup.py", "pyproject.toml", "LICENSE", "README.md"} <= held
+
+
+@pytest.mark.local
+def test_a_submission_ships_the_gpu_script(call: Call, tmp_path: Path, installation: Path) -> None:
+    (tmp_path / "job.py").write_text("import hopsml\n")
+    done = call("hopsml", "submit", "job.py", "--profile", "yarn", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    shipped = next(word for word in shlex.split(done.stdout) if word.startswith("spark.yarn.dist.files="))
+    script = Path(shipped.partition("=")[2])
+    assert installation in script.parents
+    assert script.read_bytes() == (ROOT / "conf" / "discover_gpus.py").read_bytes()
+    assert os.access(script, os.X_OK)  # on Spark's standalone clusters it is run where it lies
+
+
+@pytest.mark.local
+def test_a_script_trains(call: Call, tmp_path: Path, installation: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    done = call("python", "train.py")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["loss"], told["workers"]) == (0.25, 1)
+    assert Path(told["library"]).is_relative_to(installation)
+    assert Path(told["run_dir"].removeprefix("file://")).is_relative_to(tmp_path / ".hopsml")
+
+
+@pytest.mark.local
+def test_what_is_missing_is_installed_from_the_wheel_that_this_came_from(call: Call) -> None:
+    code = "from hopsml.core import extras; print(extras.install('airflow'))"
+    done = call("python", "-c", code)
+    assert done.returncode == 0, done.stderr
+    wheel = done.stdout.strip().removeprefix("pip install '").removesuffix("[airflow]'")
+    assert wheel.endswith(".whl") and Path(wheel).is_file()
+
+
+@pytest.mark.local
+@pytest.mark.variant
+def test_a_wheel_of_a_new_clone_is_named_after_the_libraries_in_it(tmp_path: Path) -> None:
+    """They are compiled while it is built, of the sdist. Here without optimization, to be done sooner."""
+    compiler = tmp_path / "g++"
+    compiler.write_text('#!/bin/sh\nexec g++ "$@" -O0\n')
+    compiler.chmod(0o755)
+    source = copied(tmp_path / "source", "lib")
+    built = ["build", "--no-build-isolation", "--python", sys.executable, "--out-dir", tmp_path, source]
+    subprocess.run(
+        [*UV, "--offline", *built], check=True, env={**os.environ, "CXX": str(compiler), "TMPDIR": str(tmp_path)}
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.stem.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_')}")
+    libraries = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")}
+    own = {"libhopsml_collective.so", "libhopsml_server.so", "libhopsml_rows.so"}
+    assert {*own, f"libhopsml_tensorflow-{build_native.tensorflow_version()}.so"} <= libraries
+
+
+@pytest.mark.local
+def test_the_licence_and_the_readme_travel(installation: Path) -> None:
+    (facts,) = installation.rglob("hopsml-*.dist-info")
+    assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    said = (facts / "METADATA").read_text()
+    assert "License-Expression: Apache-2.0" in said
+    assert (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[2] in said
+
+
+@pytest.mark.local
+def test_a_notebooks_door(call: Call) -> None:
+    code = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in ("%load_ext hopsml", "%runs"):
+    shell.run_cell(cell).raise_error()
+"""
+    done = call("python", "-c", code)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.local
+def test_a_job_service_runs_a_job(installation: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: far\ntasks: {main: {function: train.py:train, framework: distributed}}\n")
+    (tmp_path / "train.py").write_text("def train():\n    print('far away')\n    return {'x': 1.0}\n")
+    state = {"HOPSML_SERVER_STATE": str(tmp_path / "state")}
+    program = [str(installation / "bin" / "hopsml"), "server", "--profile", "local"]
+    kept = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH" and not name.startswith("HOPSML_")
+    }
+    with subprocess.Popen(program, cwd=tmp_path, env={**kept, **state}, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None and "?token=" in server.stdout.readline()
+            done = caller(installation, tmp_path, **state)("hopsml", "job", "submit", "job.yaml", "--wait")
+        finally:
+            server.terminate()
+    assert done.returncode == 0 and "far away" in done.stdout, done.stdout + done.stderr
+    assert server.returncode == 0
+
+
+@pytest.mark.local
+def test_airflow_is_told_of_the_operators(call: Call) -> None:
+    found = "importlib.metadata.entry_points(group='apache_airflow_provider')"
+    done = call("python", "-c", f"import importlib.metadata; print([one.load()()['operators'] for one in {found}])")
+    assert "hopsml.airflow.operators" in done.stdout, done.stderr
+
+
+@pytest.mark.local
+def test_dags_for_the_predecessor_find_its_plugin(call: Call) -> None:
+    done = call("python", "-c", "import hopsworks_plugin.operators, hopsworks_plugin.sensors as s; print(s.__file__)")
+    assert done.returncode == 0 and "/venv/" in done.stdout, done.stderr
+
+
+@pytest.mark.local
+def test_other_peoples_conf_beside_the_package_is_left_alone(call: Call, installation: Path) -> None:
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(installation)}))
+    (site / "conf").mkdir()
+    (site / "conf" / "theirs.yaml").write_text("database: postgres\n")
+    done = call("hopsml", "profiles")
+    shutil.rmtree(site / "conf")
+    assert done.returncode == 0 and "theirs" not in done.stdout, done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.variant  # most of its minute is the installation; tests/integration/spark say the rest
+def test_an_empty_environment_trains_on_two_spark_executors(complete: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN_ON_SPARK)
+    two = {"HOPSML_PROFILE": "local-cluster", "HOPSML_SPARK_MASTER": "local-cluster[2,1,1024]"}  # a slot each
+    call = caller(complete, tmp_path, timeout_s=200, **two)
+    done = call("python", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["workers"], told["together"], told["executors"]) == (2, 2, 2)
+    assert told["learnt"] and Path(told["library"]).is_relative_to(complete)
+    listed = call("hopsml", "profiles")
+    assert {line.split()[0] for line in listed.stdout.splitlines()} == {path.stem for path in ROOT.glob("conf/*.yaml")}
+    dry = caller(complete, tmp_path)(
+        "hopsml", "submit", "train.py", "--profile", "yarn", "--num-workers", "8", "--dry-run"
+    )
+    command = shlex.split(dry.stdout)
+    assert Path(command[0]).is_relative_to(complete) and command[-1] == "train.py", dry.stderr
+    assert command[1:3] == ["--master", "yarn"] and "spark.executor.instances=8" in command
+    checks = json.loads(call("hopsml", "doctor", "--profile", "local-cluster", "--json").stdout)["checks"]
+    status = {one["name"]: one["status"] for one in checks}
+    assert {status[name] for name in ("python", "java", "spark", "frameworks", "profile")} == {"ok"}, checks

@@ -1,0 +1,263 @@
+"""Tests of every target of the Makefile: cheap targets in the default set, expensive ones as variants."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_installed import copied
+
+ROOT = Path(__file__).resolve().parents[3]
+MAKE = str(shutil.which("make"))
+CURRENT = [word for file in (".venv/.complete", ".cache/native/built", ".cache/compiled") for word in ("-o", file)]
+
+WITHOUT_CARGO = {"CARGO": "no-such-cargo"}  # whose library takes minutes
+
+# Target -> the file and the name of a test that runs it.
+RUN_BY = {
+    "help": "integration/tools/test_makefile.py::test_help_lists_every_target",
+    "setup": "integration/tools/test_setup_environment.py::test_without_java_and_maven",
+    "tf-hdfs": "integration/tools/test_makefile.py::test_tf_hdfs",
+    "airflow": "integration/tools/test_makefile.py::test_airflow",
+    "lock": "integration/tools/test_makefile.py::test_lock_pins_what_an_index_has",
+    "lint": "integration/tools/test_makefile.py::test_lint",
+    "types": "integration/tools/test_makefile.py::test_lint",
+    "style": "integration/tools/test_makefile.py::test_lint",
+    "docs": "integration/docs/test_site.py::site",
+    "test-fast": "integration/tools/test_makefile.py::test_targets_of_tests_run_the_tests_that_their_markers_choose",
+    "test": "integration/tools/test_makefile.py::test_targets_of_tests_run_the_tests_that_their_markers_choose",
+    "test-all": "integration/tools/test_makefile.py::test_targets_of_tests_run_the_tests_that_their_markers_choose",
+    "bench": "integration/tools/test_makefile.py::test_bench_takes_its_options",
+    "studies": "integration/tools/test_makefile.py::test_studies_makes_a_picture",
+    "chaos": "integration/tools/test_makefile.py::test_chaos_plays_a_scenario",
+    "features": "unit/tools/test_features.py::"
+    "test_every_feature_trains_alike_with_one_process_and_with_workers_or_is_refused",
+    "soak": "soak/test_soak.py::test_a_short_soak_finds_nothing_that_grows",
+    "mutants": "integration/tools/test_makefile.py::test_mutants_of_one_module",
+    "hadoop-up": "integration/tools/test_makefile.py::test_hadoop_up_and_down",
+    "hadoop-down": "integration/tools/test_makefile.py::test_hadoop_up_and_down",
+    "wheel": "integration/tools/test_makefile.py::test_wheel",
+    "demo": "integration/tools/test_makefile.py::test_demo",
+    "demo-yarn": "integration/tools/test_makefile.py::test_demo_on_yarn",
+    "demo-service": "integration/tools/test_makefile.py::test_demo_on_yarn",
+    "clean": "integration/tools/test_makefile.py::test_clean_removes_what_was_built",
+}
+
+
+def make(folder: Path, *arguments: str, timeout_s: float = 380, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run make in a folder whose environment counts as complete."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST_XDIST", "UV_"))}
+    line = [MAKE, *CURRENT, *arguments]
+    return subprocess.run(
+        line, cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+def made(folder: Path, *arguments: str, timeout_s: float = 380, **variables: str) -> str:
+    """Run a target and return its output; fail the test if the target fails."""
+    done = make(folder, *arguments, timeout_s=timeout_s, **variables)
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Copy the files that targets need; the environment is this repository's."""
+    for name in ("Makefile", "setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("requirements", "tools", "native/tf_hdfs"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    (tmp_path / ".cache").mkdir()
+    return tmp_path
+
+
+@pytest.mark.fast
+def test_every_target_is_run_by_a_test() -> None:
+    text = (ROOT / "Makefile").read_text()
+    phony = set(re.search(r"^\.PHONY: (.*)$", text, re.M)[1].split())  # type: ignore[index]
+    rules = set(re.findall(r"^([a-z][a-z-]*):(?![=:])(?! [A-Z_]+ *:?=)", text, re.M))
+    assert phony == rules == RUN_BY.keys()
+    for place in RUN_BY.values():
+        file, _, name = place.partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text()
+
+
+@pytest.mark.local
+def test_help_lists_every_target() -> None:
+    listed = {line.split()[0] for line in made(ROOT, "help").splitlines()}
+    assert listed == RUN_BY.keys() - {"types", "style"}
+
+
+@pytest.mark.local
+def test_lock_pins_what_an_index_has(tree: Path) -> None:
+    wheels = tree / "wheels"
+    wheels.mkdir()
+    for version in ("1.0", "1.1"):
+        _write_wheel(wheels, "planted", version)
+    for name in ("dev", "airflow"):
+        (tree / "requirements" / f"{name}.in").write_text("planted\n")
+    (tree / "requirements" / "no-deps.txt").write_text("# of its own accord\nanother==2.0\n")
+    subprocess.run(["git", "init", "-q", tree], check=True)
+    made(tree, "lock", UV_NO_INDEX="1", UV_FIND_LINKS=str(wheels), UV_CACHE_DIR=str(tree / "uv"))
+    assert (tree / "requirements" / "dev.txt").read_text() == "planted==1.1\nanother==2.0\n"
+    assert (tree / "requirements" / "airflow.txt").read_text() == "planted==1.1\n"
+
+
+def _write_wheel(folder: Path, name: str, version: str) -> None:
+    about = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("target", "ran"),
+    [
+        ("test-fast", ["fast"]),
+        pytest.param("test", ["fast", "local"], marks=pytest.mark.variant),
+        pytest.param("test-all", ["airflow", "fast", "local", "variant"], marks=pytest.mark.variant),
+    ],
+)
+def test_targets_of_tests_run_the_tests_that_their_markers_choose(tree: Path, target: str, ran: list[str]) -> None:
+    (tree / "tests").mkdir()
+    lines = ["import pytest"]
+    for name, marks in {"fast": ["fast"], "local": ["local"], "airflow": ["airflow", "variant"]}.items():
+        lines += [*(f"@pytest.mark.{mark}" for mark in marks), f"def test_{name}():", f"    open('ran-{name}', 'w')"]
+    lines += ["@pytest.mark.fast", "@pytest.mark.variant", "def test_variant():", "    open('ran-variant', 'w')"]
+    (tree / "tests" / "test_all_kinds.py").write_text("\n".join(lines) + "\n")
+    made(tree, "-o", "lint", target, **WITHOUT_CARGO)
+    assert sorted(path.name.removeprefix("ran-") for path in tree.glob("ran-*")) == ran
+
+
+@pytest.mark.local
+def test_clean_removes_what_was_built(tree: Path) -> None:
+    for name in ("dist", "build", "mutants", "hopsml/collective/lib", ".cache/native", "tests/__pycache__"):
+        (tree / name).mkdir(parents=True)
+    made(tree, "clean")
+    left = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_dir()}
+    assert not left & {"dist", "build", "mutants", "hopsml/collective/lib", ".cache", "tests/__pycache__"}
+    assert not (tree / ".venv").exists() and (ROOT / ".venv" / "bin").is_dir()
+    assert (tree / "tools" / "hadoop").is_dir()
+
+
+@pytest.mark.local
+def test_bench_takes_its_options() -> None:
+    refused = make(ROOT, "bench", "BENCH=--quick --rounds 0")
+    assert refused.returncode and "--rounds 0: it must be 1 or more" in refused.stderr
+
+
+@pytest.mark.local
+@pytest.mark.variant
+@pytest.mark.timeout(900)
+def test_lint() -> None:
+    assert "found nothing" in made(ROOT, "lint", timeout_s=880)
+
+
+@pytest.mark.local
+@pytest.mark.variant
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not shutil.which("cargo"), reason="no Rust")
+def test_tf_hdfs() -> None:
+    made(ROOT, "tf-hdfs", timeout_s=880)
+    assert list((ROOT / "hopsml" / "training" / "tensorflow" / "lib").glob("*hdfs*"))
+
+
+@pytest.mark.airflow
+@pytest.mark.variant
+@pytest.mark.timeout(900)
+def test_airflow() -> None:
+    assert made(ROOT, "airflow", timeout_s=880).splitlines()[-1] == str(ROOT / ".cache/airflow/venv/bin/python")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.variant
+@pytest.mark.timeout(900)
+def test_studies_makes_a_picture(tmp_path: Path) -> None:
+    made(ROOT, "studies", f"STUDIES=algorithms --quick --out {tmp_path}", timeout_s=880)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".png"}
+
+
+@pytest.mark.chaos
+@pytest.mark.variant
+def test_chaos_plays_a_scenario(tmp_path: Path) -> None:
+    results = tmp_path / "chaos.json"
+    parts = ["CHAOS_PARTS=local", "CHAOS_OVER=hopsml", f"CHAOS_RESULTS=--only scratch {results}"]
+    assert '"failed": []' in made(ROOT, "chaos", *parts).splitlines()[-1]
+    assert results.exists()
+
+
+@pytest.mark.local
+@pytest.mark.variant
+@pytest.mark.timeout(900)
+def test_mutants_of_one_module() -> None:
+    assert "hopsml.storage.backoff" in made(ROOT, "mutants", "MUTANTS=hopsml.storage.backoff*", timeout_s=880)
+
+
+@pytest.mark.hadoop
+@pytest.mark.variant
+def test_hadoop_up_and_down(tree: Path, jars: Path) -> None:
+    (tree / ".cache" / "hadoop").mkdir()
+    (tree / ".cache" / "hadoop" / "jars").symlink_to(jars)
+    try:
+        assert "export HADOOP_CONF_DIR=" in made(tree, "hadoop-up")
+        status = [tree / ".venv/bin/python", "-m", "tools.hadoop", "status"]
+        shown = subprocess.run(status, cwd=tree, capture_output=True, text=True, check=True).stdout
+        assert shown.count(" alive ") == 6 and shown.count(" RUNNING") == 2
+    finally:
+        assert "stopped after" in made(tree, "hadoop-down")
+    assert not (tree / ".cache" / "hadoop" / "run" / "nn").exists()
+
+
+@pytest.fixture
+def jars() -> Path:
+    """Return the folder of Hadoop's jars of this repository; fetch them if they are missing."""
+    from tools.hadoop.jars import ensure_jars
+
+    return ensure_jars()
+
+
+@pytest.mark.local
+@pytest.mark.variant
+def test_wheel(tmp_path: Path, complete: Callable[[Path], Path]) -> None:
+    tree = complete(tmp_path / "tree")
+    made(tree, "wheel", **WITHOUT_CARGO, UV_OFFLINE="1", TMPDIR=str(tmp_path))
+    (wheel,) = (tree / "dist").glob("hopsml-*.whl")
+    assert any(name.endswith("hopsml/cli/__init__.py") for name in zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.fixture
+def complete() -> Callable[[Path], Path]:
+    """Return a function that copies the whole package, with the Makefile and this repository's environment."""
+
+    def copy(folder: Path) -> Path:
+        copied(folder)
+        shutil.copy(ROOT / "Makefile", folder)
+        shutil.copytree(ROOT / "requirements", folder / "requirements")
+        (folder / ".venv").symlink_to(ROOT / ".venv")
+        return folder
+
+    return copy
+
+
+@pytest.mark.spark
+@pytest.mark.variant
+def test_demo(tmp_path: Path) -> None:
+    assert '"accuracy"' in made(ROOT, "demo", HOPSML_PROJECT_URL=f"file://{tmp_path}").splitlines()[-1]
+
+
+@pytest.mark.hadoop
+@pytest.mark.variant
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("target", ["demo-yarn", "demo-service"])
+def test_demo_on_yarn(target: str) -> None:
+    made(ROOT, target, timeout_s=880)

@@ -1,0 +1,39 @@
+"""Tests that local runs store and print no planted secret, and that other users cannot read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.tracking import planted
+
+pytestmark = pytest.mark.local
+
+
+def test_planted_secrets_are_in_no_byte_that_runs_leave(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    done = planted.run(tmp_path / "code", f"file://{project}", {})
+    assert done.returncode == 0, done.stderr
+    assert planted.leaks({"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}) == {}
+    assert "cannot log in as (redacted)" in done.stderr
+    files = planted.of_store(str(project))
+    names = {Path(name).name for name in files}
+    assert {"function.pickle", "script.py", "git.diff", "search.pickle", "environment.json", "worker.json"} <= names
+    assert {"trials.parquet", ".outputs.json", "inputs.jsonl", "metrics.jsonl", "status.json", "trial.json"} <= names
+    assert planted.leaks(files) == {}
+    assert planted.open_to_others(str(project)) == []
+
+
+def test_the_reader_finds_what_is_planted() -> None:
+    import gzip
+    import pickle
+
+    files = {
+        "a.json": b"x s3cr3t y",
+        "b.pickle": pickle.dumps({"k": "a s3cr3t"}, protocol=5),
+        "c.gz": gzip.compress(b"s3cr3t"),
+        "d": "s3cr3t".encode("utf-16-le"),
+        "e": b"s3cr3",
+    }
+    assert {name.partition(":")[0] for name in planted.leaks(files)} == {"a.json", "b.pickle", "c.gz", "d"}

@@ -1,0 +1,308 @@
+"""Tests of reruns: bit-identical if seeded, reported if not, refused if impossible."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hopsml import experiment
+from hopsml.cluster.shared.plain import argument, as_json
+from hopsml.errors import ArgumentError, WorkerFailed
+from hopsml.experiment import repeat
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog
+from tests.helpers.local_application import local_application
+from tests.helpers.tracking import jobs
+
+pytestmark = pytest.mark.local
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 60.0
+
+
+def run_once(function: Callable[..., Any], **wishes: Any) -> experiment.Run:
+    run = experiment.submit(function, progress=False, **{"num_workers": 2, **wishes})
+    run.result(WAIT_S)
+    return run
+
+
+def folder_of(run: experiment.Run) -> Path:
+    return Path(run.run_dir.removeprefix("file://"))
+
+
+def change(directory: RunDir, **entries: Any) -> None:
+    directory.write_run({**directory.read_run(), **entries})
+
+
+def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Path) -> None:
+    first = run_once(jobs.descend, args={"lr": 0.03}, name="descent", merge_scope="all", environment={"MODE": "x"})
+    again = repeat.rerun(first, progress=False)
+    assert again.verdict.same and set(again.verdict.compared) == {"loss", "weights"}
+    assert again.verdict.causes == (), "nothing may differ in how they were made"
+    assert first.result().metrics["weights"] == again.result.metrics["weights"]
+    one, other = catalog.read(RunDir(first.run_dir)), catalog.read(RunDir(again.result.run_dir))
+    assert other.run["rerun_of"] == first.run_dir
+    kept = (
+        "verb",
+        "name",
+        "arguments",
+        "workers",
+        "seed",
+        "source",
+        "code_sha256",
+        "payload_sha256",
+        "spec",
+    )
+    assert {name: one.run[name] for name in kept} == {name: other.run[name] for name in kept}
+    # A rerun can be repeated itself.
+    assert repeat.rerun(again.result, progress=False).verdict.same
+
+
+def test_another_seed_comes_to_other_weights(store: Path) -> None:
+    results = [run_once(jobs.descend, num_workers=1).result().metrics["weights"] for _ in range(2)]
+    assert len(set(results)) == 2
+
+
+def test_an_unseeded_function_is_told(store: Path) -> None:
+    again = repeat.rerun(run_once(jobs.unseeded, num_workers=1), progress=False)
+    assert not again.verdict.same
+    assert [found.name for found in again.verdict.differing] == ["metric"]
+    ignoring = repeat.rerun(again.original.url, progress=False, ignore=["metric"])
+    assert ignoring.verdict.same
+
+
+def test_a_failed_run_can_be_repeated_and_fails_again(store: Path) -> None:
+    def fails() -> None:
+        raise ValueError("as before")
+
+    run = experiment.submit(fails, progress=False, num_workers=1)
+    with pytest.raises(WorkerFailed):
+        run.result(WAIT_S)
+    with pytest.raises(WorkerFailed, match="as before"):
+        repeat.rerun(run.run_dir, progress=False)
+
+
+def test_the_function_is_the_one_of_then_though_its_file_has_changed(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "own_module.py").write_text("def train():\n    return 1\n")
+    code = (
+        "import own_module, hopsml\n"
+        "print(hopsml.experiment.submit(own_module.train, progress=False, num_workers=1).result().run_dir)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "own_module.py").write_text("def train():\n    return 2\n")
+    again = repeat.rerun(done.stdout.strip(), progress=False)
+    assert again.verdict.same and again.result.metrics["metric"] == 1
+    assert "return 1" in catalog.read(RunDir(again.result.run_dir)).run["source"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of one run, made for all tests of what is refused."""
+    with local_application(tmp_path_factory.mktemp("recorded")):
+        run = run_once(jobs.unseeded, num_workers=1, environment={"HOPSML_TEST_TOKEN": "geheim"})
+    return folder_of(run)
+
+
+class TestRefused:
+    """Nothing is started, and the message says what to do."""
+
+    @pytest.fixture
+    def run(self, recorded: Path, store: Path) -> Iterator[RunDir]:
+        """A copy of it in a project of the test's own; no other run may come of the test."""
+        copy = store / "Experiments" / recorded.name
+        shutil.copytree(recorded, copy)
+        yield RunDir(f"file://{copy}")
+        assert list((store / "Experiments").iterdir()) == [copy]
+
+    def test_a_payload_that_was_changed(self, run: RunDir) -> None:
+        Path(run.function.removeprefix("file://")).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+        with pytest.raises(
+            ArgumentError, match=r"function\.pickle differs from the record of run .*changed or damaged"
+        ):
+            repeat.build(run.url)
+
+    def test_a_payload_that_is_missing(self, run: RunDir) -> None:
+        Path(run.function.removeprefix("file://")).unlink()
+        with pytest.raises(ArgumentError, match=r"there is no .*function\.pickle.*[Ss]tart its script again"):
+            repeat.build(run.url)
+
+    def test_another_minor_version_of_python(self, run: RunDir) -> None:
+        change(run, python="3.9.18")
+        with pytest.raises(ArgumentError, match=r"recorded with Python 3\.9\.18.*repeat the run with Python 3\.9"):
+            repeat.build(run.url)
+
+    def test_a_record_of_an_older_hopsml(self, run: RunDir) -> None:
+        change(run, spec=None)
+        with pytest.raises(ArgumentError, match="made by an older or newer one"):
+            repeat.build(run.url)
+
+    def test_a_secret_variable_that_is_not_set(self, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(ArgumentError, match=r"HOPSML_TEST_TOKEN.*secret and were not recorded"):
+            repeat.build(run.url)
+        monkeypatch.setenv("HOPSML_TEST_TOKEN", "geheim")
+        assert repeat.build(run.url).spec.environment["HOPSML_TEST_TOKEN"] == "geheim"
+
+    def test_a_run_that_does_not_exist(self, run: RunDir) -> None:
+        with pytest.raises(ArgumentError, match="'app_99'"):
+            repeat.build("app_99")
+
+
+def hopsml(*arguments: str, store: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command line as a process of its own."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    return subprocess.run(
+        [sys.executable, "-c", "from hopsml.cli import main; main()", *arguments],
+        cwd=ROOT,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+
+def test_the_command_takes_over_the_hash_seed_and_says_the_same(store: Path) -> None:
+    code = (
+        "import hopsml; from tests.helpers.tracking import jobs\n"
+        "print(hopsml.experiment.submit(jobs.order_of_a_set, progress=False, num_workers=1).result().run_dir)"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stderr
+    run_dir = done.stdout.strip()
+    again = hopsml("runs", "rerun", run_dir, "--json", store=store)
+    assert again.returncode == 0, again.stdout + again.stderr
+    verdict = json.loads(again.stdout)
+    assert verdict["same"] and verdict["original"] == run_dir and verdict["compared"] == ["metric"]
+
+
+def test_the_command_ends_with_status_3_where_the_result_differs(store: Path) -> None:
+    run = run_once(jobs.unseeded, num_workers=1)
+    again = hopsml("runs", "rerun", run.run_id, store=store)
+    assert again.returncode == 3, again.stdout + again.stderr
+    assert "the results differ" in again.stdout and "result: metric" in again.stdout
+
+
+def test_a_secret_is_asked_for_again_and_reaches_the_workers(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(api_key: str, url: str) -> dict[str, Any]:
+        import os
+
+        return {"length": len(api_key), "url": len(url), "of_a_variable": len(os.environ["UPLOAD_TOKEN"])}
+
+    arguments = {"api_key": "s3cr3t-31415", "url": "https://anna:s3cr3t-url@host/x"}
+    variables = {"UPLOAD_TOKEN": "s3cr3t-upload"}
+    first = run_once(train, num_workers=1, args=arguments, environment=variables)
+    with pytest.raises(ArgumentError, match="UPLOAD_TOKEN"):
+        repeat.rerun(first, progress=False)
+    monkeypatch.setenv("UPLOAD_TOKEN", "s3cr3t-upload")
+    with pytest.raises(
+        ArgumentError, match=r"given secrets.*: API_KEY, SECRET; set HOPSML_SECRET_API_KEY, HOPSML_SECRET_S"
+    ):
+        repeat.rerun(first, progress=False)
+    monkeypatch.setenv("HOPSML_SECRET_SECRET", "s3cr3t-url")
+    again = repeat.rerun(first, progress=False, secrets={"API_KEY": "s3cr3t-31415"})
+    assert again.verdict.same and again.result.metrics["url"] == len(arguments["url"])
+    for run in (first.run_dir, again.result.run_dir):
+        for path in Path(run.removeprefix("file://")).rglob("*"):
+            assert path.is_dir() or b"s3cr3t" not in path.read_bytes(), path
+
+
+def test_what_cannot_be_recorded_without_its_secret_is_not_and_is_told(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
+    first = run_once(lambda table: len(table), num_workers=1, args={"table": np.array([b"tr0ub4dor"])})
+    assert any("cannot be repeated" in note and "WAREHOUSE_PASSWORD" in note for note in first.state.notes)
+    for path in folder_of(first).rglob("*"):
+        assert path.is_dir() or b"tr0ub4dor" not in path.read_bytes(), path
+    with pytest.raises(ArgumentError, match=r"cannot be repeated.*WAREHOUSE_PASSWORD"):
+        repeat.rerun(first, progress=False)
+
+
+# ------------------------------------------------------------------------------------------------ large arguments
+
+
+def total(x: Any, tables: Any, few: Any) -> float:
+    return float(x.sum() + tables["frame"]["a"].sum() + sum(part.sum() for part in tables["parts"]) + sum(few))
+
+
+def test_large_arguments_are_recorded_by_shape_type_and_digest_and_the_run_can_be_repeated(store: Path) -> None:
+    x = np.arange(78_400, dtype=np.float32).reshape(280, 280)
+    frame = pd.DataFrame({"a": np.ones(5_000), "b": ["text"] * 5_000})
+    args = {"x": x, "tables": {"frame": frame, "parts": [x[:100], x[100:]]}, "few": np.array([1.5, 2.5])}
+    run = run_once(total, num_workers=1, args=args)
+    record = RunDir(run.run_dir).read_run()
+    assert (folder_of(run) / "run.json").stat().st_size < 60_000
+    assert record["arguments"]["few"] == [1.5, 2.5]
+    assert record["arguments"]["x"] == {
+        "type": "numpy.ndarray", "shape": [280, 280], "dtype": "float32", "bytes": 4 * 78_400,
+        "sha256": hashlib.sha256(x.tobytes()).hexdigest(),
+    }  # fmt: skip
+    tables = record["arguments"]["tables"]
+    assert tables["frame"]["shape"] == [5000, 2] and tables["frame"]["dtype"]["a"] == "float64"
+    assert [part["shape"] for part in tables["parts"]] == [[100, 280], [180, 280]]
+    assert repeat.rerun(run, progress=False).verdict.same
+    # As they were recorded before: element by element.
+    change(RunDir(run.run_dir), arguments={"x": x.tolist(), "tables": {"frame": str(frame)}, "few": [1.5, 2.5]})
+    again = repeat.rerun(run, progress=False)
+    assert again.verdict.same and again.result.value == run.result().value
+
+
+@pytest.mark.fast
+def test_what_is_recorded_of_an_argument() -> None:
+    x = np.random.default_rng(1).random((40, 50))
+    described = argument({"x": x, "y": {"z": [x.T]}})
+    assert described["x"]["sha256"] == hashlib.sha256(x.tobytes()).hexdigest()
+    assert described["y"]["z"][0]["sha256"] == hashlib.sha256(np.ascontiguousarray(x.T).tobytes()).hexdigest()
+    assert argument(x) == argument(x.copy()) and argument(x)["sha256"] != argument(x + 1)["sha256"]
+    small = {
+        "a": np.float32(0.5),
+        "b": np.arange(3),
+        "c": "text",
+        "d": None,
+        "e": (1, [2.0]),
+        "f": Path("/x"),
+        "g": True,
+    }
+    assert argument(small) == as_json(small)
+    pixels = x.tolist()
+    assert argument(pixels)["shape"] == [40] and argument(pixels)["type"] == "list"
+    assert argument([1] * 1000) == [1] * 1000 and argument([1] * 1001)["shape"] == [1001]
+    assert argument("a" * 30_000)["bytes"] == argument(b"a" * 30_000)["bytes"] == 30_000
+    series, dates = pd.Series(range(2000)), pd.date_range("2026-01-01", periods=2000)
+    assert argument(series)["shape"] == [2000] and argument(series)["dtype"] == "int64"
+    assert argument(dates)["dtype"].startswith("datetime64")
+    objects = np.array([{"a": 1}] * 2000, dtype=object)
+    assert argument(objects)["dtype"] == "object" and len(argument(objects)["sha256"]) == 64
+    assert argument(np.zeros((0, 5))) == [] and isinstance(argument(np.ndarray), str)
+    assert json.loads(json.dumps(argument({"frame": pd.DataFrame({"a": range(2000)})})))["frame"]["shape"] == [2000, 1]
+
+
+@pytest.mark.torch
+def test_what_is_recorded_of_a_tensor() -> None:
+    import torch
+
+    x = torch.arange(4000, dtype=torch.float32).reshape(40, 100)
+    expected = hashlib.sha256(x.numpy().tobytes()).hexdigest()
+    assert argument(x) == {
+        "type": "torch.Tensor", "shape": [40, 100], "dtype": "torch.float32", "bytes": 16_000, "sha256": expected,
+    }  # fmt: skip
+    assert argument(x.to(torch.bfloat16))["bytes"] == 8_000
+    weights = torch.nn.Parameter(x)
+    assert argument({"weights": weights})["weights"]["sha256"] == expected
+    assert argument(x.to_sparse())["shape"] == [40, 100]
+    assert argument(torch.tensor(0.5)) == 0.5

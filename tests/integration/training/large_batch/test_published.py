@@ -1,0 +1,75 @@
+"""Tests of LARS and LAMB against optax's, in float64 over 100 steps with a warm-up."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsml.training.large_batch import rules
+from tests.helpers.training import references
+
+pytestmark = pytest.mark.local
+STEPS = 100
+RATES = [0.1 * min(1.0, (step + 1) / 20) for step in range(STEPS)]
+
+
+def published(kind: str, chosen: list[int], **options: Any) -> references.Arrays:
+    """The problem's variables of these numbers, trained by optax in a process of its own: JAX's threads stay there."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(by_optax, kind, chosen, options).result()
+
+
+def by_optax(kind: str, chosen: list[int], options: dict[str, Any]) -> references.Arrays:
+    """Of ``published``, here."""
+    import jax
+    import optax
+
+    jax.config.update("jax_enable_x64", True)
+    problem = references.problem()
+    weights = [jax.numpy.asarray(problem[index]) for index in chosen]
+    rates = jax.numpy.asarray(RATES)
+    optimizer = getattr(optax, kind)(lambda step: rates[step], **options)
+    state = optimizer.init(weights)
+    for step in range(STEPS):
+        given = [references.gradients(step, index, problem[index].shape) for index in chosen]
+        updates, state = optimizer.update([jax.numpy.asarray(each) for each in given], state, weights)
+        weights = optax.apply_updates(weights, updates)
+    return [np.asarray(each) for each in weights]
+
+
+def ours(rule: Any, chosen: list[int]) -> references.Arrays:
+    """The same by a rule of hopsml's."""
+    weights = references.problem()
+    kept: dict[int, Any] = {}
+    for step in range(STEPS):
+        for index in chosen:
+            weight = weights[index]
+            gradient = references.gradients(step, index, weight.shape)
+            weights[index], *kept[index] = rule(step, weight, gradient, kept.get(index) or [weight * 0, weight * 0])
+    return [weights[index] for index in chosen]
+
+
+def test_lars_is_the_published_one_without_decay() -> None:
+    """With decay they differ: optax takes the norm of gradient and decay together, the paper those of each."""
+    every = list(range(len(references.problem())))
+    layers = [each.ndim > 1 for each in references.problem()]
+
+    def of_hopsml(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
+        return rules.lars(weight, gradient, kept[0], RATES[step], np, eta=0.02, layerwise=weight.ndim > 1, absorbs=True)
+
+    theirs = published("lars", every, trust_coefficient=0.02, trust_ratio_mask=layers, momentum=0.9)
+    assert references.error(ours(of_hopsml, every), theirs) <= 1e-12
+
+
+def test_lamb_is_the_published_one_where_a_variable_has_a_ratio() -> None:
+    """Biases and scales have none here, and one there."""
+    layers = [index for index, each in enumerate(references.problem()) if each.ndim > 1]
+
+    def of_hopsml(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
+        return rules.lamb(weight, gradient, kept[0], kept[1], RATES[step], step + 1, np, weight_decay=1e-2)
+
+    assert references.error(ours(of_hopsml, layers), published("lamb", layers, weight_decay=1e-2)) <= 1e-12

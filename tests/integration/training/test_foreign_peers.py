@@ -1,0 +1,40 @@
+"""Tests that a training run serves no other user at any port, and no process without the secret at TensorFlow's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import foreign_peers
+from benchmarks.foreign_peers import BY_HAND, NOBODY, WAYS, WORKERS
+from tools import build_native
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    """It is built."""
+    build_native.build_server()
+
+
+# Nothing listens over hopsml's collective: collective/test_strangers.py; who is let in: cluster/test_server_guard.py.
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.variant
+def test_a_stranger_is_served_at_no_port_of_a_run(way: str) -> None:
+    found = foreign_peers.doors(way, Path(sys.executable), NOBODY, os.geteuid())
+    assert len(found) >= 2 * (1 + WORKERS + (WORKERS if way == "tensorflow" else 0))  # coordinator, doors, servers
+    assert [door for door in found if door.served] == []
+
+
+@pytest.mark.variant  # of the answer to a stranger; who is let in: tests/integration/cluster/test_server_guard.py
+def test_tensorflow_by_hand_serves_everybody() -> None:
+    """What the other test asks is answered where nothing guards."""
+    found = foreign_peers.doors(BY_HAND, Path(sys.executable), NOBODY)
+    assert [door.served for door in found] == ["answers calls"] * WORKERS

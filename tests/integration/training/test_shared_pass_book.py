@@ -1,0 +1,75 @@
+"""Tests of the pass counter in shared memory: a unique number for each process and thread."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import os
+import threading
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from hopsml.training.torch.input_batches import SeenRows
+from tests.helpers.clock import END_S
+from tests.unit.training.test_pass_book import of
+
+pytestmark = pytest.mark.local
+
+
+def in_a_fork(function: Any) -> int:
+    """What it returns there, as an exit status."""
+    pid = os.fork()
+    if not pid:
+        os._exit(function())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_process_counts_on_and_its_parent_behind_it() -> None:
+    book = SeenRows()
+    assert book.begin(None) == 0
+    assert in_a_fork(lambda: book.begin(of(7, 0))) == 1
+    assert in_a_fork(lambda: book.begin(of(7, 1))) == 1
+    assert book.begin(None) == 2
+
+
+def put(book: SeenRows, answers: Any) -> None:
+    answers.put(book.begin(of(7, 0)))
+
+
+def test_a_process_that_is_started_counts_on() -> None:
+    context = multiprocessing.get_context("spawn")
+    book, answers = SeenRows(4), context.Queue()
+    process = context.Process(target=put, args=(book, answers))
+    process.start()
+    assert answers.get(timeout=60) == 4
+    process.join(END_S)
+    assert process.exitcode == 0 and book.begin(of(7, 1)) == 4
+    answers.close()
+    answers.join_thread()
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    book = SeenRows()
+    book.begin(None)
+    other = copy.deepcopy(book)
+    assert [other.begin(None), other.begin(None), book.begin(None)] == [1, 2, 1]
+
+
+def test_threads_of_one_process_get_numbers_of_their_own() -> None:
+    book, found = SeenRows(), list[int]()
+    threads = [threading.Thread(target=lambda: found.extend(book.begin(None) for _ in range(50))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(one < other for one, other in pairwise(sorted(found))) and len(found) == 200
+
+
+def test_its_memory_goes_with_it() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    book = SeenRows()
+    book.begin(None)
+    del book
+    assert set(os.listdir("/proc/self/fd")) == before

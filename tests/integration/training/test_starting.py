@@ -1,0 +1,55 @@
+"""Tests of a group's start and end: refusals, the wait for the leader, lost and hanging peers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import clock
+from tests.helpers.clock import END_S
+from tests.helpers.training.group import group, run_group
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_refusals_name_value_and_remedy(tmp_path: Path) -> None:
+    (found,) = run_group("starting:refusals", tmp_path, workers=1)
+    for name in ("merge_scope", "implementation", "timeout_s", "heartbeat_timeout_s", "ring_order"):
+        kind, message = found[name]
+        assert (kind, message.split("=")[0]) == ("ArgumentError", name)
+    assert found["no leader"][0] == "StartTimeout"
+    assert "127.0.0.1:9 did not open within 0.2 s" in found["no leader"][1]
+    assert found["late"][0] == "ArgumentError"
+    assert "call strategy() before any tensor" in found["late"][1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "how", "error", "within_s"),
+    [
+        ({}, signal.SIGKILL, "UnavailableError", 10),
+        ({"heartbeat_timeout_s": 3}, signal.SIGSTOP, "UnavailableError", 20),
+        ({"timeout_s": 2, "heartbeat_timeout_s": 60}, signal.SIGSTOP, "DeadlineExceededError", 20),
+    ],
+)
+def test_a_peer_that_goes_is_noticed(
+    tmp_path: Path, settings: dict[str, Any], how: signal.Signals, error: str, within_s: float
+) -> None:
+    with group("starting:step_until_a_peer_goes", tmp_path, **settings) as workers:
+        _wait_for([tmp_path / "stepping-0", tmp_path / "stepping-1"], 60, workers)
+        workers.processes[1].send_signal(how)
+        _wait_for([tmp_path / "seen"], within_s, workers)
+        workers.processes[0].wait(END_S)
+        seen = json.loads((tmp_path / "seen").read_text())
+    assert seen == {"error": error, "built_after_leader": True}
+
+
+def _wait_for(files: list[Path], within_s: float, workers: Any) -> None:
+    deadline = clock.awake() + within_s
+    while not all(file.exists() for file in files):
+        assert clock.awake() < deadline, workers.log(0) + workers.log(1)
+        time.sleep(0.01)

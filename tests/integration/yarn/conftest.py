@@ -1,0 +1,118 @@
+"""Fixtures for the real HDFS and YARN of tools/hadoop; tests/conftest.py starts them once a session, on first use."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import leaks
+from tools.hadoop import spark
+from tools.hadoop.cluster import Cluster
+from tools.hadoop.jars import CACHE, ensure_jars
+from tools.hadoop.rest import ApplicationState
+
+APPLICATION_ID = re.compile(r"application_\d+_\d+")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A spark-submit that has ended."""
+
+    returncode: int
+    output: str
+    app_id: str
+    state: ApplicationState
+
+
+class Hadoop(Cluster):
+    """The session's cluster; daemons that a test brings back belong to the session, not to the test."""
+
+    def revive(self, *names: str) -> None:
+        """As Cluster.revive."""
+        with leaks.not_of_this_test():
+            super().revive(*names)
+
+    def add_nodemanager(self, *, wait: bool = True) -> str:
+        """As Cluster.add_nodemanager."""
+        with leaks.not_of_this_test():
+            return super().add_nodemanager(wait=wait)
+
+    def spark_conf(self, **wishes: object) -> dict[str, str]:
+        """Settings for a small application on this YARN; ``wishes`` are tools.hadoop.spark.spark_conf's."""
+        return spark.spark_conf(**wishes)  # type: ignore[arg-type]
+
+    def submit_env(self) -> dict[str, str]:
+        """The environment for spark-submit, or for a driver in client mode."""
+        return spark.submit_env(self.conf_dir)
+
+    def submit(
+        self,
+        script: Path | str,
+        *arguments: str,
+        conf: Mapping[str, str],
+        deploy_mode: str = "cluster",
+        timeout_s: float = 200,
+    ) -> Submitted:
+        """Run spark-submit to its end; the state is what the ResourceManager's REST API tells afterwards."""
+        command = spark.submit_command(script, *arguments, conf=conf, deploy_mode=deploy_mode)
+        done = subprocess.run(
+            command,
+            env=self.submit_env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+        )
+        found = APPLICATION_ID.search(done.stdout)
+        assert found, f"spark-submit named no application (exit status {done.returncode}):\n{done.stdout[-4000:]}"
+        state = self.wait_application(found[0], 30)
+        return Submitted(done.returncode, done.stdout, found[0], state)
+
+
+HADOOP = pytest.StashKey[Hadoop]()
+
+
+def running(request: pytest.FixtureRequest) -> Iterator[Hadoop]:
+    """The fixture ``hadoop``, which tests/chaos uses as well."""
+    cluster = Hadoop(CACHE / f"tests-{os.getpid()}")
+    with leaks.not_of_this_test():  # where it is first asked for within a test
+        cluster.start(ensure_jars(), guarded=True)
+    request.config.stash[HADOOP] = cluster
+    yield cluster
+    end(request.session)
+
+
+def end(session: pytest.Session) -> None:
+    """Stop the session's Hadoop, if it runs; its files go, and its logs stay where a test has failed."""
+    cluster = session.config.stash.get(HADOOP, None)
+    if cluster is not None:
+        del session.config.stash[HADOOP]
+        if session.testsfailed:
+            keep_logs(cluster.home)
+        cluster.stop(now=True, remove=True)
+
+
+def keep_logs(home: Path) -> None:
+    """Copy the daemons' logs to .cache/hadoop/failed, in the place of those of an earlier session."""
+    target = CACHE / "failed"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for log in home.glob("*/log"):
+        shutil.copy(log, target / f"{log.parent.name}.log")
+
+
+@pytest.fixture(autouse=True)
+def whole_hadoop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test: what it killed lives again, what it froze runs, what it added or submitted is gone."""
+    yield
+    cluster = request.config.stash.get(HADOOP, None)
+    if cluster is not None and cluster.started:
+        cluster.make_whole()

@@ -1,0 +1,188 @@
+"""Tests of the files that tools/hadoop writes and downloads: settings, ports, jars; and of profiles in conf/."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from hopsml.core import profiles
+from tools.hadoop import jars
+from tools.hadoop.__main__ import parser, shape_of
+from tools.hadoop.errors import HadoopError
+from tools.hadoop.ports import FIRST, LAST, free_ports
+from tools.hadoop.settings import PORTS_OF, Shape, kind, write_conf
+from tools.hadoop.spark import spark_conf, submit_command, submit_env
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def read_xml(path: Path) -> dict[str, str]:
+    """Key -> value of a Hadoop settings file."""
+    rows = ElementTree.parse(path).getroot()
+    return {str(row.findtext("name")): str(row.findtext("value")) for row in rows}
+
+
+def conf_of(home: Path, name: str) -> Path:
+    """The settings folder of one daemon of a cluster with made-up ports."""
+    names = ("nn", "rm", "dn1", "nm1", "nm2")
+    ports = {each: {use: 20000 + i for i, use in enumerate(PORTS_OF[kind(each)])} for each in names}
+    return write_conf(home, name, ports, Shape(gpus=3))
+
+
+def test_each_nodemanager_has_an_address_and_claims_of_its_own(tmp_path: Path) -> None:
+    settings = [read_xml(conf_of(tmp_path, name) / "yarn-site.xml") for name in ("nm1", "nm2")]
+    assert [each["yarn.nodemanager.hostname"] for each in settings] == ["127.0.0.11", "127.0.0.12"]
+    assert settings[1]["yarn.nodemanager.admin-env"] == (
+        f"HOPSML_EMULATED_GPUS=3,HOPSML_GPU_CLAIMS={tmp_path}/nm2/gpu-claims"
+    )
+
+
+def test_clients_learn_the_gpu_resource_and_where_hdfs_is(tmp_path: Path) -> None:
+    conf = conf_of(tmp_path, "client")
+    assert read_xml(conf / "resource-types.xml") == {"yarn.resource-types": "yarn.io/gpu"}
+    assert read_xml(conf / "core-site.xml")["fs.defaultFS"] == "hdfs://127.0.0.1:20000"
+
+
+def test_a_folder_with_special_characters_stays_well_formed(tmp_path: Path) -> None:
+    home = tmp_path / "a & b <c>"
+    assert read_xml(conf_of(home, "dn1") / "hdfs-site.xml")["dfs.datanode.data.dir"] == f"file://{home}/dn1/data"
+
+
+@pytest.mark.parametrize(("wish", "message"), [({"datanodes": 0}, "datanodes=0"), ({"gpus": -1}, "gpus=-1")])
+def test_an_impossible_shape_is_refused(wish: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"{message}: it must be at least"):
+        Shape(**wish)
+
+
+def test_options_of_start_reach_the_field_of_the_same_name() -> None:
+    wished = {field.name: 65 + place for place, field in enumerate(dataclasses.fields(Shape))}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in wished.items()]
+    assert shape_of(parser().parse_args(["start", *options])) == Shape(**wished)
+    assert shape_of(parser().parse_args(["start"])) == Shape()
+
+
+def test_ports_are_free_distinct_and_not_those_of_clients() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        ports = free_ports(50, "127.0.0.1", taken=range(FIRST, FIRST + 10000))
+    assert len(set(ports)) == 50
+    assert all(FIRST + 10000 <= port < LAST for port in ports)
+
+
+def test_a_port_that_somebody_listens_on_is_not_taken() -> None:
+    (port,) = free_ports(1, "127.0.0.1")
+    others = set(range(FIRST, LAST)) - {port}
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError, match="fewer than 1 free ports"):
+        free_ports(1, "127.0.0.1", taken=others)
+    assert free_ports(1, "127.0.0.1", taken=others) == [port]
+
+
+# ---------------------------------------------------------------------- jars
+
+MVN = """#!/bin/sh
+echo run >> {log}
+for argument in "$@"; do
+    case $argument in -DoutputDirectory=*) out=${{argument#*=}} ;; esac
+done
+mkdir -p "$out"
+{body}
+"""
+
+
+@pytest.fixture
+def mvn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Maven that fetches nothing and writes down that it was called; returns its log."""
+    log = tmp_path / "mvn.log"
+    write_mvn(tmp_path, 'touch "$out/hadoop-hdfs-1.jar"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return log
+
+
+def write_mvn(folder: Path, body: str) -> None:
+    """Let `mvn` do ``body``."""
+    (folder / "mvn").write_text(MVN.format(log=folder / "mvn.log", body=body))
+    (folder / "mvn").chmod(0o755)
+
+
+def test_jars_are_fetched_once_and_anew_for_another_pom(tmp_path: Path, mvn: Path) -> None:
+    pom = tmp_path / "pom.xml"
+    pom.write_text("one")
+    folder = jars.ensure_jars(tmp_path / "cache", pom)
+    assert (folder / "hadoop-hdfs-1.jar").exists()
+    jars.ensure_jars(tmp_path / "cache", pom)
+    assert mvn.read_text() == "run\n"
+    pom.write_text("two")
+    jars.ensure_jars(tmp_path / "cache", pom)
+    assert mvn.read_text() == "run\nrun\n"
+
+
+def test_two_callers_at_once_fetch_once(tmp_path: Path, mvn: Path) -> None:
+    code = "import sys; from pathlib import Path; from tools.hadoop.jars import ensure_jars; "
+    code += "sys.stdin.read(); print(ensure_jars(Path(sys.argv[1])))"
+    command = [sys.executable, "-c", code, str(tmp_path / "cache")]
+    callers = [
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    threads = [threading.Thread(target=caller.communicate) for caller in callers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [caller.returncode for caller in callers] == [0, 0, 0]
+    assert mvn.read_text() == "run\n"
+
+
+def test_a_fetch_that_fails_is_explained_and_tried_again(tmp_path: Path, mvn: Path) -> None:
+    write_mvn(tmp_path, "echo Could not resolve dependencies; exit 1")
+    with pytest.raises(HadoopError, match=r"exit status 1\); is a Maven repository reachable\?\nCould not resolve"):
+        jars.ensure_jars(tmp_path / "cache")
+    write_mvn(tmp_path, 'touch "$out/hadoop-hdfs-1.jar"')
+    assert (jars.ensure_jars(tmp_path / "cache") / "hadoop-hdfs-1.jar").exists()
+
+
+def test_without_maven_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HadoopError, match="install Maven"):
+        jars.ensure_jars(tmp_path / "cache")
+
+
+# ---------------------------------------------------------------------- Spark settings and profiles
+
+
+def test_gpus_are_asked_for_only_when_wanted() -> None:
+    assert not [key for key in spark_conf() if "gpu" in key]
+    assert spark_conf(gpus=2)["spark.executor.resource.gpu.amount"] == "2"
+
+
+def test_a_foreign_spark_of_the_caller_is_left_out(tmp_path: Path) -> None:
+    environment = submit_env(tmp_path, {"SPARK_HOME": "/opt/spark", "PYSPARK_SUBMIT_ARGS": "x", "PATH": "/bin"})
+    assert environment["PATH"] == "/bin"
+    assert environment["HADOOP_CONF_DIR"] == str(tmp_path)
+    assert not {"SPARK_HOME", "PYSPARK_SUBMIT_ARGS"} & environment.keys()
+
+
+def test_the_command_line_names_everything() -> None:
+    command = submit_command("job.py", "a", conf={"spark.x": "1"}, deploy_mode="client")
+    assert command[1:] == ["--deploy-mode", "client", "--conf", "spark.x=1", "job.py", "a"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.stem)
+def test_profiles_are_what_their_readme_says(path: Path) -> None:
+    profile = profiles.load(path.stem)
+    assert profile.deploy_mode in ("client", "cluster")
+    assert profile.description
+    for key, value in profile.spark.items():
+        assert key.startswith("spark.")
+        if key == "spark.yarn.dist.files":
+            assert Path(value).exists()
+    assert f"`{path.stem}`" in (path.parent / "README.md").read_text()

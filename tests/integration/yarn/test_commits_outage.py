@@ -1,0 +1,91 @@
+"""Tests of commits' checkpoints on a real HDFS whose NameNode is frozen or killed for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.shared.protocol import Persisted
+from hopsml.storage import checkpoints, filesystem, urls
+from hopsml.storage.run_dir import RunDir
+from tests.unit.experiment.test_attempts import formation
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
+
+AWAY_S = 6.0
+TIMEOUT_S = 1.0  # of one call
+
+
+@pytest.fixture
+def folder(hadoop: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A fresh directory on HDFS, deleted afterwards."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
+    url = f"{hadoop.namenode_url}/tests/{secrets.token_hex(8)}"
+    filesystem.for_url(url).make_dirs(url)
+    yield url
+    filesystem.for_url(url).delete(url, recursive=True)
+    filesystem.close_all()
+
+
+async def training(run: RunDir, folder: Path, hadoop: Any, how: signal.Signals) -> tuple[list[Persisted], int]:
+    """Commits, 200 a second, until a checkpoint has been made behind the outage; what was told, and their number."""
+    told: list[Persisted] = []
+    commits, back = 0, asyncio.Event()
+
+    async def outage() -> None:
+        while not told:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(hadoop.kill, "nn", signal_number=how)
+        try:
+            ends = time.monotonic() + AWAY_S
+            while time.monotonic() < ends or not told[-1].problem:
+                await asyncio.sleep(0.05)
+        finally:
+            if how is signal.SIGSTOP:
+                hadoop.kill("nn", signal_number=signal.SIGCONT)
+            else:
+                await asyncio.to_thread(hadoop.revive, "nn")
+            back.set()
+
+    held = HeldCommits(run.run_id, folder, "token", told.append)
+    harm = asyncio.create_task(outage())
+    try:
+        while not back.is_set() or told[-1].problem:
+            commits += 1
+            slot = held.slots.free(held.slot)
+            held.slots.write(slot, commits, [b"content"])
+            held.committed(commits, slot)
+            held.persist_if_due(formation(run, checkpoint_every_s=0.2, storage_timeout_s=TIMEOUT_S))
+            await asyncio.sleep(0.005)
+        await harm
+    finally:
+        await held.close()
+    return told, commits
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGSTOP, id="frozen"),
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.variant),
+    ],
+)
+def test_a_namenode_that_is_away_is_asked_seldom(hadoop: Any, folder: str, tmp_path: Path, how: signal.Signals) -> None:
+    run = RunDir(urls.join(folder, "Experiments", "app_1"))
+    run.write_run({"run_id": "app_1"})
+    place = tmp_path / "agent"
+    place.mkdir()
+    told, commits = asyncio.run(training(run, place, hadoop, how))
+    failed = [one for one in told if one.problem]
+    behind = told[told.index(failed[-1]) + 1]
+    assert 1 <= len(failed) <= 8, f"{len(failed)} attempts while {commits} commits were made"
+    assert behind.missed >= AWAY_S / 0.2 / 4 and checkpoints.latest_complete(run.checkpoints) == told[-1].step
+    assert [one for one in filesystem.walk(run.checkpoints) if urls.is_temporary(one.url)] == []

@@ -1,0 +1,118 @@
+"""Tests of spark-submit on a real YARN: one file in client and cluster mode, correct states, no leftovers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.core import processes
+from hopsml.storage import filesystem
+from tests.helpers.clock import END_S, wait_until
+from tests.integration.yarn.conftest import Hadoop
+from tools.hadoop import spark
+
+pytestmark = pytest.mark.hadoop
+
+ROOT = Path(__file__).parents[3]
+JOBS = Path(__file__).parent / "jobs"
+MARK = "HOPSML_TEST_JOB"
+
+
+@pytest.fixture
+def settings(hadoop: Hadoop) -> dict[str, str]:
+    """Two executors with one GPU each, a project in HDFS, and a mark that every process of the job carries."""
+    conf = hadoop.spark_conf(executors=2, gpus=1)
+    project = f"{hadoop.namenode_url}/Projects/{time.monotonic_ns()}"
+    for role in ("appMasterEnv", "executorEnv"):
+        conf[f"spark.yarn.{role}.{MARK}" if role == "appMasterEnv" else f"spark.{role}.{MARK}"] = project
+    return {**conf, "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
+
+
+@pytest.fixture(autouse=True)
+def no_helpers_left() -> Iterator[None]:
+    """The processes through which this one reads HDFS end with the test."""
+    yield
+    filesystem.close_all()
+
+
+def project_of(settings: dict[str, str]) -> str:
+    return settings["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"]
+
+
+def read(url: str) -> Any:
+    return json.loads(filesystem.for_url(url).read_bytes(url))
+
+
+def left(settings: dict[str, str]) -> list[int]:
+    return processes.carrying(MARK, project_of(settings))
+
+
+FAILURES = [
+    pytest.param("raise", "cluster", marks=pytest.mark.variant),  # of test_submit.py, with GPUs
+    pytest.param("raise", "client", marks=pytest.mark.variant),
+    pytest.param("os._exit", "cluster", marks=pytest.mark.variant),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("deploy_mode", ["cluster", pytest.param("client", marks=pytest.mark.variant)])
+def test_a_job_succeeds_with_one_gpu_for_each_worker(hadoop, settings, deploy_mode, monkeypatch):
+    monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
+    done = hadoop.submit(JOBS / "train.py", "succeed", conf=settings, deploy_mode=deploy_mode)
+    assert (done.returncode, done.state.final_status) == (0, "SUCCEEDED"), done.output[-3000:]
+    run = f"{project_of(settings)}/Experiments/{done.app_id}_1"
+    status = read(f"{run}/status.json")
+    assert status["state"] == "FINISHED"
+    places = [(worker["host"], tuple(worker["gpu_indices"])) for worker in status["workers"]]
+    assert len(places) == 2 and all(len(gpus) == 1 for _, gpus in places)
+    assert len({(worker["executor"], *worker["gpu_indices"]) for worker in status["workers"]}) == 2
+    assert read(f"{run}/.outputs.json")["tasks"] == 2
+    wait_until(lambda: not left(settings))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("how", "deploy_mode"), FAILURES)
+def test_a_worker_that_fails_fails_the_application(hadoop, settings, how, deploy_mode, monkeypatch):
+    monkeypatch.setenv("HOPSML_PROJECT_URL", project_of(settings))  # client mode: the driver is here
+    done = hadoop.submit(JOBS / "train.py", how, conf=settings, deploy_mode=deploy_mode)
+    assert done.returncode != 0
+    assert done.state.final_status == "FAILED"
+    status = read(f"{project_of(settings)}/Experiments/{done.app_id}_1/status.json")
+    assert status["state"] == "FAILED" and "rank 1" in status["error"]
+    wait_until(lambda: not left(settings))
+
+
+@pytest.mark.variant  # of test_submit.py, with GPUs
+@pytest.mark.timeout(300)
+def test_an_application_that_yarn_kills_leaves_no_process(hadoop, settings):
+    command = spark.submit_command(JOBS / "train.py", "hang", conf=settings)
+    with subprocess.Popen(
+        command, env=hadoop.submit_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+    ) as job:
+        try:
+            wait_until(lambda: len(workers(settings)) == 2)
+            (application,) = [app["id"] for app in hadoop.applications() if app["state"] == "RUNNING"]
+            hadoop.kill_application(application)
+            wait_until(lambda: not left(settings))
+            assert job.wait(END_S) != 0
+        finally:
+            job.kill()
+
+
+def workers(settings: dict[str, str]) -> list[int]:
+    """Workers whose training function has begun: each writes its pid below the project's folder of /tmp."""
+    found = []
+    for pid in left(settings):
+        try:
+            if os.getpgid(pid) == pid and b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+        except OSError:
+            pass
+    return found

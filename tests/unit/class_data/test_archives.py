@@ -1,0 +1,158 @@
+"""Tests of class-data archives: used if they fit, ignored otherwise; created by a real Spark in one test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopsml import class_data, submission
+from hopsml.class_data import OPTIONS, archive_of, with_archives
+from hopsml.core import profiles
+from hopsml.errors import ArgumentError
+from hopsml.submission import spark_command
+from tests.helpers.clock import END_S
+
+SETTINGS = {OPTIONS["driver"]: "-XX:+UseSerialGC", OPTIONS["executor"]: "-XX:+UseSerialGC", "spark.app.name": "x"}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java and a Spark, as far as their files count."""
+    for file in ("java/bin/java", "java/lib/server/libjvm.so", "spark/jars/a.jar"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(file)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    return tmp_path
+
+
+def make_up(role: str) -> Path:
+    archive = archive_of(role, SETTINGS)
+    assert archive is not None
+    archive.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    archive.touch(mode=0o600)
+    return archive
+
+
+@pytest.mark.fast
+def test_nothing_made_nothing_changed(installed):
+    assert with_archives(SETTINGS) == SETTINGS
+
+
+@pytest.mark.fast
+def test_an_archive_that_was_made_is_used_by_its_role_alone(installed):
+    archive = make_up("driver")
+    found = with_archives(SETTINGS)
+    assert found[OPTIONS["driver"]].startswith(f"-XX:+UseSerialGC -XX:SharedArchiveFile={archive} -Xshare:auto")
+    assert {**found, OPTIONS["driver"]: SETTINGS[OPTIONS["driver"]]} == SETTINGS
+
+
+@pytest.mark.fast
+def test_an_archive_that_others_may_have_written_is_not_used(installed):
+    """The JVM runs the classes in it; XDG_CACHE_HOME may name a folder of several users."""
+    archive = make_up("driver")
+    for place in (archive, archive.parent):
+        place.chmod(0o770)
+        assert with_archives(SETTINGS) == SETTINGS
+        place.chmod(0o700)
+        if os.geteuid() == 0:
+            os.chown(place, 65534, -1)
+            assert with_archives(SETTINGS) == SETTINGS
+            os.chown(place, 0, -1)
+    assert with_archives(SETTINGS) != SETTINGS
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("changed", ["java/lib/server/libjvm.so", "spark/jars/a.jar"])
+def test_another_java_or_spark_has_an_archive_of_its_own(installed, changed):
+    make_up("executor")
+    (installed / changed).write_text("a newer one")
+    assert with_archives(SETTINGS) == SETTINGS
+
+
+@pytest.mark.fast
+def test_other_jvm_options_have_an_archive_of_their_own(installed):
+    make_up("driver")
+    other = {**SETTINGS, OPTIONS["driver"]: "-XX:+UseParallelGC"}
+    assert with_archives(other) == other
+
+
+@pytest.mark.fast
+def test_a_users_own_archive_stands(installed):
+    own = {OPTIONS["driver"]: "-XX:SharedArchiveFile=/mine.jsa"}
+    archive = archive_of("driver", own)
+    assert archive is not None
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert with_archives(own) == own
+
+
+@pytest.mark.fast
+def test_without_java_there_is_none(installed, monkeypatch):
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(installed))
+    assert with_archives(SETTINGS) == SETTINGS
+    with pytest.raises(ArgumentError, match="need Java and Spark, which are not installed"):
+        class_data.make(SETTINGS, "spark-submit")
+
+
+@pytest.mark.fast
+def test_a_profile_says_whether_it_uses_them(installed):
+    text = "master: local-cluster[2,2,1024]\nspark: {spark.driver.extraJavaOptions: -XX:+UseSerialGC}\n"
+    make_up("driver")
+    without, using = (profiles.parse("x", more + text, "x.yaml") for more in ("", "class_data: true\n"))
+    assert without.settings() == without.spark
+    assert "SharedArchiveFile" in using.settings()[OPTIONS["driver"]]
+
+
+@pytest.mark.fast
+def test_an_application_that_fails_is_shown_and_leaves_nothing(installed):
+    spark_submit = installed / "spark-submit"
+    spark_submit.write_text("#!/bin/sh\necho no memory left; exit 7\n")
+    spark_submit.chmod(0o755)
+    with pytest.raises(ArgumentError, match=r"ended with status 7:\nno memory left"):
+        class_data.make(SETTINGS, str(spark_submit))
+    assert list((installed / "cache" / "hopsml" / "class-data").iterdir()) == []
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("named", [True, False])
+def test_a_folder_of_settings_on_the_class_path_is_named(installed, tmp_path, monkeypatch, named):
+    conf = tmp_path / "elsewhere" if named else installed / "spark" / "conf"
+    conf.mkdir(parents=True)
+    if named:
+        monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+    (conf / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
+    with pytest.raises(ArgumentError, match=f"{conf} contains files, and Java creates no class-data archive"):
+        class_data.make(SETTINGS, str(installed / "spark-submit"))
+
+
+@pytest.mark.spark
+@pytest.mark.variant  # three Sparks one after another; every other Spark of the tests uses archives where they are made
+@pytest.mark.timeout(400)
+def test_jvms_map_what_was_made_and_start_without_what_does_not_fit(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPARK_CONF_DIR")  # the tests' own, which holds a file
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path / "work"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    profile = profiles.load("local-cluster")
+    made = class_data.make(profile.spark, spark_command.spark_submit())
+    assert mapped(profile) == {role: [str(path)] for role, path in made.items()}
+    made["driver"].write_bytes(b"not an archive")
+    assert mapped(profile) == {"driver": [], "executor": [str(made["executor"])]}
+
+
+def mapped(profile: profiles.Profile) -> dict[str, list[str]]:
+    """Archives of ours in the memory of the JVMs of a job."""
+    line = submission.command(profile, str(Path(__file__).parent / "jobs" / "mapped.py"))
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=END_S)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {role: [path for path in paths if "class-data" in path] for role, paths in found.items()}

@@ -1,0 +1,135 @@
+"""``hopsml runs status|metrics|logs|follow|ls`` over a search, by what lies in its directory."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.search.contract import Suggestion
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.events import Began, Ended, LaneJoined, Reported
+from hopsml.search.dispatch.spec import SearchSpec
+from hopsml.storage import segments
+from hopsml.storage.run_dir import RunDir, to_json
+from hopsml.tracking import machine
+from tests.helpers.command_line import Cli
+from tests.helpers.search.searching import Counting
+
+pytestmark = pytest.mark.fast
+
+
+class Wide(Counting):
+    """Configurations that do not fit into a line of a terminal."""
+
+    def ask(self, number: int) -> Any:
+        super().ask(number)
+        return Suggestion({f"a_parameter_with_a_long_name_{place}": number + 0.5 for place in range(4)})
+
+
+class Written:
+    """A search of six trials on two lanes: one is over, two run, as their driver has written it."""
+
+    def __init__(self, project: Path) -> None:
+        self.root = project / "Experiments" / "app_1"
+        self.directory = RunDir(f"file://{self.root}")
+        self.dispatch = Dispatch(SearchSpec(6, "min", "loss"), Wide())
+        self.root.mkdir(parents=True)
+        search = {"version": 1, "direction": "min", "metric": "loss", "total": 6, "folder": "trials"}
+        record = {"verb": "search", "search": search, "started": time.time(), "driver_process": machine.who()}
+        self.directory.write_run(record)
+        first = [journal.opening(), json.dumps(["session", machine.who()])]
+        self.writer, _ = segments.begin(f"file://{self.root}/journal", first)
+        self.writer.add([json.dumps(["name", number, f"id-{number}"]) for number in range(6)])
+        for lane in range(2):
+            self.dispatch.handle(LaneJoined(lane), 0.0)
+        for event in (
+            Began(0, 1),
+            Began(1, 1),
+            Reported(0, 1, 0, 0.75),
+            Reported(1, 1, 0, 0.5),
+            Reported(1, 1, 1, 0.3),
+        ):
+            self.dispatch.handle(event, 1.0)
+        self.end(0, 0.25)
+        self.dispatch.handle(Began(2, 1), 3.0)
+        self.keep()
+
+    def keep(self) -> None:
+        self.writer.add(journal.lines_of(self.dispatch.take_facts()))
+        best = self.dispatch.best()
+        assert best is not None
+        (self.root / "best.json").write_bytes(to_json(best))
+
+    def end(self, number: int, value: float) -> None:
+        self.dispatch.handle(Ended(number, 1, "finished", value), 2.0)
+        folder = self.root / "trials" / f"id-{number}"
+        folder.mkdir(parents=True)
+        (folder / "output.log").write_text(f"trial {number} speaks\n")
+
+
+@pytest.fixture
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
+    return Written(tmp_path)
+
+
+def test_status_says_how_many_trials_are_where_and_which_is_the_best(search: Written, cli: Cli) -> None:
+    said = cli("runs", "status", "app_1")
+    for words in ("RUNNING", "1 of 6 over, 2 running, ", "0.25 (min), trial id-0", "id-1  step 1  loss=0.3", "_0=0.5"):
+        assert words in said.out, said.out + said.err
+    assert all(len(line) <= 80 for line in said.out.splitlines() if "file://" not in line), said.out
+    facts = json.loads(cli("runs", "status", "app_1", "--json").out)
+    assert (facts["trials"]["planned"], facts["trials"]["over"], facts["trials"]["running"]) == (6, 1, 2)
+    assert facts["best"]["value"] == 0.25 and facts["best"]["trial_id"] == "id-0"
+    assert [one["trial_id"] for one in facts["trials_running"]] == ["id-1", "id-2"]
+
+
+def test_what_a_cancelled_search_left_under_way_does_not_run(search: Written, cli: Cli) -> None:
+    search.directory.write_status({"state": "CANCELLED", "seconds": 3.0, "error": "enough"})
+    facts = json.loads(cli("runs", "status", "app_1", "--json").out)
+    assert (facts["trials"]["waiting"], facts["trials_running"]) == (3, []), "one had only been asked for"
+
+
+def test_metrics_of_a_search_are_its_trials_reports(search: Written, cli: Cli) -> None:
+    head, *rows = cli("runs", "metrics", "app_1").out.splitlines()
+    assert head.split() == ["trial", "number", "step", "loss"]
+    assert [row.split() for row in rows] == [
+        ["id-0", "0", "0", "0.75"],
+        ["id-1", "1", "0", "0.5"],
+        ["id-1", "1", "1", "0.3"],
+    ]
+    (newest,) = cli("runs", "metrics", "app_1", "--json", "--last", "1").out.splitlines()
+    assert json.loads(newest) == {"trial": "id-1", "number": 1, "step": 1, "loss": 0.3}
+
+
+def test_logs_of_a_search_are_what_its_trials_printed(search: Written, cli: Cli) -> None:
+    assert cli("runs", "logs", "app_1").out == "==> trial 0, id-0, completed: output.log <==\ntrial 0 speaks\n"
+
+
+def test_ls_shows_the_best_so_far_while_a_search_runs(search: Written, cli: Cli) -> None:
+    assert "loss=0.25 so far" in cli("runs", "ls").out
+
+
+def test_follow_says_how_far_a_search_is(search: Written, cli: Cli) -> None:
+    search.directory.write_status({"state": "FINISHED", "seconds": 3.0})
+    said = cli("runs", "follow", "app_1")
+    assert said.status == 0 and "trials 1 of 6 over" in said.err and "best loss 0.25" in said.err
+    assert "hopsml runs logs app_1" in said.err
+
+
+def test_a_journal_is_read_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "LONG_BYTES", 8)  # a new segment every few lines
+    reader = segments.SegmentReader(str(tmp_path))
+    assert reader.new_lines() == []
+    for number in (1, 2):
+        writer, _ = segments.begin(str(tmp_path), [f"writer {number}"])
+        found = reader.new_lines()
+        for line in range(5):
+            writer.add([str(line)])
+            found += reader.new_lines() if line % 2 else []
+        assert [*found, *reader.new_lines()] == [f"writer {number}", *"01234"]

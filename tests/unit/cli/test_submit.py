@@ -1,0 +1,253 @@
+"""Tests of refusals and dry runs of ``hopsml submit``; tests/integration/yarn/test_submit.py uses a real YARN."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from hopsml.core.settings import user_name
+from hopsml.experiment import whole_script
+from hopsml.submission.environment_archive import Environment
+from tests.helpers.command_line import Cli
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A script, and the profiles ``here`` (no YARN) and ``there``."""
+    for variable in ("PYSPARK_PYTHON", "HADOOP_CONF_DIR", "HADOOP_HOME", "HOPSML_PROJECT_URL", "HOPSML_PROJECT"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "here.yaml").write_text("master: local-cluster[2,1,512]\nspark: {spark.ui.enabled: false}\n")
+    (tmp_path / "there.yaml").write_text(
+        "master: yarn\ndeploy_mode: cluster\nstore: hdfs://ns1/Projects/p\nenvironment: {LEVEL: 3}\n"
+        "spark: {spark.executor.memory: 1g, spark.yarn.tags: mine}\n"
+    )
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(tmp_path))
+    (tmp_path / "job.py").write_text("import yaml\n")
+    return str(tmp_path / "job.py")
+
+
+def test_a_script_of_a_worker_is_submitted_as_what_runs_it_on_every_one(cli: Cli, job: str) -> None:
+    done = cli("submit", job, "--profile", "here", "--framework", "torch", "--dry-run", "--", "--epochs", "2")
+    *_, driver, option, value = shlex.split(done.out)
+    assert Path(driver).name == "job.py" and driver != job and (option, value) == ("--epochs", "2")
+    done = cli("submit", job, "--profile", "here", "--framework", "mpi", "--dry-run")
+    assert done.status == 1 and "--framework mpi: the framework must be one of torch, jax, distributed" in done.err
+    for framework, backend, known in (("torch", "mpi", "auto, hopsml, gloo, nccl"), ("jax", "gloo", "auto")):
+        options = ("--framework", framework, "--torch-backend", backend, "--dry-run")
+        done = cli("submit", job, "--profile", "here", *options)
+        assert (
+            done.status == 1
+            and f"--torch-backend {backend} of --framework {framework}: it must be one of {known}" in done.err
+        )
+    done = cli("submit", job, "--profile", "here", "--torch-backend", "gloo", "--dry-run")
+    assert done.status == 1 and "--torch-backend gloo needs --framework torch" in done.err
+    Path(job).write_text("def train(:\n")
+    done = cli("submit", job, "--profile", "here", "--framework", "torch", "--dry-run")
+    assert done.status == 1 and "job.py, line 1" in done.err
+
+
+def test_the_script_of_a_worker_is_no_part_of_the_line_that_a_traceback_shows(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "train.py").write_text("a = 1\nb = 2\n")
+    driver = whole_script.driver_of("torch", tmp_path / "train.py", tmp_path / "made").read_text()
+    (call,) = [line for line in driver.splitlines() if line.strip().startswith("run(")]
+    assert "a = 1" in driver and "a = 1" not in call
+
+
+def test_the_traceback_of_a_workers_script_has_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    with pytest.raises(ValueError, match="a broken shard") as failed:
+        whole_script._as_main_module("train.py", "text = 'a broken shard'\nraise ValueError(text)\n", [])
+    assert "    raise ValueError(text)" in "".join(traceback.format_exception(failed.value))
+
+
+def test_without_spark_a_script_is_started_here(
+    cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    Path(job).write_text(
+        "import os, sys\nopen('told', 'w').write(f\"{sys.argv[1:]} {os.environ['HOPSML_PROFILE']} "
+        "{os.environ['HOPSML_LOCAL_SLOTS']}\")\nsys.exit(7)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = cli("submit", job, "--profile", "local", "--num-workers", "3", "--epochs=2")
+    assert done.status == 7 and (tmp_path / "told").read_text() == "['--epochs=2'] local 3", done.err
+    refused = cli("submit", job, "--profile", "local", "--conf", "spark.executor.memory=1g")
+    assert refused.status == 1 and "profile 'local' runs without Spark" in refused.err
+    missing = cli("submit", "nothing.py", "--profile", "local")
+    assert missing.status == 1 and "there is no script nothing.py" in missing.err
+
+
+def test_the_number_of_executors_counts_where_the_master_has_one(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = cli("submit", job, "--profile", "here", "--num-workers", "5", "--dry-run")
+    assert shlex.split(done.out)[1:3] == ["--master", "local-cluster[5,1,512]"]
+    assert shlex.split(cli("submit", job, "--profile", "here", "--dry-run").out)[2] == "local-cluster[2,1,512]"
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    alone = ("submit", job, "--profile", "standalone", "--dry-run")
+    assert settings(cli(*alone).out)["spark.cores.max"] == "2"
+    assert settings(cli(*alone, "--num-workers", "5").out)["spark.cores.max"] == "5"
+    assert (
+        settings(cli(*alone, "--num-workers", "5", "--conf", "spark.executor.cores=4").out)["spark.cores.max"] == "20"
+    )
+
+
+def settings(out: str) -> dict[str, str]:
+    """Of the command that was printed."""
+    words = shlex.split(out)
+    return dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--conf")
+
+
+def test_a_dry_run_prints_the_whole_command(cli: Cli, job: str) -> None:
+    done = cli(
+        "submit", job, "--profile", "there", "--num-workers=8", "--conf=spark.executor.memory=2g", "--dry-run", "a b"
+    )
+    assert done.status == 0, done.err
+    words = shlex.split(done.out)
+    assert words[0].endswith("spark-submit") and words[1:5] == ["--master", "yarn", "--deploy-mode", "cluster"]
+    assert words[-2:] == [job, "a b"]
+    known = settings(done.out)
+    assert known.pop("spark.yarn.tags").startswith("mine,hopsml-")
+    assert known == {
+        "spark.executor.memory": "2g",
+        "spark.executor.instances": "8",
+        "spark.yarn.appMasterEnv.LEVEL": "3",
+        "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": "hdfs://ns1/Projects/p",
+        "spark.yarn.submit.waitAppCompletion": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("profile", "master", "workers"),
+    [
+        ("yarn", "yarn", "spark.executor.instances"),
+        ("yarn-cluster", "yarn", "spark.executor.instances"),
+        ("yarn-dynamic", "yarn", "spark.dynamicAllocation.maxExecutors"),
+        ("kubernetes", "k8s://https://kubernetes.default.svc", "spark.dynamicAllocation.maxExecutors"),
+    ],
+)
+def test_each_profile_of_a_cluster_builds_its_command(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch, profile: str, master: str, workers: str
+) -> None:
+    monkeypatch.setenv("HOPSML_CONF_DIR", str(ROOT / "conf"))
+    done = cli("submit", job, "--profile", profile, "--num-workers", "3", "--dry-run", "--epochs=2")
+    assert done.status == 0, done.err
+    words, known = shlex.split(done.out), settings(done.out)
+    assert words[1:3] == ["--master", master] and words[-2:] == [job, "--epochs=2"]
+    assert known[workers] == "3" and known["spark.decommission.enabled"] == "true"
+    dynamic = known.get("spark.dynamicAllocation.enabled") == "true"
+    assert dynamic == (known.get("spark.dynamicAllocation.shuffleTracking.enabled") == "true")
+    assert not dynamic or known.get("spark.executor.instances", "0") == "0"
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (["--epochs", "3"], ["--epochs", "3"]),
+        (
+            ["--epochs=3", "data", "-v", "--num-workers", "4", "--lr", "-0.1"],
+            ["--epochs=3", "data", "-v", "--lr", "-0.1"],
+        ),
+        (["--num-workers", "4", "--", "--num-worker", "3", "--dry-run"], ["--num-worker", "3", "--dry-run"]),
+        (["--config", "a.json"], ["--config", "a.json"]),
+    ],
+)
+def test_the_scripts_own_options_reach_it(cli: Cli, job: str, given: list[str], got: list[str]) -> None:
+    done = cli("submit", "--profile", "here", "--dry-run", job, *given)
+    assert done.status == 0, done.err
+    words = shlex.split(done.out)
+    assert words[words.index(job) + 1 :] == got
+    assert settings(done.out).get("spark.executor.instances") == ("4" if "--num-workers" in given else None)
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("--num-worker", "--num-workers"), ("--num_workers=3", "--num-workers"), ("--dryrun", "--dry-run")],
+)
+def test_a_misspelt_option_does_not_go_to_the_script(cli: Cli, job: str, option: str, meant: str) -> None:
+    done = cli("submit", job, "--profile", "here", option, "3")
+    assert done.status == 1 and done.out == ""
+    assert f"there is no option {option.partition('=')[0]}; did you mean {meant}?" in done.err and " -- " in done.err
+
+
+def test_a_dry_run_names_the_archive_and_packs_nothing(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = cli("submit", job, "--profile", "there", "--ship-environment", "auto", "--dry-run", "--tag", "t1")
+    known = settings(done.out)
+    url = f"hdfs://ns1/Projects/p/environments/{user_name()}/{Environment.current().hash}.tar.gz"
+    assert known["spark.yarn.dist.archives"] == f"{url}#environment"
+    assert known["spark.yarn.tags"].endswith(",t1")
+    assert "packing" not in done.err
+
+
+def test_the_projects_url_travels_to_a_driver_in_a_container(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", "hdfs://ns2/elsewhere")
+    known = settings(cli("submit", job, "--profile", "there", "--dry-run").out)
+    assert known["spark.yarn.appMasterEnv.HOPSML_PROJECT_URL"] == "hdfs://ns2/elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--profile", "nowhere"], "profile 'nowhere' is unknown; the known profiles are here, there"),
+        (["--profile", "there", "--conf", "x"], "--conf x: a Spark setting must be key=value"),
+        (["--profile", "there", "--timeout", "0"], "--timeout 0: the timeout must be greater than 0"),
+        (["--profile", "there"], "no ResourceManager is configured"),
+        (
+            ["--profile", "here", "--detach"],
+            "profile 'here' (master local-cluster[2,1,512], client mode) does not run its driver on YARN",
+        ),
+        (
+            ["--profile", "here", "--ship-environment", "always"],
+            "environments can be shipped to the nodes of YARN only",
+        ),
+        (
+            ["--profile", "here", "--py-files", "nope.py", "--dry-run"],
+            "nope.py of --py-files (spark.submit.pyFiles) does",
+        ),
+        (["--profile", "here", "--conf", "spark.submit.pyFiles=no.zip", "--dry-run"], "no.zip of --py-files"),
+    ],
+)
+def test_refused_before_anything_is_started(cli: Cli, job: str, options: list[str], words: str) -> None:
+    done = cli("submit", job, *options)
+    assert done.status == 1 and words in done.err and done.out == ""
+
+
+def test_the_environment_names_the_profile(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_PROFILE", "here")
+    assert "--master 'local-cluster" in cli("submit", job, "--dry-run").out
+    assert "--master yarn" in cli("submit", job, "--profile", "there", "--dry-run").out
+
+
+def test_files_on_a_store_are_taken_at_their_word(cli: Cli, job: str) -> None:
+    files = f"hdfs://ns1/all.zip,local:/opt/here.zip,file://{job}"
+    done = cli("submit", job, "--profile", "there", "--py-files", files, "--dry-run")
+    assert done.status == 0 and files in done.out
+
+
+def test_a_syntax_error_and_a_missing_package_are_seen_first(cli: Cli, job: str) -> None:
+    Path(job).write_text("x = 1\nprint('a'\n")
+    assert f"{job}, line 2: '(' was never closed; nothing was submitted" in cli("submit", job, "--profile", "here").err
+    Path(job).write_text("def train():\n    import lightgbm\n")
+    done = cli("submit", job, "--profile", "there", "--ship-environment", "auto")
+    assert done.status == 1 and "environment archive lacks lightgbm (line 2); pip install" in done.err
+    done = cli("submit", job, "--profile", "here")
+    assert f"environment of {sys.executable} lacks lightgbm" in done.err
+
+
+def test_a_nonsense_id(cli: Cli, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = "<property><name>yarn.resourcemanager.hostname</name><value>127.0.0.1</value></property>"
+    (tmp_path / "yarn-site.xml").write_text(f"<configuration>{entry}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    done = cli("runs", "follow", "job_1")
+    assert done.status == 1 and "'job_1' is neither the id of a YARN application" in done.err

@@ -1,0 +1,156 @@
+"""``hopsml runs tensorboard RUN``: a real TensorBoard over a run's events, and the copy that it makes of remote ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from hopsml.notebook import tensorboard_server
+from hopsml.notebook.tensorboard_server import fetch
+from hopsml.storage.filesystem import for_url
+from hopsml.tracking import event_file
+from tests.helpers import clock
+from tests.helpers.clock import END_S
+from tests.helpers.cluster.workloads import wait_until
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    """A folder of them, to be copied."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    content = event_file.scalars({"loss": 0.5}, 1, time.time())
+    (folder / f"events.out.tfevents.{time.time():.0f}.here").write_bytes(content)
+    return folder
+
+
+@pytest.mark.fast
+def test_events_that_have_grown_are_fetched_again_and_others_are_not(tmp_path: Path) -> None:
+    source, copy = tmp_path / "events", tmp_path / "copy"
+    (source / "train").mkdir(parents=True)
+    copy.mkdir()
+    events = source / "train" / "events.out.tfevents.1"
+    events.write_bytes(b"one")
+    assert fetch(f"file://{source}", copy) == 1
+    assert fetch(f"file://{source}", copy) == 0
+    copied = copy / "train" / events.name
+    opened = copied.stat().st_ino  # TensorBoard keeps it open, and reads on where it ended
+    events.write_bytes(b"one two")
+    assert fetch(f"file://{source}", copy) == 1
+    assert copied.read_bytes() == b"one two" and copied.stat().st_ino == opened
+    events.write_bytes(b"new")
+    assert fetch(f"file://{source}", copy) == 1 and copied.read_bytes() == b"new"
+    events.write_bytes(b"one two")
+    fetch(f"file://{source}", copy)
+    assert for_url(f"file://{source}").status(f"file://{events}").length == 7
+
+
+@pytest.mark.fast
+def test_a_store_that_is_away_ends_nothing_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tensorboard_server, "REFRESH_S", 0.01)
+    events, away = tmp_path / "events", tmp_path / "away"
+    events.mkdir()
+    (events / "events.out.tfevents.1").write_bytes(b"one")
+    copy = tensorboard_server.Copy(f"file://{events}", tmp_path / "copy")
+    events.rename(away)
+    for _ in range(1000):
+        copy.refresh()
+    away.rename(events)
+    (events / "events.out.tfevents.1").write_bytes(b"one two")
+    wait_until(
+        lambda: copy.refresh() or caplog.messages[-1] == "what is shown is refreshed again", "the end of the outage"
+    )
+    assert len(caplog.messages) == 2 and "not refreshed" in caplog.messages[0]
+    assert (copy.folder / "events.out.tfevents.1").read_bytes() == b"one two"
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(400)
+def test_the_page_shows_the_runs_events_and_ctrl_c_ends_it(tmp_path: Path, events: Path) -> None:
+    run = tmp_path / "Experiments" / "app_1"
+    shutil.copytree(events, run / "events" / "train")
+    (run / "run.json").write_text("{}")
+    command = [
+        sys.executable,
+        "-c",
+        "from hopsml.cli import main; main()",
+        "runs",
+        "tensorboard",
+        str(run),
+        "--port",
+        "0",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as page:
+        try:
+            assert "train" in runs_of(announced(page), page)
+        finally:
+            page.send_signal(signal.SIGINT)
+            page.wait(END_S)
+        assert page.returncode == 0
+
+
+@pytest.mark.tensorflow
+@pytest.mark.variant  # of the command above, and of what is fetched, below
+@pytest.mark.timeout(400)
+def test_visualize_shows_a_run_by_its_log_directory_until_ctrl_c(tmp_path: Path, events: Path) -> None:
+    """A run that holds others, as a search does: what is below it is shown."""
+    run = tmp_path / "Experiments" / "app_1"
+    for trial in ("a=1", "a=2"):
+        shutil.copytree(events, run / trial / "events")
+    (run / "run.json").write_text('{"search": {}}')
+    command = [sys.executable, "-c", f"import hopsml; hopsml.tensorboard.visualize({str(run)!r})"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as page:
+        try:
+            assert "a=1/events" in runs_of(announced(page), page)
+        finally:
+            page.send_signal(signal.SIGINT)
+            page.wait(END_S)
+        assert page.returncode == 0
+
+
+@pytest.mark.fast
+def test_of_a_run_that_holds_others_only_events_are_fetched(tmp_path: Path) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    for name in ("a=1/events/events.out.tfevents.1", "a=1/checkpoints/step-000000001/weights", "run.json"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("x")
+    assert fetch(f"file://{run}", copy) == 1
+    assert (copy / "a=1/events/events.out.tfevents.1").exists()
+
+
+def announced(page: subprocess.Popen[bytes]) -> int:
+    """The port on which it says that it serves: any free one, as another process may take one that was free before."""
+    assert page.stdout is not None
+    for line in page.stdout:
+        if port := line.decode().partition("http://127.0.0.1:")[2].partition("/")[0]:
+            return int(port)
+    raise AssertionError(f"it named no address and ended with exit status {page.wait(END_S)}")
+
+
+def runs_of(port: int, page: subprocess.Popen[bytes], timeout_s: float = 120) -> list[str]:
+    """What TensorBoard lists, once it answers and has read the events."""
+    deadline = clock.awake() + timeout_s
+    while clock.awake() < deadline and page.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/runs", timeout=5) as answer:
+                if found := json.load(answer):
+                    return list(found)
+        except OSError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"no runs within {timeout_s} s (exit status {page.poll()})")

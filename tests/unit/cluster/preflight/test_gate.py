@@ -1,0 +1,273 @@
+"""Tests of the gate: which acquired agents a run receives, and when."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster.driver.preflight import rules
+from hopsml.cluster.driver.preflight.gate import (
+    FIGURES_S,
+    SMALL,
+    Gate,
+    Pass,
+    Probe,
+    Refuse,
+    RepeatProbe,
+    SetAside,
+    Warn,
+)
+from hopsml.cluster.shared.protocol import PeerProbed
+from hopsml.cluster.shared.spec import PreflightMode
+from tests.helpers.operations import operations
+from tests.unit.cluster.preflight.test_rules import with_
+
+pytestmark = pytest.mark.fast
+NOW = 10.0
+
+
+def gate(mode: PreflightMode, size: int = 2, whole: bool = True) -> Gate:
+    found = Gate()
+    found.begin("run", mode, size, whole)
+    return found
+
+
+def tell(found: Gate, agent_id: str, **changed: Any) -> list[Any]:
+    facts = with_(host=f"10.0.0.{agent_id[1:]}", **changed)
+    return found.facts_received(agent_id, f"the slot of {agent_id}", facts, facts.clock, facts.clock, NOW)
+
+
+def answer(found: Gate, actions: list[Any], problem: str = "") -> list[Any]:
+    """Let every exchange that is asked for come out like this."""
+    probes = [action for action in actions if isinstance(action, Probe)]
+    return [
+        a for p in probes for a in found.probed(p.agent_id, PeerProbed(p.peer, 0.0 if problem else 99.0, problem), NOW)
+    ]
+
+
+def test_a_run_that_looks_away_gets_what_the_pool_gives() -> None:
+    assert gate("off").granted("run", ("a1", "a2"), NOW) == [Pass("run", ("a1", "a2"))]
+
+
+def test_a_run_that_warns_waits_for_nothing_and_hears_of_it_once() -> None:
+    found = gate("warn")
+    assert found.granted("run", ("a1", "a2"), NOW) == [Pass("run", ("a1", "a2"))]
+    (warning,) = tell(found, "a1", open_files=100)
+    assert isinstance(warning, Warn) and "the slot of a1: open-file limit: 100" in warning.text
+    assert "it trains anyway" in warning.text
+    assert tell(found, "a2") == []
+    assert found.tick(NOW + 100) == []
+
+
+def test_good_news_of_many_members_are_not_each_compared_with_all(monkeypatch) -> None:
+    found, members = gate("warn", size=40), tuple(f"a{number}" for number in range(40))
+    asked = [action for one in members for action in tell(found, one)] + found.granted("run", members, NOW)
+    compared: list[int] = []
+    judge = rules.pair_faults
+
+    def counted(probes: Any, *others: Any) -> Any:
+        compared.append(len(probes))
+        return judge(probes, *others)
+
+    monkeypatch.setattr(rules, "pair_faults", counted)
+    probes = [action for action in asked if isinstance(action, Probe)]
+    assert len(probes) == 40
+    for probe in probes[:-1]:
+        assert found.probed(probe.agent_id, PeerProbed(probe.peer, 99.0), NOW) == []
+    assert compared == []
+    (warning,) = found.probed(probes[-1].agent_id, PeerProbed(probes[-1].peer, 0.0, "no route"), NOW)
+    assert isinstance(warning, Warn) and "no route" in warning.text
+
+
+def join(mode: PreflightMode, size: int) -> None:
+    """A group of which each member's figures come after the grant, and each exchange goes well; then all leave."""
+    found, members = gate(mode, size), tuple(f"a{number}" for number in range(size))
+    actions = found.granted("run", members, NOW)
+    for one in members:
+        actions += tell(found, one)
+    actions += found.tick(NOW + 0.25)
+    assert len([action for action in actions if isinstance(action, Probe)]) == size
+    actions += answer(found, actions) + found.tick(NOW + 0.5)
+    assert [action for action in actions if not isinstance(action, Probe)] == [Pass("run", members)]
+    for one in members:
+        found.agent_left(one, NOW + 1)
+    assert not (found.facts or found.probes or any(found.peers.values()))
+
+
+@pytest.mark.parametrize("mode", ["warn", "enforce"])
+def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(mode: PreflightMode) -> None:
+    assert operations(lambda: join(mode, 384)) < 4.5 * operations(lambda: join(mode, 96))
+
+
+def test_a_large_group_is_warned_of_at_the_next_tick() -> None:
+    found, members = gate("warn", SMALL + 1), tuple(f"a{number}" for number in range(SMALL + 1))
+    assert found.granted("run", members, NOW) == [Pass("run", members)]
+    assert tell(found, "a1", open_files=100) == tell(found, "a2", open_files=100) == []
+    assert [action.text[:37] for action in found.tick(NOW + 0.25) if isinstance(action, Warn)] == [
+        "preflight: the slot of a1: open-file ", "preflight: the slot of a2: open-file "
+    ]  # fmt: skip
+    assert found.tick(NOW + 0.5) == []
+
+
+def test_one_that_leaves_while_its_group_meets_is_waited_for_no_more() -> None:
+    found = gate("enforce", size=3, whole=False)
+    found.granted("run", ("a1", "a2", "a3"), NOW)
+    asked = [action for one in ("a1", "a2", "a3") for action in tell(found, one)]
+    (first, *others) = [
+        action for action in asked if isinstance(action, Probe) and "a3" not in (action.agent_id, action.peer)
+    ]
+    assert not others and found.probed(first.agent_id, PeerProbed(first.peer, 99.0), NOW) == []
+    assert found.agent_left("a3", NOW) == [Pass("run", ("a1", "a2"))]
+
+
+def test_a_run_that_enforces_waits_for_figures_and_for_the_exchange() -> None:
+    found = gate("enforce")
+    assert found.granted("run", ("a1", "a2"), NOW) == []
+    assert tell(found, "a1") == []
+    asked = tell(found, "a2")
+    assert len(asked) == 1 and isinstance(asked[0], Probe) and asked[0].address.endswith(":4000")
+    assert answer(found, asked) == [Pass("run", ("a1", "a2"))]
+    found.ended("run")
+    found.begin("next", "enforce", 2, True)
+    assert found.granted("next", ("a1", "a2"), NOW) == [Pass("next", ("a1", "a2"))]  # what is known is known
+
+
+def test_a_bad_slot_is_set_aside_and_a_whole_group_asks_again() -> None:
+    found = gate("enforce")
+    found.granted("run", ("a1", "a2"), NOW)
+    tell(found, "a1", disk_mb=1.0)
+    warning, aside, again = tell(found, "a2")
+    assert "disk space: 1 MB" in warning.text and "it is set aside" in warning.text
+    assert aside == SetAside("run", ("a1",)) and again == RepeatProbe("run", ("a2",), 2)
+    found.granted("run", ("a2", "a3"), NOW)
+    assert answer(found, tell(found, "a3")) == [Pass("run", ("a2", "a3"))]
+    assert found.ended("run") == ("a1",)
+
+
+def test_a_group_that_may_change_takes_the_good_ones_at_once() -> None:
+    found = gate("enforce", whole=False)
+    found.granted("run", ("a1", "a2", "a3"), NOW)
+    tell(found, "a1", clock=0.0)  # told with this clock: no skew
+    tell(found, "a2", write_mb_s=0.01)
+    actions = answer(found, tell(found, "a3"))
+    assert [type(one) for one in actions] == [Warn, SetAside, Pass]
+    assert actions[1:] == [SetAside("run", ("a2",)), Pass("run", ("a1", "a3"))]
+
+
+def test_silence_is_a_fault_in_the_end() -> None:
+    found = gate("enforce")
+    found.granted("run", ("a1", "a2"), NOW)
+    tell(found, "a1")
+    assert found.tick(NOW + FIGURES_S - 0.1) == []
+    warning, aside, again = found.tick(NOW + FIGURES_S)
+    assert "no figures within 10 s" in warning.text
+    assert aside == SetAside("run", ("a2",)) and again == RepeatProbe("run", ("a1",), 2)
+
+
+def test_one_that_no_neighbour_reaches_is_set_aside() -> None:
+    found = gate("enforce", size=3)
+    found.granted("run", ("a1", "a2", "a3"), NOW)
+    tell(found, "a1"), tell(found, "a2")
+    asked = [action for action in tell(found, "a3") if isinstance(action, Probe)]
+    actions: list[Any] = []
+    for probe in asked:
+        problem = "refused" if "a2" in (probe.agent_id, probe.peer) else ""
+        actions = found.probed(probe.agent_id, PeerProbed(probe.peer, 0.0 if problem else 90.0, problem), NOW)
+    assert SetAside("run", ("a2",)) in actions and RepeatProbe("run", ("a1", "a3"), 3) in actions
+
+
+def test_a_run_whose_every_slot_fails_is_refused() -> None:
+    found, actions = gate("enforce", size=1), []
+    for agent_id in ("a1", "a2"):
+        found.granted("run", (agent_id,), NOW)
+        actions = tell(found, agent_id, open_files=10)
+    assert isinstance(actions[-1], Refuse) and "2 slots failed the preflight" in actions[-1].text
+    assert "open-file limit: 10, at least 1024" in actions[-1].text
+
+
+def test_who_leaves_while_others_wait_makes_a_whole_group_ask_again() -> None:
+    found = gate("enforce", size=3)
+    found.granted("run", ("a1", "a2", "a3"), NOW)
+    tell(found, "a1")
+    assert found.agent_left("a3", NOW) == [RepeatProbe("run", ("a1", "a2"), 3)]
+    assert found.ended("run") == ()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["warn", "enforce"]), st.booleans())
+def test_whatever_comes_in_whatever_order_no_agent_is_lost(seed: int, mode: PreflightMode, whole: bool) -> None:
+    """Every granted agent is passed on, set aside, given back, gone, or still waited for; bad ones never pass."""
+    choose, found = random.Random(seed), gate(mode, size=4, whole=whole)
+    bad = {f"a{number}" for number in range(8) if choose.random() < 0.3}
+    held: dict[str, str] = {}
+    events = [("granted", f"a{number}") for number in range(8)] + [("told", f"a{number}") for number in range(8)]
+    events += [("left", f"a{choose.randrange(8)}"), ("tick", "")]
+    choose.shuffle(events)
+    queue: list[Any] = []
+    gone: set[str] = set()
+    refused = False
+
+    def obey(actions: list[Any]) -> None:
+        nonlocal refused
+        for action in actions:
+            if isinstance(action, Probe):
+                queue.append(action)
+            elif isinstance(action, Refuse):
+                refused = True
+            elif not isinstance(action, Warn):
+                for agent_id in action.agent_ids:
+                    assert held[agent_id] == "granted"
+                    held[agent_id] = type(action).__name__
+
+    now = NOW
+    for kind, agent_id in events:
+        now += 0.1
+        if kind == "granted" and agent_id not in gone:
+            held[agent_id] = "granted"
+            obey(found.granted("run", (agent_id,), now))
+        elif kind == "told" and agent_id not in gone:
+            obey(tell(found, agent_id, open_files=1 if agent_id in bad else 65536))
+        elif kind == "left":
+            gone.add(agent_id)
+            held.pop(agent_id, None)
+            obey(found.agent_left(agent_id, now))
+        elif kind == "tick":
+            obey(found.tick(now))
+        if queue and choose.random() < 0.7:
+            probe = queue.pop(choose.randrange(len(queue)))
+            obey(found.probed(probe.agent_id, PeerProbed(probe.peer, 90.0), now))
+    obey(found.tick(now + 2 * FIGURES_S))
+    assert "granted" not in held.values() or refused
+    if mode == "enforce":
+        assert not any(how == "Pass" and agent_id in bad for agent_id, how in held.items())
+    else:
+        assert set(held.values()) <= {"Pass"}
+
+
+def test_a_host_that_others_use_is_said_once_and_sets_nobody_aside() -> None:
+    found = gate("enforce")
+    found.granted("run", ("a1", "a2"), NOW)
+    tell(found, "a1", others=("bob", "eve", "mallory", "trent"))
+    actions = tell(found, "a2")
+    actions += answer(found, actions)
+    (warning,) = [action for action in actions if isinstance(action, Warn)]
+    assert "10.0.0.1 is shared with bob, eve, mallory and 1 more: TensorFlow's server there obeys" in warning.text
+    assert actions[-1] == Pass("run", ("a1", "a2"))
+    assert [action for action in found.agent_left("a2", NOW) if isinstance(action, Warn)] == []
+
+
+def test_a_host_that_others_use_is_not_told_of_where_servers_are_guarded() -> None:
+    found = gate("enforce")
+    found.granted("run", ("a1", "a2"), NOW)
+    actions = tell(found, "a1", others=("mallory",), guards=True) + tell(found, "a2", guards=True)
+    assert not [one for one in actions + answer(found, actions) if isinstance(one, Warn)]
+
+
+def test_a_single_worker_starts_no_server_that_others_could_reach() -> None:
+    found = gate("warn", size=1)
+    found.granted("run", ("a1",), NOW)
+    assert tell(found, "a1", others=("mallory",)) == []

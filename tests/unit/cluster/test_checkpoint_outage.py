@@ -1,0 +1,123 @@
+"""Tests of commits' checkpoints during an outage of the store: retries and messages."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+
+from hopsml.cluster.agent import held_commits
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.driver.active_run import ActiveRun, RunRequest
+from hopsml.cluster.driver.run_state import MemberView, RunState
+from hopsml.cluster.driver.worker_messages import apply, apply_persisted
+from hopsml.cluster.gang.machine import MemberState
+from hopsml.cluster.shared.protocol import Persisted, WorkerUpdate
+from hopsml.cluster.shared.spec import ElasticGroup, RunSpec
+from hopsml.cluster.shared.worker_events import MirrorLag
+from hopsml.storage import checkpoints
+from tests.unit.experiment.test_attempts import directory, formation
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_commit_a_moment_asks_a_store_that_is_away_seldom_and_seldomer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_commits, "FIRST_RETRY_S", 0.1)
+    monkeypatch.setattr(held_commits, "LONGEST_RETRY_S", 0.4)
+    run = directory(tmp_path, "app_1", 1)
+    Path(run.checkpoints).write_text("in the way")  # no directory can be made here
+    told: list[tuple[float, Persisted]] = []
+    commits = 0
+
+    def tell(one: Persisted) -> None:
+        told.append((time.monotonic(), one))
+        if len(told) == 5:
+            Path(run.checkpoints).unlink()
+
+    async def life() -> None:
+        nonlocal commits
+        held = HeldCommits(run.run_id, tmp_path / "agent", "token", tell)
+        try:
+            while not told or told[-1][1].problem:
+                commits += 1
+                slot = held.slots.free(held.slot)
+                held.slots.write(slot, commits, [b"content"])
+                held.committed(commits, slot)
+                held.persist_if_due(formation(run, checkpoint_every_s=0.001))
+                await asyncio.sleep(0.002)
+        finally:
+            await held.close()
+
+    (tmp_path / "agent").mkdir()
+    asyncio.run(life())
+    *failed, (_, last) = told
+    assert len(failed) == 5 and all(one.problem for _, one in failed)
+    pauses = [after - before for (before, _), (after, _) in itertools.pairwise(failed)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4, 0.4), strict=True))
+    assert last.missed > 10 and commits > 50
+    assert checkpoints.steps(run.checkpoints) == [last.step]
+
+
+def test_a_commit_that_is_overwritten_before_it_is_read_is_no_trouble_of_the_stores(tmp_path: Path) -> None:
+    """The worker is ahead of what its agent has heard: the newer commit becomes the checkpoint."""
+    run, told = directory(tmp_path, "app_1", 1), list[Persisted]()
+
+    async def life() -> None:
+        held = HeldCommits(run.run_id, tmp_path / "agent", "token", told.append)
+        try:
+            held.slots.write(0, 1, [b"content"])
+            held.committed(1, 0)
+            held.slots.begin(0)
+            await held.persist_last(formation(run))
+            held.slots.write(1, 2, [b"content"])
+            held.committed(2, 1)
+            held.persist_if_due(formation(run, checkpoint_every_s=0.0))
+            await held.persist_last(formation(run))
+        finally:
+            await held.close()
+
+    (tmp_path / "agent").mkdir()
+    asyncio.run(life())
+    assert [(one.step, one.problem, one.missed) for one in told] == [(2, "", 0)]
+    assert checkpoints.steps(run.checkpoints) == [2]
+
+
+def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catches_up():
+    spec = ElasticGroup(size=8, min_size=1)
+    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), RunState("app_1", 8))
+    agents = [f"agent-{number}" for number in range(8)]
+    run.gang.members = {agent: MemberState(rank) for rank, agent in enumerate(agents)}
+    run.state.members = {rank: MemberView(rank, "host", "", ()) for rank in range(8)}
+
+    def say(agent: str, problem: str) -> None:
+        apply(run, agent, WorkerUpdate("app_1", 0, MirrorLag(problem)))
+
+    for _ in range(2):
+        for agent in (*agents, *agents):
+            say(agent, f"mirroring is behind: {agent}")
+        for agent in agents[:6]:
+            say(agent, "")
+        lost = run.gang.members.pop(agents[7])  # it takes its word with it
+        say(agents[6], "")
+        run.gang.members[agents[7]] = lost
+        say(agents[7], "")
+    assert run.state.notes == ["mirroring is behind: agent-0", "mirroring has caught up"] * 2
+
+
+def test_people_are_told_when_checkpoints_fail_first_and_when_they_are_written_again():
+    spec = ElasticGroup(size=2, min_size=1)
+    run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), RunState("app_1", 2))
+    for step in range(1, 60):
+        assert apply_persisted(run, "a", Persisted("app_1", step, problem="nobody answers")) is None
+    assert apply_persisted(run, "b", Persisted("app_1", 60, problem="nobody answers")) is None  # rank 0 is elsewhere
+    for step in (61, 62):
+        event = apply_persisted(run, "b", Persisted("app_1", step, missed=7 if step == 61 else 0))
+        assert event is not None and event.step == step  # type: ignore[union-attr]
+    first, second = run.state.notes
+    assert first == "checkpoints cannot be written, which is tried again: step 1: nobody answers"
+    assert second == "checkpoints are written again; 7 were missed"

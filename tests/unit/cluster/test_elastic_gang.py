@@ -1,0 +1,1005 @@
+"""Tests of elastic groups: single rules, then invariants over random sequences of events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster.gang import events
+from hopsml.cluster.gang.elastic.generations import END_S
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
+from hopsml.cluster.gang.events import Phase
+from hopsml.cluster.gang.pace import AT_ONCE_S, Pace
+from hopsml.cluster.shared.spec import FixedGroup
+from tests.unit.cluster.elastic_group import (
+    Kind,
+    close,
+    committed,
+    grant,
+    grown,
+    mending,
+    of_kind,
+    parked,
+    restarting,
+    running,
+    spec,
+    store_fails,
+    warned,
+)
+
+pytestmark = pytest.mark.fast
+
+
+def test_the_others_begin_anew_without_a_process_that_ended_without_a_report() -> None:
+    machine = running("a", "b", "c", raised_settle_s=1)
+    assert machine.handle(events.Closed("b", 0), 3.0) == []
+    (stop,) = machine.handle(events.Tick(), 4.0)
+    assert isinstance(stop, events.StopWorkers) and set(stop.agent_ids) == {"a", "c"}
+    (start,) = of_kind(close(machine, "a", "c", now=4.1), events.StartGeneration)
+    assert start.why == "rank 1: its process ended without a report" and start.generation == 1
+
+
+def test_a_group_waits_a_moment_for_more_than_its_minimum():
+    machine = restarting(spec())
+    assert machine.begin(0.0) == [events.RequestAgents(2, 3)]
+    assert grant(machine, "a", "b") == []
+    assert machine.handle(events.Tick(), 0.9) == []
+    assert machine.handle(events.Tick(), 1.0) == [events.StartGeneration(0, ("a", "b"))]
+
+
+def test_the_moment_begins_anew_when_the_minimum_was_not_there_in_between():
+    machine = restarting(spec())
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    machine.handle(events.MemberLost("b", "gone"), 0.5)
+    assert machine.handle(events.Tick(), 0.6) == []
+    assert grant(machine, "c", now=5.0) == [] and machine.handle(events.Tick(), 5.9) == []
+    assert machine.handle(events.Tick(), 6.0) == [events.StartGeneration(0, ("a", "c"))]
+
+
+def test_a_full_group_starts_at_once():
+    machine = restarting(spec())
+    machine.begin(0.0)
+    assert grant(machine, "a", "b", "c") == [events.StartGeneration(0, ("a", "b", "c"))]
+
+
+def test_a_newcomer_that_formed_no_group_with_the_others_may_return_before_them():
+    machine = running("a", "b")
+    machine.handle(events.Forming("a", 0, 2), 3.0)
+    assert machine.handle(events.Finished("b", 0), 4.0) == [] and machine.outcome is None
+
+
+def test_survivors_go_on_from_the_newest_commit_that_one_of_them_holds():
+    machine = running("a", "b", "c")
+    machine.handle(events.WorkerCommitted("a", 0, 10), 3.0)
+    machine.handle(events.WorkerCommitted("b", 0, 20), 3.0)
+    machine.handle(events.WorkerCommitted("c", 0, 30), 3.0)
+    (stop,) = machine.handle(events.MemberLost("c", "its executor died"), 4.0)
+    assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
+    (start,) = of_kind(close(machine, "a", "b"), events.StartGeneration)
+    assert (start.generation, start.step, start.holders) == (1, 20, ("b",))
+    assert set(start.agent_ids) == {"a", "b"}
+
+
+def test_a_worker_that_dies_alone_is_started_again_on_its_agent():
+    machine = running("a", "b")
+    machine.handle(events.WorkerCommitted("b", 0, 4), 3.0)
+    machine.handle(events.Failed("b", 0, "killed by signal 9"), 4.0)
+    (start,) = of_kind(close(machine, "b", "a"), events.StartGeneration)
+    assert set(start.agent_ids) == {"a", "b"} and start.step == 4 and "signal 9" in start.why
+
+
+def test_an_error_of_the_users_code_ends_the_run_even_when_its_echo_came_first():
+    machine = running("a", "b")
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True, raised=True), 4.0)
+    machine.handle(events.Failed("b", 0, "ValueError: bad batch", raised=True), 4.1)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.ConcludeRun)
+    assert (outcome.phase, outcome.rank, outcome.reason) == (Phase.FAILED, 1, "ValueError: bad batch")
+
+
+def test_a_newcomer_is_taken_in_only_when_it_has_imported_everything():
+    machine = running("a", "b")
+    assert grant(machine, "c", now=3.0, ready=False) == []
+    (park,) = machine.handle(events.Ready("c"), 4.0)
+    assert park == events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
+
+
+def test_a_change_waits_for_the_commits_of_all_but_not_for_ever():
+    machine = running("a", "b")
+    grant(machine, "c", now=3.0)
+    assert machine.handle(events.PausedAtCommit("a", 0, 7), 4.0) == []
+    assert of_kind(machine.handle(events.WorkerCommitted("b", 0, 7), 4.1), events.StopWorkers)
+    late = running("a", "b")
+    grant(late, "c", now=3.0)
+    late.handle(events.PausedAtCommit("a", 0, 7), 4.0)
+    assert of_kind(late.handle(events.Tick(), 4.0 + spec().agree_s), events.StopWorkers)
+    (start,) = of_kind(close(late, "a", "b"), events.StartGeneration)
+    assert start.step == 7 and start.holders == ("a",) and len(start.agent_ids) == 3
+
+
+def test_a_draining_member_leaves_and_the_group_waits_when_it_falls_below_the_minimum():
+    machine = running("a", "b")
+    (park,) = of_kind(
+        machine.handle(events.DrainRequested("b", "its node is preempted", AT_ONCE_S), 3.0), events.PauseWorkersAtCommit
+    )
+    assert "preempted" in park.why
+    machine.handle(events.PausedAtCommit("a", 0, 5), 3.5)
+    machine.handle(events.WorkerCommitted("b", 0, 5), 3.6)
+    actions = close(machine, "a", "b", now=4.0)
+    assert events.ReturnAgents(("b",), "its node is preempted") in actions
+    assert machine.phase is Phase.WAITING and not of_kind(actions, events.StartGeneration)
+    (outcome,) = of_kind(machine.handle(events.Tick(), 24.1), events.ConcludeRun)
+    assert outcome.error == "minimum" and outcome.missing == ((1, "no agent"),)
+
+
+def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over():
+    machine = running("a", "b", min_size=1)
+    machine.handle(events.DrainRequested("b", "preempted", AT_ONCE_S), 3.0)
+    machine.handle(events.PausedAtCommit("b", 0, 9), 3.5)
+    machine.handle(events.Tick(), 3.5 + spec().agree_s)  # a was not there in time
+    actions = close(machine, "a", "b", now=4.0)
+    assert not of_kind(actions, events.ReturnAgents)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert start.agent_ids == ("a",) and start.step == 9 and start.holders == ("b",)
+    assert machine.handle(events.Ready("b"), 4.5) == []
+    assert machine.handle(events.Started("a", 1), 5.0) == [events.ReturnAgents(("b",), "preempted")]
+    machine.handle(events.Failed("a", 1, "killed"), 6.0)
+    (again,) = of_kind(close(machine, "a", now=6.1), events.StartGeneration)
+    assert again.step == 9 and again.holders == ("a",)
+
+
+def test_the_only_worker_waits_for_a_successor_and_hands_over():
+    machine = running("a", min_size=1)
+    machine.handle(events.DrainRequested("a", "preempted", AT_ONCE_S), 3.0)
+    machine.handle(events.PausedAtCommit("a", 0, 4), 3.5)
+    assert not of_kind(close(machine, "a", now=4.0), events.StartGeneration) and machine.phase is Phase.WAITING
+    (start,) = of_kind(grant(machine, "b", now=6.0), events.StartGeneration)
+    assert start.agent_ids == ("b",) and start.step == 4 and start.holders == ("a",)
+    assert events.ReturnAgents(("a",), "preempted") in machine.handle(events.Started("b", 1), 7.0)
+
+
+# ---------------------------------------------------------------------------------------------------- nodes that go away
+
+
+def test_warned_members_go_on_until_all_their_successors_are_ready():
+    machine = running("a", "b", size=2)
+    assert not of_kind(warned(machine, "a", "b", time_s=40.0), events.PauseWorkersAtCommit)
+    assert not of_kind(grant(machine, "c", "d", now=10.0, ready=False), events.PauseWorkersAtCommit)
+    assert not of_kind(machine.handle(events.Ready("c"), 12.0), events.PauseWorkersAtCommit)
+    (park,) = of_kind(machine.handle(events.Ready("d"), 13.0), events.PauseWorkersAtCommit)
+    assert park.why == "rank 0 leaves: its node goes"
+    parked(machine, 9, "a", "b", now=14.0)
+    (start,) = of_kind(close(machine, "a", "b", now=14.1), events.StartGeneration)
+    assert (set(start.agent_ids), start.step, set(start.holders)) == ({"c", "d"}, 9, {"a", "b"})
+    actions = [one for name in "cd" for one in machine.handle(events.Started(name, 1), 15.0)]
+    assert {one.agent_ids for one in of_kind(actions, events.ReturnAgents)} == {("a",), ("b",)}
+
+
+def test_warned_members_stand_still_before_their_time_is_up_whoever_is_still_to_come():
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=40.0, now=3.0)
+    assert not of_kind(machine.handle(events.Tick(), 32.9), events.PauseWorkersAtCommit)
+    assert of_kind(machine.handle(events.Tick(), 33.1), events.PauseWorkersAtCommit)
+    unknown = running("a", "b", size=2, drain_s=20.0)
+    unknown.handle(events.DrainRequested("a", "its node goes"), 3.0)
+    assert not of_kind(unknown.handle(events.Tick(), 12.9), events.PauseWorkersAtCommit)
+    assert of_kind(unknown.handle(events.Tick(), 13.1), events.PauseWorkersAtCommit)
+
+
+def test_the_last_holders_commit_is_stored_and_then_nobody_waits_for_them():
+    """No successor can come before the executors of those that leave have gone: nothing may wait for one."""
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=AT_ONCE_S)
+    stops = parked(machine, 9, "a", "b", now=4.0)
+    assert of_kind(stops, events.PersistCommit) == [events.PersistCommit("a")]
+    actions = close(machine, "a", "b", now=4.1)
+    assert machine.phase is Phase.WAITING and not of_kind(actions, events.ReturnAgents)
+    returned = of_kind(machine.handle(events.CommitPersisted("a", 9, 0.2), 4.5), events.ReturnAgents)
+    assert [one.agent_ids for one in returned] == [("a",), ("b",)] and all(one.leave for one in returned)
+    (start,) = of_kind(grant(machine, "c", "d", now=9.0), events.StartGeneration)
+    assert (start.step, start.holders, start.stored) == (-1, (), 9)
+
+
+def test_a_commit_is_stored_already_at_the_warning_where_all_members_leave():
+    machine = running("a", "b", size=2)
+    committed(machine, 4, "a", "b")
+    assert not of_kind(warned(machine, "a", time_s=40.0), events.PersistCommit)  # b stays, and has it
+    assert of_kind(warned(machine, "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
+    machine.handle(events.CommitPersisted("a", 4), 4.0)
+    assert not of_kind(committed(machine, 6, "a", "b", now=5.0), events.PersistCommit)  # not each one
+    machine.handle(events.MemberLost("a", "its node is gone"), 6.0)
+    machine.handle(events.MemberLost("b", "its node is gone"), 6.0)
+    actions = grant(machine, "c", "d", now=20.0)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert (start.step, start.stored) == (-1, 4)
+    (note,) = of_kind(actions, events.Note)
+    assert note.text == "the commit of step 6 is lost with the agents that held it: the training goes on from step 4"
+
+
+def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_commit():
+    """The store may be away, and the training goes on all the same."""
+    machine = running("a", "b", "c")
+    committed(machine, 4, "a", "b", "c")
+    committed(machine, 6, "a")
+    machine.handle(events.CommitPersisted("a", 6), 4.0)
+    machine.handle(events.MemberLost("a", "gone"), 4.1)
+    actions = close(machine, "b", "c")
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert (start.step, start.stored) == (4, -1)
+    assert [note.text for note in of_kind(actions, events.Note)] == [
+        "generation 0 ended after step 6 or later; goes on from the commit of step 4: rank 0: gone",
+        "the commit of step 6 is lost with the agents that held it: the training goes on from step 4",
+    ]
+
+
+def test_what_was_stored_because_its_holders_left_is_read_though_somebody_holds_an_older_commit():
+    machine = running("a", "b", size=2)
+    committed(machine, 4, "a", "b")
+    warned(machine, "a", time_s=AT_ONCE_S)
+    parked(machine, 6, "a", now=4.0)
+    machine.handle(events.Tick(), 4.0 + spec().agree_s)  # b was not there in time
+    machine.handle(events.CommitPersisted("a", 6), 4.5)
+    machine.handle(events.MemberLost("a", "its node is gone"), 4.6)
+    close(machine, "b")
+    (start,) = of_kind(grant(machine, "c", now=9.0), events.StartGeneration)
+    assert (start.step, start.holders, start.stored) == (-1, (), 6)
+
+
+def test_all_begin_again_where_a_newer_checkpoint_is_found_than_the_driver_knew_of():
+    """Agents have stored more while the driver stood still, and have ended; the older one may not even be there any more."""
+    machine = running("a", "b", size=2)
+    committed(machine, 26, "a", "b")
+    machine.handle(events.CommitPersisted("a", 26), 3.5)
+    for name in "ab":
+        machine.handle(events.MemberLost(name, "gone"), 20.0)
+    (start,) = of_kind(grant(machine, "c", "d", now=21.0), events.StartGeneration)
+    assert (start.step, start.stored) == (-1, 26)
+    (stop,) = machine.handle(events.CommitPersisted("c", 36), 21.5)
+    assert stop == events.StopWorkers(1, ("c", "d"), 0.0, 0.0, keep=True)
+    assert machine.handle(events.CommitPersisted("d", 36), 21.5) == []
+    actions = close(machine, "c", "d", now=21.6)
+    (again,) = of_kind(actions, events.StartGeneration)
+    assert (again.generation, again.step, again.stored) == (2, -1, 36) and machine.policy.resets == 1  # the loss alone
+    assert "the checkpoint of step 36 was found, which is newer" in of_kind(actions, events.Note)[0].text
+    assert machine.handle(events.CommitPersisted("c", 36), 21.7) == [] and machine.phase is Phase.FORMING
+
+
+def test_a_group_that_begins_with_a_held_commit_does_not_begin_again_for_a_checkpoint():
+    machine = running("a", "b", "c")
+    committed(machine, 4, "a", "b", "c")
+    machine.handle(events.MemberLost("a", "gone"), 4.0)
+    close(machine, "b", "c")
+    assert machine.phase is Phase.FORMING
+    assert machine.handle(events.CommitPersisted("b", 6), 5.5) == [] and machine.phase is Phase.FORMING
+
+
+def test_what_is_lost_without_a_checkpoint_is_said_too():
+    machine = running("a", "b", size=2)
+    committed(machine, 6, "a", "b")
+    for name in "ab":
+        machine.handle(events.MemberLost(name, "its node is gone"), 6.0)
+    (note,) = of_kind(grant(machine, "c", "d", now=20.0), events.Note)
+    assert "step 6 is lost" in note.text and "begins where this run began" in note.text
+
+
+def test_where_the_one_that_stores_is_lost_the_next_one_does():
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=AT_ONCE_S)
+    parked(machine, 9, "a", "b", now=4.0)
+    close(machine, "a", "b", now=4.1)
+    assert of_kind(machine.handle(events.MemberLost("a", "gone"), 4.2), events.PersistCommit) == [
+        events.PersistCommit("b")
+    ]
+    assert of_kind(machine.handle(events.CommitPersisted("b", 9), 4.5), events.ReturnAgents)
+
+
+def test_a_newcomer_gets_the_state_from_whoever_leaves_before_it_is_stored():
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=AT_ONCE_S)
+    parked(machine, 9, "a", "b", now=4.0)
+    close(machine, "a", "b", now=4.1)
+    (start,) = of_kind(grant(machine, "c", "d", now=4.2), events.StartGeneration)
+    assert start.step == 9 and set(start.holders) == {"a", "b"}
+    assert not of_kind(
+        machine.handle(events.CommitPersisted("a", 9), 4.3), events.ReturnAgents
+    )  # it is being fetched there
+    assert of_kind([*machine.handle(events.Started("c", 1), 5.0), *machine.handle(events.Started("d", 1), 5.0)],
+                   events.ReturnAgents)  # fmt: skip
+
+
+def test_spares_that_succeed_members_that_leave_are_kept_when_the_size_is_asked_for_again():
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=40.0)
+    grant(machine, "c", now=4.0)
+    assert not of_kind(machine.handle(events.ResizeRequested(2), 5.0), events.ReturnAgents)
+    assert of_kind(grant(machine, "d", now=6.0), events.PauseWorkersAtCommit)
+
+
+def test_fewer_are_enough_where_the_group_shall_be_smaller():
+    machine = running("a", "b", "c", size=3, min_size=1)
+    warned(machine, "c", time_s=40.0)
+    (park,) = of_kind(machine.handle(events.ResizeRequested(2), 4.0), events.PauseWorkersAtCommit)
+    assert park.why.startswith("rank 2 leaves")
+
+
+def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
+    machine = ElasticGroupMachine(FixedGroup(size=2))
+    machine.begin(0.0)
+    machine.handle(events.Granted(("a", "b")), 0.0)
+    (note,) = machine.handle(events.DrainRequested("b", "decommissioned"), 1.0)
+    assert "rank 1 is about to be lost (decommissioned)" in note.text and "min_workers" in note.text
+    assert machine.handle(events.DrainRequested("stranger", "decommissioned"), 1.0) == []
+
+
+def test_failures_without_a_commit_in_between_end_the_run():
+    machine = running("a", "b", fruitless_limit=2)
+    machine.handle(events.Failed("a", 0, "killed by signal 11"), 3.0)
+    close(machine, "a", "b")
+    machine.handle(events.Failed("a", 1, "killed by signal 11"), 6.0)
+    (outcome,) = of_kind(close(machine, "a", "b", now=7.0), events.ConcludeRun)
+    assert "2 generations in a row ended without a new commit" in outcome.reason
+
+
+def test_a_host_that_fails_often_is_set_aside_and_comes_back():
+    machine = running("a", "b", "c", host_failure_limit=1, host_cooldown_s=15)
+    machine.handle(events.WorkerCommitted("a", 0, 1), 3.0)
+    machine.handle(events.Failed("c", 0, "killed by signal 7"), 4.0)
+    (start,) = of_kind(close(machine, "a", "b", "c", now=4.0), events.StartGeneration)
+    assert set(start.agent_ids) == {"a", "b"}
+    for name in "ab":
+        machine.handle(events.Started(name, 1), 5.0)
+    machine.handle(events.WorkerCommitted("a", 1, 2), 5.0)
+    machine.handle(events.MemberLost("b", "gone"), 6.0)
+    assert close(machine, "a", now=6.0)[-1:] != [] and machine.phase is Phase.WAITING
+    assert of_kind(machine.handle(events.Tick(), 19.5), events.StartGeneration)
+
+
+def test_an_agent_of_an_excluded_host_that_alone_holds_the_state_stays_until_the_members_have_it():
+    machine = running("a", "b", "c", host_failure_limit=1, host_cooldown_s=15)
+    machine.handle(events.WorkerCommitted("c", 0, 1), 3.0)
+    machine.handle(events.Failed("c", 0, "killed by signal 7"), 4.0)
+    machine.handle(events.ResizeRequested(2), 4.0)
+    actions = close(machine, "a", "b", "c", now=4.0)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert (set(start.agent_ids), start.step, start.holders) == ({"a", "b"}, 1, ("c",))
+    assert of_kind(actions, events.ReturnAgents) == []
+    machine.handle(events.Started("a", 1), 5.0)
+    (released,) = of_kind(machine.handle(events.Started("b", 1), 5.0), events.ReturnAgents)
+    assert released.agent_ids == ("c",)
+
+
+def test_a_host_that_is_set_aside_disturbs_nobody_until_it_has_cooled_down():
+    machine = running("a", "b", min_size=1, host_failure_limit=1, host_cooldown_s=15)
+    machine.handle(events.WorkerCommitted("a", 0, 1), 3.0)
+    machine.handle(events.Failed("b", 0, "killed by signal 7"), 4.0)
+    (start,) = of_kind(close(machine, "a", "b", now=4.0), events.StartGeneration)
+    assert start.agent_ids == ("a",)
+    machine.handle(events.Ready("b"), 4.5)
+    assert machine.handle(events.Started("a", 1), 5.0) == []
+    assert machine.handle(events.Tick(), 18.9) == []
+    (park,) = machine.handle(events.Tick(), 19.1)
+    assert park == events.PauseWorkersAtCommit(1, ("a",), "1 more joined")
+
+
+def test_a_member_that_stands_still_is_named():
+    machine = running("a", "b", progress_timeout_s=5.0)
+    for now, step in ((3.0, 1), (4.0, 2)):
+        machine.handle(events.Stepped("a", 0, step), now)
+        machine.handle(events.Stepped("b", 0, 1), now)
+    assert machine.handle(events.Tick(), 8.9) == []
+    (stop,) = of_kind(machine.handle(events.Tick(), 9.1), events.StopWorkers)
+    assert stop.dump
+    (start,) = of_kind(close(machine, "a", "b", now=9.5), events.StartGeneration)
+    assert start.why == "rank 1: no step for 5 s; it is behind the others"
+
+
+def test_a_member_that_the_others_wait_for_is_named_once():
+    machine, said = running("a", "b", "c"), list[events.Action]()
+    for second in range(20):
+        for name, step in (("a", second), ("b", second - 1), ("c", second)):
+            said += machine.handle(events.Stepped(name, 0, max(0, step)), 3.0 + second)
+    (note,) = said
+    assert note.text.startswith("rank 1 on host-b is slower than the others")
+    even, nothing = running("a", "b"), list[events.Action]()
+    for second in range(20):  # one always reports half a second after the other
+        nothing += even.handle(events.Stepped("a", 0, 10 * second), 3.0 + second)
+        nothing += even.handle(events.Stepped("b", 0, 10 * second + 5), 3.5 + second)
+    assert nothing == []
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("behind", [0.0, 0.24])
+def test_when_members_report_does_not_matter(offset: float, behind: float) -> None:
+    """Steps of 0.3 s; rank 1 makes each of them ``behind`` seconds later, and reports ``offset`` seconds later."""
+    machine, said = running("a", "b"), list[events.Action]()
+    for second in range(20):
+        for name, at, late in (("a", float(second), 0.0), ("b", second + offset, behind)):
+            step = max(0, int((at - late) / 0.3))
+            age = max(0.0, at - late - 0.3 * step)
+            said += machine.handle(events.Stepped(name, 0, step, age_s=age), 3.0 + at)
+    assert len(said) == (behind > 0), said
+
+
+def test_members_that_do_not_report_their_end_are_cut_off():
+    machine = running("a", "b", "c")
+    machine.handle(events.WorkerCommitted("a", 0, 3), 3.0)
+    machine.handle(events.Failed("a", 0, "killed", outside=True), 4.0)
+    close(machine, "a", "b", now=4.1)
+    actions = machine.handle(events.Tick(), 4.0 + END_S)
+    assert events.DropAgents(("c",), "did not report its worker's end in time") in actions
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert set(start.agent_ids) == {"a", "b"}
+
+
+# ---------------------------------------------------------------------------------------------------- who is to blame
+
+
+def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first():
+    machine = running("a", "b")
+    machine.handle(events.WorkerCommitted("b", 0, 4), 3.0)
+    assert machine.handle(events.Failed("a", 0, "ConnectionResetError", secondary=True, raised=True), 4.0) == []
+    (stop,) = machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 4.2)
+    assert stop.agent_ids == ("a", "b") and stop.keep
+    (start,) = of_kind(close(machine, "a", "b"), events.StartGeneration)
+    assert start.why == "rank 1: killed by signal 9" and machine.policy.exclusions.failures == {"host-b": 1}
+
+
+def test_a_death_beats_an_error_that_may_have_come_of_it():
+    machine = running("a", "b")
+    machine.handle(events.Failed("a", 0, "RuntimeError: who has gone?", raised=True), 4.0)
+    machine.handle(events.MemberLost("b", "its executor died"), 4.9)
+    assert not of_kind(close(machine, "a"), events.ConcludeRun) and machine.phase is Phase.WAITING
+    assert machine.policy.why == "rank 1: its executor died"
+
+
+def test_an_error_of_the_users_own_is_not_doubted_for_long():
+    machine = running("a", "b")
+    machine.handle(events.Failed("a", 0, "ValueError", raised=True), 4.0)
+    assert machine.handle(events.Tick(), 4.9) == []
+    assert of_kind(machine.handle(events.Tick(), 5.0), events.StopWorkers)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.ConcludeRun)
+    assert (outcome.rank, outcome.reason) == (0, "ValueError")
+
+
+def test_a_connection_that_broke_because_somebody_called_sys_exit_ends_the_run():
+    machine = running("a", "b")
+    machine.handle(events.Finished("b", 0, exited=True), 3.0)
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)
+    (outcome,) = of_kind(close(machine, "a", "b"), events.ConcludeRun)
+    assert outcome.rank == 1 and outcome.reason.startswith("called sys.exit(0)")
+
+
+# ---------------------------------------------------------------------------------------------------- newcomers
+
+
+FAILURES: dict[str, events.Event] = {
+    "crash": events.Failed("c", 1, "killed by signal 11"),
+    "kill": events.Failed("c", 1, "killed by signal 9", outside=True),
+    "its own GPU": events.Failed("c", 1, "InternalError: CUDA", raised=True),
+    "lost": events.MemberLost("c", "gone"),
+}
+
+
+@pytest.mark.parametrize("event", FAILURES.values(), ids=FAILURES)
+def test_a_newcomer_that_fails_before_the_first_commit_leaves_the_group_as_it_was(event: events.Event):
+    machine = grown()
+    machine.handle(events.Failed("a", 1, "UnavailableError", secondary=True, raised=True), 4.9)
+    machine.handle(event, 5.0)
+    machine.handle(events.Tick(), 6.0)
+    actions = close(machine, "a", "b", "c", now=6.0)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert set(start.agent_ids) == {"a", "b"} and start.step == 7
+    (note,) = [one for one in of_kind(actions, events.Note) if "newcomer" in one.text]
+    assert "host-c" in note.text and "the group goes on as it was before" in note.text
+    assert ("it may try again in 60 s" in note.text) == isinstance(event, events.Failed)
+    assert machine.policy.resets == machine.policy.fruitless == 0 and machine.policy.exclusions.failures == {
+        "host-c": 1
+    }
+
+
+def test_a_newcomer_that_failed_is_tried_again_later_and_later():
+    machine, now = grown(host_failure_limit=9), 5.0
+    for attempt in (1, 2):
+        machine.handle(events.Failed("c", machine.generation, "killed by signal 9", outside=True), now)
+        close(machine, "a", "b", "c", now=now)
+        for name in "ab":
+            machine.handle(events.Started(name, machine.generation), now)
+        assert len(machine.members) == 2 and machine.phase is Phase.RUNNING
+        for name in "ab":
+            machine.handle(events.WorkerCommitted(name, machine.generation, 10 * attempt), now)
+        assert machine.handle(events.Tick(), now + 60 * attempt - 0.1) == []
+        now += 60.0 * attempt
+        (park,) = machine.handle(events.Tick(), now)
+        assert park.why == "1 more joined"
+        machine.handle(events.PausedAtCommit("a", machine.generation, 10 * attempt + 1), now)
+        machine.handle(events.WorkerCommitted("b", machine.generation, 10 * attempt + 1), now)
+        close(machine, "a", "b", now=now)
+        for name in "abc":
+            machine.handle(events.Started(name, machine.generation), now)
+        assert len(machine.members) == 3
+
+
+def test_with_its_first_commit_a_newcomer_is_a_member_as_any_other():
+    machine = grown(reset_limit=0)
+    machine.handle(events.WorkerCommitted("c", 1, 8), 5.0)
+    machine.handle(events.Failed("c", 1, "killed by signal 9", outside=True), 5.1)
+    (outcome,) = of_kind(close(machine, "a", "b", "c", now=5.2), events.ConcludeRun)
+    assert "the reset limit of 0 is reached" in outcome.reason
+
+
+def test_an_error_that_an_old_member_raises_too_is_the_users():
+    machine = grown()
+    machine.handle(events.Failed("c", 1, "ValueError: three", raised=True), 5.0)
+    machine.handle(events.Failed("a", 1, "ValueError: three", raised=True), 5.1)
+    machine.handle(events.Tick(), 6.0)
+    (outcome,) = of_kind(close(machine, "a", "b", "c", now=6.0), events.ConcludeRun)
+    assert outcome.reason == "ValueError: three"
+
+
+def test_a_group_whose_growth_does_no_good_goes_back_whoever_it_is_that_dies():
+    machine, now = grown(fruitless_limit=2, reset_limit=None), 5.0
+    for attempt in (1, 2):
+        machine.handle(events.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
+        actions = close(machine, "a", "b", "c", now=now)
+        (start,) = of_kind(actions, events.StartGeneration)
+        assert set(start.agent_ids) == set("abc" if attempt == 1 else "ab")
+    assert [note for note in of_kind(actions, events.Note) if "as it was before" in note.text]
+    machine.handle(events.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
+    (outcome,) = of_kind(close(machine, "a", "b", now=now), events.ConcludeRun)
+    assert "2 generations in a row" in outcome.reason
+
+
+def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
+    machine = running("a", "b", fruitless_limit=2)
+    machine.handle(events.WorkerCommitted("a", 0, 5), 3.0)
+    machine.handle(events.MemberLost("b", "gone"), 4.0)
+    close(machine, "a", now=4.0)
+    (start,) = of_kind(grant(machine, "c", now=5.0), events.StartGeneration)
+    assert set(start.agent_ids) == {"a", "c"}
+    machine.handle(events.Failed("c", 1, "killed by signal 9", outside=True), 6.0)
+    (again,) = of_kind(close(machine, "a", "c", now=6.0), events.StartGeneration)
+    assert set(again.agent_ids) == {"a", "c"} and machine.policy.fruitless == 1
+
+
+# ---------------------------------------------------------------------------------------------------- the store
+
+
+def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():
+    machine = running("a", "b", fruitless_limit=1, reset_limit=0, min_workers_timeout_s=100)
+    now, tries, notes = 3.0, 0, list[events.Action]()
+    while not machine.phase.is_final and now < 1000:
+        if machine.phase in (Phase.RUNNING, Phase.FORMING):
+            tries += 1
+            actions = store_fails(machine, now)
+            notes += [one for one in of_kind(actions, events.Note) if "does not answer" in one.text]
+            outcomes = of_kind(actions, events.ConcludeRun)
+        now += 0.5
+        machine.handle(events.Tick(), now)
+    (outcome,), (note,) = outcomes, notes
+    assert outcome.error == "storage" and "did not answer for 100 s (min_workers_timeout)" in outcome.reason
+    assert "nobody answers" in outcome.reason and "at most 100 s" in note.text
+    assert 103 <= now < 105 and tries == 8  # after 2, 4, 8, 16, 30, 30 s, and at the end of the time
+    assert not machine.policy.exclusions.failures
+
+
+def test_a_store_that_comes_back_is_forgiven():
+    machine = running("a", "b", fruitless_limit=1, min_workers_timeout_s=100)
+    store_fails(machine, 3.0)
+    assert machine.handle(events.Tick(), 4.9) == []
+    assert of_kind(machine.handle(events.Tick(), 5.0), events.StartGeneration)
+    for name in "ab":
+        machine.handle(events.Started(name, 1), 6.0)
+    machine.handle(events.WorkerCommitted("a", 1, 1), 90.0)
+    assert machine.policy.store_away is None
+    assert not of_kind(store_fails(machine, 200.0), events.ConcludeRun)
+
+
+# ---------------------------------------------------------------------------------------------------- those that stand
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_stopped_process_is_replaced_within_seconds_even_before_its_first_step(began: bool):
+    machine = restarting(spec(size=2))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    for name in "ab" if began else "a":
+        machine.handle(events.Started(name, 0), 2.0)
+    (note,) = machine.handle(events.Stepped("b", 0, -1, stopped=True), 2.5)
+    assert "rank 1 is stopped" in note.text
+    assert machine.handle(events.Tick(), 7.4) == []
+    assert of_kind(machine.handle(events.Tick(), 7.5), events.StopWorkers)
+    (start,) = of_kind(close(machine, "a", "b", now=7.6), events.StartGeneration)
+    assert start.why == "rank 1: its process has been stopped (SIGSTOP) for 5 s"
+    assert machine.handle(events.Tick(), 8.0) == [] and not machine.liveness.stopped
+
+
+def test_members_that_are_all_at_work_before_the_first_step_are_not_judged_by_the_time_it_takes():
+    """They compile, or run a function that makes no steps."""
+    machine = running("a", "b")
+    for name in "ab":
+        machine.handle(events.Stepped(name, 0, -1), 5000.0)
+    assert of_kind(machine.handle(events.Tick(), 5000.0), events.StopWorkers) == []
+    machine.handle(events.Stepped("b", 0, -1, idle_s=30.0), 5001.0)
+    assert of_kind(machine.handle(events.Tick(), 5001.0), events.StopWorkers)
+    machine = running("a", "b", progress_timeout_s=100.0)
+    assert of_kind(machine.handle(events.Tick(), 102.0), events.StopWorkers)
+
+
+def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
+    machine = running("a", "b")
+    machine.handle(events.Stepped("a", 0, 0), 3.0)
+    assert machine.progress.pace.limit_s() == 600
+    machine.handle(events.Stepped("a", 0, 1), 12.0)  # the generation began at 1.0
+    machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 20.0)
+    close(machine, "a", "b", now=20.0)
+    assert (
+        machine.phase is Phase.FORMING and machine.progress.pace.limit_s() == 105
+    )  # ten times the 10.5 s that it took
+    for first_s, limit in ((2.0, 60.0), (100.0, 600.0)):
+        assert Pace(0.0, first_before_s=first_s).limit_s() == limit
+    assert Pace(0.0, first_before_s=7.0).following(5.0).first_before_s == 7.0
+
+
+# ---------------------------------------------------------------------------------------------------- bounds
+
+
+def test_as_many_resets_as_the_limit_says_are_survived():
+    machine = running("a", "b", reset_limit=1)
+    for generation in (0, 1):
+        machine.handle(events.WorkerCommitted("a", generation, generation + 1), 3.0)
+        machine.handle(events.Failed("a", generation, "killed by signal 9", outside=True), 4.0)
+        actions = close(machine, "a", "b", now=4.0)
+        assert bool(of_kind(actions, events.ConcludeRun)) == (generation == 1)
+
+
+def test_while_somebody_has_finished_nobody_is_taken_in():
+    machine = running("a", "b")
+    machine.handle(events.Finished("a", 0), 3.0)
+    assert grant(machine, "c", now=4.0) == [] and machine.phase is Phase.RUNNING
+
+
+def finished(*names: str, step: int) -> ElasticGroupMachine:
+    """A run whose workers have all finished behind the commit of this step."""
+    machine = running(*names)
+    for name in names:
+        machine.handle(events.WorkerCommitted(name, 0, step), 3.0)
+    for name in names:
+        machine.handle(events.Finished(name, 0), 4.0)
+    assert machine.phase is Phase.STOPPING
+    return machine
+
+
+def test_a_run_that_finishes_leaves_its_last_commit_as_a_checkpoint():
+    machine = finished("a", "b", step=39)
+    machine.handle(events.CommitPersisted("a", 39), 4.5)
+    actions = close(machine, "b", "a")
+    assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
+
+
+def test_where_the_agent_that_stores_the_last_commit_is_lost_another_one_does():
+    machine = finished("a", "b", "c", step=39)
+    close(machine, "b", "c")
+    (ask,) = machine.handle(events.MemberLost("a", "its executor died"), 5.0)
+    assert ask == events.PersistCommit("b")
+    assert machine.handle(events.Tick(), 6.0) == []
+    assert machine.handle(events.MemberLost("b", "its executor died"), 7.0) == [events.PersistCommit("c")]
+    actions = machine.handle(events.CommitPersisted("c", 39), 8.0)
+    assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
+
+
+def test_a_last_commit_that_cannot_be_stored_is_said_and_the_run_ends():
+    for newest in (0, 36):
+        away = finished("a", "b", step=39)
+        away.handle(events.CommitPersisted("a", newest), 4.5)
+        note, _, outcome = close(away, "b", "a")
+        said = f"the run's last commit, of step 39, is no checkpoint: the newest one is of step {newest}"
+        assert note == events.Note(said) and outcome == events.ConcludeRun(Phase.FINISHED)
+    lost = finished("a", "b", step=39)
+    close(lost, "b")
+    lost.handle(events.MemberLost("a", "its executor died"), 5.0)
+    assert lost.deadline is not None
+    actions = lost.handle(events.Tick(), lost.deadline)
+    assert "the newest one does not exist" in of_kind(actions, events.Note)[0].text
+    assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED
+
+
+def test_where_all_are_on_one_host_it_is_not_set_aside():
+    machine = restarting(spec(size=2, host_failure_limit=1))
+    machine.begin(0.0)
+    machine.handle(events.Granted(("a", "b"), ("one", "one"), (True, True)), 0.0)
+    for name in "ab":
+        machine.handle(events.Started(name, 0), 1.0)
+    machine.handle(events.WorkerCommitted("a", 0, 1), 2.0)
+    machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
+    actions = close(machine, "a", "b", now=3.0)
+    assert of_kind(actions, events.StartGeneration) and not [
+        n for n in of_kind(actions, events.Note) if "aside" in n.text
+    ]
+
+
+def test_a_group_that_has_shrunk_waits_for_min_workers_timeout():
+    machine = running("a", "b", start_timeout_s=10, min_workers_timeout_s=50)
+    machine.handle(events.MemberLost("b", "gone"), 3.0)
+    close(machine, "a", now=3.0)
+    assert machine.handle(events.Tick(), 52.9) == []
+    (outcome,) = of_kind(machine.handle(events.Tick(), 53.0), events.ConcludeRun)
+    assert outcome.error == "minimum"
+
+
+def test_a_group_is_not_made_smaller_than_its_minimum():
+    machine = running("a", "b", "c")
+    (ask, park) = machine.handle(events.ResizeRequested(1), 3.0)
+    assert ask == events.RequestAgents(0, 2) and park.why == "resized to 2 workers"
+
+
+# ---------------------------------------------------------------------------------------------------- invariants
+
+_AGENTS = [f"a{number}" for number in range(6)]
+_EVENTS = st.one_of(
+    st.tuples(st.just("grant"), st.sampled_from(_AGENTS), st.booleans()),
+    st.tuples(
+        st.sampled_from(
+            ["ready", "lost", "started", "mendable", "mended", "paused", "closed", "drain", "finished", "persisted"]
+        ),
+        st.sampled_from(_AGENTS),
+        st.just(0),
+    ),
+    st.tuples(st.sampled_from(["committed", "parked", "stepped"]), st.sampled_from(_AGENTS), st.integers(0, 40)),
+    st.tuples(st.just("failed"), st.sampled_from(_AGENTS), st.sampled_from(["died", "killed", "echo", "raised"])),
+    st.tuples(st.just("broken"), st.sampled_from(_AGENTS), st.just(0)),
+    st.tuples(st.just("resize"), st.just(""), st.integers(2, 4)),
+    st.tuples(st.just("tick"), st.just(""), st.sampled_from([0.1, 1.0, 30.0])),
+)
+_DISTURBANCES = st.one_of(
+    st.tuples(st.sampled_from(["lost", "drain"]), st.sampled_from(_AGENTS), st.sampled_from([0, 40])),
+    st.just(("all", "drain", 40)),
+    st.tuples(st.just("failed"), st.sampled_from(_AGENTS), st.sampled_from(["died", "killed", "echo"])),
+    st.tuples(st.just("grant"), st.sampled_from(_AGENTS), st.just(True)),
+    st.tuples(st.just("resize"), st.just(""), st.integers(2, 4)),
+)
+
+
+def _all(kind: str, value: int = 0) -> list[tuple[str, str, Any]]:
+    return [("all", kind, value)]
+
+
+# A generation as it usually goes, with anything in between: pure chance hardly gets beyond the first one.
+_ROUND = st.builds(
+    lambda before, step, disturbance, after: [
+        *before, *_all("started"), *_all("mendable"), *_all("committed", step), disturbance, *after, *_all("mended"),
+        *_all("parked", step + 1), *_all("closed"), ("tick", "", 1.0),
+    ],
+    st.lists(_EVENTS, max_size=3),
+    st.integers(0, 40),
+    _DISTURBANCES,
+    st.lists(_EVENTS, max_size=3),
+)  # fmt: skip
+# A worker is lost and comes again, with anything before it is let in, and while it is.
+_GROWTH = st.builds(
+    lambda lost, between, pausing, after, step: [
+        *_all("started"), *_all("mendable"), *_all("committed", step), ("failed", lost, "killed"), *_all("mended"),
+        ("closed", lost, 0), *between, *_all("started"), *_all("mendable"), *_all("paused"), *pausing, ("tick", "", 1.0),
+        *_all("paused"), *after, *_all("mended"), *_all("committed", step + 1),
+    ],
+    st.sampled_from(_AGENTS[1:4]),
+    st.lists(_EVENTS, max_size=2),
+    st.lists(_EVENTS, max_size=2),
+    st.lists(_EVENTS, max_size=2),
+    st.integers(0, 40),
+)  # fmt: skip
+_ROUNDS = st.lists(st.one_of(_ROUND, _GROWTH), min_size=1, max_size=8)
+_CROWD = [("grant", name, True) for name in _AGENTS[:4]]
+
+
+class _World:
+    """What the hands would know: which agents the run holds, which workers live."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.machine = kind(spec(size=4, reset_limit=50))
+        self.now = 0.0
+        self.held: set[str] = set()
+        self.alive: dict[str, int] = {}  # agent -> generation of its live worker
+        self.concluded = self.mended = 0
+        self.chief, self.mendable = "", set[str]()  # whose workers have said that they can go on
+        self.members: set[str] = set()
+        self.number = -1  # the highest that a generation, or a newcomer's process, has had
+        self.preparing: dict[str, int] = {}  # newcomers -> the commit that they prepare from
+        self.grown = 0
+        self.base = -1
+        self.states: dict[str, int] = {}  # agent -> newest step that it holds
+        self.stored = -1  # the newest checkpoint
+        self.storing: set[str] = set()  # agents that were told to make one
+        self.do(self.machine.begin(0.0))
+
+    def do(self, actions: list[events.Action]) -> None:
+        for action in actions:
+            assert not self.concluded or isinstance(action, events.ReturnAgents)
+            match action:
+                case events.StartGeneration():
+                    assert 2 <= len(set(action.agent_ids)) == len(action.agent_ids) <= 4
+                    assert not self.alive, "a worker of the last generation lives"
+                    assert set(action.agent_ids) | set(action.holders) <= self.held
+                    assert action.generation > self.number
+                    self.number = action.generation
+                    self.alive = dict.fromkeys(action.agent_ids, action.generation)
+                    self.members, self.preparing = set(action.agent_ids), {}
+                    self.chief, self.mendable = action.agent_ids[0], set()
+                    newest = max(self.states.values(), default=-1)
+                    assert max(action.step, action.stored) == max(newest, self.stored), "the newest state was given up"
+                    assert action.step < 0 or action.stored < 0
+                    if action.step < 0:
+                        self.states.clear()
+                    assert action.step < 0 or all(self.states[agent_id] == action.step for agent_id in action.holders)
+                    assert bool(action.holders) == (action.step >= 0)
+                    self.base = action.step
+                case events.ReconfigureGroup():
+                    assert 2 <= len(set(action.agent_ids)) == len(action.agent_ids) <= 4
+                    assert set(action.agent_ids) <= set(self.alive), "nobody goes on who is not there"
+                    assert set(action.agent_ids) <= self.mendable | set(self.preparing)
+                    assert action.agent_ids[0] == self.chief
+                    assert action.generation > self.number
+                    came = set(action.agent_ids) - self.members
+                    assert came <= set(self.preparing) and (action.meets or not came)
+                    self.number, self.members = action.generation, set(action.agent_ids)
+                    self.mended += 1
+                    self.grown += bool(came)
+                    for agent_id in came:
+                        del self.preparing[agent_id]
+                case events.PrepareNewcomers():
+                    assert set(action.agent_ids) <= self.held and not set(action.agent_ids) & set(self.alive)
+                    assert action.generation > self.number and set(action.members) == self.members
+                    assert action.step == max(self.states.values()) and action.holders
+                    assert all(self.states[agent_id] == action.step for agent_id in action.holders)
+                    assert len(self.members) + len(self.preparing) + len(action.agent_ids) <= 4
+                    self.number = action.generation
+                    for agent_id in action.agent_ids:
+                        self.alive[agent_id], self.preparing[agent_id] = action.generation, action.step
+                        if agent_id not in action.holders:
+                            self.states.pop(agent_id, None)
+                case events.PauseGroup():
+                    assert set(action.agent_ids) == self.members <= self.mendable
+                    assert action.generation == self.machine.generation
+                case events.StopWorkers():
+                    for agent_id in action.agent_ids:
+                        self.preparing.pop(agent_id, None)
+                case events.ReturnAgents():
+                    assert set(action.agent_ids) <= self.held
+                    assert not set(action.agent_ids) & set(self.alive)
+                    self.held -= set(action.agent_ids)
+                    before = max(self.states.values(), default=-1)
+                    for agent_id in action.agent_ids:
+                        self.states.pop(agent_id, None)
+                    if action.leave:
+                        left = max(self.states.values(), default=-1)
+                        assert max(left, self.stored) >= before, "the newest state went with it"
+                case events.PersistCommit():
+                    assert action.agent_id in self.held and self.states.get(action.agent_id, -1) >= 0
+                    self.storing.add(action.agent_id)
+                case events.DropAgents():
+                    for agent_id in action.agent_ids:
+                        self.held.discard(agent_id)
+                        self.states.pop(agent_id, None)
+                        self.alive.pop(agent_id, None)
+                case events.ConcludeRun():
+                    self.concluded += 1
+
+    def check_drains(self) -> None:
+        """A run that waits for agents has a state that goes away with its last holders stored, and lets them go then."""
+        newest = max(self.states.values(), default=-1)
+        holders = {agent for agent, step in self.states.items() if step == newest}
+        if (
+            self.machine.phase is Phase.WAITING
+            and newest > self.stored
+            and holders <= set(self.machine.membership.leaving)
+        ):
+            assert self.storing & holders, "nobody stores what only those have that leave"
+        if self.machine.phase is Phase.WAITING and newest <= self.stored:
+            assert not self.held & set(self.machine.membership.leaving), (
+                "they are waited for, and hold what others could have"
+            )
+
+    def apply(self, kind: str, agent: str, value: Any) -> None:
+        if kind == "all":
+            for one in list(self.alive):
+                self.apply(agent, one, value)
+            return
+        self.now += 0.01 if kind != "tick" else value
+        prepares = agent in self.preparing
+        generation = self.alive[agent] if prepares and agent in self.alive else self.machine.generation
+        event: events.Event
+        if kind == "grant":
+            if agent in self.held or self.machine.phase.is_final:
+                return
+            self.held.add(agent)
+            event = events.Granted((agent,), (f"h{agent}",), (value,))
+        elif kind == "tick":
+            event = events.Tick()
+        elif kind == "resize":
+            event = events.ResizeRequested(value)
+        elif agent not in self.held:
+            return
+        elif kind == "lost":
+            self.held.discard(agent)
+            self.states.pop(agent, None)
+            self.alive.pop(agent, None)
+            self.preparing.pop(agent, None)
+            event = events.MemberLost(agent, "gone")
+        elif kind == "ready":
+            event = events.Ready(agent)
+        elif kind == "drain":
+            event = events.DrainRequested(agent, "warned", float(value))
+        elif kind == "persisted":
+            if agent not in self.storing or self.states.get(agent, -1) < 0:
+                return
+            self.storing.discard(agent)
+            self.stored = max(self.stored, self.states[agent])
+            event = events.CommitPersisted(agent, self.states[agent])
+        elif kind == "closed":
+            if self.alive.pop(agent, None) is None:
+                return
+            self.preparing.pop(agent, None)
+            event = events.Closed(agent, generation)
+        elif agent not in self.alive:
+            return
+        elif kind == "failed":
+            event = events.Failed(
+                agent, generation, "died", value == "echo", value == "raised", outside=value == "killed"
+            )
+        elif kind == "mendable":
+            self.mendable.add(agent)
+            event = events.Reconfigurable(agent, generation)
+        elif kind in ("mended", "broken"):
+            event = events.Reconfigured(agent, generation, 7, "" if kind == "mended" else "it cannot")
+        elif kind == "paused":
+            event = events.Paused(agent, generation, 7)
+        else:
+            made = {"started": events.Started, "finished": events.Finished}.get(kind)
+            with_step = {
+                "committed": events.WorkerCommitted,
+                "parked": events.PausedAtCommit,
+                "stepped": events.Stepped,
+            }
+            event = made(agent, generation) if made else with_step[kind](agent, generation, value)
+            counts = kind == "committed" or (kind == "parked" and self.machine.phase is Phase.PARKING)
+            if prepares and kind == "started":
+                self.states[agent] = max(self.states.get(agent, -1), self.preparing[agent])
+            elif agent in self.members and (counts or (kind == "started" and self.base >= 0)):
+                self.states[agent] = max(self.states.get(agent, -1), value if counts else self.base)
+        self.do(self.machine.handle(event, self.now))
+
+
+# A newcomer is let in, and the generation is over before it has gone on: what it tells late does not make it a holder of
+# the others' newest commit.
+_LATE = [
+    [
+        *_all("started"), *_all("mendable"), *_all("committed", step), ("failed", lost, "killed"), *_all("mended"),
+        ("closed", lost, 0), *_all("started"), *_all("mendable"), *_all("paused"), ("tick", "", 1.0), *_all("paused"),
+        *after, *_all("mended"), *_all("committed", step + 1),
+    ]
+    for lost, step, after in (("a2", 1, []), ("a1", 0, [("lost", "a0", 0)]))
+]  # fmt: skip
+_LATE += [[*_all("started"), *_all("mendable"), *_all("closed"), ("tick", "", 1.0)]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(_ROUNDS)
+@example(_LATE)
+@pytest.mark.parametrize("kind", [restarting, mending, ElasticGroupMachine])
+def test_every_sequence_keeps_the_rules_and_can_be_ended(kind: Kind, rounds: list[list[tuple[str, str, Any]]]):
+    world = _World(kind)
+    for kind, agent, value in [*_CROWD, *(event for one in rounds for event in one)]:
+        world.apply(kind, agent, value)
+        machine = world.machine
+        assert machine.phase.is_final == bool(world.concluded)
+        waits = machine.phase in (Phase.WAITING, Phase.FORMING, Phase.MENDING, Phase.REFORMING, Phase.STOPPING)
+        assert not waits or machine.deadline is not None
+        world.check_drains()
+    world.do(world.machine.handle(events.CancelRequested("enough"), world.now))
+    for agent in list(world.alive):
+        world.apply("closed", agent, 0)
+    for _ in range(3):
+        world.apply("tick", "", 1000.0)
+    assert world.concluded == 1 and not world.held

@@ -1,0 +1,684 @@
+"""Tests of elastic groups at their limits: first and last moments, minimum sizes, step 0, and messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsml.cluster.gang import events
+from hopsml.cluster.gang.elastic.generations import END_S
+from hopsml.cluster.gang.elastic.health import UNCOMMITTED_S
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
+from hopsml.cluster.gang.events import ConcludeRun, Phase
+from hopsml.cluster.gang.pace import AT_ONCE_S
+from tests.unit.cluster.elastic_group import (
+    close,
+    committed,
+    grant,
+    grown,
+    of_kind,
+    parked,
+    restarting,
+    running,
+    spec,
+    started,
+    store_fails,
+    warned,
+)
+
+pytestmark = pytest.mark.fast
+
+KILLED = "killed by signal 9"
+CRASHED = "killed by signal 11"
+
+
+def notes(actions: list[events.Action]) -> list[str]:
+    return [one.text for one in of_kind(actions, events.Note)]
+
+
+def kill(machine: ElasticGroupMachine, name: str, now: float = 4.0) -> list[events.Action]:
+    """The worker dies from outside, and the generation's other workers end."""
+    actions = machine.handle(events.Failed(name, machine.generation, KILLED, outside=True), now)
+    return actions + close(machine, *machine.members, now=now)
+
+
+def only(actions: list[events.Action]) -> events.StartGeneration:
+    """The one generation that begins with these actions."""
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert isinstance(start, events.StartGeneration)
+    return start
+
+
+# ---------------------------------------------------------------------------------------------------- who takes part
+
+
+def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
+    machine = restarting(spec(size=4, min_size=3))
+    machine.begin(0.0)
+    grant(machine, "a")
+    assert machine.handle(events.Tick(), 9.9) == []
+    missing = ((1, "no agent"), (2, "no agent"))
+    reason = "1 of at least 3 workers were there after 10 s"
+    assert machine.handle(events.Tick(), 10.0) == [
+        events.RequestAgents(0, 0),
+        events.ReturnAgents(("a",)),
+        events.ReturnAgents(()),
+        ConcludeRun(Phase.FAILED, "start", reason, missing=missing),
+    ]
+
+
+def test_a_group_that_waits_counts_the_agents_that_belong_to_it() -> None:
+    machine = restarting(spec(size=4, min_size=3))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    assert machine.attendance(5) == (2, "at least 3")
+
+
+def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so() -> None:
+    machine = running("a", "b")
+    machine.handle(events.MemberLost("b", "its executor died"), 3.0)
+    close(machine, "a", now=3.0)
+    assert machine.handle(events.Tick(), 22.9) == []
+    reason = (
+        "1 of at least 2 workers were left for 20 s (min_workers_timeout); what ended the last generation: rank 1: "
+        "its executor died"
+    )
+    (outcome,) = of_kind(machine.handle(events.Tick(), 23.0), ConcludeRun)
+    assert outcome == ConcludeRun(Phase.FAILED, "minimum", reason, missing=((1, "no agent"),))
+
+
+def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_host_of_its_own() -> None:
+    machine = running("a", "b")
+    assert machine.handle(events.Granted(("c", "d")), 3.0) == []
+    assert machine.membership.spares == {"c": False, "d": False}
+    assert machine.membership.hosts == {"a": "host-a", "b": "host-b", "c": "c", "d": "d"}
+
+
+@pytest.mark.parametrize("facts", [{"hosts": ("one",)}, {"ready": (True, True, True)}])
+def test_a_grant_says_as_many_hosts_as_agents_or_none(facts: dict[str, tuple[str | bool, ...]]) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        running("a", "b").handle(events.Granted(("c", "d"), **facts), 3.0)  # type: ignore[arg-type]
+
+
+def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_once() -> None:
+    machine = restarting(spec(size=3))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    assert only(grant(machine, "c", ready=False)).agent_ids == ("a", "b", "c")
+    enough = running("a", "b", size=4)
+    grant(enough, "c", now=3.0, ready=False)
+    assert only(kill(enough, "a")).agent_ids == ("a", "b") and enough.membership.spares == {"c": False}
+    too_few = running("a", "b", size=4)
+    grant(too_few, "c", now=3.0, ready=False)
+    too_few.handle(events.MemberLost("b", "gone"), 4.0)
+    assert set(only(close(too_few, "a", now=4.0)).agent_ids) == {"a", "c"}
+
+
+def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back() -> None:
+    machine = running("a", "b", size=2)
+    committed(machine, 0, "b")
+    grant(machine, "c", now=3.0)
+    assert kill(machine, "a")[1:] == [
+        events.Note(f"generation 0 ended at step 0: rank 0: {KILLED}"),
+        events.ReturnAgents(("a",)),
+        events.StartGeneration(1, ("b", "c"), 0, ("b",), f"rank 0: {KILLED}"),
+    ]
+    assert machine.membership.spares == {} and machine.commits.newest_of == {"b": 0}
+
+
+def test_of_those_that_are_too_many_nothing_is_kept() -> None:
+    machine = running("a", "b", "c", size=4)
+    grant(machine, "d", "e", now=3.0, ready=False)
+    assert machine.handle(events.ResizeRequested(3), 4.0) == [
+        events.RequestAgents(0, 3),
+        events.ReturnAgents(("d", "e")),
+    ]
+    assert machine.membership.spares == {}
+    assert machine.handle(events.ResizeRequested(3), 5.0) == [events.RequestAgents(0, 3)]
+    smaller = running("a", "b", size=4)
+    grant(smaller, "c", now=3.0, ready=False)
+    assert smaller.handle(events.ResizeRequested(3), 4.0) == [events.RequestAgents(0, 3)]  # c is to come in yet
+
+
+def test_spares_are_kept_while_a_generation_ends() -> None:
+    machine = running("a", "b", "c")
+    grant(machine, "d", now=3.0)
+    machine.handle(events.Failed("a", 0, KILLED, outside=True), 4.0)
+    assert machine.phase is Phase.REFORMING
+    assert machine.handle(events.ResizeRequested(3), 4.1) == [events.RequestAgents(0, 3)]
+
+
+@pytest.mark.parametrize(("members", "newcomers", "joined"), [("ab", "c", 1), ("ab", "cd", 1), ("abc", "d", 0)])
+def test_as_many_join_as_there_is_room_for(members: str, newcomers: str, joined: int) -> None:
+    machine = running(*members)
+    park = events.PauseWorkersAtCommit(0, tuple(members), f"{joined} more joined")
+    assert grant(machine, *newcomers, now=3.0) == ([park] if joined else [])
+
+
+def test_nobody_is_taken_in_before_all_have_begun_nor_twice() -> None:
+    machine = restarting(spec(size=4))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    machine.handle(events.Tick(), 1.0)
+    assert machine.phase is Phase.FORMING
+    assert grant(machine, "c", now=1.1) == started(machine, "a", now=1.2) == []
+    assert started(machine, "b", now=1.3) == [events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")]
+    assert grant(machine, "d", now=1.4) == []
+
+
+def test_the_layout_gives_the_ranks() -> None:
+    machine = running("a", "b")
+    assert machine.handle(events.Ranked(("b", "a")), 3.0) == []
+    assert [machine.rank(name) for name in ("a", "b", "stranger")] == [1, 0, -1]
+
+
+def test_who_failed_as_a_newcomer_is_taken_where_it_cannot_be_done_without_it() -> None:
+    machine = grown(reset_limit=None, fruitless_limit=2)
+    assert only(kill(machine, "c", now=5.0)).agent_ids == ("a", "b")
+    machine.handle(events.MemberLost("b", "gone"), 6.0)
+    assert set(only(close(machine, "a", now=6.0)).agent_ids) == {"a", "c"}
+
+
+def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on() -> None:
+    machine = running("a", "b", "c")
+    kill(machine, "a", now=4.0)
+    started(machine, "a", "c", now=5.0)
+    assert machine.handle(events.Tick(), 13.9) == []
+    drop, stop = machine.handle(events.Tick(), 14.0)
+    assert drop == events.DropAgents(("b",), "did not start its worker within 10 s")
+    assert stop == events.StopWorkers(1, ("a", "c"), 0.0, 0.0, keep=True)
+    start = only(close(machine, "a", "c", now=14.1))
+    assert start.agent_ids == ("a", "c") and start.why == "rank 1: the agent did not start its worker within 10 s"
+
+
+# ---------------------------------------------------------------------------------------------------- commits
+
+
+@pytest.mark.parametrize("step", [0, 1, 20])
+def test_the_newest_commit_counts_from_the_first_step_on(step: int) -> None:
+    machine = running("a", "b", "c")
+    committed(machine, step, "b")
+    machine.handle(events.CommitPersisted("b", step), 3.5)  # and is not read from the store
+    machine.handle(events.MemberLost("c", "its executor died"), 4.0)
+    assert close(machine, "a", "b") == [
+        events.Note(f"generation 0 ended at step {step}: rank 2: its executor died"),
+        events.StartGeneration(1, ("b", "a"), step, ("b",), "rank 2: its executor died"),
+    ]
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step: int) -> None:
+    machine = running("a", "b", "c")
+    committed(machine, step, "a", "b")
+    committed(machine, 9, "c")
+    machine.handle(events.MemberLost("c", "gone"), 4.0)
+    lost = "the commit of step 9 is lost with the agents that held it: the training goes on from step"
+    assert notes(close(machine, "a", "b"))[1:] == [f"{lost} {step}"]
+
+
+def test_where_nothing_is_left_the_run_begins_anew_and_says_so() -> None:
+    machine = running("a", "b")
+    committed(machine, 9, "a", "b")
+    actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
+    assert notes(actions) == [
+        "generation 0 ended after step 9 or later; no agent holds a commit, so the newest checkpoint counts: rank 0: gone"
+    ]
+    again = grant(machine, "c", "d", "e", now=9.0)
+    assert again == [
+        events.Note(
+            "the commit of step 9 is lost with the agents that held it: the training begins where this run began, "
+            "since there is no checkpoint either"
+        ),
+        events.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone"),
+    ]
+
+
+def test_a_checkpoint_counts_where_no_agent_holds_a_commit() -> None:
+    machine = running("a", "b")
+    committed(machine, 4, "a", "b")
+    machine.handle(events.CommitPersisted("a", 4), 3.5)
+    actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
+    assert notes(actions) == ["generation 0 ended at step 4: rank 0: gone"]
+    assert grant(machine, "c", "d", "e", now=9.0) == [
+        events.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone", stored=4)
+    ]
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another(step: int) -> None:
+    machine = running("a", "b")
+    committed(machine, step, "a", "b")
+    machine.handle(events.Stepped("b", 0, 17), 3.5)
+    goes_on = f"goes on from the commit of step {step}"
+    assert notes(kill(machine, "a"))[0] == f"generation 0 ended after step 17 or later; {goes_on}: rank 0: {KILLED}"
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_an_older_checkpoint_is_named_where_no_agent_holds_a_commit(step: int) -> None:
+    machine = running("a", "b")
+    committed(machine, 9, "a", "b")
+    machine.handle(events.CommitPersisted("a", step), 3.5)
+    actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
+    goes_on = f"goes on from the checkpoint of step {step}"
+    assert notes(actions) == [f"generation 0 ended after step 9 or later; {goes_on}: rank 0: gone"]
+
+
+@pytest.mark.parametrize(("step", "came_to"), [(-1, ""), (0, ""), (1, " after step 1 or later")])
+def test_a_generation_that_committed_nothing_begins_anew(step: int, came_to: str) -> None:
+    machine = running("a", "b")
+    machine.handle(events.Stepped("b", 0, step), 3.5)
+    again = f"generation 0 ended{came_to}; nothing was committed, so the training begins where this run began: rank 0"
+    assert notes(kill(machine, "a"))[0].startswith(again)
+
+
+def test_what_was_committed_to_stand_still_and_is_lost_was_committed_nevertheless() -> None:
+    machine = running("a", "b")
+    grant(machine, "c", now=3.0)
+    parked(machine, 7, "a", now=4.0)
+    machine.handle(events.MemberLost("a", "gone"), 4.1)
+    assert notes(close(machine, "b")) == [
+        "generation 0 ended after step 7 or later; no agent holds a commit, so the newest checkpoint counts: rank 0: gone",
+        "the commit of step 7 is lost with the agents that held it: the training begins where this run began, since there "
+        "is no checkpoint either",
+    ]
+
+
+def test_training_without_a_commit_is_said_once() -> None:
+    machine = running("a", "b", "c")
+    assert notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S - 0.1)) == []
+    (note,) = notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S))
+    assert "nothing was committed" in note and "hopsml.tensorflow.callbacks()" in note
+    assert machine.handle(events.Tick(), 3.0 + UNCOMMITTED_S) == []
+    started(machine, "a", now=4.0 + UNCOMMITTED_S)  # told again
+    assert machine.handle(events.Tick(), 4.0 + 2 * UNCOMMITTED_S) == []
+    waiting = running("a", "b")
+    grant(waiting, "c", now=3.0)
+    assert waiting.phase is Phase.PARKING, "until a commit that never comes"
+    assert len(notes(waiting.handle(events.Tick(), 2.0 + UNCOMMITTED_S))) == 1
+    honest = running("a", "b", "c")
+    committed(honest, 1, "a")
+    assert honest.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
+    evaluator = running("a", "b", "c", commits=False)
+    assert evaluator.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
+
+
+def test_training_without_a_commit_counts_from_when_all_have_begun() -> None:
+    machine = restarting(spec(size=2))
+    machine.begin(0.0)
+    grant(machine, "a", "b")
+    assert started(machine, "a", now=2.0) == started(machine, "b", now=9.0) == []
+    assert machine.handle(events.Tick(), 8.9 + UNCOMMITTED_S) == []
+    assert len(notes(machine.handle(events.Tick(), 9.0 + UNCOMMITTED_S))) == 1
+
+
+def test_a_commit_that_is_told_late_takes_nothing_back() -> None:
+    machine = running("a", "b", "c")
+    committed(machine, 20, "a")
+    committed(machine, 10, "a")
+    machine.handle(events.MemberLost("c", "gone"), 4.0)
+    start = only(close(machine, "a", "b"))
+    assert (start.step, start.holders) == (20, ("a",))
+
+
+def test_the_commit_that_a_generation_began_with_is_no_progress() -> None:
+    machine = running("a", "b", fruitless_limit=2)
+    committed(machine, 5, "a", "b")
+    kill(machine, "a")
+    kill(machine, "a")
+    assert machine.policy.fruitless == 1
+    committed(machine, 5, "a", "b")
+    (outcome,) = of_kind(kill(machine, "a"), ConcludeRun)
+    assert outcome.reason == f"{KILLED} (2 generations in a row ended without a new commit)"
+    other = running("a", "b", fruitless_limit=2)
+    committed(other, 5, "a", "b")
+    kill(other, "a")
+    kill(other, "a")
+    committed(other, 6, "a", "b")
+    assert other.policy.fruitless == 0 and not of_kind(kill(other, "a"), ConcludeRun)
+
+
+@pytest.mark.parametrize("how", [events.WorkerCommitted, events.PausedAtCommit])
+@pytest.mark.parametrize(("step", "proves"), [(7, False), (8, True)])
+def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: type, step: int, proves: bool) -> None:
+    machine = grown(size=4)
+    grant(machine, "d", now=4.6)
+    assert machine.phase is Phase.PARKING
+    machine.handle(how("b", 1, step), 5.0)
+    machine.handle(events.Failed("c", 1, KILLED, outside=True), 5.1)
+    assert bool(of_kind(close(machine, "a", "b", "c", now=5.2), ConcludeRun)) == proves
+
+
+def test_standing_still_counts_when_it_was_asked_for() -> None:
+    machine = running("a", "b")
+    assert parked(machine, 7, "a", now=3.0) == [] and machine.commits.newest_of == {"a": -1, "b": -1}
+    grant(machine, "c", now=3.0)
+    assert committed(machine, 6, "a", "b", now=3.1) == []  # nobody stands still yet
+    assert parked(machine, 9, "stranger", now=3.2) == [] and machine.commits.parked is None
+
+
+def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as_is_agreed() -> None:
+    machine = running("a", "b")
+    grant(machine, "c", now=3.0)
+    assert parked(machine, 0, "a", now=4.0) == []  # b holds nothing
+    assert machine.handle(events.Tick(), 4.0 + spec().agree_s - 0.01) == []
+    (stop,) = machine.handle(events.Tick(), 4.0 + spec().agree_s)
+    assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
+
+
+# ---------------------------------------------------------------------------------------------------- nodes that go away
+
+
+def test_a_member_that_is_warned_is_named_and_a_stranger_is_not() -> None:
+    machine = running("a", "b")
+    assert warned(machine, "b", time_s=40.0) == [events.Note("rank 1 is about to leave (its node goes)")]
+    assert warned(machine, "stranger", time_s=40.0) == []
+
+
+def test_a_spare_that_nobody_needs_leaves_with_its_warning() -> None:
+    machine = running("a", "b")
+    grant(machine, "c", now=2.5, ready=False)
+    assert warned(machine, "c", time_s=40.0) == [events.ReturnAgents(("c",), "its node goes")]
+    waiting = restarting(spec())
+    waiting.begin(0.0)
+    grant(waiting, "a")
+    assert warned(waiting, "a", time_s=40.0) == [events.ReturnAgents(("a",), "its node goes")]  # nobody has a state
+    for one in (machine, waiting):
+        assert not one.membership.leaving and not one.commits.drains.warned, "it is remembered"
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int) -> None:
+    machine = running("a", "b", size=2)
+    warned(machine, "a", "b", time_s=AT_ONCE_S)
+    actions = parked(machine, step, "a", "b", now=4.0)
+    actions += close(machine, "a", "b", now=4.1)
+    assert of_kind(actions, events.PersistCommit) == [events.PersistCommit("a")]
+    assert not of_kind(actions, events.ReturnAgents)
+
+
+def test_a_checkpoint_that_took_long_makes_the_warned_stand_still_sooner() -> None:
+    machine = running("a", "b", size=2)
+    committed(machine, 4, "a", "b")
+    machine.handle(events.CommitPersisted("a", 4, seconds=8.0), 3.0)
+    warned(machine, "b", time_s=40.0)
+    assert machine.handle(events.Tick(), 26.9) == []
+    assert of_kind(machine.handle(events.Tick(), 27.0), events.PauseWorkersAtCommit)
+
+
+def alone(step: int = 5) -> ElasticGroupMachine:
+    """Three must be there; a, which alone has a commit, waits with d for a third."""
+    machine = running("a", "b", "c", min_size=3)
+    committed(machine, step, "a")
+    for name in "bc":
+        machine.handle(events.MemberLost(name, "gone"), 4.0)
+    close(machine, "a", now=4.0)
+    grant(machine, "d", now=5.0)
+    assert machine.phase is Phase.WAITING
+    return machine
+
+
+def test_the_last_holder_stays_until_its_commit_is_stored_where_nobody_can_fetch_it_yet() -> None:
+    machine = alone()
+    assert warned(machine, "a", time_s=40.0, now=6.0) == [events.PersistCommit("a")]
+    assert machine.handle(events.CommitPersisted("a", 5), 7.0) == [events.ReturnAgents(("a",), "its node goes")]
+
+
+def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetch_it() -> None:
+    machine = running("a", "b", min_size=1)
+    warned(machine, "b", time_s=AT_ONCE_S)
+    parked(machine, 9, "b", now=3.5)
+    machine.handle(events.Tick(), 3.5 + spec().agree_s)  # a was not there in time
+    machine.handle(events.CommitPersisted("b", 9), 3.9)
+    actions = close(machine, "a", "b", now=4.0)
+    assert not of_kind(actions, events.ReturnAgents)
+    start = only(actions)
+    assert (start.agent_ids, start.step, start.holders, start.stored) == (("a",), 9, ("b",), -1)
+    grant(machine, "c", now=4.1, ready=False)
+    assert warned(machine, "c", time_s=40.0, now=4.2) == [
+        events.ReturnAgents(("c",), "its node goes")
+    ]  # b is read from
+    machine.handle(events.MemberLost("a", "gone"), 4.3)
+    assert machine.phase is Phase.WAITING and machine.membership.leaving == {}, "nobody is there who could fetch it"
+
+
+def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched() -> None:
+    machine = running("a", "b", "c")
+    warned(machine, "c", time_s=AT_ONCE_S)
+    parked(machine, 9, "c", now=3.5)
+    machine.handle(events.Tick(), 3.5 + spec().agree_s)
+    assert only(close(machine, "a", "b", "c", now=4.0)).holders == ("c",)
+    machine.handle(events.Failed("a", 1, KILLED, outside=True), 4.5)
+    assert machine.handle(events.CommitPersisted("c", 9), 4.6) == [] and machine.phase is Phase.REFORMING
+    start = only(close(machine, "a", "b", now=4.7))
+    assert (start.step, start.holders) == (9, ("c",))
+
+
+def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another_one_is_there() -> None:
+    machine = running("a", "b", "c", min_size=1)
+    warned(machine, "c", time_s=AT_ONCE_S)
+    parked(machine, 9, "c", now=3.5)
+    machine.handle(events.Tick(), 3.5 + spec().agree_s)
+    close(machine, "a", "b", "c", now=4.0)
+    warned(machine, "a", "b", time_s=40.0, now=4.1)
+    grant(machine, "d", now=4.2, ready=False)
+    assert started(machine, "a", "b", now=4.3) == [] and machine.phase is Phase.RUNNING
+    assert machine.handle(events.Ready("d"), 4.4) == []
+    assert of_kind(grant(machine, "e", now=4.5), events.PauseWorkersAtCommit)
+
+
+def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
+    """The store may be away."""
+    machine = running("a", "b", min_size=1)
+    warned(machine, "a", time_s=AT_ONCE_S)
+    parked(machine, 6, "a", now=4.0)
+    committed(machine, 6, "b", now=4.0)
+    machine.handle(events.CommitPersisted("a", 6), 4.1)
+    start = only(close(machine, "a", "b", now=4.2))
+    assert (start.agent_ids, start.step, start.holders, start.stored) == (("b",), 6, ("b",), -1)
+
+
+def test_nobody_is_asked_to_store_for_a_run_that_ends() -> None:
+    machine = running("a", "b", size=2)
+    committed(machine, 4, "a", "b")
+    assert of_kind(warned(machine, "a", "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
+    committed(machine, 6, "a", "b")
+    assert machine.handle(events.CancelRequested("enough"), 5.0) == [
+        events.RequestAgents(0, 0),
+        events.StopWorkers(0, ("a", "b"), 2.0, 4.0),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- who is to blame
+
+
+def test_the_surest_word_counts_as_long_as_the_generation_is_ending() -> None:
+    machine = running("a", "b", "c")
+    machine.handle(events.Failed("a", 0, CRASHED), 4.0)
+    assert of_kind(machine.handle(events.Tick(), 5.0), events.StopWorkers)
+    for _ in "twice":
+        machine.handle(events.Failed("b", 0, KILLED, outside=True), 5.1)
+    assert [one.cause for one in machine.failures] == [CRASHED, KILLED]
+    machine.handle(events.Failed("stranger", 0, "who?", outside=True), 5.2)
+    assert only(close(machine, "a", "b", "c", now=5.3)).why == f"rank 1: {KILLED}"
+
+
+def test_a_stranger_cannot_fail() -> None:
+    machine = running("a", "b")
+    assert machine.handle(events.Failed("stranger", 0, KILLED, outside=True), 3.0) == []
+    assert machine.phase is Phase.RUNNING and not machine.failures
+
+
+@pytest.mark.parametrize(("closed", "why"), [(False, "rank 1: gone"), (True, f"rank 0: {CRASHED}")])
+def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(closed: bool, why: str) -> None:
+    machine = running("a", "b", "c")
+    machine.handle(events.Failed("a", 0, CRASHED), 4.0)
+    machine.handle(events.Tick(), 5.0)
+    close(machine, *("b" if closed else ""), now=5.1)
+    assert machine.handle(events.MemberLost("b", "gone"), 5.2) == []
+    assert only(close(machine, "a", "c", now=5.3)).why == why
+
+
+def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing() -> None:
+    machine = running("a", "b", "c", reset_limit=0)
+    machine.handle(events.ResizeRequested(2), 3.0)
+    parked(machine, 5, "a", "b", "c", now=4.0)
+    assert machine.phase is Phase.REFORMING
+    assert machine.handle(events.MemberLost("c", "gone"), 4.1) == []
+    actions = close(machine, "a", "b", now=4.2)
+    assert notes(actions) == ["generation 0 ended at step 5: resized to 2 workers"]
+    assert only(actions).why == "resized to 2 workers" and machine.policy.resets == 0
+
+
+def test_an_agent_that_goes_when_its_worker_has_ended_well_stops_nobody() -> None:
+    machine = running("a", "b")
+    machine.handle(events.Finished("a", 0), 3.0)
+    close(machine, "a", now=3.1)
+    assert machine.handle(events.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
+
+
+def test_of_those_that_do_not_report_their_end_it_is_said() -> None:
+    machine = running("a", "b", "c")
+    machine.handle(events.Failed("a", 0, CRASHED), 3.0)
+    machine.handle(events.Tick(), 4.0)
+    close(machine, "a", "b", now=4.1)
+    assert machine.handle(events.Tick(), 3.9 + END_S) == []
+    actions = machine.handle(events.Tick(), 4.0 + END_S)
+    assert only(actions).why == "rank 2: the agent did not report its worker's end in time"
+
+
+def test_a_process_that_the_system_holds_is_named_before_those_behind_it() -> None:
+    machine = running("a", "b", progress_timeout_s=2.0)
+    machine.handle(events.Stepped("a", 0, 5), 3.0)
+    machine.handle(events.Stepped("b", 0, 6, stopped=True), 3.0)
+    assert machine.handle(events.Tick(), 5.0) == []
+    assert of_kind(machine.handle(events.Tick(), 5.1), events.StopWorkers) == [
+        events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True, dump=True)
+    ]
+    assert only(close(machine, "a", "b", now=5.2)).why == "rank 1: no step for 2 s; its process is stopped"
+
+
+def test_where_all_stand_still_nobody_is_behind() -> None:
+    machine = running("a", "b", progress_timeout_s=5.0)
+    for name in "ab":
+        machine.handle(events.Stepped(name, 0, 3), 3.0)
+    machine.handle(events.Tick(), 8.1)
+    assert only(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; all stand still"
+
+
+def test_a_step_counts_from_when_it_was_made() -> None:
+    machine = running("a", "b", progress_timeout_s=5.0)
+    machine.handle(events.Stepped("a", 0, 3, age_s=2.0), 5.0)
+    assert machine.handle(events.Tick(), 8.0) == []
+    assert of_kind(machine.handle(events.Tick(), 8.1), events.StopWorkers)
+
+
+def test_nobody_is_called_slow_while_all_are_about_to_stand_still() -> None:
+    machine = running("a", "b", "c")
+    machine.handle(events.ResizeRequested(2), 2.5)
+    assert machine.phase is Phase.PARKING
+    for second in range(20):
+        for name, step in (("a", second), ("b", second - 1), ("c", second)):
+            assert machine.handle(events.Stepped(name, 0, max(0, step)), 3.0 + second) == []
+
+
+# ---------------------------------------------------------------------------------------------------- hosts and newcomers
+
+
+def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures() -> None:
+    machine, said = running("a", "b", min_size=1, host_failure_limit=2, host_cooldown_s=15), list[str]()
+    for attempt in range(2):
+        committed(machine, attempt, "a", "b")
+        actions = kill(machine, "b", now=4.0 + attempt)
+        said += [text for text in notes(actions) if "aside" in text]
+    assert said == ["host host-b is set aside for 15 s: 2 failures"] and only(actions).agent_ids == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("event", "again"),
+    [
+        (events.Failed("c", 1, KILLED, outside=True), "; it may try again in 60 s"),
+        (events.MemberLost("c", KILLED), ""),
+    ],
+)
+def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again(
+    event: events.Event, again: str
+) -> None:
+    machine = grown(host_failure_limit=1)
+    machine.handle(event, 5.0)
+    assert notes(close(machine, "a", "b", "c", now=5.1)) == [
+        "a newcomer on host-c failed before the first commit with it, and the group goes on as it was before: "
+        f"{KILLED}{again}",
+        "host host-c is set aside for 60 s: 1 failures",
+        f"generation 1 ended at step 7: rank 2: {KILLED}",
+    ]
+
+
+def test_growth_that_does_no_good_is_said() -> None:
+    machine = grown(fruitless_limit=1, reset_limit=None)
+    assert notes(kill(machine, "a", now=5.0))[0] == (
+        "no generation with the newcomers has come to a commit, and the group goes on as it was before; they may try "
+        f"again later: {KILLED}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"reset_limit": 0}, "the reset limit of 0 is reached"),
+        ({"fruitless_limit": 1}, "1 generations in a row ended without a new commit"),
+    ],
+)
+def test_the_end_by_a_limit_names_who_failed_and_the_limit(limits: dict[str, int], why: str) -> None:
+    (outcome,) = of_kind(kill(running("a", "b", **limits), "b"), ConcludeRun)
+    assert outcome == ConcludeRun(Phase.FAILED, "worker", f"{KILLED} ({why})", "b", 1)
+
+
+# ---------------------------------------------------------------------------------------------------- the store, and the end
+
+
+def test_a_store_that_does_not_come_back_ends_the_run_with_its_word() -> None:
+    machine = running("a", "b", min_workers_timeout_s=100)
+    away = "the store could not be read: nobody answers"
+    said = notes(store_fails(machine, 3.0))
+    assert said[0] == f"the store does not answer; the run waits for it, at most 100 s: {away}"
+    machine.handle(events.Tick(), 5.0)
+    assert notes(store_fails(machine, 102.9))[0].startswith("generation 1 ended"), "it is said once"
+    machine.handle(events.Tick(), 103.0)
+    (outcome,) = of_kind(store_fails(machine, 103.0), ConcludeRun)
+    reason = f"the store did not answer for 100 s (min_workers_timeout): {away}"
+    assert outcome == ConcludeRun(Phase.FAILED, "storage", reason, "a", 0)
+
+
+def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time() -> None:
+    machine = running("a", "b")
+    store_fails(machine, 3.0)
+    machine.handle(events.Tick(), 5.0)
+    committed(machine, 1, "a", "b", now=6.0)
+    assert notes(store_fails(machine, 7.0))[0].startswith("the store does not answer")
+    assert machine.handle(events.Tick(), 8.9) == []
+    assert of_kind(machine.handle(events.Tick(), 9.0), events.StartGeneration)
+
+
+def test_generations_are_counted() -> None:
+    machine = running("a", "b", fruitless_limit=9, host_failure_limit=9)
+    for generation in range(3):
+        actions = kill(machine, "a")
+        assert notes(actions)[0].startswith(f"generation {generation} ended")
+        assert only(actions).generation == generation + 1
+
+
+def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first() -> None:
+    machine = running("a", "b")
+    grant(machine, "c", now=3.0, ready=False)
+    stop = events.StopWorkers(0, ("a", "b"), 2.0, 4.0)
+    assert machine.handle(events.CancelRequested("enough"), 4.0) == [
+        events.RequestAgents(0, 0),
+        events.ReturnAgents(("c",)),
+        stop,
+    ]
+    assert machine.membership.spares == {}
+    assert grant(machine, "d", now=4.1) == [events.ReturnAgents(("d",))]
+    machine.handle(events.Closed("a", 0), 4.2)
+    assert machine.handle(events.MemberLost("b", "gone"), 4.3) == [
+        events.ReturnAgents(("a",)),
+        ConcludeRun(Phase.CANCELLED, "cancelled", "enough"),
+    ]

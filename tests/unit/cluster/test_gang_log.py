@@ -1,0 +1,219 @@
+"""Tests that a failed run stores its gang's events and decisions, and that a replay decides the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster.driver import run_state
+from hopsml.cluster.driver.run_state import GangLog
+from hopsml.cluster.gang import events
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
+from hopsml.cluster.gang.events import Phase
+from hopsml.cluster.gang.independent_machine import IndependentGroupMachine
+from hopsml.cluster.gang.machine import GroupMachine
+from hopsml.cluster.gang.server_machine import ServerGroupMachine
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, IndependentGroup, ServerGroup
+from hopsml.errors import WorkerFailed
+from tests.helpers.cluster.backend_contract import submit
+from tests.helpers.cluster.workloads import WAIT_S
+from tests.unit.cluster import test_elastic_gang, test_gang, test_given_back, test_independent_gang
+from tests.unit.cluster.elastic_group import Kind, mending, restarting
+from tools import replay_gang
+from tools.replay_gang import Differs, replay
+
+pytestmark = pytest.mark.fast
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def watch(machine: GroupMachine) -> GangLog:
+    """A log of all that this machine is told from now on."""
+    log, begin, handle = GangLog(machine), machine.begin, machine.handle
+
+    def logged_begin(now: float) -> list[events.Action]:
+        actions = begin(now)
+        log.add(now, None, actions)
+        return actions
+
+    def logged_handle(event: events.Event, now: float) -> list[events.Action]:
+        actions = handle(event, now)
+        log.add(now, event, actions)
+        return actions
+
+    machine.begin, machine.handle = logged_begin, logged_handle  # type: ignore[method-assign]
+    return log
+
+
+@contextmanager
+def watched() -> Iterator[list[GangLog]]:
+    """The logs of all machines that are made inside."""
+    logs: list[GangLog] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (ElasticGroupMachine, IndependentGroupMachine, ServerGroupMachine):
+
+            def make(machine: Any, *given: Any, made: Callable[..., None] = kind.__init__, **named: Any) -> None:
+                made(machine, *given, **named)
+                logs.append(watch(machine))
+
+            patch.setattr(kind, "__init__", make)
+        patch.setattr(run_state, "PART", 16)  # so that some are dropped
+        yield logs
+
+
+def check_replays(logs: list[GangLog]) -> None:
+    assert logs
+    for log in logs:
+        steps = list(replay(log.to_jsonl()))
+        assert len(steps) <= 32 and (not steps or steps[-1].phase == log._gang.phase.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(test_gang.sequences)
+def test_whatever_happens_to_a_group_of_fixed_size_replays(sequence: list[tuple[events.Event, float]]) -> None:
+    with watched() as logs:
+        test_gang.play(sequence)
+    check_replays(logs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([restarting, mending]), test_elastic_gang._ROUNDS)
+def test_whatever_happens_to_a_group_that_changes_replays(kind: Kind, rounds: list[list[tuple[str, str, Any]]]) -> None:
+    with watched() as logs:
+        test_elastic_gang.test_every_sequence_keeps_the_rules_and_can_be_ended.hypothesis.inner_test(kind, rounds)
+    check_replays(logs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), test_independent_gang.SEQUENCES, st.booleans())
+def test_whatever_happens_to_lanes_replays(size: int, moves: list[tuple[str, int]], complete: bool) -> None:
+    play = test_independent_gang.test_whatever_happens_lanes_are_counted_once_and_every_group_ends
+    with watched() as logs:
+        play.hypothesis.inner_test(size, moves, complete)
+    check_replays(logs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(test_given_back.RUNS)
+def test_whatever_happens_to_runs_one_after_the_other_replays(runs: list[tuple[str, list[tuple[str, int]]]]) -> None:
+    with watched() as logs:
+        test_given_back.test_no_agent_is_kept_for_a_run_that_is_over_and_idle_ones_go.hypothesis.inner_test(runs)
+    check_replays(logs)
+
+
+@pytest.mark.parametrize("name", replay_gang.OLD_MACHINES)
+def test_records_of_the_first_version_replay(name: str) -> None:
+    content = (Path(__file__).parent / "fixtures" / "gang_log" / f"{name}.jsonl").read_bytes()
+    assert json.loads(content.split(b"\n")[0])["machine"] == name
+    assert len(list(replay(content))) >= 10
+
+
+def test_a_record_of_the_first_version_that_begins_while_agents_are_awaited_replays() -> None:
+    """Of a group of fixed size that has waited for longer than the oldest events are retained."""
+    content = (Path(__file__).parent / "fixtures" / "gang_log" / "Gang.jsonl").read_text()
+    first, begin, *others = map(json.loads, content.splitlines())
+    assert begin["event"] is None and others[0]["event"]["kind"] == "Granted"
+    first["dropped"], first["state"]["deadline"] = 1, begin["at"] + first["state"]["spec"]["start_timeout_s"]
+    assert len(list(replay("\n".join(map(json.dumps, (first, *others))).encode()))) == len(others)
+
+
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [
+        (ElasticGroupMachine, FixedGroup(size=2)),
+        (ElasticGroupMachine, ElasticGroup(size=2)),
+        (IndependentGroupMachine, IndependentGroup(size=2)),
+        (ServerGroupMachine, ServerGroup(size=2)),
+    ],
+)
+def test_after_the_end_only_granted_agents_have_a_transition(kind: type[GroupMachine], group: Any) -> None:
+    table = kind(group).table
+    assert {event for phase, event in table if phase.is_final} == {events.Granted}
+    for event in (events.Tick, events.MemberLost, events.Refused, events.CancelRequested, events.Granted):
+        missing = {phase for phase in Phase if not phase.is_final and (phase, event) not in table}
+        assert not missing - {Phase.REFORMING, Phase.STOPPING}, event
+
+
+def failing(cause: str = "killed by signal 9") -> GangLog:
+    """Of a run whose rank 1 fails."""
+    machine = ElasticGroupMachine(FixedGroup(size=2))
+    log = watch(machine)
+    machine.begin(10.0)
+    machine.handle(events.Granted(("a", "b")), 11.0)
+    for name in ("a", "b"):
+        machine.handle(events.Started(name, 0), 12.0)
+        machine.handle(events.Tick(), 12.5)
+    machine.handle(events.Failed("b", 0, cause, outside=True), 13.0)
+    for name in ("a", "b"):
+        machine.handle(events.Closed(name, 0), 14.0)
+    assert machine.phase is Phase.FAILED
+    return log
+
+
+def test_it_is_shown_phase_after_phase() -> None:
+    lines = list(replay_gang.shown(failing().to_jsonl()))
+    assert [line.strip() for line in lines if line.strip().startswith("==")] == [
+        "== waiting for executors",
+        "== starting workers",
+        "== running",
+        "== stopping",
+        "== FAILED",
+    ]
+    assert any(line.endswith("Granted(agent_ids=['a', 'b'])") for line in lines)
+    assert "              (2 without consequence)" in lines
+    assert lines[-1] == "all 9 events give the decisions that were recorded"
+
+
+@pytest.mark.parametrize(("number", "what"), [(2, "actions"), (7, "phase")])
+def test_what_would_be_decided_otherwise_is_said(number: int, what: str) -> None:
+    lines = [json.loads(line) for line in failing().to_jsonl().splitlines()]
+    lines[number][what] = lines[number - 1][what]
+    with pytest.raises(Differs, match=rf"event {number - 1}, .*hopsml .* decided .*hopsml .* decides "):
+        list(replay("\n".join(map(json.dumps, lines)).encode()))
+
+
+def test_secrets_are_masked_and_nothing_of_the_replay_is_lost() -> None:
+    content = failing("401 for https://user:hunter2-is-it@store/x?token=abcdef123456").to_jsonl()
+    assert b"hunter2" not in content and b"abcdef123456" not in content
+    assert len(list(replay(content))) == 9
+
+
+def test_the_oldest_events_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_state, "PART", 4)
+    log = failing()
+    assert log.dropped == 4
+    content = log.to_jsonl()
+    steps = list(replay(content))
+    assert [step.at for step in steps] == [12.0, 12.5, 13.0, 14.0, 14.0]
+    assert "the first 4 events were dropped; before the next one: starting workers" in list(replay_gang.shown(content))
+
+
+def test_a_run_that_fails_leaves_its_gangs_events_and_one_that_finishes_does_not(store: Path) -> None:
+    def fails() -> None:
+        raise ValueError("the wall")
+
+    run = submit(fails, 2)
+    with pytest.raises(WorkerFailed, match="the wall"):
+        run.result(WAIT_S)
+    content = run.directory.read_gang_log()
+    *_, last = replay(content)
+    assert last.phase == "FAILED"
+    (outcome,) = [action for action in last.actions if action["kind"] == "ConcludeRun"]
+    assert outcome["error"] == "worker" and outcome["reason"].endswith("ValueError: the wall")
+    command = [sys.executable, "-m", "tools.replay_gang", run.run_dir]
+    shown = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert "== starting workers\n" in shown.stdout and "== FAILED\n" in shown.stdout
+
+    finished = submit(lambda: 1, 1)
+    finished.result(WAIT_S)
+    refused = subprocess.run([*command[:-1], finished.run_dir], cwd=REPOSITORY, capture_output=True, text=True)
+    assert refused.returncode == 1 and "gang.jsonl" in refused.stderr

@@ -1,0 +1,635 @@
+"""Tests of groups that grow in place: single rules; random walks are in other files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.gang import events
+from hopsml.cluster.gang.elastic.generations import END_S
+from hopsml.cluster.gang.elastic.in_place import AGAIN_S, GROW_S, MEND_S, PAUSE_S, TOGETHER_S
+from hopsml.cluster.gang.elastic.machine import ElasticGroupMachine
+from hopsml.cluster.gang.events import Phase
+from tests.unit.cluster.elastic_group import close, committed, grant, of_kind, running, store_fails
+from tests.unit.cluster.test_mending_gang import KILLED, kill, mended, notes
+
+pytestmark = pytest.mark.fast
+
+
+def at_work(*names: str, **other: Any) -> ElasticGroupMachine:
+    """All members train, in a group that can go on with others; each holds the commit of step 5."""
+    machine = running(*names, kind=ElasticGroupMachine, **{"min_size": 1, **other})
+    assert isinstance(machine, ElasticGroupMachine)
+    committed(machine, 5, *names)
+    for name in names:
+        machine.handle(events.Reconfigurable(name, machine.generation), 3.0)
+    return machine
+
+
+def prepared(machine: ElasticGroupMachine, *names: str, now: float = 4.0) -> list[events.Action]:
+    """These newcomers' workers have begun, and are ready."""
+    actions = list[events.Action]()
+    for name in names:
+        number = machine.growth.newcomers[name].generation
+        machine.handle(events.Started(name, number), now)
+        machine.handle(events.Reconfigurable(name, number), now)
+        actions += machine.handle(events.Paused(name, number, 6), now)
+    return actions
+
+
+def paused(machine: ElasticGroupMachine, *names: str, step: int = 9, now: float = 4.2) -> list[events.Action]:
+    generation = machine.generation
+    return [one for name in names for one in machine.handle(events.Paused(name, generation, step), now)]
+
+
+def coming(*names: str, **other: Any) -> ElasticGroupMachine:
+    """Two members have paused for newcomers, with whom they form the next generation."""
+    machine = at_work("a", "b", size=2 + len(names), **other)
+    grant(machine, *names, now=3.5)
+    prepared(machine, *names)
+    paused(machine, "a", "b")
+    assert machine.phase is Phase.MENDING and set(machine.members) == {"a", "b", *names}
+    machine.handle(events.Ranked(("a", "b", *names)), 4.2)
+    return machine
+
+
+# ---------------------------------------------------------------------------------------------------- as it goes
+
+
+def test_a_newcomer_prepares_beside_the_others_who_pause_when_it_is_ready() -> None:
+    machine = at_work("a", "b")
+    assert grant(machine, "c", now=3.5) == [events.PrepareNewcomers(1, ("c",), ("a", "b"), 5, ("a", "b"))]
+    assert machine.phase is Phase.RUNNING and machine.generation == 0 and not machine.membership.spares
+    assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))] and machine.commits.newest_of["c"] == 5
+    assert paused(machine, "a") == []
+    assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b", "c"), meets=True)]
+    machine.handle(events.Ranked(("a", "b", "c")), 4.2)
+    assert mended(machine, "a", "c") == []
+    assert notes(mended(machine, "b")) == "1 more joined at step 9: 3 workers go on in their processes"
+    assert machine.phase is Phase.RUNNING and machine.policy.resets == 0 and not machine.growth.meets
+    assert machine.is_current("c", 1) and not machine.is_current("c", 0) and machine.is_current("a", 0)
+
+
+def test_two_that_are_there_come_together_but_not_for_long() -> None:
+    machine = at_work("a", size=3)
+    grant(machine, "b", "c", now=3.5)
+    assert prepared(machine, "b", now=4.0) == []
+    assert machine.handle(events.Tick(), 4.0 + TOGETHER_S - 0.1) == []
+    assert machine.handle(events.Tick(), 4.0 + TOGETHER_S) == [events.PauseGroup(0, ("a",))]
+    prepared(machine, "c", now=9.1)
+    assert paused(machine, "a", now=9.2) == [events.ReconfigureGroup(2, ("a", "b", "c"), meets=True)]
+
+
+def test_a_successor_needs_no_wait_after_a_loss() -> None:
+    machine = at_work("a", "b", size=2)
+    kill(machine, "b")
+    mended(machine, "a")
+    (prepare,) = machine.handle(events.Closed("b", 0), 4.2)
+    assert prepare == events.PrepareNewcomers(2, ("b",), ("a",), 5, ("a", "b"))
+    prepared(machine, "b", now=4.3)
+    assert paused(machine, "a", now=4.4) == [events.ReconfigureGroup(3, ("a", "b"), meets=True)]
+
+
+def test_no_more_prepare_than_there_are_places_for() -> None:
+    machine = at_work("a", "b", size=3)
+    assert of_kind(grant(machine, "c", "d", now=3.5), events.PrepareNewcomers)[0].agent_ids == ("c",)
+    actions = machine.handle(events.ResizeRequested(2), 3.6)
+    assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.growth.newcomers
+    assert of_kind(machine.handle(events.Closed("c", 1), 3.7), events.ReturnAgents) or "c" in machine.membership.spares
+
+
+def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_the_pause() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))]
+    actions = machine.handle(events.Reconfigurable("a", 0, "the data is shuffled anew"), 4.1)
+    assert events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True) in actions and not machine.growth.newcomers
+    assert not machine.growth.pausing and machine.growth.anew == "the data is shuffled anew"
+    assert paused(machine, "a") == [], "it had agreed before"
+    assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b"), meets=False)]
+    mended(machine, "a", "b")
+    actions = machine.handle(events.Closed("c", 1), 4.3)
+    assert machine.phase is Phase.PARKING and "begin anew for them: the data is shuffled anew" in notes(actions)
+
+
+# ---------------------------------------------------------------------------------------------------- newcomers fail
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("failed", "killed by signal 9"),
+        ("lost", ""),
+        ("finished", "its function returned before it was let in"),
+        ("late", "it was not ready after 10 s"),
+    ],
+)
+def test_one_that_does_not_get_ready_costs_the_others_nothing(how: str, why: str) -> None:
+    machine = at_work("a", "b", start_timeout_s=10)
+    grant(machine, "c", now=3.5)
+    machine.handle(events.Reconfigurable("c", 1), 3.6)
+    event: events.Event = {
+        "failed": events.Failed("c", 1, KILLED, outside=True),
+        "lost": events.MemberLost("c", "gone"),
+        "finished": events.Finished("c", 1),
+        "late": events.Tick(),
+    }[how]
+    actions = machine.handle(event, 13.5)
+    assert not of_kind(actions, events.ReconfigureGroup) and not of_kind(actions, events.PauseGroup)
+    assert all(stop.agent_ids == ("c",) for stop in of_kind(actions, events.StopWorkers))
+    assert machine.phase is Phase.RUNNING and set(machine.members) == {"a", "b"} and not machine.growth.newcomers
+    text = f"a newcomer on host-c could not get ready, and the group goes on as it is: {why}"
+    assert notes(actions) == (text if why else "")
+    if how != "lost":
+        assert "c" not in machine.in_place.mendable
+        assert machine.handle(events.Closed("c", 1), 13.6) == []  # it may try again, but not at once
+        assert machine.membership.spares == {"c": True}
+
+
+def test_one_whose_worker_does_not_end_is_cut_off() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    machine.handle(events.Failed("c", 1, KILLED, outside=True), 4.0)
+    assert machine.handle(events.Tick(), 4.0 + END_S - 0.1) == []
+    (drop,) = of_kind(machine.handle(events.Tick(), 4.0 + END_S), events.DropAgents)
+    assert drop.agent_ids == ("c",)
+
+
+def test_one_that_is_stopped_is_not_waited_for() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    machine.handle(events.Stepped("c", 1, 6, stopped=True), 3.9)
+    assert prepared(machine, "c") == []
+    assert machine.handle(events.Stepped("c", 1, 6), 5.0) == [events.PauseGroup(0, ("a", "b"))]
+
+
+def test_where_the_users_code_cannot_all_begin_anew_for_newcomers_and_a_note_says_why() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    actions = machine.handle(events.Failed("c", 1, "IndexError: only one row", raised=True), 4.0)
+    assert "IndexError: only one row" in notes(actions)
+    actions = machine.handle(events.Closed("c", 1), 4.1)
+    assert of_kind(actions, events.PauseWorkersAtCommit) == [
+        events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
+    ]
+    assert "all begin anew for them: IndexError: only one row" in notes(actions)
+
+
+def test_what_a_worker_says_of_its_group_holds_for_all() -> None:
+    machine = at_work("a", "b")
+    machine.handle(events.Reconfigurable("b", 0, "a process group has a fixed number of members"), 3.2)
+    actions = grant(machine, "c", now=3.5)
+    assert of_kind(actions, events.PauseWorkersAtCommit) and "a fixed number of members" in notes(actions)
+
+
+def test_over_another_collective_all_begin_anew_and_a_note_says_why() -> None:
+    machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
+    assert grant(machine, "c", now=3.5) == []  # it may be that they have not come to their first operation
+    actions = committed(machine, 5, "a", now=4.0)
+    assert of_kind(actions, events.PauseWorkersAtCommit) == [
+        events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
+    ]
+    assert "ranks 0 and 1 not in a group of hopsml's collective" in notes(actions)
+
+
+# ---------------------------------------------------------------------------------------------------- the pause
+
+
+def test_a_newcomer_that_is_gone_when_all_have_paused_is_not_waited_for() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    prepared(machine, "c")
+    machine.handle(events.MemberLost("c", "gone"), 4.1)
+    paused(machine, "a")
+    assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b"))]
+    assert mended(machine, "a", "b") == [] and machine.phase is Phase.RUNNING
+
+
+def test_a_pause_that_not_all_come_to_ends() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    prepared(machine, "c")
+    paused(machine, "a", now=4.2)
+    assert machine.handle(events.Tick(), 4.2 + PAUSE_S - 0.1) == []
+    assert machine.handle(events.Tick(), 4.2 + PAUSE_S) == [events.ReconfigureGroup(2, ("a", "b"))]
+    assert mended(machine, "a", "b", now=14.3) == []
+    assert machine.handle(events.Tick(), 14.2 + AGAIN_S) == [events.PauseGroup(2, ("a", "b"))]
+
+
+@pytest.mark.parametrize("how", ["problem", "late"])
+def test_a_pause_after_which_one_cannot_go_on_is_the_whole_reason_to_begin_anew(how: str) -> None:
+    machine = at_work("a", "b")
+    machine.policy.why = "what ended the generation before"
+    grant(machine, "c", now=3.5)
+    prepared(machine, "c")
+    machine.handle(events.MemberLost("c", "gone"), 4.1)
+    assert paused(machine, "a", "b") == [events.ReconfigureGroup(1 + machine.growth.launched, ("a", "b"))]
+    if how == "problem":
+        machine.handle(events.Reconfigured("b", machine.generation, problem="rank 0 does not answer"), 4.3)
+        why = "rank 1 could not go on in its process: rank 0 does not answer"
+    else:
+        mended(machine, "b")
+        machine.handle(events.Tick(), 4.2 + MEND_S)
+        why = f"rank 0 did not go on within {MEND_S:g} s"
+    actions = close(machine, "a", "b", now=9.5)
+    (start,) = of_kind(actions, events.StartGeneration)
+    assert start.why == why and notes(actions) == f"generation 2 ended at step 5: {why}"
+
+
+def test_a_loss_while_the_members_pause_ends_the_pause_and_another_one_follows() -> None:
+    machine = at_work("a", "b", "c", size=4)
+    grant(machine, "d", now=3.5)
+    prepared(machine, "d")
+    paused(machine, "a")
+    assert kill(machine, "c", now=4.3)[-1] == events.ReconfigureGroup(2, ("a", "b"))
+    assert paused(machine, "b", now=4.3) == []  # of the generation before
+    assert mended(machine, "a", "b", now=4.4)[-1] == events.PauseGroup(2, ("a", "b"))
+    paused(machine, "a", now=4.6)
+    assert paused(machine, "b", now=4.6) == [events.ReconfigureGroup(3, ("a", "b", "d"), meets=True)]
+
+
+def test_what_else_is_to_change_waits_for_the_end_of_the_pause() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    prepared(machine, "c")
+    assert not of_kind(
+        machine.handle(events.DrainRequested("b", "its node goes", 0.5), 4.1), events.PauseWorkersAtCommit
+    )
+    paused(machine, "a")
+    assert paused(machine, "b")[0] == events.ReconfigureGroup(2, ("a", "b", "c"), meets=True)
+    machine.handle(events.Ranked(("a", "b", "c")), 4.2)
+    assert of_kind(mended(machine, "a", "b", "c", now=4.3), events.PauseWorkersAtCommit)
+
+
+def test_nobody_pauses_for_newcomers_at_the_end() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    actions = machine.handle(events.Finished("a", 0), 4.0)
+    assert actions == [events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True)]
+    machine.handle(events.Finished("b", 0), 4.1)
+    machine.handle(events.CommitPersisted("a", 5), 4.1)
+    close(machine, "a", "b", now=4.2)
+    assert machine.phase is Phase.STOPPING  # the newcomer's worker has not ended
+    assert of_kind(machine.handle(events.Closed("c", 1), 4.3), events.ConcludeRun)
+
+
+# ---------------------------------------------------------------------------------------------------- while it is let in
+
+
+@pytest.mark.parametrize("how", ["problem", "late"])
+def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: str) -> None:
+    machine = coming("c")
+    if how == "problem":
+        why = "rank 2 does not answer"
+        note, stop, mend = machine.handle(events.Reconfigured("b", 2, problem=why), 4.3)
+    else:
+        why = f"rank 2 did not go on within {MEND_S:g} s"
+        mended(machine, "a", "b")
+        assert machine.handle(events.Tick(), 4.2 + MEND_S - 0.1) == []
+        note, stop, mend = machine.handle(events.Tick(), 4.2 + MEND_S)
+    assert note == events.Note(f"1 newcomer could not come to the others, which go on as they were: {why}")
+    assert stop == events.StopWorkers(2, ("c",), 0.0, 0.0, keep=True)
+    assert mend == events.ReconfigureGroup(3, ("a", "b"), meets=True)  # some may exchange the state by now
+    assert machine.handle(events.Closed("c", 1), 9.3) == [] and machine.membership.spares == {"c": True}
+    assert mended(machine, "a", "b", now=9.4) == [], "it may try again, but not at once"
+    assert machine.phase is Phase.RUNNING and machine.policy.resets == 0
+    assert not machine.growth.meets
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_a_newcomer_that_fails_before_a_commit_with_it_costs_the_pause(raised: bool) -> None:
+    machine = coming("c", reset_limit=0)
+    mended(machine, "a", "b", "c")
+    actions = machine.handle(events.Failed("c", 1, "ValueError: other data", raised=raised, outside=not raised), 5.0)
+    actions += machine.handle(events.Tick(), 9.0)
+    assert of_kind(actions, events.ReconfigureGroup) == [events.ReconfigureGroup(3, ("a", "b"))]
+    mended(machine, "a", "b", now=9.1)
+    assert machine.phase is Phase.RUNNING and machine.policy.resets == 0
+    assert machine.growth.anew == ("ValueError: other data" if raised else "")
+    assert not of_kind(machine.handle(events.Closed("c", 1), 9.2), events.PrepareNewcomers), "not at once again"
+
+
+def test_the_loss_of_a_member_while_newcomers_come_lets_all_others_go_on_with_them() -> None:
+    machine = coming("c")
+    mended(machine, "a")
+    actions = machine.handle(events.Failed("b", 0, KILLED, outside=True), 4.3)
+    assert actions[-1] == events.ReconfigureGroup(3, ("a", "c"), meets=True)
+    text = notes(mended(machine, "a", "c", now=4.4))
+    assert "rank 1 was lost" in text and "1 more joined" in text and machine.policy.resets == 1
+
+
+def test_the_loss_of_the_chief_while_newcomers_come_lets_all_begin_anew() -> None:
+    machine = coming("c")
+    (stop,) = of_kind(machine.handle(events.Failed("a", 0, KILLED, outside=True), 4.3), events.StopWorkers)
+    assert machine.phase is Phase.REFORMING and set(stop.agent_ids) == {"a", "b", "c"}
+    (start,) = of_kind(close(machine, "a", "b", "c", now=4.4), events.StartGeneration)
+    assert (start.generation, start.step) == (3, 5)
+
+
+def test_a_newcomer_that_does_something_else_lets_all_begin_anew_from_now_on() -> None:
+    machine = coming("c")
+    mended(machine, "a", "b", "c")
+    for name in "abc":
+        cause = "CollectiveMismatch: members called different operations: rank 2 barrier; rank 0 all_reduce"
+        machine.handle(events.Failed(name, 2, cause, raised=True), 5.0)
+    machine.handle(events.Tick(), 9.0)
+    (start,) = of_kind(close(machine, "a", "b", "c", now=9.1), events.StartGeneration)
+    assert start.generation == 3 and "calls other operations" in start.why
+    assert "members called different operations" in machine.growth.anew
+
+
+def test_all_begin_anew_after_a_while_where_a_loss_came_before() -> None:
+    machine = at_work("a", "b", "c", size=3)
+    machine.growth.anew = "it cannot"
+    kill(machine, "c")
+    machine.handle(events.Closed("c", 0), 4.05)
+    assert not of_kind(mended(machine, "a", "b", now=4.1), events.PauseWorkersAtCommit)
+    assert of_kind(machine.handle(events.Tick(), 4.1 + GROW_S), events.PauseWorkersAtCommit)
+
+
+# ---------------------------------------------------------------------------------------------------- at the bounds
+
+
+def test_nobody_prepares_for_a_group_of_which_a_member_has_finished() -> None:
+    machine = at_work("a", "b")
+    machine.handle(events.Finished("a", 0), 3.2)
+    assert grant(machine, "c", now=3.5) == [] and machine.membership.spares == {"c": True}
+
+
+def test_the_commit_of_step_0_is_one_to_prepare_from() -> None:
+    machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
+    committed(machine, 0, "b")
+    for name in "ab":
+        machine.handle(events.Reconfigurable(name, 0), 3.0)
+    assert grant(machine, "c", now=3.5) == [events.PrepareNewcomers(1, ("c",), ("a", "b"), 0, ("b",))]
+
+
+def test_newcomers_are_told_the_members_in_the_order_of_their_ranks_and_come_after_them() -> None:
+    machine = at_work("a", "b")
+    machine.handle(events.Ranked(("b", "a")), 3.1)
+    (prepare,) = grant(machine, "c", now=3.5)
+    assert prepare == events.PrepareNewcomers(1, ("c",), ("b", "a"), 5, ("b", "a"))
+    prepared(machine, "c")
+    assert paused(machine, "a", "b") == [events.ReconfigureGroup(2, ("b", "a", "c"), meets=True)]
+    actions = machine.handle(events.Reconfigured("a", 2, problem="no answer"), 4.3)
+    assert actions[-1] == events.ReconfigureGroup(3, ("b", "a"), meets=True)
+
+
+def test_a_newcomer_that_holds_an_older_commit_is_no_holder_of_any_until_its_worker_begins() -> None:
+    machine = at_work("a", "b", size=2)
+    kill(machine, "b")
+    mended(machine, "a")
+    committed(machine, 8, "a", now=4.2)
+    (prepare,) = machine.handle(events.Closed("b", 0), 4.3)
+    assert prepare == events.PrepareNewcomers(2, ("b",), ("a",), 8, ("a",)) and machine.commits.newest_of == {"a": 8}
+    machine.handle(events.Started("b", 2), 4.4)
+    assert machine.commits.newest_of == {"a": 8, "b": 8}
+
+
+def test_a_newcomer_that_holds_the_newest_commit_keeps_it() -> None:
+    machine = at_work("a", "b", size=2)
+    kill(machine, "b")
+    mended(machine, "a")
+    machine.handle(events.Closed("b", 0), 4.2)
+    assert set(machine.growth.newcomers) == {"b"} and machine.commits.newest_of == {"a": 5, "b": 5}
+
+
+def test_a_newcomer_whose_process_ends_without_a_report_is_a_spare_that_prepares_again_after_a_while() -> None:
+    machine = at_work("a", "b", host_cooldown_s=60)
+    grant(machine, "c", now=3.5)
+    machine.handle(events.Reconfigurable("c", 1), 3.6)
+    (note,) = machine.handle(events.Closed("c", 1), 4.0)
+    assert isinstance(note, events.Note) and note.text.endswith("goes on as it is: its process ended without a report")
+    assert machine.membership.spares == {"c": True} and "c" not in machine.in_place.mendable
+    assert machine.handle(events.Tick(), 63.9) == []
+    assert machine.handle(events.Tick(), 64.0) == [events.PrepareNewcomers(2, ("c",), ("a", "b"), 5, ("a", "b"))]
+
+
+def test_a_newcomer_whose_node_goes_is_dismissed_and_given_back_with_the_reason() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    assert machine.handle(events.DrainRequested("c", "its node goes", 5.0), 4.0) == [
+        events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True)
+    ]
+    assert machine.handle(events.Closed("c", 1), 4.1) == [events.ReturnAgents(("c",), "its node goes")]
+
+
+# ---------------------------------------------------------------------------------------------------- why all begin anew
+
+
+def test_a_step_shows_that_a_member_is_in_no_group_of_the_collective() -> None:
+    machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
+    assert grant(machine, "c", now=3.5) == []
+    actions = machine.handle(events.Stepped("b", 0, 1), 4.0)
+    assert actions == [
+        events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined"),
+        events.Note(
+            "newcomers cannot come to the processes that are there, so that all begin anew for them: "
+            "ranks 0 and 1 not in a group of hopsml's collective"
+        ),
+    ]
+
+
+def test_the_reason_why_all_begin_anew_is_told_when_they_do_and_once() -> None:
+    machine = at_work("a", "b", size=4)
+    assert machine.handle(events.Reconfigurable("b", 0, "it is fixed"), 3.2) == [], "nobody is to come"
+    assert "it is fixed" in notes(grant(machine, "c", now=3.5))
+    machine.handle(events.PausedAtCommit("a", 0, 7), 4.0)
+    assert committed(machine, 7, "b", now=4.1) == [events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)]
+    close(machine, "a", "b", now=4.2)
+    machine.handle(events.Ranked(("a", "b", "c")), 4.3)
+    for name in "abc":
+        machine.handle(events.Started(name, 1), 4.5)
+    assert grant(machine, "d", now=5.0) == [events.PauseWorkersAtCommit(1, ("a", "b", "c"), "1 more joined")]
+
+
+# ---------------------------------------------------------------------------------------------------- when to pause
+
+
+def test_a_member_that_says_once_more_that_it_can_go_on_with_others_is_not_asked_twice() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))]
+    assert machine.handle(events.Reconfigurable("a", 0), 4.1) == []
+    assert machine.handle(events.Tick(), 4.2) == []
+
+
+def test_those_who_have_paused_stay_paused_when_another_one_says_that_nobody_can_come() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    prepared(machine, "c")
+    paused(machine, "a")
+    assert machine.handle(events.Reconfigurable("b", 0, "it is fixed"), 4.3) == [
+        events.StopWorkers(1, ("c",), 0.0, 0.0, keep=True)
+    ]
+    assert paused(machine, "b", now=4.4) == [events.ReconfigureGroup(2, ("a", "b"))]
+
+
+def test_nobody_pauses_for_a_newcomer_while_the_group_goes_on_without_a_lost_member() -> None:
+    machine = at_work("a", "b", "c", size=4)
+    grant(machine, "d", now=3.5)
+    assert kill(machine, "c") == [
+        events.StopWorkers(0, ("c",), 0.0, 0.0, keep=True),
+        events.ReconfigureGroup(2, ("a", "b")),
+    ]
+    assert prepared(machine, "d", now=4.05) == []
+    assert mended(machine, "a", "b")[-1] == events.PauseGroup(2, ("a", "b"))
+
+
+def test_nobody_pauses_for_a_newcomer_while_a_member_is_about_to_leave() -> None:
+    machine = at_work("a", "b")
+    grant(machine, "c", now=3.5)
+    machine.handle(events.DrainRequested("b", "its node goes", 60.0), 3.6)
+    assert prepared(machine, "c") == []
+    assert machine.handle(events.Tick(), 4.5) == [] and set(machine.growth.newcomers) == {"c"}
+
+
+def test_a_pause_that_was_meant_for_an_earlier_generation_does_not_count() -> None:
+    machine = at_work("a", "b", "c", size=4)
+    grant(machine, "d", now=3.5)
+    prepared(machine, "d")
+    kill(machine, "c", now=4.1)
+    mended(machine, "a", "b", now=4.2)
+    assert paused(machine, "a", now=4.3) == []
+    assert machine.handle(events.Paused("b", 0, 9), 4.3) == []
+    assert paused(machine, "b", now=4.4) == [events.ReconfigureGroup(3, ("a", "b", "d"), meets=True)]
+
+
+def test_the_time_for_all_to_pause_counts_from_the_first_one() -> None:
+    machine = at_work("a", "b", "c", size=4)
+    grant(machine, "d", now=3.5)
+    prepared(machine, "d")
+    paused(machine, "a", now=4.2)
+    paused(machine, "b", now=9.0)
+    assert machine.handle(events.Tick(), 4.2 + PAUSE_S) == [events.ReconfigureGroup(2, ("a", "b", "c"))]
+
+
+# ---------------------------------------------------------------------------------------------------- what costs what
+
+
+def test_a_problem_of_an_earlier_attempt_turns_nobody_back() -> None:
+    machine = coming("c")
+    assert machine.handle(events.Reconfigured("b", 0, problem="rank 1 does not answer"), 4.3) == []
+    mended(machine, "a", "b", "c")
+    assert machine.phase is Phase.RUNNING and set(machine.members) == {"a", "b", "c"}
+
+
+def test_after_newcomers_were_turned_back_others_wait_for_a_while() -> None:
+    machine = at_work("a", "b", size=4)
+    grant(machine, "c", now=3.5)
+    grant(machine, "d", now=3.6)
+    prepared(machine, "c")
+    assert machine.handle(events.Tick(), 4.0 + TOGETHER_S) == [events.PauseGroup(0, ("a", "b"))]
+    paused(machine, "a", "b", now=9.1)
+    machine.handle(events.Reconfigured("a", 3, problem="rank 2 does not answer"), 9.2)
+    mended(machine, "a", "b", now=9.3)
+    assert prepared(machine, "d", now=9.4) == []
+    assert machine.handle(events.Tick(), 9.2 + AGAIN_S - 0.1) == []
+    assert machine.handle(events.Tick(), 9.2 + AGAIN_S) == [events.PauseGroup(4, ("a", "b"))]
+
+
+def test_one_that_came_before_those_that_are_turned_back_still_costs_nothing_until_a_commit() -> None:
+    machine = coming("c", start_timeout_s=60)
+    machine.handle(events.ResizeRequested(4), 4.3)
+    mended(machine, "a", "b", "c")
+    grant(machine, "d", now=4.5)
+    prepared(machine, "d", now=4.6)
+    paused(machine, "a", "b", "c", now=4.7)
+    machine.handle(events.Reconfigured("a", 4, problem="rank 3 does not answer"), 4.8)
+    mended(machine, "a", "b", "c", now=4.9)
+    machine.handle(events.Failed("c", 5, "ValueError: other data", raised=True), 5.0)
+    assert machine.handle(events.Tick(), 9.0)[-1] == events.ReconfigureGroup(6, ("a", "b"))
+
+
+def test_a_process_that_the_pace_has_named_writes_its_stacks_before_its_end() -> None:
+    machine = at_work("a", "b", progress_timeout_s=3.0)
+    machine.handle(events.Stepped("a", 0, 8), 4.0)
+    machine.handle(events.Stepped("b", 0, 7), 4.0)
+    assert machine.handle(events.Tick(), 7.5) == [
+        events.StopWorkers(0, ("b",), 0.0, 0.0, keep=True, dump=True),
+        events.ReconfigureGroup(1, ("a",)),
+    ]
+
+
+def test_a_failed_newcomer_does_not_count_as_a_reset_where_all_begin_anew_after_it() -> None:
+    machine = coming("c")
+    mended(machine, "a", "b", "c")
+    machine.handle(events.Failed("c", 1, KILLED, outside=True), 5.0)
+    machine.handle(events.Reconfigured("b", 3, problem="rank 0 does not answer"), 5.1)
+    assert machine.phase is Phase.REFORMING and machine.policy.resets == 0
+
+
+def outcome_of(machine: ElasticGroupMachine, cause: str) -> Phase:
+    """The phase after an error of the user's that all members raise, once their workers have ended."""
+    names = tuple(machine.members)
+    for name in names:
+        machine.handle(events.Failed(name, machine.generation, cause, raised=True), 5.0)
+    machine.handle(events.Tick(), 9.0)
+    close(machine, *names, now=9.1)
+    return machine.phase
+
+
+OTHER_OPERATIONS = "CollectiveMismatch: members called different operations: rank 2 barrier; rank 0 all_reduce"
+
+
+@pytest.mark.parametrize(
+    ("grown", "anew", "cause", "phase"),
+    [
+        (True, "", OTHER_OPERATIONS, Phase.FORMING),
+        (True, "it was tried before", OTHER_OPERATIONS, Phase.FAILED),
+        (True, "", "ValueError: bad batch", Phase.FAILED),
+        (False, "", OTHER_OPERATIONS, Phase.FAILED),
+        (False, "", "ValueError: bad batch", Phase.FAILED),
+    ],
+)
+def test_an_error_ends_the_run_unless_it_may_come_of_processes_of_different_ages(
+    grown: bool, anew: str, cause: str, phase: Phase
+) -> None:
+    machine = coming("c") if grown else at_work("a", "b", "c")
+    if grown:
+        mended(machine, "a", "b", "c")
+        committed(machine, 12, "a", "b", "c", now=4.5)
+    machine.growth.anew = anew
+    assert outcome_of(machine, cause) is phase
+
+
+def test_an_error_of_a_member_ends_the_run_after_a_loss_as_before_it() -> None:
+    machine = at_work("a", "b", "c")
+    kill(machine, "c")
+    mended(machine, "a", "b")
+    close(machine, "c", now=4.2)
+    machine.handle(events.Failed("b", 1, "ValueError: bad batch", raised=True), 5.0)
+    actions = machine.handle(events.Tick(), 9.0)
+    assert not of_kind(actions, events.ReconfigureGroup) and of_kind(actions, events.StopWorkers)
+
+
+def test_a_store_that_does_not_answer_is_waited_for() -> None:
+    machine = running("a", "b", kind=ElasticGroupMachine, min_size=1, begun=False)
+    text = "the store does not answer; the run waits for it, at most 20 s: the store could not be read: nobody answers"
+    assert text in notes(store_fails(machine, 3.0))
+    assert machine.phase is Phase.WAITING and machine.policy.try_again_at == 5.0
+
+
+def test_the_next_generation_waits_for_the_end_of_a_newcomers_worker() -> None:
+    machine = at_work("a")
+    grant(machine, "b", now=3.5)
+    assert machine.handle(events.MemberLost("a", "its host is gone"), 4.0) == [
+        events.StopWorkers(1, ("b",), 0.0, 0.0, keep=True)
+    ]
+    assert machine.phase is Phase.REFORMING
+    (start,) = of_kind(machine.handle(events.Closed("b", 1), 4.1), events.StartGeneration)
+    assert start.agent_ids == ("b",)
+
+
+def test_all_restart_where_one_has_returned_before_a_late_newcomer_could_come() -> None:
+    machine = coming("c")
+    mended(machine, "a", "b")
+    assert machine.handle(events.Finished("b", 2), 4.3) == []
+    (stop,) = machine.handle(events.Tick(), 4.2 + MEND_S)
+    assert stop == events.StopWorkers(2, ("a", "b", "c"), 0.0, 0.0, keep=True)
+    (start,) = of_kind(close(machine, "a", "b", "c", now=9.5), events.StartGeneration)
+    assert (start.generation, start.step, set(start.agent_ids)) == (3, 5, {"a", "b", "c"})
+    for name in ("a", "b", "c"):
+        machine.handle(events.Started(name, 3), 10.0)
+    assert machine.phase is Phase.RUNNING and machine.handle(events.Tick(), 10.1) == []

@@ -1,0 +1,605 @@
+"""Tests of the pool of agents, with and without GPU, and of the division of slots among runs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopsml.cluster.gang.pool import (
+    Action,
+    CancelAgentRequest,
+    DismissAgents,
+    Grant,
+    Pool,
+    SlotDemand,
+    Submit,
+    shares,
+    slot_demand,
+)
+from hopsml.cluster.gang.roster import Awaited
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, IndependentGroup
+from tests.helpers.operations import operations
+
+OTHERS = "a run waits for agents of the other kind"
+
+
+def joined(pool: Pool, *agents: str, ask: int, now: float = 1.0) -> list[Action]:
+    """These agents connect, each on an executor of its own."""
+    return [act for n, agent in enumerate(agents) for act in pool.connected(agent, (ask, n), f"e-{agent}", now)]
+
+
+def test_each_kind_is_asked_for_apart_and_both_are_granted_together() -> None:
+    pool = Pool()
+    assert pool.demand("r", 3, bare=1) == [Submit(1, 2), Submit(2, 1, bare=True)]
+    assert joined(pool, "b", ask=2) == []
+    assert joined(pool, "g1", "g2", ask=1) == [Grant("r", ("g1", "g2", "b"))]
+
+
+def test_a_bare_agent_takes_no_place_of_one_with_a_gpu_nor_the_other_way_round() -> None:
+    pool = Pool()
+    pool.demand("plain", 3)
+    joined(pool, "g1", "g2", "g3", ask=1)
+    pool.withdraw("plain", 2.0)
+    assert pool.demand("r", 4, bare=1) == [Submit(2, 1, bare=True)]  # three are idle, and needed
+    assert joined(pool, "b", ask=2) == [Grant("r", ("g1", "g2", "g3", "b"))]
+    pool.returned(("b",), 3.0)
+    assert pool.demand("later", 1) == [DismissAgents(("b",), OTHERS), Submit(3, 1)]
+
+
+def test_idle_agents_of_both_kinds_are_used_before_new_ones_are_asked_for() -> None:
+    pool = Pool()
+    pool.demand("first", 3, bare=1)
+    joined(pool, "g1", "g2", ask=1)
+    joined(pool, "b1", ask=2)
+    pool.withdraw("first", 2.0)
+    assert pool.demand("second", 4, bare=2) == [Submit(3, 1, bare=True)]
+    assert joined(pool, "b2", ask=3) == [Grant("second", ("g1", "g2", "b1", "b2"))]
+
+
+def test_a_lost_agent_is_waited_for_as_what_it_was() -> None:
+    pool = Pool()
+    pool.demand("first", 2, bare=1)
+    joined(pool, "g", ask=1)
+    joined(pool, "b", ask=2)
+    pool.remove_agent("b", returns=True)
+    pool.remove_agent("g", returns=True)
+    assert pool.serve() == [] and (pool.expected.of(False), pool.expected.of(True)) == (1, 1)
+    pool.withdraw("first", 2.0)
+    assert pool.demand("second", 2, bare=1) == [Submit(3, 1), Submit(4, 1, bare=True)]  # both asks were cancelled
+    assert joined(pool, "g2", ask=3) == [] and joined(pool, "b2", ask=4) == [Grant("second", ("g2", "b2"))]
+
+
+def test_an_ask_that_ended_is_made_again_for_its_kind_alone() -> None:
+    pool = Pool()
+    pool.demand("r", 2, bare=1)
+    assert pool.ask_ended(2, 1.0) == [Submit(3, 1, bare=True)]
+    assert pool.retired((1, 0)) == [Submit(4, 1)]
+
+
+def test_as_many_idle_agents_make_room_as_others_are_wanted_and_those_that_a_run_waits_for_stay() -> None:
+    pool = Pool()
+    pool.demand("first", 5, bare=1)
+    joined(pool, "g1", "g2", "g3", "g4", ask=1)
+    joined(pool, "b1", ask=2)
+    pool.withdraw("first", 2.0)
+    assert pool.demand("second", 5, bare=3) == [DismissAgents(("g1", "g2"), OTHERS), Submit(3, 2, bare=True)]
+    assert joined(pool, "b2", "b3", ask=3) == [Grant("second", ("g3", "g4", "b1", "b2", "b3"))]
+
+
+def test_who_may_grow_gets_no_bare_agents() -> None:
+    pool = Pool()
+    pool.demand("servers", 2, bare=1)
+    joined(pool, "g", ask=1)
+    joined(pool, "b", ask=2)
+    pool.withdraw("servers", 2.0)
+    assert pool.demand("grows", 1, most=2) == [Grant("grows", ("g",)), Submit(3, 1)]
+    assert pool.idle() == ["b"]
+    assert pool.tick(12.0) == [DismissAgents(("b",), "idle for 10 s")]
+
+
+def test_asks_of_the_kind_that_nobody_wants_any_more_are_cancelled() -> None:
+    pool = Pool()
+    pool.demand("servers", 2, bare=1)
+    pool.demand("plain", 1)
+    assert pool.withdraw("servers", 1.0) == [CancelAgentRequest(3), CancelAgentRequest(2)]
+    assert joined(pool, "g", ask=1) == [Grant("plain", ("g",))]
+
+
+def test_a_run_that_was_granted_both_kinds_gives_them_back_and_waits_for_both_anew() -> None:
+    pool = Pool()
+    pool.demand("r", 3, bare=1)
+    joined(pool, "b", ask=2)
+    joined(pool, "g1", "g2", ask=1)
+    assert pool.set_aside("r", ("g1",)) == []
+    assert pool.ask_again("r", 3, ("g2", "b"), 2.0, bare=1) == [Submit(3, 1)]
+    assert joined(pool, "g3", ask=3) == [Grant("r", ("g2", "g3", "b"))]
+
+
+def test_strict_order_holds_of_both_kinds_together() -> None:
+    pool = Pool()
+    pool.demand("first", 2, bare=1)
+    pool.demand("second", 1)
+    assert joined(pool, "g1", ask=1) == []  # the second one would be content with it
+    assert joined(pool, "g2", ask=3) == []
+    assert joined(pool, "b", ask=2) == [Grant("first", ("g1", "b")), Grant("second", ("g2",))]
+
+
+def test_what_is_awaited_is_counted_by_kind() -> None:
+    awaited = Awaited()
+    awaited.add_slots(1, 2, bare=False)
+    awaited.add_slots(2, 1, bare=True)
+    assert set(awaited) == {(1, 0), (1, 1), (2, 0)} and len(awaited) == 3 and (2, 0) in awaited
+    awaited.discard((2, 0))
+    assert (awaited.of(False), awaited.of(True)) == (2, 0) and (2, 0) not in awaited
+    awaited.add((2, 0))
+    awaited.forget(1)
+    assert set(awaited) == {(2, 0)} and awaited.is_bare(2) and not awaited.is_bare(1)
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["demand", "connect", "lose", "withdraw", "end"]), st.integers(1, 3), st.integers(0, 2)),
+    max_size=50,
+)
+
+
+@given(EVENTS)
+@settings(max_examples=100, deadline=None)
+def test_nobody_is_granted_a_wrong_kind_and_all_that_is_wanted_is_on_its_way(
+    script: list[tuple[str, int, int]],
+) -> None:
+    pool, asked, kind, wanted = Pool(), dict[int, bool](), dict[str, bool](), dict[str, tuple[int, int]]()
+    for number, (verb, count, bare) in enumerate(script, 1):
+        match verb:
+            case "demand":
+                wanted[f"r{number}"] = (count, bare)
+                actions = pool.demand(f"r{number}", count + bare, bare=bare)
+            case "connect" if pool.expected:
+                slot = min(pool.expected)
+                kind[f"a{number}"] = asked[slot[0]]
+                actions = pool.connected(f"a{number}", slot, f"e{count}", float(number))
+            case "lose" if pool.agents:
+                pool.remove_agent(next(iter(pool.agents)), bool(bare))
+                actions = pool.serve()
+            case "withdraw":
+                actions = pool.withdraw(next(iter(wanted), "nobody"), float(number))
+                wanted.pop(next(iter(wanted), "nobody"), None)
+            case _:
+                actions = pool.ask_ended(count, float(number))
+        asked |= {action.ask: action.bare for action in actions if isinstance(action, Submit)}
+        for grant in (action for action in actions if isinstance(action, Grant)):
+            of_bare = sum(kind[agent] for agent in grant.agent_ids)
+            assert (len(grant.agent_ids) - of_bare, of_bare) == wanted[grant.run_id]
+        for of in (False, True):
+            needed = sum((pool.bare if of else pool.demands).values())
+            assert len(pool.agents.idle(of)) + pool.expected.of(of) >= needed
+        assert pool.bare.keys() == pool.demands.keys()
+
+
+@pytest.mark.parametrize(
+    ("slots", "claims", "found"),
+    [
+        (4, [], []),
+        (4, [(1, 8)], [4]),
+        (4, [(1, 2)], [2]),
+        (4, [(1, 8), (1, 8)], [3, 1]),  # the one that came later can begin
+        (4, [(1, 3), (2, 2)], [2, 2]),
+        (4, [(3, 3), (2, 2), (1, 4)], [3, 2, 1]),  # the second waits for its two, and nobody for it
+        (2, [(0, 0), (2, 2)], [0, 2]),
+    ],
+)
+def test_each_gets_its_fewest_and_the_first_the_rest(
+    slots: int, claims: list[tuple[int, int]], found: list[int]
+) -> None:
+    assert shares(slots, [SlotDemand(*one) for one in claims]) == found
+
+
+@given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=6))
+def test_never_more_than_there_are_and_none_left_that_somebody_could_use(
+    slots: int, sizes: list[tuple[int, int]]
+) -> None:
+    claims = [SlotDemand(fewest, fewest + more) for fewest, more in sizes]
+    found = shares(slots, claims)
+    assert all(one.fewest <= part <= one.most for one, part in zip(claims, found, strict=True))
+    left, waits = slots, []
+    for number, one in enumerate(claims):
+        if one.fewest <= left:
+            left -= one.fewest
+        else:
+            waits.append(number)
+    used = sum(part for number, part in enumerate(found) if number not in waits)
+    assert used <= slots and all(found[number] == claims[number].fewest for number in waits)
+    wishing = any(
+        part < one.most for number, (one, part) in enumerate(zip(claims, found, strict=True)) if number not in waits
+    )
+    assert used == slots or not wishing
+
+
+def test_what_a_group_cannot_do_without() -> None:
+    assert slot_demand(ElasticGroup(size=8, min_size=2), 6) == SlotDemand(2, 6)
+    assert slot_demand(ElasticGroup(size=8, min_size=2), 1) == SlotDemand(1, 1)
+    assert slot_demand(FixedGroup(size=3), 3) == SlotDemand(3, 3)
+    assert slot_demand(IndependentGroup(size=5), 5) == SlotDemand(1, 5)
+    assert slot_demand(IndependentGroup(size=0), 0) == SlotDemand(0, 0)
+
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_demand_asks_for_what_is_lacking_and_is_granted_whole():
+    pool = Pool()
+    assert pool.demand("r", 2) == [Submit(1, 2)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == []
+    assert pool.connected("b", (1, 1), "e2", 2.0) == [Grant("r", ("a", "b"))]
+
+
+def test_two_runs_never_hold_half_of_what_they_need():
+    pool = Pool()
+    pool.demand("r1", 2)
+    pool.demand("r2", 2)
+    assert pool.connected("a", (1, 0), "e1", 1.0) == []
+    assert pool.connected("b", (1, 1), "e2", 1.0) == [Grant("r1", ("a", "b"))]
+    assert pool.connected("c", (2, 0), "e3", 1.0) == []
+    assert pool.connected("d", (2, 1), "e4", 1.0) == [Grant("r2", ("c", "d"))]
+
+
+def test_no_more_are_asked_for_than_there_may_be_and_what_needs_more_waits():
+    pool = Pool()
+    pool.limited(2)
+    assert pool.demand("whole", 3) == [Submit(1, 2)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [] and pool.connected("b", (1, 1), "e2", 1.0) == []
+    assert pool.limited(3) == [Submit(2, 1)]
+    assert pool.connected("c", (2, 0), "e3", 2.0) == [Grant("whole", ("a", "b", "c"))]
+    assert pool.demand("elastic", 1, 4) == []
+    assert pool.withdraw("whole", 3.0) == [Grant("elastic", ("a", "b", "c"))]
+    assert pool.limited(2) == [], "what is used stays until its run gives it back"
+    assert pool.limited(9) == [Submit(3, 1)]
+
+
+def test_idle_agents_are_used_before_new_ones_are_asked_for():
+    pool = Pool()
+    pool.demand("r1", 2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    pool.returned(("a", "b"), 5.0)
+    assert pool.demand("r2", 3) == [Submit(2, 1)]
+    assert pool.connected("c", (2, 0), "e3", 7.0) == [Grant("r2", ("a", "b", "c"))]
+
+
+def test_agents_of_distinct_executors_are_taken_first():
+    pool = Pool()
+    for agent, executor in (("a", "e1"), ("b", "e1"), ("c", "e2")):
+        pool.connected(agent, (0, ord(agent)), executor, 0.0)
+    assert pool.demand("r", 2) == [Grant("r", ("a", "c"))]
+    pool = Pool()
+    for agent, executor in zip("abcde", ("e1", "e1", "e1", "e2", "e2"), strict=True):
+        pool.connected(agent, (0, ord(agent)), executor, 0.0)
+    assert pool.demand("r", 4) == [Grant("r", ("a", "d", "b", "e"))]  # a second of each before a third of any
+
+
+def test_whoever_came_first_is_granted_first_whatever_its_name():
+    pool = Pool()
+    for number, agent in enumerate("dcab"):
+        pool.connected(agent, (0, number), f"e{number}", 0.0)
+    assert pool.demand("r", 3) == [Grant("r", ("d", "c", "a"))]
+    assert pool.returned(("a", "d"), 1.0) == [] and pool.idle() == ["d", "a", "b"]
+
+
+def test_idle_agents_go_after_the_warm_time_and_at_once_when_others_wait():
+    pool = Pool(keep_warm_s=10)
+    pool.connected("a", (0, 0), "e1", 0.0)
+    assert pool.tick(9.9) == []
+    (dismissal,) = pool.tick(10.0)
+    assert isinstance(dismissal, DismissAgents) and dismissal.agent_ids == ("a",)
+    pool.connected("b", (0, 1), "e1", 11.0)
+    assert pool.tick(11.1) == []
+    (dismissal,) = pool.tick(11.2, others_wait=True)
+    assert dismissal == DismissAgents(("b",), "another job waits for the slot")
+
+
+def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
+    pool = Pool()
+    pool.demand("r1", 1)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.remove_agent("a", returns=True)
+    assert pool.demand("r2", 1) == []
+    assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
+
+
+def test_an_agent_whose_ask_has_ended_does_not_come_back():
+    """Ctrl-C cancels Spark's job: that the job has ended may be known before its agents' connections break."""
+    pool = Pool()
+    pool.demand("r1", 2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    assert pool.withdraw("r1", 2.0) == [] and pool.ask_ended(1, 2.0) == []
+    pool.remove_agent("a", returns=True)
+    pool.remove_agent("b", returns=True)
+    assert pool.demand("r2", 2) == [Submit(2, 2)]
+
+
+def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
+    pool = Pool()
+    pool.demand("r", 2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    pool.remove_agent("b", returns=True)
+    pool.demand("r", 1)
+    assert pool.retired((1, 1)) == [Submit(2, 1)]
+    pool.remove_agent("b2", returns=True)
+    assert pool.serve() == []  # the agent that said so, and was never one of the pool
+    assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
+
+
+def test_a_slot_that_failed_is_asked_for_anew_after_a_pause_that_begins_then():
+    pool = Pool()
+    pool.demand("r", 1, most=2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    assert pool.retired((1, 1), failed_at=7.0) == []
+    assert pool.tick(8.9) == [] and pool.tick(9.0) == [Submit(2, 1)]
+
+
+def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
+    pool = Pool()
+    pool.demand("big", 5)
+    pool.demand("small", 1)
+    assert pool.connected("a", (1, 0), "e", 1.0) == []
+    assert Grant("small", ("a",)) in pool.withdraw("big", 2.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["demand", "connect", "lose", "return", "end", "tick"]), st.integers(1, 4)),
+        max_size=60,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(script):
+    pool, held = Pool(keep_warm_s=3), {}
+    for number, (verb, count) in enumerate(script, 1):
+        now = float(number)
+        match verb:
+            case "demand":
+                actions = pool.demand(f"r{number}", count)
+            case "connect":
+                slot = min(pool.expected, default=(0, number))
+                actions = pool.connected(f"a{number}", slot, f"e{count}", now)
+            case "lose":
+                agent = next(iter(pool.agents), "nobody")
+                held.pop(agent, None)
+                pool.remove_agent(agent, count % 2 == 0)
+                actions = pool.serve()
+            case "return":
+                back = tuple(list(held)[:count])
+                for agent in back:
+                    del held[agent]
+                actions = pool.returned(back, now)
+            case "end":
+                actions = pool.ask_ended(count, now)
+            case _:
+                actions = pool.tick(now, count == 1)
+        for action in actions:
+            if isinstance(action, Grant):
+                assert not set(action.agent_ids) & set(held)
+                held |= dict.fromkeys(action.agent_ids, action.run_id)
+            elif isinstance(action, DismissAgents):
+                assert not set(action.agent_ids) & set(held)
+        first = next(iter(pool.demands.values()), None)
+        assert first is None or len(pool.idle()) < first
+        assert len(pool.idle()) + len(pool.expected) >= sum(pool.demands.values())
+
+
+def gather(size: int, most: int | None = None) -> None:
+    """A run that gets its agents when all have come, or, where it may grow, one after the other; then all are lost."""
+    pool = Pool()
+    pool.demand("r", 1 if most else size, most)
+    granted = [action for n in range(size) for action in pool.connected(f"a{n}", (1, n), f"e{n}", 1.0)]
+    assert sum(len(action.agent_ids) for action in granted if isinstance(action, Grant)) == size
+    for n in range(size):
+        pool.remove_agent(f"a{n}", returns=True)
+        assert pool.serve() == []
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(grows: bool) -> None:
+    most = (256, 64) if grows else (None, None)
+    assert operations(lambda: gather(256, most[0])) < 4.5 * operations(lambda: gather(64, most[1]))
+
+
+# ---------------------------------------------------------------------------------------------------- groups that grow
+
+
+def test_a_run_that_may_grow_gets_what_is_left_over_when_nobody_waits():
+    pool = Pool(singly=True)
+    assert pool.demand("r", 1, most=3) == [Submit(1, 1), Submit(2, 1), Submit(3, 1)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
+    assert pool.connected("b", (2, 0), "e2", 2.0) == [Grant("r", ("b",))]
+    assert pool.withdraw("r", 3.0) == [CancelAgentRequest(3)]
+
+
+def test_on_a_cluster_of_fixed_size_all_are_asked_for_at_once_so_that_they_are_spread():
+    assert Pool().demand("r", 1, most=3) == [Submit(1, 3)]
+
+
+def test_whoever_may_grow_is_granted_all_that_is_there_at_once():
+    pool = Pool()
+    for number, agent in enumerate("abcd"):
+        pool.connected(agent, (0, number), f"e{number}", 0.0)
+    assert pool.demand("r", 1, most=3) == [Grant("r", ("a", "b", "c"))]
+
+
+def test_a_run_that_may_grow_takes_no_more_than_it_may_have():
+    pool = Pool()
+    for number, agent in enumerate("abcd"):
+        pool.connected(agent, (0, number), f"e{number}", 0.0)
+    pool.demand("fixed", 3)
+    assert pool.demand("grows", 1, most=2) == [Grant("grows", ("d",)), Submit(1, 1)]
+    assert pool.returned(("a", "b", "c"), 1.0) == [Grant("grows", ("a",))]
+    assert pool.idle() == ["b", "c"]
+
+
+def test_what_a_group_would_only_like_to_have_is_asked_for_one_by_one():
+    pool = Pool(singly=True)
+    assert pool.demand("r", 2, most=3) == [Submit(1, 2), Submit(2, 1)]
+    pool.connected("a", (1, 0), "e1", 1.0)
+    assert pool.connected("b", (1, 1), "e2", 1.0) == [Grant("r", ("a", "b"))]
+    pool.remove_agent("b", returns=False)
+    assert pool.serve() == [Submit(3, 1)]
+    pool.connected("c", (2, 0), "e3", 2.0)
+    pool.connected("d", (3, 0), "e4", 2.0)
+    pool.remove_agent("a", returns=False)
+    assert pool.serve() == [Submit(4, 1)]
+
+
+def test_a_group_that_wants_fewer_has_the_newest_asks_cancelled():
+    pool = Pool(singly=True)
+    pool.demand("r", 1, most=4)
+    assert pool.demand("r", 0, most=2) == [CancelAgentRequest(4), CancelAgentRequest(3)]
+    assert pool.demand("r", 0, most=3) == [Submit(5, 1)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
+    assert pool.withdraw("r", 2.0) == [CancelAgentRequest(5), CancelAgentRequest(2)]
+    assert pool.demand("later", 3) == [Submit(6, 2)]  # nothing is left of those, and a is there
+
+
+def test_an_ask_that_is_larger_than_what_is_too_many_stays():
+    pool = Pool()
+    assert pool.demand("two", 2) == [Submit(1, 2)]
+    assert pool.demand("three", 3) == [Submit(2, 3)]
+    assert pool.withdraw("two", 0.0) == [CancelAgentRequest(1)]  # not three of five
+
+
+def test_a_demand_comes_before_growth():
+    pool = Pool()
+    pool.demand("grows", 1, most=3)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.demand("needs", 2)
+    assert pool.connected("b", (1, 1), "e2", 3.0) == []
+    assert pool.connected("c", (1, 2), "e3", 4.0)[0] == Grant("needs", ("b", "c"))
+
+
+def test_a_lost_agent_is_asked_for_again_unless_the_cluster_starts_it_itself():
+    pool = Pool()
+    pool.demand("r", 1, most=2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    pool.remove_agent("b", True)
+    assert pool.serve() == []
+    pool.remove_agent("a", False)
+    assert pool.serve() == [Submit(2, 1)]
+
+
+def test_an_ask_that_ended_as_it_should_is_followed_by_the_next_at_once():
+    pool = Pool()
+    pool.demand("r", 1, most=2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    assert pool.ask_ended(1, 2.0) == [Submit(2, 1)]
+
+
+def test_asks_that_fail_are_repeated_later_and_later():
+    pool = Pool()
+    pool.demand("r", 1, most=2)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    assert pool.ask_ended(1, 2.0, failed=True) == []
+    assert pool.tick(3.9) == []
+    assert pool.tick(4.0) == [Submit(2, 1)]
+    assert pool.ask_ended(2, 5.0, failed=True) == [] == pool.tick(8.9)
+    assert pool.tick(9.0) == [Submit(3, 1)]
+
+
+def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first_agent():
+    pool, now, pauses = Pool(), 0.0, list[float]()
+    pool.demand("r", 1, most=2)
+    pool.connected("a", (1, 0), "e1", now)
+    for ask in range(1, 9):
+        pool.ask_ended(ask, now, failed=True)
+        assert pool.retry_at is not None
+        pauses.append(pool.retry_at - now)
+        now = pool.retry_at
+        pool.tick(now)
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
+    pool.connected("b", (9, 0), "e2", now)
+    assert pool.retry_at is None
+    pool.remove_agent("b", returns=False)
+    assert pool.serve() == [Submit(10, 1)]
+    pool.ask_ended(10, now, failed=True)
+    assert pool.retry_at == now + 2
+
+
+def test_agents_that_are_set_aside_go_to_nobody_and_others_are_asked_for():
+    pool = Pool()
+    assert pool.demand("run", 2) == [Submit(1, 2)]
+    pool.connected("a1", (1, 0), "e1", 0.0)
+    assert pool.connected("a2", (1, 1), "e2", 0.0) == [Grant("run", ("a1", "a2"))]
+    assert pool.set_aside("run", ("a1",)) == []
+    assert pool.ask_again("run", 2, ("a2",), 0.0) == [Submit(2, 1)]
+    assert pool.demand("later", 1) == [Submit(3, 1)]  # whoever was served before is served first
+    assert pool.connected("a3", (2, 0), "e3", 0.0) == [Grant("run", ("a2", "a3"))]
+    assert pool.tick(1000.0) == []
+    assert pool.dismiss(("a1",), "over") == [DismissAgents(("a1",), "over")]
+
+
+def test_an_agent_that_is_given_back_for_others_is_idle_from_then_on():
+    pool = Pool(keep_warm_s=10)
+    pool.demand("run", 1)
+    pool.connected("a", (1, 0), "e1", 0.0)
+    assert pool.ask_again("run", 2, ("a",), 7.0) == [Submit(2, 1)]
+    assert pool.withdraw("run", 8.0) == [CancelAgentRequest(2)]
+    assert pool.tick(16.9) == []
+    assert pool.tick(17.0) == [DismissAgents(("a",), "idle for 10 s")]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_as_many_may_be_refused_as_there_are_workers_then_nobody_asks_for_others(most: int):
+    pool, asked = Pool(), list[Submit]()
+
+    def refuse_all(actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Submit):
+                asked.append(action)
+                for index in range(action.count):
+                    agent = f"a{action.ask}-{index}"
+                    refuse_all(pool.connected(agent, (action.ask, index), "e", 0.0))
+                    refuse_all(pool.set_aside("run", (agent,)))
+
+    refuse_all(pool.demand("run", 1, most=most))
+    assert sum(ask.count for ask in asked) == 2 * most
+    pool.withdraw("run", 0.0)
+    (ask,) = pool.demand("run", 1, most=most)
+    assert isinstance(ask, Submit) and ask.count == most  # what was refused then says nothing of a later try
+
+
+def test_several_agents_that_go_away_are_dismissed_each_for_its_reason():
+    pool = Pool()
+    pool.demand("run", 2)
+    pool.connected("a", (1, 0), "e1", 0.0)
+    pool.connected("b", (1, 1), "e2", 0.0)
+    pool.leaves("a", "preempted")
+    pool.leaves("b", "its node goes")
+    dismissed = [DismissAgents(("a",), "preempted"), DismissAgents(("b",), "its node goes")]
+    assert pool.returned(("a", "gone", "b"), 1.0) == dismissed
+    assert pool.dismiss(("a", "gone"), "over") == []
+    pool.connected("c", (1, 0), "e1", 2.0)
+    assert pool.dismiss(("gone", "c"), "over") == [DismissAgents(("c",), "over")]
+
+
+def test_a_successor_is_asked_for_while_an_agent_that_leaves_is_still_there():
+    pool = Pool()
+    assert pool.demand("run", 1, most=1) == [Submit(1, 1)]
+    assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("run", ("a",))]
+    pool.leaves("a", "preempted")
+    assert pool.serve() == [Submit(2, 1)]
+    assert pool.connected("b", (2, 0), "e2", 3.0) == [Grant("run", ("b",))]
+    assert pool.returned(("a",), 4.0) == [DismissAgents(("a",), "preempted")] and pool.idle() == []
+
+
+def test_a_run_that_is_over_holds_nothing_whatever_it_has_forgotten_to_give_back():
+    pool = Pool(keep_warm_s=5)
+    pool.demand("run", 1, most=3)
+    pool.connected("a", (1, 0), "e1", 1.0)
+    pool.connected("b", (1, 1), "e2", 1.0)
+    pool.leaves("b", "preempted")
+    assert pool.serve() == [Submit(2, 1)]
+    assert pool.withdraw("run", 3.0) == [DismissAgents(("b",), "preempted"), CancelAgentRequest(2)]
+    assert pool.idle() == ["a"] and not pool.most
+    assert pool.tick(7.9) == []
+    assert pool.tick(8.0) == [DismissAgents(("a",), "idle for 5 s")]

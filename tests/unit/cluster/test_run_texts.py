@@ -1,0 +1,111 @@
+"""Tests of messages and remedies for runs that have not started, and for failed ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopsml.cluster.driver import run_texts
+from hopsml.cluster.driver.active_run import ActiveRun, RunRequest
+from hopsml.cluster.driver.run_state import RunState
+from hopsml.cluster.driver.run_texts import error_of, why_missing
+from hopsml.cluster.gang.events import ConcludeRun, Phase
+from hopsml.cluster.gang.pool import Pool
+from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, FixedGroup, RunSpec
+from hopsml.cluster.shared.worker_events import FailureReport
+from tests.helpers.cluster.simulated import SimulatedBackend
+
+pytestmark = pytest.mark.fast
+
+KERAS = """  File "keras/src/backend/tensorflow/optimizer.py", line 134, in _distributed_tf_update_step
+    distribution.extended.update(
+AssertionError
+"""
+INPUT = """    name = input("name? ")
+           ^^^^^^^^^^^^^^^
+EOFError: EOF when reading a line
+"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "traceback", "words"),
+    [
+        ("AssertionError", KERAS, ["outside the strategy's scope", "with strategy.scope():"]),
+        (
+            "ValueError: Variable (w) was not created in the distribution strategy scope of (x)",
+            "",
+            ["strategy.scope()"],
+        ),
+        ("AssertionError", "    assert len(x) == 3\nAssertionError", []),
+        ("ValueError: a bad value", KERAS, []),  # within a step, and about something else
+        ("EOFError: EOF when reading a line", INPUT, ["a worker has no keyboard", "args="]),
+        ("EOFError: Ran out of input", "    pickle.load(file)\nEOFError: Ran out of input", []),
+        (
+            "ModuleNotFoundError: No module named 'here.sub'",
+            "",
+            ["'here' is here and not on h1", "--ship-environment auto"],
+        ),
+        ("ModuleNotFoundError: No module named 'xgboost'", "", ["'xgboost' is not on h1", "pip install", "--py-files"]),
+        ("ValueError: no", "", []),
+        (
+            "ValueError: Unrecognized data type: x=Dataset(source=<StagedRows>, ...) (of type ...)",
+            "",
+            ["rows.tensorflow("],
+        ),
+    ],
+)
+def test_remedies(cause: str, traceback: str, words: list[str]) -> None:
+    said = run_texts.remedy(cause, traceback, "h1", here=lambda module: module == "here")
+    assert bool(said) == bool(words)
+    for word in words:
+        assert word in said
+
+
+def test_what_the_driver_could_import() -> None:
+    assert run_texts.is_here("json") and run_texts.is_here("hopsml.cluster")
+    assert not run_texts.is_here("no_such_module") and not run_texts.is_here("no_such_module.below")
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"), [("EOFError: EOF", "has no keyboard"), ("ValueError: 3", "correct the cause")]
+)
+def test_the_error_ends_in_the_remedy_and_the_log(cause: str, words: str) -> None:
+    report = FailureReport(cause, INPUT, log="/runs/r/logs/g0-rank0.log")
+    outcome = ConcludeRun(Phase.FAILED, error="worker", reason=cause, rank=0)
+    error = error_of(outcome, RunState("r", 2), "/runs/r", report, "h1", "")
+    last = str(error).splitlines()[-1]
+    assert last.startswith("Remedy: ") and words in last
+    assert last.endswith("`hopsml runs logs /runs/r --rank 0` shows the whole log.")
+
+
+def waiting(group: AnyGroup) -> ActiveRun:
+    request = RunRequest("run", RunSpec(group=group), payload=b"", run_url="file:///nowhere")
+    return ActiveRun(request, RunState("run", group.size))
+
+
+@pytest.mark.parametrize(("group", "wanted"), [(FixedGroup(size=2), 2), (ElasticGroup(size=4, min_size=3), 3)])
+def test_where_nothing_is_known_of_the_agents_that_are_missing_that_is_said(group: AnyGroup, wanted: int) -> None:
+    outcome, backend = ConcludeRun(Phase.FAILED, "start"), SimulatedBackend(2)
+    text = why_missing(waiting(group), outcome, Pool(), backend, ())
+    assert text.startswith(f"0 of {wanted} agents are connected; those that were asked for have ended")
+    assert why_missing(waiting(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")
+
+
+SILENT = "the agent on 10.0.0.2 (executor e) is gone: no sign of life for 10 s"
+BLACK_HOLE = "preflight: the slot of agent a2 on h (10.0.0.2/1): network: between it and a1: did not answer within 3 s"
+
+
+def test_a_worker_that_falls_silent_names_the_network_and_what_goes_on_without_it() -> None:
+    state = RunState("run", 2)
+    text = str(
+        error_of(ConcludeRun(Phase.FAILED, "worker", SILENT, "b", 1), state, "file:///run", None, "10.0.0.2", "")
+    )
+    assert "network between the driver and 10.0.0.2 was cut for longer than 10 s" in text
+    assert "heartbeat_timeout=" in text and "min_workers=" in text
+
+
+@pytest.mark.parametrize("error", ["worker", "start"])
+def test_what_the_preflight_found_in_the_network_is_repeated_at_the_end(error: str) -> None:
+    state = RunState("run", 2)
+    state.notes += ["something else", BLACK_HOLE]
+    text = str(error_of(ConcludeRun(Phase.FAILED, error, "hangs", "b", 1), state, "file:///run", None, "", ""))
+    assert text.count("Seen before: ") == 1 and BLACK_HOLE in text

@@ -1,0 +1,53 @@
+"""Tests that agents without GPU are requested after those with GPU: Spark serves the oldest job first."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.driver.backends.spark import SparkBackend
+from tests.unit.cluster.test_spark_capacity import Settings
+
+pytestmark = pytest.mark.fast
+
+
+class Tracker(Settings):
+    """A SparkContext whose status tracker knows the job of a group when it has been asked ``late`` times."""
+
+    def __init__(self, late: int) -> None:
+        super().__init__("local-cluster[2,2,1024]", executors=2)
+        self.late = late
+        self.asked: list[str] = []
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:
+        self.asked.append(group)
+        return [0] if len(self.asked) > self.late else []
+
+
+def waited_for(alive: bool) -> list[str]:
+    """Of which groups Spark was asked until an ask of number 2 was let go on; 1 and 3 are others."""
+    context: Any = Tracker(late=2)
+    backend = SparkBackend(context)
+    end = threading.Event()
+    for ask in (1, 3):
+        backend._jobs[ask] = threading.Thread(target=end.wait)
+        backend._jobs[ask].start()
+    if not alive:
+        end.set()
+        backend._jobs[1].join()
+    backend._let_pass(2)
+    end.set()
+    for job in backend._jobs.values():
+        job.join()
+    asked: list[str] = context.asked
+    return asked
+
+
+def test_an_ask_for_bare_agents_waits_until_spark_knows_the_older_ones() -> None:
+    assert waited_for(alive=True) == ["hopsml-agents-app-1-1"] * 3
+
+
+def test_an_older_ask_that_has_ended_is_not_waited_for() -> None:
+    assert waited_for(alive=False) == []

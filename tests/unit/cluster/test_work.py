@@ -1,0 +1,368 @@
+"""Tests of a worker's life on its agent: reports to the run if it does not start, and if it ended unread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import msgspec
+import pytest
+
+from hopsml.cluster.agent import work as work_module
+from hopsml.cluster.agent.connection import Outbox
+from hopsml.cluster.agent.held_commits import HeldCommits
+from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.agent.work import Work
+from hopsml.cluster.forking import fork_client
+from hopsml.cluster.forking.fork_client import ForkClient
+from hopsml.cluster.shared.protocol import (
+    CommitSource,
+    Formation,
+    Launch,
+    Message,
+    Persisted,
+    Resume,
+    WorkerUpdate,
+)
+from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, RunSpec
+from hopsml.cluster.shared.worker_events import (
+    FailureReport,
+    WorkerClosed,
+    WorkerFinished,
+    WorkerReports,
+    WorkNote,
+)
+from hopsml.core import processes
+from hopsml.storage import checkpoints, filesystem
+from tests.helpers import small_disk
+from tests.helpers.cluster.workloads import wait_until
+from tests.unit.experiment.test_attempts import directory
+
+pytestmark = pytest.mark.fast
+
+LAUNCH = Launch(
+    run_id="run", generation=1, rank=1, local_rank=0, role="worker", task_index=0, gpu_indices=(), ring_order="",
+    environment={},
+)  # fmt: skip
+
+
+def of(told: list[Message], kind: type[Any]) -> list[Any]:
+    """The events of one kind among the messages to the coordinator."""
+    updates = [message for message in told if isinstance(message, WorkerUpdate)]
+    return [update.event for update in updates if isinstance(update.event, kind)]
+
+
+def formation(folder: Path, resume_url: str = "") -> Formation:
+    return Formation(
+        run_id="run", generation=1, spec=RunSpec(group=FixedGroup(grace_s=0.0, flush_s=0.0), storage_timeout_s=1.0),
+        payload=b"", cluster_json="", leader="", world_size=2, run_url=f"file://{folder}", resume=Resume(resume_url),
+    )  # fmt: skip
+
+
+def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: Path | None = None) -> FailureReport:
+    """What is told of a worker that cannot begin; ``kill``: because its fork server has just died."""
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        work = Work(
+            formation(folder, resume_url),
+            LAUNCH,
+            send=told.append,
+            room=Outbox().room,
+            folder=(scratch or folder) / "agent",
+            environment={},
+            sys_path=(),
+        )
+        if kill:
+            os.kill(server._process.pid, signal.SIGKILL)
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    failed, closed = of(told, object)
+    assert isinstance(failed, FailureReport) and isinstance(closed, WorkerClosed)
+    return failed
+
+
+@pytest.mark.parametrize(("url", "passes"), [("webhdfs://127.0.0.1:1/run", True), ("nosuch://somewhere/run", False)])
+def test_a_store_that_does_not_answer_is_told_apart_from_one_that_never_will(
+    tmp_path: Path, url: str, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "1")
+    failed = failure_of(tmp_path, url)
+    filesystem.close_all()
+    assert failed.storage == passes and not failed.raised
+    assert failed.cause.startswith("the store could not be read: ") == passes
+
+
+def test_a_full_scratch_disk_is_named(tmp_path: Path) -> None:
+    with small_disk.mounted(tmp_path / "scratch", 100) as scratch:
+        small_disk.fill(scratch)
+        failed = failure_of(tmp_path, scratch=scratch)
+    assert f"No space left on device (in {scratch}/agent; TMPDIR chooses another disk)" in failed.cause
+
+
+def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> None:
+    failed = failure_of(tmp_path, kill=True)
+    assert failed.cause.startswith(
+        "the process that starts workers on this host was killed: the fork server: killed by "
+    )
+    assert failed.outside
+
+
+def test_an_agent_that_finds_a_newer_checkpoint_tells_the_driver_and_begins_nothing(tmp_path: Path) -> None:
+    run = directory(tmp_path, "app_1", 1)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / checkpoints.STATE_FILE).write_text("content")
+    checkpoints.commit(tmp_path / "state", run.checkpoints, 36)
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        whole = msgspec.structs.replace(
+            formation(tmp_path), run_url=run.url, commit=CommitSource(stored=26), spec=RunSpec(group=ElasticGroup())
+        )
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
+        )
+        running = asyncio.create_task(work.run(server))
+        while not told:
+            await asyncio.sleep(0.01)
+        work.stop(0.0, 0.0, keep=True)
+        await running
+        await server.close()
+
+    asyncio.run(life())
+    assert told == [Persisted("run", 36), WorkerUpdate("run", 1, WorkerClosed())]
+
+
+def test_the_last_commit_and_the_last_files_go_to_the_store_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store answers the agent's own writing only once its mirror is done: else it would wait for itself."""
+    run = directory(tmp_path, "app_1", 1)
+    Path(run.checkpoints).write_text("in the way")  # no directory can be made here
+    spec = RunSpec(group=ElasticGroup(grace_s=0.0, flush_s=1.0), storage_timeout_s=1.0)
+    whole = msgspec.structs.replace(formation(tmp_path), run_url=run.url, run_id=run.run_id, spec=spec)
+
+    async def close(self: LocalTree, flush_s: float) -> list[str]:
+        Path(run.checkpoints).unlink()
+        return []
+
+    async def life() -> None:
+        held = HeldCommits(run.run_id, tmp_path / "agent", "token", lambda told: None)
+        held.slots.write(0, 9, [b"content"])
+        held.committed(9, 0)
+        work = Work(
+            whole, msgspec.structs.replace(LAUNCH, rank=0), send=lambda message: None, room=Outbox().room,
+            folder=tmp_path / "agent", environment={}, sys_path=(), commits=held,
+        )  # fmt: skip
+        await work._close_tree()
+        await held.close()
+
+    (tmp_path / "agent").mkdir()
+    monkeypatch.setattr(LocalTree, "close", close)
+    asyncio.run(life())
+    assert checkpoints.steps(run.checkpoints) == [9]
+
+
+# ------------------------------------------------------------------------------------- a worker that ends while nobody reads
+
+
+def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: bool = False) -> list[Message]:
+    """Messages about a worker whose agent reads nothing until the worker has ended, and for an hour afterwards.
+
+    ``kill_server``: the fork server is killed as well, before anything is read.
+    """
+    told: list[Message] = []
+    loop = asyncio.new_event_loop()
+    passed_s = 0.0
+    loop.time = lambda: time.monotonic() + passed_s  # type: ignore[method-assign] # the hour takes no time
+    read_on = asyncio.Event()
+
+    async def life() -> None:
+        nonlocal passed_s
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        chief = msgspec.structs.replace(LAUNCH, rank=0, role="chief")
+        whole = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        work = Work(
+            whole, chief, send=told.append, room=read_on.wait, folder=folder / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        running = asyncio.create_task(work.run(server))
+        await asyncio.to_thread(
+            wait_until, lambda: work._process.pid and processes.has_ended(work._process.pid), "the worker's end"
+        )
+        if kill_server:
+            os.kill(server.pid, signal.SIGKILL)
+        while server._exited:  # until the agent has received that end
+            await asyncio.sleep(0.01)
+        passed_s = 3600.0
+        for _ in range(100):  # of the loop's turns
+            await asyncio.sleep(0)
+        read_on.set()
+        await running
+        await server.close()
+
+    try:
+        loop.run_until_complete(life())
+    finally:
+        loop.close()
+    return told
+
+
+def steps_reported(told: list[Message]) -> list[int | None]:
+    return [report.step for event in of(told, WorkerReports) for report in event.reports]
+
+
+def report_and(end: Callable[[], Any]) -> Callable[[], Any]:
+    """A training function that reports 300 steps and then calls ``end``."""
+
+    def train() -> Any:
+        import hopsml
+
+        for step in range(300):
+            hopsml.report(step=step, loss=0.5)
+        return end()
+
+    return train
+
+
+@pytest.mark.parametrize("kill_server", [False, True], ids=["", "its fork server was killed afterwards"])
+def test_reports_and_result_of_a_worker_that_ended_before_they_were_read_are_not_lost(
+    tmp_path: Path, kill_server: bool
+) -> None:
+    run = directory(tmp_path, "app_1", 1)
+    told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(lambda: {"steps": 300}), kill_server)
+    assert steps_reported(told) == list(range(300))
+    assert of(told, FailureReport) == []
+    (finished,) = of(told, WorkerFinished)
+    assert cloudpickle.loads(finished.result)["steps"] == 300
+    assert len(Path(run.url.removeprefix("file://"), "metrics.jsonl").read_text().splitlines()) == 300
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: os._exit(0), "the process exited with status 0 before the training function returned"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+    ],
+    ids=["raises", "os._exit(0)", "is killed"],
+)
+def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_its_reports_are_stored(
+    tmp_path: Path, end: Callable[[], Any], cause: str
+) -> None:
+    run = directory(tmp_path, "app_1", 1)
+    told = read_after_the_end(Path(run.url.removeprefix("file://")), report_and(end))
+    assert steps_reported(told) == list(range(300))
+    (failed,) = of(told, FailureReport)
+    assert cause in failed.cause
+
+
+def test_a_process_that_is_ended_after_its_function_has_returned_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train() -> str:
+        import threading
+
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        return "done"
+
+    monkeypatch.setattr(work_module, "EXIT_GRACE_S", 0.3)
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        whole = msgspec.structs.replace(formation(tmp_path), payload=cloudpickle.dumps((train, {})))
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=tmp_path / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    (note,) = (event.text for event in of(told, WorkNote))
+    assert "rank 1: its process was killed 0.3 s after its function had returned: non-daemon threads" in note
+    assert of(told, WorkerFinished)
+    assert not of(told, FailureReport)
+
+
+@contextmanager
+def memory_limited_to(megabytes: int) -> Iterator[Path]:
+    """The file that takes processes into a control group of so little memory; skips the test where none can be made."""
+    group = Path(
+        "/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup", f"t-{os.getpid()}"
+    )
+    try:
+        group.mkdir()
+        limit = next(group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists())
+        limit.write_text(str(megabytes << 20))
+    except (OSError, StopIteration) as error:
+        pytest.skip(f"no control group of memory can be made here: {error}")
+    try:
+        yield group / "cgroup.procs"
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text().strip(), "the group's processes to end")
+        group.rmdir()
+
+
+def killed(folder: Path, function: Callable[[], Any], procs: Path | None = None) -> FailureReport:
+    """The report of a worker that gets SIGKILL; ``procs``: takes the fork server, and so the worker, into a group."""
+    told: list[Message] = []
+
+    async def life() -> None:
+        server = ForkClient((), *fork_client.start_process(()))
+        await server.ready
+        if procs is not None:
+            procs.write_text(str(server.pid))
+        whole = msgspec.structs.replace(formation(folder), payload=cloudpickle.dumps((function, {})))
+        work = Work(
+            whole, LAUNCH, send=told.append, room=Outbox().room, folder=folder / "agent", environment={}, sys_path=()
+        )  # fmt: skip
+        await work.run(server)
+        await server.close()
+
+    asyncio.run(life())
+    (failed,) = of(told, FailureReport)
+    return failed
+
+
+def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwise(tmp_path: Path) -> None:
+    def grow() -> int:
+        return len(bytearray(os.urandom(1 << 20)) * 400)
+
+    with memory_limited_to(150) as procs:
+        failed = killed(tmp_path / "a", grow, procs)
+    assert failed.outside
+    assert "killed by signal 9 (SIGKILL); the kernel sent it for lack of memory: oom_kill in" in failed.cause
+    assert "; the limit of its memory is 150 MB (its memory had peaked at " in failed.cause
+    failed = killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert (
+        failed.outside and "hopsml did not send it, nor the kernel for lack of memory, as oom_kill in" in failed.cause
+    )
+
+
+def test_a_worker_whose_event_pipe_holds_no_events_is_ended_and_says_so(tmp_path: Path) -> None:
+    """A process that it has forked, or a stray write to the descriptor, has broken the stream."""
+
+    def train() -> None:
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        os.write(context.event_pipe, b"\xff\xff\xff\xff no frame")
+        time.sleep(600)
+
+    assert "cannot be read" in killed(tmp_path, train).cause

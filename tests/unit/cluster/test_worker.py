@@ -1,0 +1,156 @@
+"""Tests of a worker: its folder's files, its output streams, and keepalive on its sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.worker import returned, server_guard
+from hopsml.core.variables import SETTINGS
+from hopsml.errors import ArgumentError, PathNotFound
+from tests.helpers import small_disk
+
+CODE = """
+import json, sys
+from pathlib import Path
+from hopsml.cluster.worker import calling
+calling.install_log_streams(print)
+log = Path(sys.argv[1])
+print("a beginning", end="")
+seen = [log.read_text()]
+print(", and its end")
+print("an error", file=sys.stderr)
+seen.append(log.read_text())
+Path(sys.argv[2]).write_text(json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_line_is_there_when_it_is_printed_and_a_part_of_one_where_python_is_told_so(
+    tmp_path: Path, unbuffered: str
+) -> None:
+    log, seen = tmp_path / "log", tmp_path / "seen"
+    with log.open("wb") as written:
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        command = [sys.executable, "-c", CODE, str(log), str(seen)]
+        subprocess.run(command, stdout=written, stderr=written, env=environment, check=True)
+    first, then = json.loads(seen.read_text())
+    assert first == ("a beginning" if unbuffered else "")
+    assert then == "a beginning, and its end\nan error\n"
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket, socket.socket]]:
+    """Yield a listening socket, and both ends of a connection to it."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as ours,
+        listening.accept()[0] as theirs,
+    ):
+        yield listening, ours, theirs
+
+
+def options(one: socket.socket) -> tuple[int, ...]:
+    tcp = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    return (
+        one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        *(one.getsockopt(socket.IPPROTO_TCP, option) for option in tcp),
+    )
+
+
+def test_every_tcp_socket_of_the_process_gets_probes(pair: tuple[socket.socket, ...]) -> None:
+    known = server_guard.scan_sockets(6.0, set())
+    assert [options(one) for one in pair] == [(1, 6, 2, server_guard.PROBES)] * 3
+    listening = pair[0]
+    with socket.create_connection(listening.getsockname()) as ours, listening.accept()[0] as theirs:
+        assert options(theirs) == (1, 6, 2, server_guard.PROBES)  # as the socket that listens
+        assert options(ours)[0] == 0
+        assert server_guard.scan_sockets(6.0, known) > known
+        assert options(ours) == (1, 6, 2, server_guard.PROBES)
+
+
+def test_a_socket_whose_owner_has_set_keepalive_stays_as_it_is(pair: tuple[socket.socket, ...]) -> None:
+    one = pair[1]
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    server_guard.scan_sockets(6.0, set())
+    assert options(one)[:2] == (1, 77)
+
+
+def test_other_sockets_and_files_are_left_alone() -> None:
+    near, far = socket.socketpair()
+    with near, far, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        server_guard.scan_sockets(6.0, set())
+        assert not any(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for one in (near, far, datagrams))
+
+
+def test_the_seconds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOPSML_KEEPALIVE_S", raising=False)
+    assert SETTINGS.keepalive_s == 15.0
+    monkeypatch.setenv("HOPSML_KEEPALIVE_S", "-1")
+    with pytest.raises(ArgumentError, match=r"HOPSML_KEEPALIVE_S='-1'.*or 0 for no keepalive"):
+        _ = SETTINGS.keepalive_s
+
+
+pytestmark = pytest.mark.fast
+
+
+def test_a_copy_that_breaks_off_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a quota, of which the disk's free space says nothing."""
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    (folder / "model").write_bytes(bytes(2_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))  # type: ignore[attr-defined]
+    with small_disk.mounted(tmp_path / "disk", 1_000) as disk:
+        with pytest.raises(OSError, match="No space left on device"):
+            returned.store_files(folder, disk / "kept")
+        assert list((disk / "kept").iterdir()) == []
+
+
+def test_a_folder_is_left_where_it_can_be(tmp_path: Path) -> None:
+    folder, place = tmp_path / "cwd", tmp_path / "scratch"
+    folder.mkdir()
+    place.mkdir()
+    (folder / "model").write_text("weights")
+    with small_disk.mounted(tmp_path / "disk", 1_000) as elsewhere:
+        left = returned.leave_folder(folder, "hopsml-left", (tmp_path / "missing", elsewhere, place))
+        assert list(elsewhere.iterdir()) == []
+    assert left.parent == place and (left / "model").read_text() == "weights" and not folder.exists()
+    with pytest.raises(OSError, match="missing"):
+        returned.leave_folder(left, "hopsml-left", (tmp_path / "missing",))
+
+
+def test_where_a_relative_path_was_looked_for_is_no_matter_of_absolute_ones(tmp_path: Path) -> None:
+    assert "is looked up in the worker's folder" in returned.missing_path_hint(
+        FileNotFoundError(2, "gone", "data.csv"), tmp_path
+    )
+    assert "is looked up in the worker's folder" in returned.missing_path_hint(
+        PathNotFound("it is gone", "data.csv"), tmp_path
+    )
+    for url in ("/data/clicks.csv", "hdfs:///data/clicks.csv"):
+        assert returned.missing_path_hint(PathNotFound(f"{url} is gone", url), tmp_path) == ""
+
+
+@pytest.mark.parametrize("order", [("little", b"\1"), ("big", b"\2")])
+def test_a_core_dump_is_not_kept_whatever_its_name(tmp_path: Path, order: tuple[Any, bytes]) -> None:
+    """Its memory holds tokens and secrets."""
+    folder, target = tmp_path / "cwd", tmp_path / "artifacts"
+    (folder / "below").mkdir(parents=True)
+    head = b"\x7fELF\2" + order[1] + b"\1" + bytes(9)
+    (folder / "core").write_bytes(head + (4).to_bytes(2, order[0]) + b"HF_TOKEN=abc")
+    (folder / "below" / "crash.bin").write_bytes(head + (4).to_bytes(2, order[0]) + b"HF_TOKEN=abc")
+    (folder / "library.so").write_bytes(head + (3).to_bytes(2, order[0]))
+    (folder / "notes").write_bytes(b"\x7fELF")
+    os.mkfifo(folder / "pipe")
+    note = returned.store_files(folder, target)
+    assert sorted(path.name for path in target.rglob("*")) == ["library.so", "notes"]
+    assert note.startswith("below/crash.bin, core: a core dump is not stored")

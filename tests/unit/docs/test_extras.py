@@ -1,0 +1,38 @@
+"""Tests that README and first steps name all extras and how to install them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from tests.helpers import pages
+
+pytestmark = pytest.mark.fast
+
+OF_THE_REPOSITORY = {"demo"}  # for its own examples
+
+
+def extras() -> set[str]:
+    project = tomllib.loads(pages.text("pyproject.toml"))["project"]
+    return set(project["optional-dependencies"]) - OF_THE_REPOSITORY
+
+
+def test_every_extra_is_named_beside_the_command() -> None:
+    (told,) = (part for part in pages.text("README.md").split("\n\n") if "[tensorflow," in part)
+    assert "pip install" in told and {name for name in extras() if f"`{name}`" in told} == extras()
+
+
+def test_the_first_steps_say_what_each_is_for() -> None:
+    cells = pages.rows("docs/first-steps.md", "Requirements")
+    assert {name for cell, _ in cells for name in pages.names(cell)} == extras()
+
+
+def test_every_page_installs_the_wheel_that_is_made_whatever_its_platform_with_extras_that_there_are() -> None:
+    told = [(page, line) for page in pages.users_pages() for line in pages.text(page).splitlines() if ".whl" in line]
+    assert len({page for page, _ in told}) >= 5
+    for page, line in told:
+        installed = re.findall(r'pip install "\$\(ls dist/hopsml-\*\.whl\)\[([a-z,-]+)\]"', line)
+        assert len(installed) == line.count(".whl"), (page, line)
+        assert set(",".join(installed).split(",")) <= extras(), (page, line)

@@ -1,0 +1,148 @@
+"""Tests of the detection of a live driver, and that only one other driver takes over the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.driver.run_state import Change, RunState
+from hopsml.errors import ArgumentError
+from hopsml.experiment import takeover
+from hopsml.experiment.takeover import SignOfLife, driver_lives
+from hopsml.storage import filesystem
+from hopsml.storage.run_dir import RunDir, create_run_dir
+from hopsml.tracking import machine
+from tests.helpers.cluster.workloads import wait_until
+
+pytestmark = pytest.mark.fast
+
+ELSEWHERE = {"pid": 1, "pid_namespace": "of another machine", "process_started": 1}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "BEAT_S", 0.05)
+    monkeypatch.setattr(takeover, "WATCH_S", 1.0)
+    monkeypatch.setattr(takeover, "LOOK_S", 0.02)
+
+
+def run_of(folder: Path, who: dict[str, Any]) -> RunDir:
+    return create_run_dir(f"file://{folder}", "app", {"driver_process": who})
+
+
+@contextmanager
+def beating(directory: RunDir, taken: list[str] | None = None) -> Iterator[RunState]:
+    state = RunState(directory.run_id, 1)
+    SignOfLife(directory, state, (taken if taken is not None else []).append).start()
+    yield state
+    state.conclude(None, b"")
+    name = f"hopsml-driver-of-{directory.run_id}"
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == name], "the end of the signs")
+
+
+def test_a_driver_elsewhere_lives_as_long_as_it_gives_signs(tmp_path: Path) -> None:
+    directory = run_of(tmp_path, ELSEWHERE)
+    with beating(directory):
+        assert driver_lives(directory)
+    assert directory.read_json(directory.driver_json)["process"] == machine.who()
+    assert not driver_lives(directory)
+
+
+def test_signs_have_the_progress_that_the_chief_reported(tmp_path: Path) -> None:
+    directory = run_of(tmp_path, ELSEWHERE)
+    with beating(directory) as state:
+        wait_until(lambda: filesystem.exists(directory.driver_json), "a sign")
+        assert "progress" not in directory.read_json(directory.driver_json)
+        state.publish(Change("progress", 1, "step", step=7, total=9))
+        state.publish(Change("progress", 0, "epoch", step=3, total=40))
+        wait_until(lambda: "progress" in directory.read_json(directory.driver_json), "a sign with the progress")
+    assert directory.read_json(directory.driver_json)["progress"] == {"done": 3, "total": 40, "unit": "epoch"}
+
+
+def test_one_that_has_been_silent_for_long_is_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "WATCH_S", 600.0)
+    monkeypatch.setattr(takeover, "OLD_S", -1.0)
+    began = time.monotonic()
+    assert not driver_lives(run_of(tmp_path, ELSEWHERE))
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("ahead_s", [86_400.0, -86_400.0])
+def test_a_clock_that_is_a_day_off_makes_no_driver_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    directory, right = run_of(tmp_path, ELSEWHERE), time.time
+    monkeypatch.setattr(time, "time", lambda: right() + ahead_s)
+    with beating(directory):
+        assert driver_lives(directory)
+    assert not [path for path in (tmp_path / "Experiments" / directory.run_id).iterdir() if ".tmp-" in path.name]
+    for path in (tmp_path / "Experiments" / directory.run_id).iterdir():
+        os.utime(path, (right() - 700, right() - 700))
+    monkeypatch.setattr(takeover, "WATCH_S", 600.0)
+    assert not driver_lives(directory)
+
+
+def test_a_process_of_this_machine_that_has_ended_is_known_to_be_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "WATCH_S", 600.0)
+    program = "import json; from hopsml.tracking import machine; print(json.dumps(machine.who()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert not driver_lives(run_of(tmp_path, json.loads(done.stdout)))
+
+
+def test_of_this_very_process_it_is_known_what_is_under_way(tmp_path: Path) -> None:
+    directory = run_of(tmp_path, machine.who())
+    assert not driver_lives(directory)
+    with beating(directory):
+        assert driver_lives(directory)
+    assert not driver_lives(directory)
+
+
+def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_path: Path) -> None:
+    left, taken = run_of(tmp_path, ELSEWHERE), list[str]()
+    successors = [run_of(tmp_path, machine.who()) for _ in range(8)]
+
+    def take(successor: RunDir) -> str:
+        try:
+            takeover.end(left.url, successor)
+        except ArgumentError as error:
+            return str(error)
+        return successor.url
+
+    with beating(left, taken), ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(take, successors))
+        (winner,) = [answer for answer in answers if answer.startswith("file:")]
+        assert answers.count(f"run {left.run_id} goes on in {winner} already: resume that one") == 7
+        wait_until(lambda: taken, "the old driver's notice")
+    assert set(taken) == {winner} == {left.successor()}
+    status = left.read_status()
+    assert status is not None and (status["state"], status["continued_by"]) == ("LOST", winner)
+    for successor in successors:
+        status = successor.read_status()
+        assert (status is None) == (successor.url == winner)
+        assert status is None or (status["state"], "goes on in" in status["error"]) == ("CANCELLED", True)
+
+
+def test_a_driver_deletes_logs_of_generations_that_are_not_kept(tmp_path: Path) -> None:
+    directory = run_of(tmp_path, ELSEWHERE)
+    logs = Path(directory.logs.removeprefix("file://"))
+    logs.mkdir(exist_ok=True)
+    for generation in range(80):
+        (logs / f"g{generation}-rank0.log").touch()
+    with beating(directory) as state:
+        state.begin_generation(79, 1)
+        wait_until(lambda: len(list(logs.iterdir())) == 51, "fewer logs")
+        assert (logs / "g0-rank0.log").exists() and (logs / "g30-rank0.log").exists()

@@ -1,0 +1,246 @@
+"""Tests that each option of a verb reaches specification, record, rerun and worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hopsml import experiment
+from hopsml.cluster.shared import checks
+from hopsml.cluster.shared.spec import (
+    Communication,
+    ElasticGroup,
+    FixedGroup,
+    GradientSettings,
+    Roles,
+    RunSpec,
+    Section,
+    recorded,
+    specified,
+)
+from hopsml.cluster.worker.context import current
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.experiment import collective, plan, repeat
+from hopsml.experiment.options import MirroredOptions, ParameterServerOptions, RunOptions, TorchOptions
+from hopsml.experiment.verbs import Verb
+from hopsml.storage.run_dir import RunDir
+from tests.helpers.clock import END_S
+
+pytestmark = pytest.mark.fast
+GIVEN: dict[str, Any] = {
+    "name": "asked", "description": "for so and so", "local_logdir": True, "metric_key": "f1", "min_workers": 1,
+    "max_workers": 2, "implementation": "tensorflow", "merge_scope": "all", "scoped_allocator": False, "tuned": True,
+    "reset_limit": 7, "min_workers_timeout": 61.0, "heartbeat_timeout": 6.0, "progress_timeout": 99.0,
+    "host_failure_limit": 5, "host_cooldown": 3.0, "checkpoint_every_s": 17.0, "register_as": "digits",
+    "preflight": "off", "start_timeout": 77.0,
+    "keep_warm": 3.0, "preload": ["json"], "honour_environment": True,
+}  # fmt: skip
+# Those of hopsml's own collective, which has none of TensorFlow's, and of which not all go together.
+OWN: list[dict[str, Any]] = [
+    {"compression": "topk", "topk": 0.02, "double_buffering": True, "accumulate": 4},
+    {"compression": "powersgd", "powersgd_rank": 3},
+    {"reduction": "adasum"},
+    {"encryption": True},
+]
+# Of torch's process group.
+OF_TORCH: list[dict[str, Any]] = [{"backend": "gloo"}, {"encryption": True}]
+# What is no part of the specification by its own name: the function's, this process's, or several in one field.
+ELSEWHERE = {
+    "train_fn", "args", "profile", "progress", "versioned_resources", "resume", "evaluator", "evaluator_gpu",
+    "num_workers", "min_workers", "max_workers", "environment", "share", "data",
+}  # fmt: skip
+
+
+def settings(section: Any) -> dict[str, Any]:
+    """Every field of a specification, those of its sections among them, without units."""
+    found: dict[str, Any] = {}
+    for name in section.__struct_fields__:
+        value = getattr(section, name)
+        found |= (
+            settings(value)
+            if isinstance(value, Section)
+            else {name if name in GIVEN else name.removesuffix("_s"): value}
+        )
+    return found
+
+
+def as_given() -> dict[str, Any]:
+    return {
+        name: tuple(value) if name == "preload" else value for name, value in GIVEN.items() if name not in ELSEWHERE
+    }
+
+
+def seen_by_worker() -> dict[str, Any]:
+    context = current()
+    assert context is not None
+    return {"f1": 0.5, "spec": json.dumps(msgspec.to_builtins(context.spec))}
+
+
+def test_every_argument_of_a_run_is_a_field_of_its_specification() -> None:
+    arguments = {field.name for field in dataclasses.fields(RunOptions)} - {"_"}
+    assert arguments - ELSEWHERE == set(as_given()).union(*OWN), (
+        "an argument is new: it needs a line above, or is no part of the run"
+    )
+    spec = collective.build(RunOptions(seen_by_worker, **GIVEN)).spec
+    found = settings(spec)
+    assert {name: found[name] for name in as_given()} == as_given()
+    assert {name.name for name in dataclasses.fields(TorchOptions)} - {"_"} - ELSEWHERE <= {*as_given()}.union(
+        *OF_TORCH
+    )
+    for given in OF_TORCH:
+        found = settings(collective.build(TorchOptions(seen_by_worker, **given), "torch", "torch").spec)
+        assert {name: found[name] for name in given} == given and found["framework"] == "torch"
+    for given in OWN:
+        found = settings(collective.build(RunOptions(seen_by_worker, implementation="hopsml", **given)).spec)
+        assert {name: found[name] for name in given} == given
+
+
+def test_the_older_name_of_an_argument_is_accepted_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "_noted", set())
+    verb: Any = Verb(RunOptions, "submit")
+    for _ in range(2):
+        assert (
+            verb.options(seen_by_worker, min_workers=1, max_workers=2, checkpoint_every=17.0).checkpoint_every_s == 17
+        )
+    assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is named checkpoint_every_s now\n"
+    with pytest.raises(ArgumentTypeError, match="checkpoint_every and checkpoint_every_s are one argument"):
+        verb.options(seen_by_worker, checkpoint_every=17.0, checkpoint_every_s=17.0)
+
+
+@pytest.mark.parametrize("name", ["checkpoint_every", "checkpoint_every_s", "min_workers"])
+def test_launch_says_of_an_argument_of_groups_under_either_name_which_verb_has_it(name: str) -> None:
+    launch: Any = experiment.launch
+    with pytest.raises(ArgumentTypeError, match=f"'{name}': each combination runs on one worker"):
+        launch(seen_by_worker, **{name: 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (RunOptions(seen_by_worker, implementation="tensorflow"), "implementation='tensorflow'"),
+        (RunOptions(seen_by_worker, merge_scope=4), "merge_scope"),
+        (RunOptions(seen_by_worker, scoped_allocator=False), "scoped_allocator"),
+        (TorchOptions(seen_by_worker, backend="gloo"), "backend='gloo'"),
+        (TorchOptions(seen_by_worker, backend="nccl"), "backend='nccl'"),
+    ],
+)
+def test_collectives_that_do_not_encrypt_are_refused(options: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the run asks for encryption, and where all runs do."""
+    options.encryption = True
+    refusal = f"encryption=True with {words}: only hopsml's own collective encrypts"
+    with pytest.raises(ArgumentError, match=refusal):
+        collective.build(options)
+    options.encryption = False
+    asked = collective.build(options).spec
+    monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
+    with pytest.raises(ArgumentError, match=refusal):
+        plan.encrypted(asked.communication)
+
+
+def test_what_the_variable_says_of_encryption(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, expected in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("HOPSML_ENCRYPTION", text)
+        assert plan.encrypted(Communication()).encryption is expected
+        assert plan.encrypted(Communication(encryption=True)).encryption
+    monkeypatch.setenv("HOPSML_ENCRYPTION", "yes")
+    with pytest.raises(ArgumentError, match=r"HOPSML_ENCRYPTION='yes': it must be 1 .* or 0"):
+        plan.encrypted(Communication())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ""),
+        ({"compression": "bf16", "double_buffering": True}, "bf16, double buffering"),
+        ({"compression": "topk", "accumulate": 4}, "topk of 0.01, 4 steps together"),
+        ({"compression": "powersgd", "powersgd_rank": 4}, "powersgd of rank 4"),
+        ({"reduction": "adasum"}, "adasum"),
+    ],
+)
+def test_what_is_done_with_gradients_in_words(given: dict[str, Any], words: str) -> None:
+    settings = GradientSettings(**given)
+    assert settings.described == words
+    assert sorted(settings.given) == sorted(given)
+
+
+def test_worker_record_and_rerun_have_what_the_verb_was_called_with(store: Path) -> None:
+    run = experiment.submit(seen_by_worker, progress=False, **{**GIVEN, "register_as": None})
+    result = run.result(END_S)
+    told = msgspec.convert(json.loads(result.metrics["spec"]), RunSpec)
+    recorded = msgspec.convert(RunDir(result.run_dir).read_run()["spec"], RunSpec)
+    again = repeat.build(result.run_dir).spec
+    for spec in (told, recorded, again):
+        found = settings(spec)
+        assert {name: found[name] for name in as_given() if name != "register_as"} == {
+            name: value for name, value in as_given().items() if name != "register_as"
+        }
+        assert isinstance(spec.group, ElasticGroup) and (spec.group.min_size, spec.group.size) == (1, 2)
+        assert spec.seed == told.seed and spec.verb == "collective_all_reduce"
+    assert again == recorded
+
+
+def test_a_section_takes_what_it_knows_and_checks_it() -> None:
+    @dataclasses.dataclass
+    class Called:
+        start_timeout: Any = 5
+        unknown: int = 3
+
+    assert specified(FixedGroup, Called(), size=2) == FixedGroup(size=2, start_timeout_s=5.0)
+    with pytest.raises(ValueError, match=r"start_timeout=0 is too small; it must be more than 0 seconds"):
+        specified(FixedGroup, Called(0))
+    with pytest.raises(TypeError, match=r"start_timeout='5' is a str; it must be a number of seconds"):
+        specified(FixedGroup, Called("5"))
+
+
+@pytest.mark.parametrize(
+    ("group", "limit", "asked"),
+    [
+        (FixedGroup(size=5), 3, 5),  # refused, then
+        (ElasticGroup(size=5, min_size=2), 3, 3),
+        (ElasticGroup(size=5, min_size=4), 3, 4),  # refused, then
+        (ElasticGroup(size=2, min_size=1), 3, 2),
+    ],
+)
+def test_how_many_are_asked_for_on_a_small_cluster(group: FixedGroup, limit: int, asked: int) -> None:
+    assert group.within(limit) == asked
+
+
+def test_what_parameter_servers_and_mirrored_ask_for_is_recorded_and_read_again() -> None:
+    servers = collective.build_with_servers(
+        ParameterServerOptions(seen_by_worker, num_workers=3, num_ps=2, evaluator=True, start_timeout=77.0)
+    ).spec
+    assert (servers.group.size, servers.group.start_timeout_s, servers.roles) == (7, 77.0, Roles(2, evaluator=True))
+    assert servers.roles.without_gpu == 3 and Roles(2, evaluator=True, evaluator_gpu=True).without_gpu == 2
+    mirrored = collective.build_mirrored(MirroredOptions(seen_by_worker, logical_devices=2)).spec
+    assert (mirrored.group.size, mirrored.all_gpus, mirrored.logical_devices) == (1, True, 2)
+    for spec in (servers, mirrored):
+        assert msgspec.convert(json.loads(json.dumps(recorded(spec))), RunSpec) == spec
+
+
+@pytest.mark.parametrize(("value", "servers"), [(None, 1), ("3", 3)])
+def test_the_predecessors_variable_says_how_many_parameter_servers(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, servers: int
+) -> None:
+    monkeypatch.delenv("NUM_TF_PS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NUM_TF_PS", value)
+    assert collective.build_with_servers(ParameterServerOptions(seen_by_worker)).spec.roles == Roles(servers)
+
+
+@pytest.mark.parametrize("verb", ["jax", "parameter_server"])
+def test_what_cannot_encrypt_does_not_run_in_plain_text_where_all_runs_are_to(
+    verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOPSML_ENCRYPTION", "1")
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
+    more = {"num_ps": 1} if verb == "parameter_server" else {}
+    with pytest.raises(ArgumentError, match=rf"experiment.{verb} with encryption \(HOPSML_ENCRYPTION=1"):
+        getattr(experiment, verb)(lambda: 1, num_workers=2, progress=False, **more)
+    assert not list(tmp_path.iterdir())

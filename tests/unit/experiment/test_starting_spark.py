@@ -1,0 +1,78 @@
+"""Tests of Ctrl-C during the start of a SparkContext: it is awaited, and stopped in order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+import pytest
+
+from hopsml.experiment import applications
+from tests.helpers.clock import END_S
+
+pytestmark = pytest.mark.fast
+
+
+class Context:
+    """What is asked of a SparkContext here."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def setLogLevel(self, level: str) -> None:
+        self.asked.append(level)
+
+    def stop(self) -> None:
+        self.asked.append("stop")
+
+    def cancelAllJobs(self) -> None:
+        self.asked.append("cancel")
+
+
+@pytest.fixture(autouse=True)
+def usual_interrupt() -> object:
+    before = signal.getsignal(signal.SIGINT)
+    yield before
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_for_the_context_and_stops_it() -> None:
+    context, interrupted = Context(), threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    def make() -> Context:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert interrupted.wait(END_S)
+        return context
+
+    signal.signal(signal.SIGINT, interrupt)
+    with pytest.raises(KeyboardInterrupt, match="Spark was still starting; nothing runs"):
+        applications._uninterrupted(make)
+    assert context.asked == ["OFF", "stop"]
+
+
+def test_a_context_that_is_there_cancels_its_jobs_on_an_interrupt() -> None:
+    context = Context()
+    assert applications._uninterrupted(lambda: context) is context
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert context.asked == ["cancel"]
+
+
+def test_what_making_it_raises_comes_as_it_is() -> None:
+    def make() -> Context:
+        raise ValueError("no such master")
+
+    with pytest.raises(ValueError, match="no such master"):
+        applications._uninterrupted(make)
+    seen: list[Context] = []
+    context = Context()
+    thread = threading.Thread(target=lambda: seen.append(applications._uninterrupted(lambda: context)))
+    before = signal.getsignal(signal.SIGINT)
+    thread.start()
+    thread.join(END_S)
+    assert seen == [context] and signal.getsignal(signal.SIGINT) is before  # other threads hear no Ctrl-C

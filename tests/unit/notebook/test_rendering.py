@@ -1,0 +1,226 @@
+"""Tests of a view as HTML and as text: complete, and with a run's texts escaped."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from hopsml.cluster.driver.run_state import Change
+from hopsml.cluster.gang.events import Phase
+from hopsml.core.states import Lifecycle
+from hopsml.errors import RunCancelled, WorkerFailed
+from hopsml.notebook import html, style
+from hopsml.notebook.run_timeline import RunTimeline
+from hopsml.notebook.view import Cell, ProgressView, Table
+from tests.unit.notebook.stories import BEGAN, closed, forming, look, members, running, stopping, waiting
+
+pytestmark = pytest.mark.fast
+
+VOID = {"br", "hr", "img"}
+# Of a curve. It holds no text: a sanitizer that takes it away leaves every number where it was.
+DRAWN = {
+    *("viewbox", "width", "height", "preserveaspectratio", "role", "aria-label", "d", "fill", "stroke", "opacity"),
+    *("stroke-width", "stroke-linecap", "stroke-linejoin", "vector-effect"),
+}
+EVIL = "<script>alert('x')</script><img src=x onerror=\"y()\"> & </pre></div>"
+
+
+class Page(HTMLParser):
+    """The fragment as a browser would read it: elements, attributes, text; every element is closed in order."""
+
+    def __init__(self, fragment: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(fragment)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def stories() -> dict[str, RunTimeline]:
+    failed = WorkerFailed("m", rank=1, host="node-1", cause="ValueError: x", log_tail="in train\nValueError: x\n")
+    return {
+        "waiting": waiting(),
+        "forming": forming(),
+        "running": running(),
+        "stopping": stopping(),
+        "finished": closed(Phase.FINISHED, accuracy=0.5),
+        "failed": closed(Phase.FAILED, failed),
+        "with progress": with_progress(),
+    }
+
+
+def with_progress() -> RunTimeline:
+    story = running()
+    for k in range(5):
+        story.handle(Change("progress", 0, "step", step=10 * k, total=100), Phase.RUNNING, BEGAN + 8 + k)
+    return story
+
+
+@pytest.mark.parametrize("name", stories())
+def test_what_the_view_holds_stands_in_both(name: str) -> None:
+    view = look(stories()[name], members("RUNNING", "STARTING"))
+    page, plain = Page(html.render(view)).text, html.render_text(view)
+    for part in (view.title, view.run_id, view.state, view.waits_for, view.run_dir, view.cause, *view.log, "node-1"):
+        assert part in page and part in plain
+    for label, value in view.numbers + view.result:
+        assert f"{label} {value}" in page and f"{label} {value}" in plain
+    for one in view.curves:
+        assert one.name in page and one.name in plain
+        assert all(value in page and value in plain for value in (one.low, one.high, one.last))
+    for fact in view.progress.facts if view.progress is not None else ():
+        assert fact in page and fact in plain
+
+
+@pytest.mark.parametrize("name", stories())
+def test_it_is_one_fragment_of_plain_elements_that_a_sanitizer_lets_through(name: str) -> None:
+    fragment = html.render(look(stories()[name], members("RUNNING")))
+    page = Page(fragment)
+    assert page.tags <= {"div", "span", "table", "thead", "tbody", "tr", "th", "td", "pre", "svg", "path"}
+    assert page.attributes <= {"style", *DRAWN} and "http" not in fragment and "url(" not in fragment
+
+
+def evil_story() -> RunTimeline:
+    story = running()
+    for step in (1, 2):  # its name is that of a curve, too
+        story.handle(Change("report", 0, metrics={EVIL: float(step)}, step=step), Phase.RUNNING, BEGAN)
+    story.handle(Change("progress", 0, EVIL, step=1, total=2), Phase.RUNNING, BEGAN)
+    story.handle(Change("report", 0, metrics={EVIL: EVIL}), Phase.RUNNING, BEGAN)
+    story.handle(Change("note", text=EVIL), Phase.RUNNING, BEGAN)
+    story.handle(Change("log", 0, EVIL + "\n"), Phase.RUNNING, BEGAN)
+    story.waiting = EVIL
+    return story
+
+
+def test_nothing_of_a_run_becomes_markup() -> None:
+    found = members("RUNNING")
+    found[0].host = found[0].executor_id = EVIL
+    for story in (evil_story(), waiting()):
+        story.waiting = EVIL
+        page = Page(html.render(look(story, found)))
+        assert "script" not in page.tags and "img" not in page.tags and page.attributes <= {"style", *DRAWN}
+        assert "<script>alert('x')</script>" in page.text
+    error = WorkerFailed("m", rank=0, host=EVIL, cause=EVIL, log_tail=EVIL)
+    page = Page(html.render(look(closed(Phase.FAILED, error, **{EVIL: EVIL}), found)))
+    assert "script" not in page.tags and page.text.count("<script>") >= 3
+
+
+def test_titles_and_directories_are_escaped_too() -> None:
+    from dataclasses import replace
+
+    table = Table((EVIL,), ((Cell(EVIL),),), more=EVIL)
+    view = replace(look(running()), title=EVIL, run_id=EVIL, run_dir=EVIL, table=table)
+    assert "script" not in Page(html.render(view)).tags
+
+
+def test_the_text_has_aligned_columns_and_no_open_line() -> None:
+    lines = html.render_text(look(running(), members("RUNNING", "RUNNING"), at=BEGAN + 8)).splitlines()
+    assert lines[0] == "digits (app_1): RUNNING, 8.0 s"
+    assert lines[1] == "executors 2.0 s -> start 3.0 s -> training 3.0 s"
+    assert lines[2:4] == ["step 40  steps/s 20.0", "loss 0.3333  █▂▁ 0.3333 … 1"]
+    assert re.match(r"rank  state    host    executor$", lines[4])
+    assert re.match(r"0     RUNNING  node-0  1$", lines[5])
+    assert lines[-1] == "run directory: hdfs://nn/Experiments/app_1"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.04, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 00 s"), (3599, "59 min 59 s"), (7500, "2 h 05 min")],
+)
+def test_durations(seconds: float, shown: str) -> None:
+    assert style.duration(seconds) == shown
+
+
+def test_a_run_without_a_name_is_not_named_twice() -> None:
+    from dataclasses import replace
+
+    view = replace(look(running()), title="app_1")
+    assert (
+        html.render_text(view).startswith("app_1: RUNNING") and Page(html.render(view)).text.count("app_1") == 2
+    )  # and its path
+
+
+# -- curves, bars, colours
+
+
+def test_a_curve_is_drawn_from_its_least_at_the_floor_to_its_most_at_the_top_with_a_dot_at_the_newest() -> None:
+    drawn = html.svg([(0, 1.0), (1, 5.0), (2, 3.0)], 106, 46, "loss")
+    assert 'd="M3.0 43.0 L53.0 3.0 L103.0 23.0"' in drawn and 'd="M103.0 23.0 l0.01 0"' in drawn
+    assert "currentColor" in drawn and not re.search("#[0-9a-f]{3}|rgb", drawn)  # the page's own colour, in any theme
+
+
+def test_a_curve_has_gaps_where_values_are_not_finite_and_needs_two_that_are() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert html.svg([(0, 1.0), (1, nan), (2, inf)], 100, 40, "loss") == ""
+    line = html.svg([(0, 1.0), (1, 2.0), (2, nan), (3, 1.0), (4, inf), (5, 2.0)], 100, 40, "loss").split(' d="')[2]
+    assert line.partition('"')[0].count("M") == 3 and "nan" not in line and "inf" not in line
+
+
+def test_many_points_make_no_long_page() -> None:
+    points = [(float(k), float(k % 97)) for k in range(5_000)]
+    assert len(html.svg(points, 240, 44, "loss")) < 3_500
+
+
+def test_the_bar_is_as_long_as_its_share() -> None:
+    assert "width:37.5%" in style.bar(0.375, "RUNNING", ["step 3 of 8"]) and "width:100.0%" in style.bar(
+        7.0, "RUNNING", [""]
+    )
+    assert html.bar(ProgressView(0.25, ("step 1 of 4", "25 %"))) == "[######..................] step 1 of 4, 25 %"
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("state", Lifecycle)
+def test_every_state_can_be_read_on_a_light_and_on_a_dark_page(state: Lifecycle) -> None:
+    """As large, bold text must: 3 to 1 (WCAG 2.1, 1.4.3)."""
+    own = luminance(style.tone(state)) + 0.05
+    assert (luminance("#ffffff") + 0.05) / own > 4 and own / (luminance("#111111") + 0.05) > 4
+
+
+def test_what_was_cancelled_or_stopped_is_not_red() -> None:
+    red = style.tone("FAILED")
+    view = look(closed(Phase.CANCELLED, RunCancelled("run app_1 was cancelled: enough")), members("RUNNING", "RUNNING"))
+    page = html.render(view)
+    assert "CANCELLED" in page and "STOPPED" in page and red not in page
+    assert red in html.render(look(closed(Phase.FAILED, ValueError("x"))))
+
+
+def test_no_size_of_type_and_no_distance_is_outside_of_the_scales() -> None:
+    for story in (*stories().values(), evil_story()):
+        page = html.render(look(story, members("RUNNING", "FAILED")))
+        assert set(re.findall(r"font-size:(\w+)", page)) <= {"15px", "13px", "12px"}
+        for found in re.findall(r"(?:margin|padding|gap)[a-z-]*:([^;\"]+)", page):
+            assert set(found.split()) <= {"0", "auto", "2px", *style.GAP}, found
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([0.0, 1.0], "▁█"),
+        ([0.0, 1e-310], "▁█"),
+        ([1.7e308, -1.7e308], "█▁"),
+        ([2.0, 2.0, float("nan")], "▁▁"),
+    ],
+)
+def test_a_line_of_bars_is_drawn_of_any_numbers(values: list[float], bars: str) -> None:
+    assert html.sparkline(values) == bars

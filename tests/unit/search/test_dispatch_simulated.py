@@ -1,0 +1,298 @@
+"""Tests of searches in virtual time: utilisation of lanes, and the cost of a lost one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hopsml.search.algorithms.asha import AshaStopper
+from hopsml.search.contract import End, Verdict
+from hopsml.search.dispatch.dispatch import Dispatch
+from hopsml.search.dispatch.events import Began, Ended, Form, LaneJoined, Reported, Resize, SlotsChanged, Tick
+from hopsml.search.dispatch.spec import SearchSpec
+from tests.helpers.search.searching import Checked, Counting, Halving, Recorded, Scripted
+from tests.unit.search.simulator import Simulator, Work, list_schedule
+
+pytestmark = pytest.mark.fast
+
+
+def search(durations, lanes, steps=1, spec=None, stopper=None, way_s=0.001, kind=Checked) -> Simulator:
+    dispatch = kind(SearchSpec(len(durations), **(spec or {})), Counting(), stopper or Recorded())
+    works = [Work(seconds / steps, [float(number)] * steps) for number, seconds in enumerate(durations)]
+    return Simulator(dispatch, lambda config: works[int(config["x"])], way_s).join(lanes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_16_trials_of_unequal_length_on_2_lanes(seed):
+    chance = random.Random(seed)
+    durations = [chance.uniform(0.3, 2.0) for _ in range(16)]
+    simulator = search(durations, 2, way_s=0.003).run()
+    assert list_schedule(durations, 2) / simulator.now >= 0.985
+
+
+def test_1000_trials_of_50_ms_on_2_lanes():
+    simulator = search([0.05] * 1000, 2, way_s=0.003, kind=Dispatch).run()
+    assert list_schedule([0.05] * 1000, 2) / simulator.now >= 0.98, "0.5 ms between two trials is the lane's own"
+    alone = search([0.05] * 200, 2, way_s=0.003, spec={"prefetch": False}, kind=Dispatch).run()
+    assert list_schedule([0.05] * 200, 2) / alone.now < 0.91, "which asking only when a lane is free does not reach"
+
+
+@pytest.mark.parametrize("prefetch", [None, True])
+def test_the_last_trials_are_spread(prefetch):
+    """A long trial with another one behind it, while the other lanes have come to the end."""
+    durations = [0.1] * 40 + [3.0] + [0.1] * 7
+    simulator = search(durations, 4, spec={"prefetch": prefetch}).run()
+    assert simulator.now <= list_schedule(durations, 4) + 0.1
+
+
+def test_lanes_that_come_later_take_what_waits():
+    simulator = search([1.0] * 12, 1, spec={"prefetch": True})
+
+    def more() -> None:
+        for lane in range(1, 6):
+            simulator.lanes[lane] = []
+            simulator.tell(LaneJoined(lane))
+
+    simulator.at(1.5, more)
+    assert simulator.run().now < 1.5 + 3.1
+
+
+def test_asha_keeps_all_lanes_busy():
+    chance = random.Random(3)
+    durations = [chance.uniform(0.5, 3.0) for _ in range(64)]
+    simulator = search(durations, 4, steps=9, stopper=AshaStopper(max_step=8, reduction_factor=2)).run()
+    assert simulator.busy_s / (4 * simulator.now) >= 0.97
+    steps = [trial.step for trial in simulator.dispatch.ledger.trials]
+    assert len(steps) == 64 and sum(step >= 8 for step in steps) >= 4 and min(steps) == 1
+
+
+def test_asynchronous_halving_keeps_all_lanes_busy():
+    chance = random.Random(3)
+    durations = [chance.uniform(0.5, 3.0) for _ in range(64)]
+    simulator = search(durations, 4, steps=8, stopper=Halving()).run()
+    assert simulator.busy_s / (4 * simulator.now) >= 0.97
+    told = simulator.dispatch.ask_tell.searcher.told
+    assert len(told) == 64 and sum(outcome.end is End.COMPLETED for outcome in told.values()) >= 4
+
+
+def test_a_lost_lane_costs_the_steps_since_the_last_report_and_not_the_trial():
+    simulator = search([10.0] * 4, 2, steps=10)
+    simulator.at(7.5, simulator.lose, 0)
+    simulator.run()
+    trial = simulator.dispatch.ledger.trials[0]
+    assert (trial.attempt, trial.lost, trial.where) == (2, 1, "completed")
+    steps = [step for number, step, _ in simulator.dispatch.ask_tell.searcher.reports if number == 0]
+    assert steps == list(range(10)), "no step was told twice, and none is missing"
+    assert simulator.now < 37, "33 s of work were left for one lane, and half a second was lost"
+
+
+def test_a_lane_that_spoils_every_trial_does_not_take_them_all():
+    """Lane 0 fails at once whatever it gets: each trial is carried out elsewhere, none is lost."""
+    dispatch = Checked(SearchSpec(30, retries=1), Counting(), None)
+    simulator = Simulator(dispatch, lambda config: Work(0.5, [1.0, 2.0])).join(3)
+    begin = simulator._begin
+
+    def spoiled(busy) -> None:
+        if busy.lane == 0:
+            busy.work = Work(0.01, [0.0], "failed")
+        begin(busy)
+
+    simulator._begin = spoiled
+    simulator.run()
+    assert dispatch.ledger.counts()["completed"] == 30
+
+
+def test_a_deadline_is_met_in_order():
+    simulator = search([5.0] * 100, 4, steps=50, spec={"deadline_s": 12.0, "patience_s": 1.0}).run()
+    assert simulator.conclusion.reason == "deadline" and 11.0 <= simulator.now <= 12.0
+    counts = simulator.dispatch.ledger.counts()
+    assert counts["stopped"] == 4 and counts["completed"] == 8
+
+
+# ---------------------------------------------------------------------------------------- groups
+
+
+def grouped(sizes, seconds, slots, trials, minimum=None, values=None, **spec) -> Simulator:
+    def size_of(config):
+        return config["size"], minimum or config["size"]
+
+    dispatch = Checked(SearchSpec(trials, size_of=size_of, **spec), Counting(sizes=sizes), Recorded())
+    steps = len(values) if values else 1
+    return Simulator(dispatch, lambda config: Work(seconds(config) / steps, values or [float(config["x"])])).slots(
+        slots
+    )
+
+
+def test_gangs_of_different_size_share_the_slots_and_none_starves():
+    simulator = grouped([1, 1, 1, 4], lambda config: 1.0, 4, 40).run()
+    assert simulator.busy_s / (4 * simulator.now) >= 0.85
+    waits = [simulator.began_at[number] - simulator.began_at[number - 1] for number in range(1, 40)]
+    assert max(waits) <= 2.1, "nobody waits for longer than what was running took"
+
+
+def test_a_small_one_goes_first_only_where_the_head_does_not_wait_for_it():
+    lengths = {0: 1.0, 1: 1.0, 2: 1.0, 3: 10.0}  # as a first round, from which averages come: sizes 4, 2, 1, 3
+    simulator = grouped([4, 2, 1, 3], lambda config: lengths[config["x"] % 4], 4, 12)
+    simulator.run()
+    formed = [(time, action.number, action.size) for time, action in simulator.log if isinstance(action, Form)]
+    used: dict[int, int] = {}
+    for time, number, size in formed:
+        used = {other: taken for other, taken in used.items() if simulator.ended_at[other] > time}
+        used[number] = size
+        assert sum(used.values()) <= 4
+    began = {number: time for time, number, _ in formed}
+    assert began[4] <= simulator.ended_at[3] + 0.1, "the head of size 4 began when its slots were free"
+
+
+class Reserving(Checked):
+    """Knows the first reservation of every head of the line, and how late it was kept."""
+
+    def start_session(self, now):
+        self.promised: dict[int, float] = {}
+        self.late: list[float] = []
+        return super().start_session(now)
+
+    def handle(self, event, now):
+        actions = super().handle(event, now)
+        for action in actions:
+            if isinstance(action, Form) and action.number in self.promised:
+                self.late.append(now - self.promised.pop(action.number))
+        if self.places.in_line and (reservation := self.places._reservation(now)) is not None:
+            self.promised.setdefault(self.places._line[0][0].number, reservation.at)
+        return actions
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reservation_is_kept_whatever_goes_before(seed):
+    """Trials of one size all take the same time, so that the averages are right: then EASY never delays a head."""
+    chance = random.Random(seed)
+    sizes = [chance.choice([1, 1, 2, 3, 5, 8]) for _ in range(60)]
+    lasts = {size: chance.uniform(0.5, 6.0) for size in set(sizes)}
+    spec = SearchSpec(60, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Reserving(spec, Counting(sizes=sizes), Recorded())
+    simulator = Simulator(dispatch, lambda config: Work(lasts[config["size"]], [1.0]), way_s=1e-6, begin_s=0.0)
+    simulator.slots(8).run()
+    assert len(dispatch.late) >= 10 and max(dispatch.late) <= 0.001
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wrong_average_delays_a_head_by_what_was_running_and_no_more(seed):
+    chance = random.Random(seed)
+    sizes = [chance.choice([1, 1, 1, 1, 8]) for _ in range(80)]
+    lasts = [chance.choice([0.1, 0.1, 9.0]) for _ in sizes]
+    spec = SearchSpec(80, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Reserving(spec, Counting(sizes=sizes), Recorded())
+    Simulator(dispatch, lambda config: Work(lasts[config["x"]], [1.0]), way_s=1e-6, begin_s=0.0).slots(8).run()
+    assert dispatch.late and max(dispatch.late) <= 9.01
+
+
+def waiting_head(now: float, mean: float) -> list[int]:
+    """Of 8 slots 5 are taken by a trial that averages ``mean``, since 0; the head wants 6. Who begins at ``now``?"""
+    config_sizes = [5, 6, 3, 2, 1]
+    spec = SearchSpec(5, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Checked(spec, Counting(sizes=config_sizes), Recorded())
+    dispatch.handle(SlotsChanged(8), 0.0)
+    dispatch.handle(Began(0, 1), 0.0)
+    places = dispatch.places
+    places._means |= {5: (1, 10.0), 6: (1, 10.0), 3: (1, 99.0), 2: (1, 99.0), 1: (1, 3.0)}
+    places._reservation(1.0)  # 10.0 is promised
+    places._means[5] = (1, mean)
+    return [action.number for action in dispatch.handle(Tick(), now) if isinstance(action, Form)]
+
+
+def test_nobody_gets_more_than_the_head_does_not_need():
+    assert waiting_head(2.0, mean=10.0) == [3, 4], "2 slots are left over in any case, and a short one ends before"
+    assert waiting_head(9.0, mean=10.0) == [3], "the short one would not end before"
+
+
+def test_a_promise_does_not_move_when_averages_do():
+    assert waiting_head(9.0, mean=50.0) == [3]
+    assert waiting_head(40.0, mean=50.0) == [3]
+
+
+def test_those_that_begin_after_the_promised_time_leave_the_head_its_slots():
+    spec = SearchSpec(9, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Checked(spec, Counting(sizes=[5, 6, 1, 1, 1, 1, 1, 1, 1]), Recorded())
+    dispatch.handle(SlotsChanged(8), 0.0)
+    dispatch.handle(Began(0, 1), 0.0)
+    dispatch.places._means |= {5: (1, 10.0), 6: (1, 10.0), 1: (1, 3.0)}
+    dispatch.places._reservation(1.0)
+    formed = [action.number for action in dispatch.handle(Tick(), 20.0) if isinstance(action, Form)]
+    assert formed == [2, 3]
+    assert [a for a in dispatch.handle(Tick(), 30.0) if isinstance(a, Form)] == [], "they take longer than 3 s, too"
+    begun = [
+        action.number for action in dispatch.handle(Ended(0, 1, "finished", 1.0), 40.0) if isinstance(action, Form)
+    ]
+    assert begun[0] == 1
+
+
+def test_what_comes_back_goes_before_what_is_new_but_not_before_the_head():
+    stopper = Scripted({(0, 1): Verdict.PAUSE})
+    spec = SearchSpec(9, size_of=lambda config: (config["size"], config["size"]))
+    dispatch = Checked(spec, Counting(sizes=[1, 3, 4, 1, 1, 1, 1, 1, 1]), stopper)
+    dispatch.handle(SlotsChanged(4), 0.0)
+    for number in (0, 1):
+        dispatch.handle(Began(number, 1), 0.0)
+    dispatch.places._means |= {1: (1, 50.0), 3: (1, 10.0), 4: (1, 10.0)}
+    dispatch.handle(Reported(0, 1, 1, 0.5), 1.0)
+    dispatch.handle(Ended(0, 1, "paused"), 2.0)
+    assert dispatch.places._line[0][0].number == 2 and dispatch.places.in_line > 2
+    stopper.to_resume.append(0)
+    dispatch.handle(Tick(), 3.0)
+    assert [trial.number for trial, _, _ in dispatch.places._line][:3] == [2, 0, 3]
+
+
+def test_going_before_makes_use_of_slots_that_would_be_idle(monkeypatch):
+    def taken(ahead):
+        monkeypatch.setattr("hopsml.search.dispatch.groups.AHEAD", ahead)
+        lasts = {1: 1.0, 6: 4.0, 3: 3.0}
+        return grouped([6, 3, 1, 1, 1, 3], lambda config: lasts[config["size"]], 8, 60).run().now
+
+    assert taken(8) < 0.9 * taken(1)
+
+
+def test_a_trial_that_is_larger_than_the_cluster_waits_and_the_others_go_on():
+    simulator = grouped([9, 1, 1, 1], lambda config: 1.0, 4, 4)
+    simulator.at(5.0, simulator.slots, 9)
+    simulator.run()
+    assert simulator.began_at[0] >= 5.0 and max(simulator.began_at[n] for n in (1, 2, 3)) < 1.0
+
+
+def test_an_elastic_trial_begins_with_what_there_is_and_grows():
+    simulator = grouped([8], lambda config: 100.0, 3, 1, minimum=2, values=[1.0] * 10)
+    simulator.at(50.0, simulator.slots, 6)
+    simulator.run()
+    (form,) = [(time, action.size) for time, action in simulator.log if isinstance(action, Form)]
+    assert form == (pytest.approx(5.0), 3), "when the slots had not changed for a while"
+    assert simulator.busy_s > 3 * 100
+
+
+def test_promoted_trials_get_more_workers_before_new_ones_begin():
+    promoted = ((4, 3),)
+    simulator = grouped(
+        [1], lambda config: 10.0 + config["x"], 3, 6, values=[1.0] * 10, promoted_workers=promoted
+    ).run()
+    grown = [(time, action) for time, action in simulator.log if isinstance(action, Resize)]
+    assert grown[0][1] == Resize(1, 2) and grown[0][0] == pytest.approx(simulator.ended_at[0], abs=0.01)
+
+
+def test_a_size_function_that_fails_costs_its_trial_alone():
+    def size_of(config):
+        return {0: (1, 1), 1: (2, 3), 3: ("2", 1)}[config["x"]]
+
+    dispatch = Checked(SearchSpec(4, size_of=size_of), Counting(), None)
+    Simulator(dispatch, lambda config: Work(1.0, [1.0])).slots(2).run()
+    errors = {row["number"]: row["error"] for row in dispatch.ledger.rows()}
+    assert errors[0] == "" and "KeyError: 2" in errors[2]
+    assert "1 <= minimum <= size" in errors[1] and "('2', 1)" in errors[3]
+
+
+def test_a_size_function_that_always_fails_ends_the_search_at_once():
+    def size_of(config):
+        raise NameError("name 'bach_size' is not defined")
+
+    dispatch = Checked(SearchSpec(1000, size_of=size_of), Counting(), None)
+    simulator = Simulator(dispatch, lambda config: Work(1.0, [1.0])).slots(8).run()
+    assert simulator.conclusion.reason == "failed" and "'bach_size'" in simulator.conclusion.text
+    assert len(dispatch.ledger) <= 16

@@ -1,0 +1,288 @@
+"""Tests of the event log: a search continues after its driver was killed, without losses or duplicates."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.search.contract import End, Exploit, Suggestion, Verdict
+from hopsml.search.dispatch import journal
+from hopsml.search.dispatch.dispatch import NOTED_S, VERSION, Dispatch
+from hopsml.search.dispatch.events import Began, Ended, Extend, LaneJoined, Reported, Settled, Tick
+from hopsml.search.dispatch.ledger import TrialPhase
+from hopsml.search.dispatch.spec import SearchSpec
+from tests.helpers import clock
+from tests.helpers.search.searching import Counting, Halving, Scripted, assigned
+from tests.unit.search.journal_writer import TRIALS, work_of
+from tests.unit.search.simulator import Simulator
+
+pytestmark = pytest.mark.fast
+
+
+class Session:
+    """A search of two lanes that keeps its journal."""
+
+    def __init__(self, dispatch: Dispatch, lines: list[str] | None = None) -> None:
+        self.dispatch = dispatch
+        self.lines = [*(lines or []), journal.opening()]
+        self.now = 100.0
+        self.first = self.keep(dispatch.start_session(self.now))
+
+    def do(self, *events):
+        actions = []
+        for event in events:
+            self.now += 1.0
+            actions += self.keep(self.dispatch.handle(event, self.now))
+        return actions
+
+    def keep(self, actions):
+        self.lines += journal.lines_of(self.dispatch.take_facts())
+        return actions
+
+
+def begun(verdicts=None, searcher=None, **spec) -> Session:
+    """Trials 0 and 1 run on lanes 0 and 1 and have reported step 3."""
+    stopper = Scripted(verdicts or {})
+    session = Session(Dispatch(SearchSpec(**{"num_trials": 4, **spec}), searcher or Counting(), stopper))
+    session.do(LaneJoined(0), LaneJoined(1), Began(0, 1), Began(1, 1))
+    session.do(Reported(0, 1, 3, 0.5), Reported(1, 1, 3, 0.6))
+    return session
+
+
+def continued(lines, verdicts=None, searcher=None, **spec) -> Session:
+    spec = SearchSpec(**{"num_trials": 4, **spec})
+    dispatch = journal.replay(lines, spec, searcher or Counting(), Scripted(verdicts or {}))
+    return Session(dispatch, lines)
+
+
+def test_what_had_begun_goes_on_and_counts_as_a_lost_slot():
+    session = begun()
+    session.do(Ended(0, 1, "finished", 2.0, {"m": 2.0}))
+    again = continued(session.lines)
+    assert again.dispatch.best()["number"] == 0 and again.dispatch.ledger.trials[0].outputs == {"m": 2.0}
+    first, second = assigned(again.do(LaneJoined(0), LaneJoined(1)))
+    assert (first.number, first.attempt, first.resume_from, first.done_step) == (1, 2, 1, 3)
+    assert again.dispatch.ledger.trials[1].lost == 1
+    assert (second.number, second.attempt) == (2, 1), "it was sent, but had not begun"
+    assert again.dispatch.ask_tell.searcher.told.keys() == {0}
+
+
+def test_a_trial_that_was_asked_to_stop_is_not_begun_again():
+    session = begun({(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
+    again = continued(session.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
+    (settled,) = [action for action in again.first if isinstance(action, Settled)]
+    assert (settled.number, settled.end, settled.value) == (0, End.STOPPED, 0.5)
+    assert again.dispatch.ledger.trials[1].phase is TrialPhase.PAUSED
+    third = continued(again.lines, {(0, 3): Verdict.STOP, (1, 3): Verdict.PAUSE})
+    assert not [action for action in third.first if isinstance(action, Settled)], "told once in all sessions"
+
+
+def test_a_report_that_came_after_the_request_to_end_is_only_remembered():
+    session = begun({(0, 3): Verdict.PAUSE})
+    session.do(Reported(0, 1, 26, 0.7), Ended(0, 1, "finished", 0.7))
+    again = continued(session.lines, {(0, 3): Verdict.PAUSE})
+    row = again.dispatch.ledger.rows()[0]
+    assert (row["state"], row["step"], row["value"]) == ("completed", 26, 0.7)
+    assert again.dispatch.ask_tell.stopper.steps[0] == 3
+
+
+def test_an_exploit_that_was_decided_is_carried_out():
+    verdicts = {(1, 3): Exploit(0, {"x": 7})}
+    again = continued(begun(verdicts).lines, verdicts)
+    actions = assigned(again.do(LaneJoined(0), LaneJoined(1)))
+    assert [(a.number, a.config["x"], a.resume_from) for a in actions] == [(0, 0, 0), (1, 7, 0)]
+
+
+def test_added_trials_and_the_cost_so_far_are_remembered():
+    session = begun(budget_executor_s=1000.0)
+    session.now += 100.0
+    session.do(Extend(trials=3), Ended(0, 1, "finished", 1.0))
+    spent = session.dispatch.bounds.spent_s
+    again = continued(session.lines, budget_executor_s=1000.0)
+    assert again.dispatch.ask_tell.limit == 7
+    assert 0 <= spent - again.dispatch.bounds.spent_s < NOTED_S < spent
+
+
+def test_a_stopper_that_was_asked_to_settle_is_asked_again():
+    class Settling(Scripted):
+        settled = 0
+
+        def settle(self):
+            self.settled += 1
+            return super().settle()
+
+    def sessions(settles):
+        stopper = Settling({(0, 3): Verdict.PAUSE}, settles=settles)
+        session = Session(Dispatch(SearchSpec(1), Counting(), stopper))
+        session.do(LaneJoined(0), Began(0, 1), Reported(0, 1, 3, 0.5), Ended(0, 1, "paused"))
+        again = Settling({(0, 3): Verdict.PAUSE}, settles=settles)
+        journal.replay(session.lines, SearchSpec(1), Counting(), again)
+        return stopper, again
+
+    for settles, asked in ((False, 2), (True, 1)):
+        stopper, again = sessions(settles)
+        assert stopper.settled == again.settled == asked and stopper.pausing == again.pausing
+
+
+def test_a_snapshot_stands_for_all_before_it():
+    simulator = Simulator(Dispatch(SearchSpec(60), Counting(), Halving()), work_of).join(3)
+    lines = [journal.opening()]
+    simulator.keep = lines.extend
+    simulator.run(until=6.0)
+    spec = SearchSpec(60)
+    short = [journal.snapshot(simulator.dispatch)]
+    cut = len(lines)
+    simulator.run(until=8.0)
+    states = [
+        journal.replay(kept, spec, Counting(), Halving()).state()
+        for kept in (lines, [*lines[:cut], *short, *lines[cut:]])
+    ]
+    spent = [state.pop("spent_s") for state in states]
+    assert all(0 < simulator.dispatch.bounds.spent_s - known < 15 for known in spent)
+    assert states[0] == states[1] == json.loads(json.dumps(states[1]))
+    assert states[0]["searcher"]["told"], "something had been told"
+
+
+def test_snapshots_come_at_growing_distances():
+    taken, since, held = 0, 0, 0
+    for facts in range(1, 100_001):
+        since += 1
+        if journal.snapshot_due(since, held):
+            taken, held, since = taken + 1, facts, 0
+    assert taken == 7
+
+
+def test_values_keep_their_types():
+    class Shapes(Counting):
+        def ask(self, number):
+            super().ask(number)
+            return Suggestion({"kernel": (3, 3), "units": 8, "rate": 0.1 + 0.2, "on": True, "act": None})
+
+    session = begun(searcher=Shapes())
+    for lines in (session.lines, [journal.snapshot(session.dispatch)]):
+        config = continued(lines, searcher=Shapes()).dispatch.ledger.trials[0].config
+        assert config == {"kernel": (3, 3), "units": 8, "rate": 0.1 + 0.2, "on": True, "act": None}
+        assert isinstance(config["kernel"], tuple)
+
+
+def relu(x):
+    return max(x, 0)
+
+
+class Bias:
+    def __repr__(self):
+        return f"Bias at {id(self)}"
+
+
+class Listed:
+    """A parameter of a space, as far as the journal looks at it."""
+
+    values = (relu, Bias, (3, 3))
+
+
+def test_functions_and_classes_are_found_again_by_their_names():
+    class Functions(Counting):
+        def __init__(self):
+            super().__init__()
+            self.space = SimpleNamespace(parameters={"act": Listed()})
+
+        def ask(self, number):
+            super().ask(number)
+            return Suggestion({"act": relu, "kind": Bias, "kernel": (3, 3), "none": None})
+
+    exploit = {(1, 3): Exploit(0, {"act": Bias, "kind": relu})}
+    session = begun(exploit, searcher=Functions())
+    assert all("0x" not in line for line in session.lines)
+    for lines in (session.lines, [journal.snapshot(session.dispatch)]):
+        again = continued(lines, exploit, searcher=Functions())
+        assert again.dispatch.ask_tell.differing == []
+        first, second = assigned(again.do(LaneJoined(0), LaneJoined(1)))
+        assert first.config == {"act": relu, "kind": Bias, "kernel": (3, 3), "none": None}
+        assert second.config == {"act": Bias, "kind": relu}
+
+
+def test_a_value_that_nobody_knows_any_more_keeps_its_name():
+    class Objects(Counting):
+        def ask(self, number):
+            super().ask(number)
+            return Suggestion({"bias": Bias, "array": numpy.array([1, 2]), "size": numpy.int64(3)})
+
+    session = begun(searcher=Objects())
+    again = continued([journal.snapshot(session.dispatch)], searcher=Objects())
+    config = again.dispatch.ledger.trials[0].config
+    assert config == {"bias": f"{__name__}.Bias", "array": [1, 2], "size": 3}
+    assert journal.snapshot(again.dispatch) == journal.snapshot(continued([journal.snapshot(again.dispatch)]).dispatch)
+
+
+def test_what_ran_counts_when_a_searcher_would_suggest_something_else_today():
+    class Other(Counting):
+        def ask(self, number):
+            super().ask(number)
+            return Suggestion({"x": -number})
+
+    again = continued(begun().lines, searcher=Other())
+    assert again.dispatch.ask_tell.differing == [0, 1]
+    assert again.dispatch.ledger.trials[1].config == {"x": 1, "size": 1}
+
+
+def test_a_torn_last_line_is_as_if_it_was_never_written():
+    session = begun()
+    torn = [*session.lines, '["end",0,"comple']
+    assert continued(torn).dispatch.ledger.counts() == continued(session.lines).dispatch.ledger.counts()
+
+
+def test_a_damaged_line_and_a_newer_version_are_refused():
+    lines = begun().lines
+    with pytest.raises(ArgumentError, match="line 2 of the journal"):
+        continued([lines[0], "{not JSON", *lines[1:]])
+    for newer in (json.dumps({"hopsml search": VERSION + 1}), json.dumps({"hopsml search": VERSION + 1, "state": {}})):
+        with pytest.raises(ArgumentError, match=f"version {VERSION + 1}; this hopsml reads versions up to {VERSION}"):
+            continued([newer, *lines[1:]])
+    with pytest.raises(ArgumentError, match="names no version"):
+        continued(['{"someone": "else"}'])
+    state = {**begun().dispatch.state(), "version": 9}
+    with pytest.raises(ArgumentError, match="version 9"):
+        Dispatch.restore(state, SearchSpec(4), Counting())
+
+
+def test_a_journal_without_any_line_is_a_new_search():
+    session = continued([])
+    assert assigned(session.do(LaneJoined(0)))[0].number == 0
+    assert session.do(Tick()) == []
+
+
+def test_a_killed_driver_loses_no_told_result(tmp_path):
+    """A driver in a process of its own is killed with SIGKILL while it writes; another one goes on and comes to the end."""
+    path = tmp_path / "journal.jsonl"
+    driver = subprocess.Popen([sys.executable, "-m", "tests.unit.search.journal_writer", str(path)])
+    try:
+        until = clock.awake() + 20
+        while not path.exists() or path.stat().st_size < 50_000:
+            assert driver.poll() is None and clock.awake() < until
+            time.sleep(0.002)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    lines = path.read_text().split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    spec = SearchSpec(TRIALS)
+    dispatch = journal.replay(lines, spec, Counting(), Halving())
+    asked, told = len(dispatch.ledger), dict(dispatch.ask_tell.searcher.told)
+    assert told, "something had been told"
+    dispatch.ask_tell.extend(asked - TRIALS)  # come to the end with those that there are
+    simulator = Simulator(dispatch, work_of).join(4)
+    more: list[str] = []
+    simulator.keep = more.extend
+    simulator.run()
+    ended = Counter(json.loads(line)[1] for line in [*lines[:-1], *more] if line.startswith('["end"'))
+    assert ended == dict.fromkeys(range(asked), 1)
+    assert told.items() <= dispatch.ask_tell.searcher.told.items()

@@ -1,0 +1,167 @@
+"""Tests of the single rule that selects the metric."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hopsml.cluster.driver.run_state import Change, RunState
+from hopsml.cluster.shared.plain import outputs
+from hopsml.errors import ArgumentError
+from hopsml.experiment.run_role import NestedRun
+from hopsml.experiment.searches import executors, result
+from hopsml.experiment.searches.groups import GroupExecutor, _Group
+from hopsml.search.dispatch.events import Form, Reported
+from hopsml.search.messages import RunTrial
+from hopsml.search.metric import finite, is_misspelt, name_of, why_no_value
+from hopsml.tracking import catalog
+from hopsml.training.trials.trial_reports import Channel, TrialReporter, score_of
+from tests.unit.tracking.test_catalog import make_run
+
+pytestmark = pytest.mark.fast
+
+Values = dict[str, Any]
+# What was asked for, what there is, the name of the metric; where that is not there, nothing is taken for it.
+RULE: list[tuple[str, Values, str]] = [
+    ("loss", {"loss": 1.0}, "loss"),
+    ("loss", {"loss": 1.0, "metric": 2.0}, "loss"),
+    ("loss", {"accuracy": 1.0}, "loss"),
+    ("", {"accuracy": 1.0}, "accuracy"),
+    ("", {"metric": 1.0, "loss": 2.0}, "metric"),
+    ("", {"accuracy": 1.0, "loss": 2.0}, "metric"),
+    ("", {}, "metric"),
+]
+
+
+@pytest.mark.parametrize(("asked", "values", "name"), RULE)
+def test_it_is_what_was_asked_for_or_the_only_one_or_the_one_of_that_name(
+    asked: str, values: Values, name: str
+) -> None:
+    assert name_of(asked, values) == name
+
+
+def returned(asked: str, values: Values) -> float | None:
+    """By the worker, of what a trial's function returned."""
+    with contextlib.suppress(ArgumentError):
+        return score_of(values, asked)
+    return None
+
+
+def reported(asked: str, values: Values) -> float | None:
+    """By the worker, of what it reports."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reporter = TrialReporter(RunTrial(0, 1, trial_id="a", config=b"", metric=asked), Channel(ours))
+        reporter.report(1, values)
+    return reporter.history[0][1] if reporter.history else None
+
+
+def heard_of_a_lane(asked: str, values: Values) -> float | None:
+    """By the driver, of a report from a lane."""
+    return executors._searched(values, asked)[1]
+
+
+def heard_of_a_group(asked: str, values: Values) -> float | None:
+    """By the driver, of a report from a distributed trial."""
+    plan = SimpleNamespace(standing=NestedRun("trials"))
+    executor = GroupExecutor(RunState("app_1", 0), None, plan, str, asked, 1)  # type: ignore[arg-type]
+    group = _Group(Form(0, 1, {}, 2, 2), None, 0.0)  # type: ignore[arg-type]
+    executor._on_trial(group, Change("report", 0, metrics=values, step=1))
+    while (news := executor.get(0.0)) is not None:
+        if isinstance(news.event, Reported):
+            return news.event.value
+    return None
+
+
+ASKING: list[Callable[[str, Values], float | None]] = [returned, reported, heard_of_a_lane, heard_of_a_group]
+
+
+@pytest.mark.parametrize("ask", ASKING)
+@pytest.mark.parametrize(("asked", "values", "name"), RULE)
+def test_whoever_looks_for_a_trials_metric_finds_the_same(
+    ask: Callable[[str, Values], float | None], asked: str, values: Values, name: str
+) -> None:
+    assert ask(asked, values) == values.get(name)
+
+
+@pytest.mark.parametrize("ask", ASKING[2:])
+@pytest.mark.parametrize("value", [math.nan, math.inf, "high", True, None])
+def test_what_is_no_finite_number_is_not_told_to_a_search(
+    ask: Callable[[str, Values], float | None], value: Any
+) -> None:
+    assert ask("", {"loss": value}) is None and finite(value) is None
+
+
+@pytest.mark.parametrize(("asked", "values", "name"), RULE)
+def test_why_there_is_none_names_it(asked: str, values: Values, name: str) -> None:
+    text, _ = why_no_value(asked, {key: None for key in values}, None)
+    assert f"the metric '{name}'" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "values", "name"), [*RULE, ("f1", {"label": "x", "good": True, "accuracy": 0.5}, "f1")]
+)
+def test_a_table_of_runs_shows_it_or_the_first_number(tmp_path: Path, asked: str, values: Values, name: str) -> None:
+    directory = make_run(tmp_path, "app_1", spec={"metric_key": asked})
+    directory.write_json(directory.outputs_json, outputs(values, "/log"))
+    first = next((pair for pair in values.items() if isinstance(pair[1], float)), None)
+    assert catalog.read(directory).main_metric == ((name, values[name]) if name in values else first)
+
+
+def test_a_table_of_runs_shows_the_metric_that_a_search_is_about(tmp_path: Path) -> None:
+    record = {"search": {"metric": "accuracy"}}
+    directory = make_run(tmp_path, "app_1", **record)
+    directory.write_json(directory.outputs_json, {"loss": 9.0, "accuracy": 0.5, "log": "/log", "value": 0.5})
+    assert catalog.read(directory).main_metric == ("accuracy", 0.5)
+    for number, (search, name) in enumerate([({"metric": "accuracy"}, "accuracy"), ({"metric": ""}, "metric")]):
+        going_on = make_run(tmp_path, f"app_{number + 2}", ended=None, search=search)
+        going_on.write_json(going_on.best_json, {"number": 1, "value": 0.25})
+        assert catalog.read(going_on).main_metric == (name, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"state": "completed", "outputs": {"accuracy": 0.5, "loss": 1.0}}, {"accuracy": 0.5, "loss": 1.0}),
+        ({"state": "completed", "outputs": 0.5}, {"metric": 0.5}),  # as the predecessor called it
+        ({"state": "completed", "outputs": None}, {"accuracy": 0.25}),  # it has reported, and returned nothing
+        ({"state": "stopped", "outputs": None}, {"accuracy": 0.25}),
+    ],
+)
+def test_what_a_trial_gave_is_a_dict_by_the_metrics_name(row: Values, expected: Values) -> None:
+    row = {**row, "value": 0.25, "config": {"lr": 1}}
+    assert result.outputs_of(row, "accuracy") == expected
+    assert result.search_summary([row], "accuracy") == {
+        "combinations": [{"parameters": {"lr": 1}, "outputs": expected}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "known", "misspelt"),
+    [
+        ("acuracy", "accuracy", True), ("Accuracy", "accuracy", True), ("val_acuracy", "val_accuracy", True),
+        ("valaccuracy", "val_accuracy", True), ("val-loss", "val_loss", True), ("precission", "precision", True),
+        ("accuracy", "accuracy", False), ("accuracy", "val_accuracy", False), ("train_loss", "val_loss", False),
+        ("mse", "mae", False), ("auc", "acc", False), ("rmse", "mse", False), ("f1", "f2", False),
+        ("accuracy_top1", "accuracy_top5", False), ("precision", "recall", False), ("loss", "batch_loss", False),
+    ],
+)  # fmt: skip
+def test_a_slip_in_a_name_is_told_from_another_metric(asked: str, known: str, misspelt: bool) -> None:
+    assert is_misspelt(asked, known) is misspelt
+
+
+@pytest.mark.parametrize("ask", ASKING[1:])
+def test_values_within_an_epoch_are_not_those_that_a_search_compares(
+    ask: Callable[[str, Values], float | None],
+) -> None:
+    """Keras's running values have names of their own, also where the search names no metric."""
+    assert ask("", {"batch_loss": 0.5}) is None and ask("loss", {"batch_loss": 0.5}) is None
+    assert ask("", {"loss": 0.25}) == ask("", {"loss": 0.25, "batch_loss": 0.5}) == 0.25
+    assert ask("batch_loss", {"batch_loss": 0.5}) == 0.5

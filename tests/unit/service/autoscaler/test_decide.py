@@ -1,0 +1,569 @@
+"""Tests of the autoscaler's decisions: the fewest nodes for gangs that lack them, removed when unused."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.service.autoscaler import (
+    DrainNode,
+    FleetMemory,
+    FleetNode,
+    GroupMemory,
+    LaunchNodes,
+    NodePhase,
+    TerminateNode,
+    decide,
+    growth,
+)
+from hopsml.service.scheduler import reasons
+from hopsml.service.scheduler.nodes import Nodes
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Queue, Resources, SlotGroup
+from tests.unit.service.autoscaler.worlds import World, cores, gang, group
+
+pytestmark = pytest.mark.fast
+
+
+def test_as_few_as_will_do_once_and_the_gang_runs() -> None:
+    world = World(group(each=4, most=8), static={"a": 2})
+    world.waiting["one"] = gang(10)
+    assert world.turn() == ["+2 cpu"]
+    assert world.turn() == []  # they boot
+    assert world.until_quiet(12) == [] and "one" in world.running
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_not_one_more(count: int) -> None:
+    world = World(group(each=4, most=8))
+    world.waiting["one"] = gang(4 * count - 1)
+    assert world.turn() == [f"+{count} cpu"]
+
+
+def test_free_in_pieces_is_not_free() -> None:
+    world = World(group(each=4), static={"a": 3, "b": 3})
+    world.waiting["one"] = gang(2, each=2)
+    assert world.turn() == []  # 2 on each of them
+    world.waiting["two"] = gang(1, each=2)
+    assert world.turn() == ["+1 cpu"]  # two cores are free, and no two on one node
+
+
+def test_the_gangs_of_one_decision_share_new_nodes() -> None:
+    world = World(group(each=4))
+    world.waiting |= {"one": gang(3), "two": gang(3), "three": gang(1)}
+    assert world.turn() == ["+2 cpu"]
+
+
+def test_what_is_free_before_a_node_has_booted_is_not_added() -> None:
+    world = World(group(boot_limit_s=100.0), static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + 80.0
+    assert world.turn() == []
+    world.ends_s["one"] = world.now + 300.0
+    assert world.turn() == ["+1 cpu"]
+
+
+def test_the_cheaper_the_first_and_several_where_one_does_not_do() -> None:
+    large = group("large", each=8, price=3.0)
+    world = World(group("small", each=2, price=1.0), large)
+    world.waiting["one"] = gang(2, each=2)
+    assert world.turn() == ["+2 small"]
+    world = World(group("small", each=2, price=1.0), large)
+    world.waiting["one"] = gang(8)
+    assert world.turn() == ["+1 large"]  # 3 in place of 4
+    world = World(group("small", each=2, price=1.0), large)
+    world.waiting["one"] = gang(10)
+    assert world.turn() == ["+1 small", "+1 large"]
+    world = World(group("a", each=2), group("b", each=2))
+    world.waiting["one"] = gang(2)
+    assert world.turn() == ["+1 a"]
+
+
+def test_parts_of_a_gang_on_nodes_of_several_labels() -> None:
+    driver = SlotGroup("driver", 1, cores(1), is_driver=True)
+    workers = SlotGroup("workers", 4, Resources(gpus=1, cores=1), label="gpu")
+    gpu = replace(group("gpu", label="gpu"), capacity=Resources(2, 8, 1 << 14))
+    world = World(group(), gpu)
+    world.waiting["one"] = GangShape((driver, workers))
+    assert world.turn() == ["+1 cpu", "+2 gpu"]
+
+
+def test_never_above_the_most_and_nothing_for_what_could_not_run_anyway() -> None:
+    world = World(group(each=4, most=2))
+    world.waiting["huge"] = gang(9)
+    world.waiting["wide"] = gang(1, each=5)
+    assert world.turn() == []
+    world.waiting["small"] = gang(1)
+    assert world.turn() == ["+1 cpu"]
+
+
+def test_a_group_has_at_least_so_many_and_idle_ones_go_drained_first() -> None:
+    world = World(group(least=1, idle_s=100.0))
+    assert world.turn() == ["+1 cpu"]
+    world.waiting["one"] = gang(8)
+    assert world.turn() == ["+1 cpu"]
+    assert world.until_quiet(20) == [] and "one" in world.running
+    world.end("one")
+    said = world.until_quiet(100)
+    assert [word.split()[0] for word in said] == ["drain", "end"] and len(world.up("cpu")) == 1
+
+
+def test_an_idle_node_stays_while_a_gang_that_waits_for_others_could_use_it() -> None:
+    world = World(group(most=2, idle_s=50.0))
+    world.waiting |= {"one": gang(4), "two": gang(4)}
+    world.until_quiet(20)
+    world.end("one")
+    world.waiting["both"] = gang(8)
+    assert world.until_quiet(50) == []
+    world.waiting.clear()
+    assert world.until_quiet(50) == ["drain cpu-1", "end cpu-1"]
+
+
+def test_an_idle_node_stays_for_a_gang_that_waits_for_others_to_boot() -> None:
+    world = World(group(idle_s=50.0), boots_s=20.0)
+    world.waiting["one"] = gang(4)
+    world.until_quiet(10)
+    world.end("one")
+    world.boots_s = 150.0
+    world.waiting["wide"] = gang(8)
+    assert world.turn() == ["+1 cpu"]
+    assert world.until_quiet(40) == [] and "wide" in world.running
+
+
+def test_a_drained_node_that_is_needed_is_called_back() -> None:
+    world = World(group(idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    while not (said := world.turn()):
+        pass
+    assert said == ["drain cpu-1"]
+    world.waiting["two"] = gang(5)
+    assert world.turn() == ["recall cpu-1", "+1 cpu"]
+
+
+def test_nothing_is_ended_that_is_in_use() -> None:
+    world = World(group(idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
+    assert world.turn() == ["drain cpu-1"]
+    assert world.until_quiet(50) == []
+    world.end("one")
+    assert world.turn() == ["end cpu-1"]
+
+
+def test_a_warned_node_counts_as_absent() -> None:
+    world = World(group())
+    world.waiting["one"] = gang(2)
+    world.until_quiet(15)
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
+    world.waiting["two"] = gang(2)  # it would fit beside one
+    assert world.carry_out(world.decided()) == ["drain cpu-1", "+1 cpu"]
+    assert "cpu-1" in world.decided().view.closed
+
+
+def test_what_does_not_come_is_given_up_and_asked_for_again_after_a_pause_that_doubles() -> None:
+    world = World(group(boot_limit_s=100.0), boots_s=None)
+    world.waiting["one"] = gang(4)
+    asked, told = [], []
+    for _ in range(400):
+        said = world.turn()
+        asked += [world.now] if "+1 cpu" in said else []
+        told += [world.decided().view.waits["one"]] if "end cpu-2" in said else []
+    gaps = [round(later - before) for before, later in itertools.pairwise(asked)]
+    assert gaps[:4] == [165, 225, 345, 585]  # 100 s from the look that found it, and 60, 120, 240, 480
+    assert told == ["nodes of 'cpu' did not come, 2 times in a row; they are asked for again in 2 min"]
+
+
+def test_a_group_whose_nodes_vanish_rests_and_placeholders_that_become_nodes_do_not_count() -> None:
+    world = World(group(), boots_s=None)
+    world.waiting["one"] = gang(4)
+    world.turn(), world.turn()
+    world.fleet = {"i-7": replace(world.fleet["cpu-1"], id="i-7")}  # it has got its name
+    assert world.turn() == [] and not world.memory.group("cpu").failures
+    world.fleet = {}
+    assert world.turn() == [] and world.memory.group("cpu").failures == 1
+
+
+def test_boot_times_and_shapes_are_those_of_the_nodes_that_came() -> None:
+    world = World(group(each=4, boot_limit_s=500.0), boots_s=60.0)
+    world.waiting["one"] = gang(4)
+    world.turn()
+    assert world.decided().view.waits["one"] == "1 node of 'cpu' is booting (since 0 s, at most 8 min)"
+    world.until_quiet(15)
+    assert world.memory.group("cpu").boots_s == (60.0,)
+    world.waiting["two"] = gang(8)
+    assert world.decided().view.waits["two"] == "waits for 2 more nodes of group 'cpu', about 60 s"
+    world.turn(), world.turn()
+    assert world.decided().view.waits["two"] == "2 nodes of 'cpu' are booting (since 5 s, usually 60 s)"
+
+
+@pytest.mark.parametrize("seen", [(cores(3), ""), (cores(4), "other")])
+def test_nothing_is_launched_for_what_the_nodes_that_came_would_not_do_for(seen: tuple[Resources, str]) -> None:
+    world = World(group(each=4))
+    world.memory = FleetMemory({"cpu": GroupMemory(seen=seen)})
+    world.waiting["one"] = gang(1, each=4)
+    assert world.turn() == []
+
+
+def test_a_service_that_comes_back_counts_what_boots_already() -> None:
+    world = World(group())
+    world.waiting["one"] = gang(8)
+    world.turn()
+    world.memory = FleetMemory()
+    assert world.turn() == []
+    late = World(group(boot_limit_s=100.0))
+    late.fleet["old"] = FleetNode("old", "cpu", NodePhase.BOOTING, late.now - 5000.0)
+    late.waiting["one"] = gang(4)
+    late.boots_s = None
+    assert late.turn() == []  # it is given a while, for all that its group allows it
+    assert late.until_quiet(30)[0] == "end old"
+
+
+def test_a_node_that_is_lost_is_replaced_at_once_and_given_up_later() -> None:
+    world = World(group(boot_limit_s=100.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    world.boots_s = None
+    world.nodes.remove_capacity("cpu-1")
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], phase=NodePhase.BOOTING, name="")
+    world.waiting["two"] = gang(4)
+    assert world.turn() == ["+1 cpu"]
+    assert world.until_quiet(20)[0] == "end cpu-1"
+
+
+def test_what_admission_says_of_nodes_that_could_come() -> None:
+    view = World(group(most=3, boot_limit_s=180.0)).decided().view
+    asked = GangRequest("one", gang(9))
+    nodes = Nodes()
+    assert reasons.refusal(asked, nodes, Queue()) and not reasons.refusal(asked, nodes, Queue(), view.addable)
+    assert growth(asked.gang, nodes, view.addable) == "waits for 3 more nodes of group 'cpu', about 3 min"
+    nodes.set_node("a", cores(9))
+    assert growth(asked.gang, nodes, view.addable) == ""
+    assert "room for 21 such slots" in reasons.refusal(GangRequest("x", gang(30)), nodes, Queue(), view.addable)
+
+
+@pytest.mark.parametrize("wrong", [{"least": 5}, {"most": -1}, {"least": -1}, {"each": 0}])
+def test_groups_that_cannot_be(wrong: dict[str, int]) -> None:
+    with pytest.raises(ArgumentError, match="group 'cpu'"):
+        group(**wrong)
+
+
+def test_slots_that_end_when_a_node_would_have_booted_are_waited_for() -> None:
+    world = World(group(boot_limit_s=100.0), static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + 5.0 + 100.0  # the next decision is made 5 s from now
+    assert world.turn() == []
+    world.ends_s["one"] = world.now + 5.0 + 100.1
+    assert world.turn() == ["+1 cpu"]
+
+
+def test_the_group_that_boots_soonest_decides_which_ends_are_waited_for() -> None:
+    groups = group("quick", boot_limit_s=100.0), group("slow", boot_limit_s=1000.0)
+    world = World(*groups, static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + 500.0
+    assert world.turn() == ["+1 quick"]
+
+
+def test_without_nodes_to_add_a_later_end_is_not_counted_as_free() -> None:
+    world = World(group(most=1, idle_s=50.0), static={"a": 4})
+    world.waiting |= {"one": gang(4), "two": gang(4)}
+    world.until_quiet(15)
+    world.end("two")
+    world.ends_s["one"] = world.now + 10_000.0
+    while "drain cpu-1" not in world.turn():
+        pass
+    world.waiting["three"] = gang(4)
+    assert world.turn() == ["recall cpu-1"]  # the end of `one` is far: the node that drains is needed
+
+
+def test_a_node_that_is_closed_leaves_its_place_in_the_group_to_another() -> None:
+    world = World(group(most=3), static={"a": 4})
+    world.waiting["one"] = gang(8)
+    world.until_quiet(15)
+    addable = {kind.group: kind.count for kind in world.decided().view.addable}
+    assert addable == {"cpu": 2}  # `one` uses the 4 cores of `a` and one node of the group
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
+    assert "cpu-1" in world.decided().view.closed
+    assert {kind.group: kind.count for kind in world.decided().view.addable} == {"cpu": 3}
+
+
+def test_a_recalled_node_is_not_closed() -> None:
+    world = World(group(idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    before = world.decided()
+    while not before.view.closed:
+        world.carry_out(before)
+        world.now += 5.0
+        before = world.decided()
+    # The decision that drains a node counts its place in the group as free already.
+    assert before.view.closed == {"cpu-1"} and [kind.count for kind in before.view.addable] == [4]
+    assert world.carry_out(before) == ["drain cpu-1"]
+    assert world.decided().view.closed == {"cpu-1"}
+    world.waiting["two"] = gang(4)
+    assert world.decided().view.closed == frozenset()
+
+
+def test_a_node_is_drained_in_the_second_in_which_its_idle_time_is_reached() -> None:
+    world = World(group(idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    world.turn()  # sees the node without work for the first time
+    assert world.turn(49.5) == []
+    assert world.turn(0.5) == ["drain cpu-1"]
+
+
+def test_a_group_below_its_least_size_never_grows_above_its_largest() -> None:
+    world = World(group(least=3, most=3, idle_s=50.0))
+    assert world.turn() == ["+3 cpu"]
+    world.until_quiet(15)
+    for node in ("cpu-1", "cpu-2"):  # they are about to be taken away, and still count
+        world.fleet[node] = replace(world.fleet[node], is_warned=True)
+    assert world.carry_out(world.decided()) == ["drain cpu-1", "drain cpu-2"]
+
+
+def test_a_gang_that_needs_more_nodes_than_its_group_may_have_keeps_no_node_idle() -> None:
+    world = World(group(most=2, idle_s=50.0))
+    world.waiting["one"] = gang(4)
+    world.until_quiet(15)
+    world.end("one")
+    world.waiting["huge"] = gang(12)  # three nodes, and the group has at most two
+    said = world.until_quiet(30)
+    assert said[0] == "drain cpu-1"
+
+
+def test_the_node_that_has_been_idle_for_longest_is_drained_first() -> None:
+    world = World(group(least=1, idle_s=50.0))
+    world.waiting |= {"one": gang(4), "two": gang(4)}
+    world.until_quiet(15)
+    where = {job: next(iter(placement[0])) for job, (_, placement) in world.running.items()}
+    last, first = sorted(where, key=lambda job: where[job])  # the order of the ids is not that of the idle times
+    world.end(first)
+    world.turn()
+    world.end(last)
+    world.turn()
+    assert world.turn(200.0) == [f"drain {where[first]}"]  # both have been idle for long enough
+
+
+def test_the_nodes_that_a_job_would_wait_for_are_the_cheapest_ones_of_every_group() -> None:
+    gpu = replace(group("gpu", label="gpu"), capacity=Resources(2, 8, 1 << 14), price=9.0)
+    groups = group("large", each=8, price=3.0), group("small", each=2, price=1.0), gpu
+    addable = World(*groups).decided().view.addable
+    nodes = Nodes()
+    nodes.set_node("a", cores(1))
+    assert growth(gang(1), nodes, addable) == ""
+    assert growth(gang(2), nodes, addable).startswith("waits for 1 more node of group 'small'")
+    workers = SlotGroup("workers", 2, Resources(gpus=1, cores=1), label="gpu")
+    driver = SlotGroup("driver", 1, cores(2), is_driver=True)
+    first, second = growth(GangShape((driver, workers)), nodes, addable).split("; ")
+    assert "1 more node of group 'small'" in first and "1 more node of group 'gpu'" in second
+    assert growth(gang(99, each=8), nodes, addable) == ""  # no number of nodes that may be added would do
+
+
+def test_each_action_says_for_whom_or_why() -> None:
+    world = World(group(idle_s=150.0), group("gpu", label="gpu", boot_limit_s=100.0), static={"a": 2})
+    world.waiting |= {"fits": gang(2), "one": gang(3), "two": gang(3), "labelled": gang(1, label="gpu")}
+    world.start()
+    assert world.decided().actions == (LaunchNodes("cpu", 2, ("one", "two")), LaunchNodes("gpu", 1, ("labelled",)))
+    world.boots_s = None
+    world.turn(), world.turn()
+    world.fleet["gpu-3"] = replace(world.fleet["gpu-3"], launched_s=0.0)
+    world.now += 100.0
+    assert world.decided().actions[0] == TerminateNode(world.seen()[2], "it has not come in time")
+    world.boots_s = 10.0
+    world.waiting.pop("labelled")
+    world.until_quiet(3)
+    for job in ("one", "two"):
+        world.end(job)
+    world.turn()
+    world.fleet["cpu-2"] = replace(world.fleet["cpu-2"], is_warned=True)
+    world.now += 150.0
+    cpu1, cpu2 = (next(node for node in world.seen() if node.id == name) for name in ("cpu-1", "cpu-2"))
+    decision = world.decided()
+    assert [action for action in decision.actions if isinstance(action, DrainNode)] == [
+        DrainNode(cpu2, "it will be taken away"),
+        DrainNode(cpu1, "idle for 2 min"),
+    ]
+    world.carry_out(decision)
+    assert world.decided().actions[:2] == tuple(
+        TerminateNode(replace(node, phase=NodePhase.DRAINING), "nothing runs on it any more") for node in (cpu1, cpu2)
+    )
+
+
+def test_a_group_that_rests_is_told_to_those_who_need_its_label_and_to_no_others() -> None:
+    world = World(group("cpu"), group("gpu", label="gpu"), group("fast", label="gpu"))
+    resting = GroupMemory(failures=1, rests_until_s=world.now + 40.0)
+    world.memory = FleetMemory({"gpu": resting, "fast": replace(resting, failures=3)})
+    world.waiting |= {"labelled": gang(1, label="gpu"), "plain": gang(99)}
+    decision = world.decided()
+    assert decision.actions == () and decision.view.waits == {
+        "labelled": "nodes of 'gpu' did not come; they are asked for again in 40 s;"
+        " nodes of 'fast' did not come, 3 times in a row; they are asked for again in 40 s"
+    }
+    world.now += 39.9
+    assert world.decided().actions == ()
+    world.now += 0.2
+    assert world.decided().actions == (LaunchNodes("gpu", 1, ("labelled",)),)
+
+
+def test_what_a_job_waits_for_counts_its_own_nodes_in_every_group() -> None:
+    world = World(group("small", each=2, most=2), group("large", each=8, price=9.0), boots_s=None)
+    world.waiting["one"] = gang(1, each=2)
+    world.turn()
+    world.now += 30.0
+    world.waiting |= {"two": gang(2, each=2), "three": gang(1, each=8)}
+    assert world.decided().view.waits == {
+        "one": "1 node of 'small' is booting (since 30 s, at most 10 min)",
+        "two": "waits for 1 more node of group 'large', about 10 min",
+        "three": "waits for 1 more node of group 'large', about 10 min",
+    }
+    assert world.decided().actions == (LaunchNodes("large", 2, ("two", "three")),)
+    world.waiting.pop("one")
+    assert world.decided().view.waits["two"] == (
+        "1 node of 'small' is booting (since 30 s, at most 10 min);"
+        " waits for 1 more node of group 'small', about 10 min"
+    )
+
+
+def test_nodes_that_have_not_come_are_known_by_the_oldest_launch() -> None:
+    world = World(group(), boots_s=None)
+    world.waiting["one"] = gang(8)
+    world.turn()
+    world.fleet["cpu-2"] = replace(world.fleet["cpu-2"], launched_s=world.now + 7.0)  # their clock is ahead
+    world.now += 5.0
+    assert world.decided().view.waits["one"] == "2 nodes of 'cpu' are booting (since 5 s, at most 10 min)"
+    for node in ("cpu-1", "cpu-2"):
+        world.fleet[node] = replace(world.fleet[node], launched_s=world.now + 7.0)
+    assert "since 0 s" in world.decided().view.waits["one"]
+
+
+def test_who_needs_nothing_is_told_nothing_and_the_view_names_all_that_could_come() -> None:
+    gpu = group("gpu", label="gpu", most=2, price=3.0)
+    world = World(group(most=3), gpu, static={"a": 4}, boots_s=20.0)
+    world.memory = FleetMemory({"gpu": GroupMemory((70.0,), seen=(cores(5), "gpu"))})
+    world.waiting["fits"] = gang(4)
+    view = world.decided().view
+    assert view.waits == {} and view.closed == frozenset() and view.problem == ""
+    assert view.addable == (
+        reasons.NodeKind(cores(4), 3, "", "cpu", 1.0, 600.0),
+        reasons.NodeKind(cores(5), 2, "gpu", "gpu", 3.0, 70.0),
+    )
+
+
+def test_nodes_of_groups_that_are_not_ours_are_left_alone() -> None:
+    world = World(group(idle_s=0.0))
+    foreign = FleetNode("x", "other", NodePhase.DRAINING, 0.0, "x")
+    for phase in NodePhase:
+        fleet = [replace(foreign, phase=phase, is_warned=True)]
+        decision = decide(world.memory, world.groups, world.demand(), fleet, world.now)
+        assert decision.actions == () and decision.view.closed == frozenset()
+
+
+def test_a_node_that_is_being_ended_is_closed_and_counts_in_its_group_until_it_is_gone() -> None:
+    world = World(group(most=1))
+    world.fleet["cpu-9"] = FleetNode("cpu-9", "cpu", NodePhase.ENDING, world.now, "cpu-9", cores(4))
+    world.nodes.set_node("cpu-9", cores(4))
+    world.waiting["one"] = gang(8)
+    assert world.decided().actions == () and world.decided().view.closed == {"cpu-9"}
+    world.waiting = {"one": gang(4)}
+    assert world.decided().actions == ()  # nothing may be added, and nothing is placed on it
+    del world.fleet["cpu-9"]
+    world.nodes.remove_capacity("cpu-9")
+    assert world.decided().actions == (LaunchNodes("cpu", 1, ("one",)),)
+
+
+def test_a_warned_node_that_boots_is_not_waited_for() -> None:
+    world = World(group(), boots_s=None)
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
+    decision = world.decided()
+    assert decision.actions == (
+        DrainNode(world.seen()[0], "it will be taken away"),
+        LaunchNodes("cpu", 1, ("one",)),
+    )
+    assert decision.view.closed == frozenset()  # it has no name yet
+
+
+def test_a_node_idles_from_the_first_look_without_work_and_no_longer_once_it_has_some() -> None:
+    world = World(group(least=1, idle_s=100.0), boots_s=5.0)
+    world.until_quiet(3)
+    since = world.memory.idle_s["cpu-1"]
+    world.turn(7.0)
+    assert world.memory.idle_s == {"cpu-1": since} and since < world.now - 7.0
+    world.waiting["one"] = gang(4)
+    world.turn(), world.end("one"), world.turn()
+    assert world.memory.idle_s == {"cpu-1": world.now}
+
+
+@pytest.mark.parametrize(
+    ("waits", "idles"),
+    [
+        (gang(12), False),  # it could run once there is room for all of it
+        (gang(12, label="gpu"), True),
+        (gang(1, each=5), True),
+        (gang(99), True),  # never, however many are added
+    ],
+)
+def test_an_idle_node_is_kept_for_gangs_that_could_use_it_some_day(waits: GangShape, idles: bool) -> None:
+    world = World(group(most=2, idle_s=100.0), static={"a": 4}, boots_s=5.0)
+    world.waiting |= {"x": gang(4), "y": gang(4), "z": gang(4)}
+    world.until_quiet(4)
+    on_cpu = next(job for job, (_, placement) in world.running.items() if "cpu-1" in placement[0])
+    world.end(on_cpu)
+    world.waiting["waits"] = waits
+    world.turn()
+    assert set(world.memory.idle_s) == ({"cpu-1"} if idles else set())
+
+
+def test_growth_counts_no_node_that_is_there_already() -> None:
+    addable = World(group(most=2)).decided().view.addable
+    nodes = Nodes()
+    nodes.set_node("a", cores(9))
+    assert growth(gang(1), nodes, addable) == ""  # a new one would be the tighter one
+    assert growth(gang(10), nodes, addable) == "waits for 1 more node of group 'cpu', about 10 min"
+    nodes.promise(gang(9), ({"a": 9},))
+    assert growth(gang(9), nodes, addable) == ""  # as if nothing ran
+
+
+def test_growth_says_all_groups_in_their_order_whatever_they_cost() -> None:
+    dear, cheap = group("dear", each=8, price=9.0, most=1), group("cheap", each=2, price=1.0, most=2)
+    addable = World(dear, cheap).decided().view.addable
+    assert growth(gang(12), Nodes(), addable) == (
+        "waits for 1 more node of group 'dear', about 10 min; waits for 2 more nodes of group 'cheap', about 10 min"
+    )
+    assert growth(gang(4), Nodes(), addable) == "waits for 2 more nodes of group 'cheap', about 10 min"
+
+
+def test_a_node_that_boots_counts_as_what_nodes_of_its_group_had_when_they_came() -> None:
+    world = World(group(each=4), boots_s=None)
+    world.memory = FleetMemory({"cpu": GroupMemory(seen=(cores(2), ""))})
+    world.waiting["one"] = gang(2)
+    assert world.turn() == ["+1 cpu"]
+    world.waiting["two"] = gang(2)
+    assert world.turn() == ["+1 cpu"]
+
+
+@pytest.mark.parametrize(("ends_in_s", "said"), [(25.0, []), (25.1, ["+1 cpu"])])
+def test_which_ends_are_waited_for_follows_how_long_nodes_have_taken_to_boot(ends_in_s: float, said: list[str]) -> None:
+    world = World(group(boot_limit_s=100.0), static={"a": 4})
+    world.waiting["one"] = gang(4)
+    world.turn()
+    world.memory = FleetMemory({"cpu": GroupMemory((20.0,))})
+    world.waiting["two"] = gang(4)
+    world.ends_s["one"] = world.now + ends_in_s  # the next decision is made 5 s from now
+    assert world.turn() == said

@@ -1,0 +1,247 @@
+"""Tests of a task's driver without Spark: the rendered command does what the job file states, in a copy of the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from hopsml.core import profiles
+from hopsml.errors import ArgumentError
+from hopsml.service import spec
+from hopsml.service.driver import run_task
+from hopsml.service.engine.local import said_last
+from hopsml.service.render import spark_submit
+from hopsml.training.discovery import ListeningPlace, TaskListener
+from tests.helpers.clock import END_S
+
+pytestmark = pytest.mark.fast
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_was_made_or_changed_stays(tmp_path: Path) -> None:
+    code, own = tmp_path / "code", tmp_path / "own"
+    code.mkdir()
+    own.mkdir()
+    (own / "mine").write_text("mine")
+    for name in ("run.sh", "data/words", "data/deep/more", "deep/only", "__pycache__/x.pyc", "changed"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(name)
+    (code / "run.sh").chmod(0o700)
+    before = files(code)
+    with run_task.copied(code, own):
+        assert (own / "run.sh").stat().st_mode & 0o100 and (own / "data/deep/more").read_text() == "data/deep/more"
+        assert not (own / "__pycache__").exists()
+        (own / "data" / "made").write_text("made")
+        (own / "changed").write_text("CHANGED")
+        (own / "data" / "words").unlink()
+    assert files(own) == {"mine": "mine", "data/made": "made", "changed": "CHANGED"} and files(code) == before
+    assert sorted(path.name for path in own.iterdir()) == ["changed", "data", "mine"]
+
+
+def test_a_command_that_fails_leaves_its_results_alone(tmp_path: Path) -> None:
+    for name in ("code", "own"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "code" / "run.sh").touch()
+
+    def fail() -> None:
+        with run_task.copied(tmp_path / "code", tmp_path / "own"):
+            (tmp_path / "own" / "made").touch()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list(files(tmp_path / "own")) == ["made"]
+
+
+JOB = """
+name: small
+dataset: file:///data
+tasks:
+  train:
+    count: 2
+    function: code/train.py:main
+    framework: distributed
+    arguments: {out: OUT}
+    env: {LEVEL: "3"}
+  evaluate:
+    command: [python, code/evaluate.py, OUT]
+    resources: {memory: 1g}
+    ports: [rpc]
+  whole:
+    script: code/whole.py
+    arguments: {out: OUT, epochs: 2}
+"""
+TRAIN = """
+import os
+import helper
+
+def main(out):
+    import hopsml
+    told = [os.environ["HOPSML_DATASET"], os.environ["LEVEL"], hopsml.job.addresses("evaluate"), helper.NAME]
+    with open(out, "a") as file:
+        file.write(f"{told}\\n")
+"""
+
+
+@pytest.fixture
+def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job of one task of each kind, its code in a folder of the workspace."""
+    monkeypatch.setenv("HOPSML_PROJECT_URL", (tmp_path / "project").as_uri())
+    monkeypatch.setenv("HOPSML_JOB_FOLDER", (tmp_path / "1").as_uri())
+    monkeypatch.chdir(tmp_path)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "helper.py").write_text("NAME = 'helped'\n")
+    (code / "train.py").write_text(TRAIN)
+    (code / "evaluate.py").write_text("import sys\nimport helper\nopen(sys.argv[1], 'w').write(helper.NAME)\n")
+    (code / "whole.py").write_text(
+        "import helper, sys\nopen(sys.argv[2], 'w').write(str([sys.argv[1:], helper.NAME]))\n"
+    )
+    text = JOB.replace("OUT", str(tmp_path / "out"))
+    (tmp_path / "job.yaml").write_text(text)
+    return tmp_path / "job.yaml"
+
+
+def driver(
+    job_file: Path, name: str, before: tuple[str, ...] = (), stdout: int | IO[bytes] = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
+    """A task's driver, which has ended; its output is one stream, as in a log. ``before``: in front of its command."""
+    planned = spark_submit.plans(spec.load(job_file), job_file, profiles.load("local"))[name]
+    command = [*before, *planned.command]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.STDOUT, text=True, timeout=END_S)
+
+
+def run(job_file: Path, name: str) -> str:
+    """What a task's workers have written."""
+    done = driver(job_file, name)
+    assert done.returncode == 0, done.stdout
+    return (job_file.parent / "out").read_text()
+
+
+@pytest.mark.local
+def test_a_function_runs_on_every_worker(job_file: Path) -> None:
+    elsewhere = TaskListener("evaluate", ("rpc",), (job_file.parent / "1").as_uri(), 1)
+    elsewhere.announce(ListeningPlace(1, 0, 0, 1), "node2", {"rpc": 1})
+    assert run(job_file, "train").splitlines() == ["['file:///data', '3', ['node2:1'], 'helped']"] * 2
+
+
+@pytest.mark.local
+def test_a_command_finds_the_files_that_it_names(job_file: Path) -> None:
+    assert run(job_file, "evaluate") == "helped"
+
+
+def of_two_workers(folder: Path, source: str, framework: str) -> subprocess.CompletedProcess[str]:
+    """The driver of a task whose command runs a program on two workers, which has ended."""
+    (folder / "code" / "group.py").write_text(source)
+    (folder / "two.yaml").write_text(
+        f"name: two\ntasks: {{main: {{command: [python, code/group.py, {folder}], count: 2, framework: {framework}}}}}\n"
+    )
+    return driver(folder / "two.yaml", "main")
+
+
+WITH_TORCH = """
+import sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(x)
+open(f"{sys.argv[1]}/rank-{dist.get_rank()}", "w").write(str(x.item()))
+dist.destroy_process_group()  # without it a thread of gloo may abort the process as it exits
+"""
+WITH_TENSORFLOW = """
+import sys
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+resolver = strategy.cluster_resolver
+total = strategy.reduce("sum", strategy.run(lambda: tf.constant(resolver.task_id + 1.0)), axis=None)
+open(f"{sys.argv[1]}/rank-{resolver.task_id}", "w").write(str(float(total)))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.variant)])
+def test_a_command_of_two_workers_forms_a_group_of_torch(job_file: Path, framework: str) -> None:
+    done = of_two_workers(job_file.parent, WITH_TORCH, framework)
+    assert done.returncode == 0, done.stdout
+    assert [(job_file.parent / f"rank-{rank}").read_text() for rank in range(2)] == ["3.0", "3.0"]
+
+
+@pytest.mark.tensorflow
+def test_a_command_of_two_workers_forms_a_group_of_tensorflow(job_file: Path) -> None:
+    done = of_two_workers(job_file.parent, WITH_TENSORFLOW, "tensorflow")
+    assert done.returncode == 0, done.stdout
+    assert [(job_file.parent / f"rank-{rank}").read_text() for rank in range(2)] == ["3.0", "3.0"]
+
+
+@pytest.mark.fast
+def test_a_command_of_several_workers_with_jax_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: two\ntasks: {main: {command: [python, train.py], count: 2, framework: jax}}\n")
+    with pytest.raises(ArgumentError, match="cannot form JAX's group by itself"):
+        spec.load(path)
+
+
+@pytest.mark.fast
+def test_a_script_gets_its_arguments_as_options(job_file: Path) -> None:
+    told = run(job_file, "whole")
+    assert told == str([["--out", str(job_file.parent / "out"), "--epochs", "2"], "helped"])
+
+
+@pytest.mark.local
+def test_what_failed_on_a_worker_is_the_last_thing_that_is_said(job_file: Path) -> None:
+    (job_file.parent / "code" / "evaluate.py").write_text("raise SystemExit(7)\n")
+    done = driver(job_file, "evaluate")
+    assert done.returncode == 1 and done.stderr is None
+    said = said_last(done.stdout)
+    assert re.fullmatch(r"run \S+: rank 0 of 1 on host \S+ failed first: .*returned non-zero exit status 7\.", said)
+
+
+@pytest.mark.fast
+def test_a_full_disk_takes_no_lines_and_ends_no_driver(job_file: Path, tmp_path: Path) -> None:
+    whole = job_file.parent / "code" / "whole.py"
+    whole.write_text("import sys\nprint('to be lost', flush=True)\n" + whole.read_text() + "print('this, too')\n")
+    room = 1 << 20
+    with open(tmp_path / "output.log", "wb") as output:
+        output.write(b"." * room)
+        output.flush()
+        done = driver(job_file, "whole", ("prlimit", f"--fsize={room}"), stdout=output)
+    assert done.returncode == 0 and (tmp_path / "out").exists()
+    assert (tmp_path / "output.log").read_bytes() == b"." * room
+
+
+@pytest.mark.fast
+def test_a_driver_that_lacks_its_files_says_so(job_file: Path) -> None:
+    with pytest.raises(ArgumentError, match="job small has no task 'tarin'; there are: train, evaluate, whole"):
+        run_task.run(str(job_file), "tarin")
+    with pytest.raises(ArgumentError, match="it has not come with the driver"):
+        run_task.run("no.yaml", "train")
+    (job_file.parent / "code" / "train.py").write_text("main = 3\n")
+    with pytest.raises(ArgumentError, match="has no function main"):
+        run_task.run(str(job_file), "train")
+
+
+@pytest.mark.local
+def test_the_cause_does_not_repeat_a_whole_script(job_file: Path) -> None:
+    lines = "\n".join(f"        echo line {number} of a long script" for number in range(40))
+    command = f"    command:\n    - bash\n    - -c\n    - |\n{lines}\n        exit 3\n"
+    job_file.write_text(f"name: a\nworkspace: code\ntasks:\n  main:\n{command}")
+    said = said_last(driver(job_file, "main").stdout)
+    assert "Command 'bash -c echo line 0 of a long script" in said and said.endswith("exit status 3.")
+    assert "line 3 of" not in said
+
+
+@pytest.mark.local
+def test_a_command_that_is_aborted_is_explained(job_file: Path) -> None:
+    (job_file.parent / "aborts.yaml").write_text(
+        "name: aborts\ntasks: {main: {command: [sh, -c, 'kill -ABRT $$'], framework: distributed}}\n"
+    )
+    done = driver(job_file.parent / "aborts.yaml", "main")
+    assert done.returncode != 0 and "SIGABRT" in done.stdout and "destroy_process_group" in done.stdout, done.stdout

@@ -1,0 +1,625 @@
+"""Tests of the reasons shown for a job that waits, and for one that could never run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hopsml.service.scheduler.nodes import Nodes
+from hopsml.service.scheduler.reasons import (
+    TRIED,
+    BlockingJob,
+    Cause,
+    NodeKind,
+    Reason,
+    amount,
+    refusal,
+    starts,
+    starts_in,
+    why,
+    with_count,
+)
+from hopsml.service.scheduler.resources import (
+    NOTHING,
+    UNLIMITED,
+    GangRequest,
+    GangShape,
+    Policy,
+    Queue,
+    Resources,
+    SlotGroup,
+)
+from hopsml.service.scheduler.scheduler import Scheduler
+from tests.unit.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
+
+pytestmark = pytest.mark.fast
+NOON = 12 * 3600.0
+
+
+def clock(at: float) -> str:
+    return f"{int(at // 3600):02d}:{int(at % 3600 // 60):02d}"
+
+
+def told(cluster: Cluster, job_id: str) -> str:
+    return why(cluster.scheduler, job_id, cluster.now).text(clock)
+
+
+def three_nodes(policy: Policy = NO_PREEMPTION) -> Cluster:
+    cluster = Cluster({"node2": 4, "node5": 4, "node7": 4}, policy)
+    cluster.now = NOON
+    return cluster
+
+
+class TestWhy:
+    def test_numbers_holders_a_forecast_and_what_would_help(self):
+        cluster = three_nodes()
+        cluster.submit("resnet-17", gang(7), user="alice", expected_s=8400.0)
+        cluster.submit("wants", gang(8))
+        assert told(cluster, "wants") == (
+            "needs 8 slots of 1 GPU, 1 core, 5 are free (node7 4, node5 1); alice's resnet-17 holds 7 until about 14:20;"
+            " starts about 14:20 at the earliest; would start now with 5"
+        )
+
+    def test_who_goes_first_and_many_holders(self):
+        cluster = three_nodes()
+        for number in range(6):
+            cluster.submit(f"h{number}", gang(1, gpus=2))
+        cluster.submit("first", gang(4))
+        cluster.submit("second", gang(3))
+        assert told(cluster, "second") == (
+            "needs 3 slots of 1 GPU, 1 core, 0 are free; 1 of queue default goes first; h0 holds 1; h1 holds 1; h2 holds 1;"
+            " 3 more jobs hold the rest"
+        )
+
+    def test_who_holds_what_is_counted_in_workers(self):
+        cluster = Cluster({"node2": 3}, NO_PREEMPTION)
+        core = Resources(cores=1)
+        parts = (SlotGroup("main", 2, core), SlotGroup("driver", 1, core, is_driver=True))
+        cluster.scheduler.submit(GangRequest("two workers", GangShape(parts)), 0.0)
+        cluster.scheduler.submit(GangRequest("wants", GangShape((SlotGroup("main", 1, core),))), 0.0)
+        assert told(cluster, "wants") == "needs 1 slot of 1 core, 0 are free; two workers holds 2"
+
+    def test_others_are_about_to_leave(self):
+        cluster = three_nodes(BY_PRIORITY)
+        cluster.submit("low", gang(12), user="bob", priority=10)
+        cluster.submit("urgent", gang(4), priority=90)
+        reason = why(cluster.scheduler, "urgent", cluster.now)
+        assert reason.cause == Cause.LEAVING
+        assert reason.text(clock) == "has its place, which others have to release first; bob's low has to release 4"
+
+    def test_room_is_kept_for_another(self):
+        cluster = three_nodes(Policy(levels_s=(), preempts=False, hold_after_s=60.0))
+        cluster.submit("large", gang(9), expected_s=7200.0)
+        cluster.submit("waits", gang(12))
+        cluster.later(60)
+        cluster.submit("long", gang(2))
+        assert told(cluster, "long") == "room is kept for waits, which goes first"
+
+    def test_limits_of_the_queue_and_another_that_would_do(self):
+        queues = (Queue("small", limit=Resources(gpus=2, cores=2)), Queue("default"))
+        cluster = Cluster({"a": 8}, NO_PREEMPTION, queues)
+        cluster.submit("one", gang(2), queue="small")
+        cluster.submit("two", gang(1), queue="small")
+        assert told(cluster, "two") == (
+            "needs 1 GPU, 1 core; queue small has 2 GPUs, 2 cores of its limit, 2 GPUs, 2 cores;"
+            " would start now in queue default"
+        )
+
+    def test_limit_of_drivers(self):
+        scheduler = Scheduler(NO_PREEMPTION, (Queue(driver_limit_mib=1024),))
+        scheduler.nodes.set_node("a", Resources(cores=8, memory_mib=8192))
+        driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
+        scheduler.submit(GangRequest("one", driver), 0.0)
+        scheduler.submit(GangRequest("two", driver), 0.0)
+        said = why(scheduler, "two", 0.0)
+        assert said.cause == Cause.DRIVER_LIMIT
+        assert said.text(clock) == "queue default: its drivers have all the 1024 MiB that drivers may have"
+
+    def test_a_gang_that_was_not_filled(self):
+        cluster = three_nodes()
+        cluster.submit("one", gang(2))
+        cluster.runs.clear()
+        cluster.scheduler.not_filled("one", cluster.now)
+        assert told(cluster, "one") == "the cluster did not give all it was asked for; tried again at 12:00"
+        assert cluster.later(30) == ["+one"]
+        assert told(cluster, "one") == ""
+
+
+class TestRefusal:
+    def cluster(self) -> Scheduler:
+        scheduler = Scheduler()
+        for name in "ab":
+            scheduler.nodes.set_node(name, Resources(gpus=8, cores=16, memory_mib=65536))
+        scheduler.nodes.set_node("labelled", Resources(gpus=1, cores=4, memory_mib=8192), "v100")
+        return scheduler
+
+    def said(self, what: GangShape, queue: Queue | None = None, addable: tuple[NodeKind, ...] = ()) -> str:
+        return refusal(GangRequest("j", what), self.cluster().nodes, queue or Queue(), addable)
+
+    def test_what_runs_on_the_empty_cluster_is_not_refused_however_full_it_is(self):
+        scheduler = self.cluster()
+        scheduler.submit(GangRequest("all", gang(16)), 0.0)
+        assert refusal(GangRequest("j", gang(16)), scheduler.nodes, Queue()) == ""
+
+    def test_the_largest_that_would_run(self):
+        assert self.said(gang(17)) == (
+            "part 'workers' needs 17 x 1 GPU, 1 core; the nodes without a label have room for 16 such slots at most;"
+            " ask for 16"
+        )
+        assert self.said(gang(1, gpus=9)) == (
+            "part 'workers' needs 1 x 9 GPUs, 9 cores; the largest of the nodes without a label has 8 GPUs, 16 cores,"
+            " 64 GiB, and a slot is on one node; ask for smaller slots"
+        )
+
+    def test_labels_that_are_not_there(self):
+        assert self.said(gang(1, label="a100")).endswith("there are no nodes with label 'a100'")
+        assert "the nodes with label 'v100' have room for 1 such slots" in self.said(gang(2, label="v100"))
+
+    def test_parts_that_fit_each_but_not_together(self):
+        parts = (SlotGroup("w", 2, Resources(gpus=8, cores=16)), SlotGroup("driver", 1, Resources(cores=1)))
+        assert "its parts do not fit together" in self.said(GangShape(parts))
+
+    def test_limits(self):
+        assert self.said(gang(3), Queue("q", limit=Resources(gpus=2, cores=9))) == (
+            "needs 3 GPUs, 3 cores, queue 'q' has at most 2 GPUs, 9 cores; ask for less, or another queue"
+        )
+        driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=4096), is_driver=True),))
+        assert "drivers in queue 'q' have at most 2048 MiB together" in self.said(
+            driver, Queue("q", driver_limit_mib=2048)
+        )
+
+    def test_not_where_an_autoscaler_could_add_nodes(self):
+        more = NodeKind(Resources(gpus=8, cores=16, memory_mib=65536), 2)
+        assert self.said(gang(32), addable=(more,)) == ""
+        assert "ask for 32" in self.said(gang(33), addable=(more,))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (Resources(1, 1, 512), "1 GPU, 1 core, 512 MiB"),
+        (Resources(2, 0, 2048), "2 GPUs, 2 GiB"),
+        (Resources(0, 3, 1536), "3 cores, 1.5 GiB"),
+        (Resources(), "nothing"),
+    ],
+)
+def test_amounts_as_a_person_says_them(what, said):
+    assert amount(what) == said
+
+
+def said(cause: Cause, **more: object) -> str:
+    return Reason(cause, "job", "q", **more).text(clock)  # type: ignore[arg-type]
+
+
+class TestWords:
+    """What is said of a reason, word by word."""
+
+    ONE = Resources(gpus=1)
+
+    @pytest.mark.parametrize(
+        ("reason", "words"),
+        [
+            ({}, "needs 1 slot of 1 GPU, 0 are free"),
+            ({"slots": 3}, "needs 3 slots of 1 GPU, 0 are free"),
+            ({"free": (("a", 1),)}, "needs 1 slot of 1 GPU, 1 is free (a 1)"),
+            ({"free": (("a", 2), ("b", 1), ("c", 1))}, "needs 1 slot of 1 GPU, 4 are free (a 2, b 1, c 1)"),
+            (
+                {"free": (("a", 2), ("b", 1), ("c", 1), ("d", 1))},
+                "needs 1 slot of 1 GPU, 5 are free (a 2, b 1, c 1 and 1 more node)",
+            ),
+            ({"ahead": 1}, "needs 1 slot of 1 GPU, 0 are free; 1 of queue q goes first"),
+            ({"ahead": 2}, "needs 1 slot of 1 GPU, 0 are free; 2 of queue q go first"),
+            ({"together": ("x", "y")}, "there is room for each of x, y, but not for all of them at once"),
+            ({"starts_s": NOON}, "needs 1 slot of 1 GPU, 0 are free; starts about 12:00 at the earliest"),
+            ({"would_start_with": 2}, "needs 1 slot of 1 GPU, 0 are free; would start now with 2"),
+            ({"other_queues": ("r", "s")}, "needs 1 slot of 1 GPU, 0 are free; would start now in queue r or s"),
+            (
+                {"would_start_with": 2, "other_queues": ("r",)},
+                "needs 1 slot of 1 GPU, 0 are free; would start now with 2, or in queue r",
+            ),
+            (
+                {"holders": (BlockingJob("j", "ana", 2, NOON), BlockingJob("k", "", 1, math.inf))},
+                "needs 1 slot of 1 GPU, 0 are free; ana's j holds 2 until about 12:00; k holds 1",
+            ),
+            (
+                {"holders": tuple(BlockingJob(f"j{number}", "", 1, math.inf) for number in range(3))},
+                "needs 1 slot of 1 GPU, 0 are free; j0 holds 1; j1 holds 1; j2 holds 1",
+            ),
+            (
+                {"holders": tuple(BlockingJob(f"j{number}", "", 1, math.inf) for number in range(4))},
+                "needs 1 slot of 1 GPU, 0 are free; j0 holds 1; j1 holds 1; j2 holds 1; 1 more job holds the rest",
+            ),
+        ],
+    )
+    def test_what_a_job_lacks(self, reason, words):
+        assert said(Cause.NO_ROOM, **{"slots": 1, "each": self.ONE, **reason}) == words
+
+    @pytest.mark.parametrize(
+        ("cause", "reason", "words"),
+        [
+            (
+                Cause.PUT_OFF,
+                {"starts_s": NOON},
+                "the cluster did not give all it was asked for; tried again at 12:00",
+            ),
+            (Cause.LEAVING, {}, "has its place, which others have to release first"),
+            (
+                Cause.LEAVING,
+                {"starts_s": NOON},
+                "has its place, which others have to release first; starts about 12:00 at the earliest",
+            ),
+            (Cause.QUEUE_LIMIT, {"limit": "too much", "starts_s": NOON}, "too much"),
+            (Cause.DRIVER_LIMIT, {"limit": "too much", "other_queues": ("r",)}, "too much; would start now in queue r"),
+            (Cause.ROOM_KEPT, {"in_favour_of": "k"}, "room is kept for k, which goes first"),
+            (
+                Cause.ROOM_KEPT,
+                {"in_favour_of": "k", "starts_s": NOON},
+                "room is kept for k, which goes first; starts about 12:00 at the earliest",
+            ),
+            (Cause.DUE, {}, "about to start"),
+            (
+                Cause.ELASTIC,
+                {"sizes": (("x", 1, 1, 1, 4), ("y", 4, 4, 1, 4), ("z", 4, 3, 2, 9))},
+                "x runs with 1 slot of 1 to 4, and gets more when some are free that nobody waits for;"
+                " y runs with 4 slots of 1 to 4; z runs with 4 slots of 2 to 9, and has to release 1",
+            ),
+            (Cause.NONE, {}, ""),
+        ],
+    )
+    def test_the_other_causes(self, cause, reason, words):
+        assert said(cause, **reason) == words
+
+
+class TestReasons:
+    """All that is known of why a job does not run; nothing is said that is not so."""
+
+    def test_no_room_all_of_it(self):
+        cluster = three_nodes()
+        cluster.submit("a", gang(5), user="ana", expected_s=600.0)
+        cluster.submit("b", gang(5), user="bob", expected_s=1200.0)
+        cluster.submit("c", gang(3))
+        found = why(cluster.scheduler, "c", cluster.now)
+        assert found == Reason(
+            Cause.NO_ROOM,
+            "c",
+            "default",
+            part="workers",
+            slots=3,
+            each=Resources(gpus=1, cores=1),
+            free=found.free,
+            holders=(BlockingJob("a", "ana", 5, NOON + 600.0), BlockingJob("b", "bob", 5, NOON + 1200.0)),
+            starts_s=NOON + 600.0,
+            would_start_with=2,
+        )
+        assert sum(slots for _, slots in found.free) == 2
+
+    def test_free_nodes_are_told_the_freest_first_then_by_name(self):
+        cluster = Cluster({"c": 2, "a": 1, "b": 2, "d": 3}, NO_PREEMPTION)
+        cluster.submit("j", gang(9))
+        assert why(cluster.scheduler, "j", 0.0).free == (("d", 3), ("b", 2), ("c", 2), ("a", 1))
+
+    def test_ahead_are_those_of_the_queue_that_go_first(self):
+        cluster = Cluster({"a": 1}, NO_PREEMPTION, (Queue("one"), Queue("two")))
+        for name, queue, priority in (
+            ("low", "one", 40), ("x", "one", 50), ("high", "one", 60), ("y", "one", 50), ("other", "two", 99),
+            ("z", "one", 50),
+        ):  # fmt: skip
+            cluster.submit(name, gang(2), queue=queue, priority=priority)
+        ahead = {name: why(cluster.scheduler, name, 0.0).ahead for name in cluster.scheduler.jobs}
+        assert ahead == {"high": 0, "x": 1, "y": 2, "z": 3, "low": 4, "other": 0}
+        assert why(cluster.scheduler, "other", 0.0).queue == "two"
+
+    def test_the_first_part_for_which_there_is_no_room_is_told(self):
+        core = Resources(cores=1)
+        cluster = Cluster({"a": 2}, NO_PREEMPTION)
+        parts = (
+            SlotGroup("driver", 1, core),
+            SlotGroup("workers", 3, Resources(gpus=1), 2),
+            SlotGroup("more", 3, core),
+        )
+        cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
+        found = why(cluster.scheduler, "j", 0.0)
+        assert (found.part, found.slots, found.each, found.free, found.together) == ("more", 3, core, (("a", 2),), ())
+
+    def test_parts_that_have_room_each_but_not_beside_one_another_are_told_together(self):
+        cluster = Cluster({"a": 2}, NO_PREEMPTION)
+        parts = (
+            SlotGroup("driver", 2, Resources(cores=1)),
+            SlotGroup("workers", 1, Resources(gpus=1, cores=1)),
+            SlotGroup("more", 2, Resources(gpus=1)),
+        )
+        cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
+        found = why(cluster.scheduler, "j", 0.0)
+        assert found.together == ("driver", "workers", "more") and found.cause == Cause.NO_ROOM
+        assert (found.part, found.slots) == ("more", 2)  # with the most GPUs in all
+
+    def test_the_largest_part_is_told_of_those_without_gpus(self):
+        cluster = Cluster({"a": 4}, NO_PREEMPTION)
+        core = Resources(cores=1)
+        parts = (SlotGroup("small", 1, core), SlotGroup("large", 3, core), SlotGroup("other", 2, core))
+        cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
+        assert why(cluster.scheduler, "j", 0.0).part == "large"
+
+    def test_who_is_about_to_leave_with_how_much_of_the_place(self):
+        cluster = Cluster({"a": 4, "b": 2})
+        cluster.submit("elsewhere", gang(2), priority=60)
+        cluster.submit("low", gang(1), user="bob", priority=10)
+        cluster.submit("lower", gang(3), user="ana", priority=5)
+        cluster.submit("urgent", gang(4), priority=90)
+        found = why(cluster.scheduler, "urgent", 0.0)
+        assert found == Reason(
+            Cause.LEAVING,
+            "urgent",
+            "default",
+            holders=(BlockingJob("low", "bob", 1, math.inf), BlockingJob("lower", "ana", 3, math.inf)),
+        )
+
+    def test_holders_are_those_who_have_what_is_scarce_the_first_to_end_first(self):
+        cluster = Cluster({"a": 8}, NO_PREEMPTION)
+        cluster.capacity["v"] = 2
+        cluster.scheduler.nodes.set_node("v", Resources(gpus=2, cores=2), "v100")
+        cluster.submit("labelled", gang(2, label="v100"))
+        core = GangShape((SlotGroup("w", 1, Resources(cores=1)),))
+        cluster.scheduler.submit(GangRequest("cores only", core), 0.0)
+        for name, count, expected_s in (
+            ("z", 1, 60.0),
+            ("y", 2, math.inf),
+            ("x", 1, math.inf),
+            ("w", 2, 60.0),
+            ("v", 1, math.inf),
+        ):
+            cluster.submit(name, gang(count), expected_s=expected_s)
+        cluster.submit("wants", gang(2))
+        holders = why(cluster.scheduler, "wants", 0.0).holders
+        assert [(one.job_id, one.slots) for one in holders] == [("w", 2), ("z", 1), ("y", 2), ("v", 1), ("x", 1)]
+        cluster.scheduler.submit(GangRequest("wants cores", GangShape((SlotGroup("w", 9, Resources(cores=1)),))), 0.0)
+        holders = why(cluster.scheduler, "wants cores", 0.0).holders
+        assert {one.job_id for one in holders} == {"v", "w", "x", "y", "z", "cores only"}
+
+    def test_a_driver_is_counted_where_its_job_has_nothing_else(self):
+        core = Resources(cores=1)
+        cluster = Cluster({"a": 3}, NO_PREEMPTION)
+        driver = SlotGroup("driver", 2, core, is_driver=True)
+        cluster.scheduler.submit(
+            GangRequest("j", GangShape((driver, SlotGroup("w", 1, Resources(gpus=1)), driver))), 0.0
+        )
+        cluster.scheduler.nodes.set_node("b", Resources(gpus=1))
+        cluster.scheduler.tick(0.0)
+        cluster.scheduler.nodes.set_node("a", Resources(gpus=1, cores=4))
+        cluster.scheduler.tick(0.0)
+        cluster.scheduler.submit(GangRequest("wants", GangShape((SlotGroup("w", 1, core),))), 0.0)
+        (holder,) = why(cluster.scheduler, "wants", 0.0).holders
+        assert (holder.job_id, holder.slots) == ("j", 1)  # its worker
+
+    def test_a_job_that_runs_or_ends_has_no_reason_and_an_elastic_one_its_sizes(self):
+        cluster = Cluster({"a": 8})
+        cluster.submit("fixed", gang(2), priority=40)
+        cluster.submit("elastic", gang(8, least=2), priority=60)
+        assert why(cluster.scheduler, "fixed", 0.0) == Reason(Cause.NONE, "fixed", "default")
+        assert why(cluster.scheduler, "elastic", 0.0) == Reason(
+            Cause.ELASTIC, "elastic", "default", sizes=(("workers", 6, 6, 2, 8),)
+        )
+        cluster.submit("urgent", gang(6), priority=70)
+        assert why(cluster.scheduler, "fixed", 0.0).cause == Cause.NONE
+        cluster = Cluster({"a": 2})
+        cluster.submit("low", gang(2), priority=1)
+        assert cluster.submit("urgent", gang(2), priority=70) == ["-low"]
+        assert why(cluster.scheduler, "low", 0.0) == Reason(Cause.NONE, "low", "default")
+
+    def test_parts_of_a_fixed_size_have_no_size_to_tell(self):
+        parts = (SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("w", 3, Resources(cores=1), 1))
+        cluster = Cluster({"a": 3})
+        cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
+        assert why(cluster.scheduler, "j", 0.0).sizes == (("w", 2, 2, 1, 3),)
+
+    def test_a_job_for_which_there_is_room_is_due(self):
+        cluster = Cluster({"a": 2}, NO_PREEMPTION)
+        cluster.submit("first", gang(2))
+        cluster.submit("next", gang(2))
+        cluster.scheduler.nodes.set_node("b", Resources(gpus=2, cores=2))
+        assert why(cluster.scheduler, "next", 0.0) == Reason(Cause.DUE, "next", "default")
+        cluster.scheduler.kept_for = "next"
+        assert why(cluster.scheduler, "next", 0.0).cause == Cause.DUE
+        cluster.scheduler.kept_for = "other"
+        assert why(cluster.scheduler, "next", 0.0) == Reason(Cause.ROOM_KEPT, "next", "default", in_favour_of="other")
+
+    def test_a_pause_is_over_at_its_end(self):
+        cluster = Cluster({"a": 2}, NO_PREEMPTION)
+        cluster.submit("j", gang(2))
+        cluster.runs.clear()
+        cluster.scheduler.not_filled("j", 0.0)
+        assert why(cluster.scheduler, "j", 29.9) == Reason(Cause.PUT_OFF, "j", "default", starts_s=30.0)
+        assert why(cluster.scheduler, "j", 30.0).cause == Cause.DUE
+
+    def test_a_limit_may_be_used_up_and_is_told_with_what_the_queue_has(self):
+        limit = Resources(gpus=3, cores=9)
+        cluster = Cluster({"a": 8}, NO_PREEMPTION, (Queue("q", limit=limit), Queue("full"), Queue("r")))
+        cluster.submit("one", gang(2), queue="q")
+        cluster.submit("two", gang(2), queue="q")
+        cluster.submit("large", gang(9), queue="full")
+        found = why(cluster.scheduler, "two", 0.0)
+        assert (found.cause, found.other_queues) == (Cause.QUEUE_LIMIT, ("r",))  # in `full` somebody waits already
+        assert found.limit == "needs 2 GPUs, 2 cores; queue q has 2 GPUs, 2 cores of its limit, 3 GPUs, 9 cores"
+        assert cluster.submit("three", gang(1), queue="q") == ["+three"]
+
+    def test_no_other_queue_is_named_where_there_is_no_room_or_a_limit_as_well(self):
+        limit = Resources(gpus=1, cores=1)
+        queues = (Queue("q", limit=limit), Queue("small", limit=limit), Queue("large"))
+        cluster = Cluster({"a": 2}, NO_PREEMPTION, queues)
+        cluster.submit("one", gang(1), queue="q")
+        cluster.submit("more", gang(1), queue="small")
+        cluster.submit("waits", gang(1), queue="q")
+        assert why(cluster.scheduler, "waits", 0.0).other_queues == ()
+        cluster.ended("more")
+        assert why(cluster.scheduler, "waits", 0.0).other_queues == ("small", "large")
+
+
+class TestTrials:
+    def test_with_how_many_it_would_start(self):
+        cluster = Cluster({"a": 4}, NO_PREEMPTION)
+        cluster.submit("one", gang(1))
+        cluster.submit("wants", gang(4))
+        assert why(cluster.scheduler, "wants", 0.0).would_start_with == 3
+        cluster.submit("behind", gang(4))
+        assert why(cluster.scheduler, "behind", 0.0).would_start_with == 3
+        cluster.submit("more", gang(3))
+        assert why(cluster.scheduler, "wants", 0.0).would_start_with == 0
+
+    def test_the_rest_of_the_gang_has_to_fit_beside_them(self):
+        cluster = Cluster({"a": 4}, NO_PREEMPTION)
+        workers = SlotGroup("w", 5, Resources(gpus=1, cores=1))
+        driver = SlotGroup("driver", 1, Resources(cores=1))
+        cluster.scheduler.submit(GangRequest("j", GangShape((driver, workers))), 0.0)
+        assert why(cluster.scheduler, "j", 0.0).would_start_with == 3
+        cluster.scheduler.submit(GangRequest("k", GangShape((workers, workers))), 0.0)
+        assert why(cluster.scheduler, "k", 0.0).would_start_with == 0  # two parts that are alike: of which one?
+
+    def test_one_slot_cannot_be_fewer(self):
+        cluster = Cluster({"a": 4}, NO_PREEMPTION)
+        cluster.submit("j", gang(1, gpus=5))
+        assert why(cluster.scheduler, "j", 0.0).would_start_with == 0
+        cluster.submit("k", gang(2, gpus=3))
+        assert why(cluster.scheduler, "k", 0.0).would_start_with == 1
+
+    def test_a_gang_with_so_many_of_a_part(self):
+        first, second = SlotGroup("x", 4, Resources(gpus=1), 2), SlotGroup("y", 4, Resources(gpus=1), 2)
+        assert with_count(GangShape((first, second)), second, 3) == GangShape(
+            (first, SlotGroup("y", 3, Resources(gpus=1)))
+        )
+
+    @pytest.mark.parametrize(("others", "is_tried"), [(TRIED - 2, True), (TRIED - 1, False)])
+    def test_with_very_many_jobs_nothing_is_tried_out(self, others: int, is_tried: bool):
+        cluster = Cluster({"a": 2}, NO_PREEMPTION, (Queue("q", limit=NOTHING), Queue("r")))
+        scheduler = cluster.scheduler
+        scheduler.queue(Queue("q", limit=Resources(gpus=1, cores=1)))
+        scheduler.submit(GangRequest("runs", gang(1), queue="q"), 0.0)
+        scheduler.submit(GangRequest("waits", gang(1), queue="q"), 0.0)
+        for number in range(others):
+            job = replace(scheduler.jobs["waits"], request=GangRequest(f"j{number}", gang(1), queue="q"))
+            scheduler.jobs[f"j{number}"] = job
+            scheduler.waiting["q"].add_job(job)
+        assert starts_in(scheduler, "waits", "r", 0.0) is is_tried
+        assert starts(scheduler, "waits", GangRequest("waits", gang(1), queue="r"), 0.0) is is_tried
+
+    def test_it_is_the_job_itself_that_starts(self):
+        cluster = Cluster({"a": 2}, NO_PREEMPTION)
+        cluster.submit("one", gang(1))
+        cluster.submit("wants", gang(2))
+        assert starts(cluster.scheduler, "wants", GangRequest("wants", gang(1)), 0.0)
+        assert not starts(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
+        cluster.submit("first", gang(2), priority=99)
+        assert set(cluster.scheduler.jobs) == {"one", "wants", "first"}
+
+    def test_that_another_one_would_start_in_its_place_does_not_help_it(self):
+        cluster = Cluster({"a": 3}, FIRST_COME)
+        cluster.submit("one", gang(2))
+        cluster.submit("wants", gang(3))
+        cluster.submit("behind", gang(1))
+        assert why(cluster.scheduler, "behind", 0.0).cause == Cause.ROOM_KEPT
+        assert not starts(cluster.scheduler, "wants", GangRequest("wants", gang(2)), 0.0)
+
+
+class TestRefusals:
+    """Why a job can never run, word by word."""
+
+    NODES = (("a", Resources(gpus=4, cores=8, memory_mib=8192)), ("b", Resources(gpus=2, cores=8, memory_mib=8192)))
+
+    def nodes(self) -> Nodes:
+        nodes = Nodes()
+        for name, capacity in self.NODES:
+            nodes.set_node(name, capacity)
+        return nodes
+
+    def refused(self, *parts: SlotGroup, queue: Queue | None = None, addable: tuple[NodeKind, ...] = ()) -> str:
+        return refusal(GangRequest("j", GangShape(parts)), self.nodes(), queue or Queue("q"), addable)
+
+    @pytest.mark.parametrize(
+        ("part", "words"),
+        [
+            (SlotGroup("w", 6, Resources(gpus=1)), ""),
+            (SlotGroup("w", 9, Resources(gpus=1), 6), ""),
+            (
+                SlotGroup("w", 9, Resources(gpus=1), 7),
+                "part 'w' needs 7 x 1 GPU; the nodes have room for 6 such slots at most; ask for 6",
+            ),
+            (
+                SlotGroup("w", 4, Resources(gpus=2)),
+                "part 'w' needs 4 x 2 GPUs; the nodes have room for 3 such slots at most; ask for 3",
+            ),
+            (
+                SlotGroup("w", 2, Resources(gpus=3)),
+                "part 'w' needs 2 x 3 GPUs; the nodes have room for 1 such slots at most; ask for 1",
+            ),
+            (
+                SlotGroup("w", 2, Resources(gpus=5), 1),
+                "part 'w' needs 1 x 5 GPUs; the largest of the nodes has 4 GPUs, 8 cores, 8 GiB, and a slot is on one node;"
+                " ask for smaller slots",
+            ),
+            (
+                SlotGroup("w", 1, Resources(gpus=1), label="v100"),
+                "part 'w' needs 1 x 1 GPU; there are no nodes with label 'v100'",
+            ),
+        ],
+    )
+    def test_one_part(self, part, words):
+        assert self.refused(part) == words
+
+    def test_the_part_that_does_not_fit_is_named(self):
+        parts = SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("w", 7, Resources(gpus=1))
+        assert self.refused(*parts).startswith("part 'w' needs 7 x 1 GPU; ")
+        assert self.refused(*reversed(parts)).startswith("part 'w' needs 7 x 1 GPU; ")
+
+    def test_parts_that_do_not_fit_together(self):
+        parts = SlotGroup("x", 2, Resources(gpus=2)), SlotGroup("y", 3, Resources(gpus=1))
+        assert self.refused(*parts) == (
+            "its parts do not fit together: they need 7 GPUs; there are 6 GPUs, 16 cores, 16 GiB, on nodes that each of"
+            " them would fit; ask for less"
+        )
+
+    def test_limits_of_the_queue_count_to_the_last(self):
+        worker = SlotGroup("w", 3, Resources(gpus=1), 2)
+        assert self.refused(worker, queue=Queue("q", limit=Resources(gpus=2))) == ""
+        assert self.refused(worker, queue=Queue("q", limit=Resources(gpus=1, cores=UNLIMITED))) == (
+            "needs 2 GPUs, queue 'q' has at most 1 GPU; ask for less, or another queue"
+        )
+        driver = SlotGroup("driver", 1, Resources(memory_mib=1024), is_driver=True)
+        assert self.refused(driver, queue=Queue("q", driver_limit_mib=1024)) == ""
+        assert self.refused(driver, queue=Queue("q", driver_limit_mib=1023)) == (
+            "its driver needs 1024 MiB, drivers in queue 'q' have at most 1023 MiB together; ask for a smaller driver, or"
+            " another queue"
+        )
+
+    def test_nodes_that_could_be_added_count_by_kind_and_label(self):
+        kinds = (
+            NodeKind(Resources(gpus=4), 1, "v100"),
+            NodeKind(Resources(gpus=4), 2),
+            NodeKind(Resources(gpus=8), 1),
+            NodeKind(Resources(gpus=8), 0),
+        )
+        assert self.refused(SlotGroup("w", 22, Resources(gpus=1)), addable=kinds) == ""
+        assert self.refused(SlotGroup("w", 23, Resources(gpus=1)), addable=kinds) == (
+            "part 'w' needs 23 x 1 GPU; the nodes without a label have room for 22 such slots at most; ask for 22"
+        )
+        assert self.refused(SlotGroup("w", 5, Resources(gpus=1), label="v100"), addable=kinds) == (
+            "part 'w' needs 5 x 1 GPU; the nodes with label 'v100' have room for 4 such slots at most; ask for 4"
+        )
+        assert self.refused(SlotGroup("w", 1, Resources(gpus=9)), addable=kinds) == (
+            "part 'w' needs 1 x 9 GPUs; the largest of the nodes without a label has 8 GPUs, and a slot is on one node;"
+            " ask for smaller slots"
+        )
+
+    @pytest.mark.parametrize(
+        ("what", "words"),
+        [
+            (Resources(1, 2, 1023), "1 GPU, 2 cores, 1023 MiB"),
+            (Resources(0, 1, 1024), "1 core, 1 GiB"),
+            (Resources(0, 0, 1025), "1.0 GiB"),
+            (Resources(0, 0, 2560), "2.5 GiB"),
+            (Resources(UNLIMITED, UNLIMITED - 1, UNLIMITED), f"{UNLIMITED - 1} cores"),
+            (Resources(UNLIMITED, UNLIMITED, UNLIMITED), "nothing"),
+        ],
+    )
+    def test_amounts(self, what, words):
+        assert amount(what) == words

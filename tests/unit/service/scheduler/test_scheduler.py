@@ -1,0 +1,575 @@
+"""Tests of the jobs that run, wait and are preempted, by scenarios."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hopsml.errors import ArgumentError
+from hopsml.service.scheduler import reasons, scheduler, taking
+from hopsml.service.scheduler.job import JobPhase, QueuedJob, WaitingLines
+from hopsml.service.scheduler.resources import GangRequest, GangShape, Policy, Queue, Resources, SlotGroup
+from hopsml.service.scheduler.scheduler import PreemptJob, ResizeJob, Scheduler, StartJob
+from tests.unit.service.scheduler.clusters import BY_PRIORITY, FIRST_COME, NO_PREEMPTION, Cluster, gang
+
+pytestmark = pytest.mark.fast
+HOUR = 3600.0
+
+
+class TestOrder:
+    def test_urgent_ones_first_then_who_fits(self):
+        cluster = Cluster({"a": 4, "b": 4}, NO_PREEMPTION)
+        cluster.scheduler.nodes.close("a"), cluster.scheduler.nodes.close("b")
+        for job, count, priority in (("low4", 4, 40), ("low1", 1, 40), ("urgent1", 1, 60), ("urgent4", 4, 60)):
+            assert cluster.submit(job, gang(count), priority=priority) == []
+        for node in "ab":
+            cluster.scheduler.nodes.set_node(node, Resources(gpus=4, cores=4))
+        assert cluster.later(1) == ["+urgent1", "+urgent4", "+low1"]
+        assert cluster.ended("urgent4") == ["+low4"]
+
+    def test_a_gang_starts_whole_or_not_at_all(self):
+        cluster = Cluster({"a": 4, "b": 4})
+        assert cluster.submit("six", gang(6)) == ["+six"]
+        assert cluster.submit("three", gang(3)) == []
+        assert cluster.submit("two", gang(2)) == ["+two"]
+        assert cluster.ended("two") == []
+        assert cluster.ended("six") == ["+three"]
+
+    def test_small_gangs_fill_up_nodes_and_leave_whole_ones_to_large(self):
+        cluster = Cluster({"a": 8, "b": 8}, NO_PREEMPTION)
+        cluster.submit("one", gang(1))
+        cluster.submit("two", gang(2))
+        assert cluster.submit("whole", gang(1, gpus=8)) == ["+whole"]
+
+    def test_a_part_goes_only_to_nodes_of_its_label(self):
+        cluster = Cluster({"plain": 4})
+        cluster.capacity["v100"] = 2
+        cluster.scheduler.nodes.set_node("v100", Resources(gpus=2, cores=2), "v100")
+        assert cluster.submit("labelled", gang(2, label="v100")) == ["+labelled"]
+        assert cluster.submit("second", gang(1, label="v100")) == []
+        assert cluster.submit("plain", gang(4)) == ["+plain"]
+        assert cluster.runs["labelled"] == {"v100": 2}
+
+    def test_first_come_lets_nobody_pass(self):
+        cluster = Cluster({"a": 4}, FIRST_COME)
+        cluster.submit("three", gang(3))
+        assert cluster.submit("two", gang(2)) == []
+        assert cluster.submit("one", gang(1)) == []
+        assert cluster.ended("three") == ["+two", "+one"]
+
+    def test_the_driver_is_a_part_of_its_gang(self):
+        scheduler = Scheduler(BY_PRIORITY)
+        scheduler.nodes.set_node("a", Resources(gpus=1, cores=2, memory_mib=4096))
+        driver = SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True)
+        worker = SlotGroup("workers", 1, Resources(gpus=1, cores=1, memory_mib=2048))
+        assert scheduler.submit(GangRequest("first", GangShape((driver, worker))), 0.0) == [
+            StartJob("first", ({"a": 1}, {"a": 1}))
+        ]
+        scheduler.nodes.set_node("b", Resources(gpus=1, cores=1, memory_mib=4096))
+        assert (
+            scheduler.submit(GangRequest("second", GangShape((driver, worker))), 0.0) == []
+        )  # a worker would fit: no driver
+        scheduler.nodes.set_node("c", Resources(cores=1, memory_mib=1024))
+        assert scheduler.tick(1.0) == [StartJob("second", ({"c": 1}, {"b": 1}))]
+
+
+class TestPreemption:
+    def test_who_is_least_urgent_leaves_and_no_more_than_needed(self):
+        cluster = Cluster({"a": 4, "b": 4})
+        cluster.submit("p60", gang(4), priority=60)
+        cluster.submit("p55", gang(4), priority=55)
+        assert cluster.submit("new60", gang(4), priority=60) == ["-p55"]
+        assert cluster.submit("p50", gang(1), priority=50) == []  # what is given back is promised
+        assert cluster.leaves("p55") == ["+new60"]
+
+    def test_of_several_those_that_turn_out_not_to_be_needed_stay(self):
+        cluster = Cluster({"a": 4, "b": 4})
+        cluster.submit("a1", gang(1), priority=40)
+        cluster.submit("a3", gang(3), priority=40)
+        cluster.submit("b4", gang(4), priority=30)
+        assert cluster.submit("urgent", gang(1, gpus=4), priority=60) == ["-b4"]
+
+    def test_nobody_leaves_where_that_would_not_be_enough(self):
+        cluster = Cluster({"a": 4, "b": 4})
+        cluster.submit("high", gang(4), priority=60)
+        cluster.submit("low", gang(4), priority=40)
+        assert cluster.submit("eight", gang(8), priority=50) == []
+
+    def test_equals_do_not_push_each_other_out(self):
+        cluster = Cluster({"a": 4})
+        cluster.submit("first", gang(4))
+        assert cluster.submit("second", gang(4)) == []
+
+    def test_who_cannot_go_on_from_a_checkpoint_stays(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("fixed", gang(1), priority=1, preemptible=False)
+        cluster.submit("other", gang(1), priority=1)
+        assert cluster.submit("urgent", gang(1), priority=99) == ["-other"]
+        assert cluster.submit("more", gang(1), priority=99) == []
+
+    def test_a_job_starts_when_all_have_left_and_keeps_what_is_promised(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("x", gang(1), priority=1)
+        cluster.submit("y", gang(1), priority=1)
+        assert sorted(cluster.submit("urgent", gang(2), priority=50)) == ["-x", "-y"]
+        assert cluster.leaves("x") == []
+        assert cluster.submit("small", gang(1), priority=40) == []
+        assert cluster.ended("y") == ["+urgent"]  # it has finished by itself meanwhile
+
+    def test_a_cancelled_claim_passes_to_the_next_who_still_waits_for_the_leaving(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("low", gang(2), priority=1)
+        assert cluster.submit("urgent", gang(2), priority=50) == ["-low"]
+        assert cluster.submit("next", gang(2), priority=40) == []
+        assert cluster.cancel("urgent") == []
+        assert cluster.leaves("low") == ["+next"]
+
+    def test_who_has_had_least_goes_first_after_an_hour_of_a_gpu(self):
+        cluster = Cluster({"a": 2}, Policy(least_run_s=0.0))
+        cluster.submit("old", gang(2))
+        cluster.later(HOUR / 2 - 1)
+        assert cluster.submit("new", gang(1)) == []
+        assert cluster.scheduler.due_s(cluster.now) == HOUR / 2
+        assert cluster.later(1) == ["-old"]
+        assert cluster.leaves("old") == ["+new"]
+        assert cluster.ended("new") == ["+old"]
+        assert cluster.scheduler.jobs["old"].preemptions == 1
+
+    def test_not_before_a_job_has_run_for_a_while(self):
+        cluster = Cluster({"a": 1}, replace(BY_PRIORITY, least_run_s=300.0))
+        cluster.submit("low", gang(1), priority=1)
+        assert cluster.submit("urgent", gang(1), priority=99) == []
+        assert cluster.scheduler.due_s(cluster.now) == 300.0
+        assert cluster.later(300.0) == ["-low"]
+
+    def test_who_has_waited_too_long_goes_first_and_is_not_made_to_wait_again(self):
+        cluster = Cluster({"a": 1}, Policy(longest_wait_s=1000.0, least_run_s=0.0))
+        cluster.submit("first", gang(1), priority=90)
+        cluster.submit("patient", gang(1), priority=10)
+        cluster.later(500)
+        cluster.submit("urgent", gang(1), priority=80)
+        assert cluster.later(499) == []
+        assert cluster.later(1) == ["-first"]
+        assert cluster.leaves("first") == ["+patient"]
+        assert cluster.submit("more urgent", gang(1), priority=100) == []
+        cluster.later(10 * HOUR)
+        assert cluster.leaving == []
+
+
+class TestRoomKept:
+    """A gang that does not fit is passed for a while; then only by who does not delay it."""
+
+    POLICY = replace(NO_PREEMPTION, hold_after_s=600.0)
+
+    def prepared(self) -> Cluster:
+        cluster = Cluster({"a": 4, "b": 4}, self.POLICY)
+        cluster.submit("running", gang(6), expected_s=2 * HOUR)
+        cluster.submit("large", gang(8), expected_s=HOUR)
+        return cluster
+
+    def test_at_first_others_pass(self):
+        assert self.prepared().submit("small", gang(2)) == ["+small"]
+
+    def test_then_those_that_end_in_time(self):
+        cluster = self.prepared()
+        cluster.later(600)
+        assert cluster.submit("long", gang(2), expected_s=2 * HOUR) == []
+        assert cluster.submit("unknown", gang(1)) == []
+        assert cluster.submit("short", gang(2), expected_s=HOUR) == ["+short"]
+
+    def test_a_job_that_ends_in_the_second_in_which_room_is_needed_passes(self):
+        for expected_s, actions in ((HOUR, ["+just"]), (HOUR + 1.0, [])):
+            cluster = Cluster({"a": 4}, replace(self.POLICY, hold_after_s=0.0))
+            cluster.submit("running", gang(3), expected_s=HOUR)
+            cluster.submit("large", gang(4))
+            assert cluster.submit("just", gang(1), expected_s=expected_s) == actions
+
+    def test_room_is_expected_when_a_job_ends_even_if_it_is_protected_for_longer(self):
+        cluster = Cluster({"a": 4}, replace(BY_PRIORITY, hold_after_s=0.0, least_run_s=300.0))
+        cluster.submit("low", gang(3), priority=40, expected_s=100.0)
+        cluster.submit("large", gang(4), priority=60)
+        assert cluster.submit("longer", gang(1), priority=60, expected_s=200.0) == []
+        assert cluster.submit("shorter", gang(1), priority=60, expected_s=100.0) == ["+shorter"]
+
+    def test_or_take_what_is_spare(self):
+        cluster = Cluster({"a": 4, "b": 4, "c": 4}, self.POLICY)
+        cluster.submit("running", gang(1, gpus=4), expected_s=HOUR)
+        cluster.submit("other", gang(1, gpus=4), expected_s=2 * HOUR)
+        cluster.submit("little", gang(1, gpus=3), expected_s=9 * HOUR)
+        cluster.submit("large", gang(1, gpus=4))
+        cluster.later(600)
+        assert cluster.submit("beside", gang(1)) == ["+beside"]  # the node of "little" is not the one it waits for
+
+    def test_those_from_whom_it_may_take_pass_as_well(self):
+        cluster = Cluster({"a": 4}, replace(BY_PRIORITY, hold_after_s=600.0))
+        cluster.submit("running", gang(3), priority=60)
+        cluster.submit("large", gang(4), priority=50)
+        cluster.later(600)
+        assert cluster.submit("low", gang(1), priority=40) == ["+low"]
+        assert cluster.submit("fixed", gang(1), priority=40, preemptible=False) == []
+        assert cluster.ended("running") == ["-low"]
+        assert cluster.leaves("low") == ["+large"]
+
+
+class TestQueues:
+    def test_shares_follow_weights(self):
+        cluster = Cluster({"a": 8}, NO_PREEMPTION, (Queue("ten", 10.0), Queue("thirty", 30.0)))
+        cluster.submit("all", gang(8), queue="ten")
+        for number in range(7):
+            cluster.submit(f"t{number}", gang(1), queue="thirty")
+            if number < 3:
+                cluster.submit(f"s{number}", gang(1), queue="ten")
+        started = cluster.ended("all")
+        assert sum(job.startswith("+s") for job in started) == 2
+        assert sum(job.startswith("+t") for job in started) == 6
+
+    def test_two_that_need_all_do_not_wait_for_each_other(self):
+        cluster = Cluster({"a": 2}, NO_PREEMPTION, (Queue("one"), Queue("two")))
+        assert cluster.submit("x", gang(2), queue="one") == ["+x"]
+        assert cluster.submit("y", gang(2), queue="two") == []
+        assert cluster.ended("x") == ["+y"]
+
+    def test_what_is_guaranteed_comes_back_from_who_has_borrowed_it(self):
+        mine = Queue("mine", guaranteed=Resources(gpus=2, cores=2))
+        cluster = Cluster({"a": 4}, BY_PRIORITY, (mine, Queue("theirs", guaranteed=Resources(gpus=2, cores=2))))
+        for number in range(4):
+            cluster.submit(f"b{number}", gang(1), queue="theirs")
+        assert sorted(cluster.submit("m", gang(2), queue="mine")) == ["-b2", "-b3"]
+        assert cluster.submit("more", gang(1), queue="mine") == []  # beyond its own
+        assert cluster.leaves("b3") + cluster.leaves("b2") == ["+m"]
+
+    def test_a_limit_holds_while_the_cluster_is_empty(self):
+        cluster = Cluster({"a": 8}, BY_PRIORITY, (Queue("q", limit=Resources(gpus=3, cores=3)),))
+        cluster.submit("two", gang(2), queue="q")
+        assert cluster.submit("again", gang(2), queue="q") == []
+        assert cluster.submit("one", gang(1), queue="q") == ["+one"]
+
+    def test_drivers_have_a_limit_of_their_own(self):
+        scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=2048),))
+        scheduler.nodes.set_node("a", Resources(gpus=9, cores=9, memory_mib=9999))
+        drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
+        started = [bool(scheduler.submit(GangRequest(f"j{number}", drivers), 0.0)) for number in range(3)]
+        assert started == [True, True, False]
+
+    def test_the_memory_of_drivers_may_be_used_to_the_last_mebibyte(self):
+        scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=2048),))
+        scheduler.nodes.set_node("a", Resources(gpus=9, cores=9, memory_mib=9999))
+        for name, mib, starts in (("one", 1025, True), ("two", 1024, False), ("three", 1023, True), ("four", 1, False)):
+            drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=mib), is_driver=True),))
+            assert bool(scheduler.submit(GangRequest(name, drivers), 0.0)) is starts
+        last = GangRequest("last", GangShape((SlotGroup("d", 1, Resources(cores=1, memory_mib=2048), is_driver=True),)))
+        assert reasons.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2048)) == ""
+        assert "at most 2047 MiB" in reasons.refusal(last, scheduler.nodes, Queue(driver_limit_mib=2047))
+        actions = scheduler.ended("one", 1.0)  # leaves room for the two that wait, and not for a byte more
+        assert [action.job_id for action in actions if isinstance(action, StartJob)] == ["two", "four"]
+
+
+class TestElastic:
+    def test_it_starts_with_what_there_is_and_grows_when_nobody_waits(self):
+        cluster = Cluster({"a": 4}, Policy())
+        cluster.submit("other", gang(2))
+        assert cluster.submit("elastic", gang(4, least=1)) == ["+elastic"]
+        assert sum(cluster.runs["elastic"].values()) == 2
+        assert cluster.ended("other") == ["elastic=4"]
+
+    def test_it_shrinks_before_another_is_preempted(self):
+        cluster = Cluster({"a": 4})
+        cluster.submit("elastic", gang(3, least=1), priority=50)
+        cluster.submit("whole", gang(1), priority=40)
+        assert cluster.submit("new", gang(2), priority=50) == ["elastic=1", "+new"]
+        assert cluster.submit("urgent", gang(1), priority=60) == ["-whole"]
+
+    def test_it_does_not_shrink_for_who_goes_behind_it(self):
+        cluster = Cluster({"a": 4})
+        cluster.submit("elastic", gang(4, least=1), priority=50)
+        assert cluster.submit("later", gang(1), priority=40) == []
+
+    def test_a_slot_that_it_lost_is_free_for_others(self):
+        cluster = Cluster({"a": 2, "b": 2})
+        cluster.submit("elastic", gang(4, least=1), priority=60)
+        cluster.submit("waits", gang(1), priority=40)
+        cluster.runs["elastic"]["b"] = 1
+        assert cluster.did(cluster.scheduler.resized("elastic", ({"a": 2, "b": 1},), cluster.now)) == ["+waits"]
+
+
+class TestTrouble:
+    def test_a_gang_that_was_not_filled_has_its_place_again_after_pauses_that_double(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("first", gang(2))
+        pauses = []
+        for _ in range(3):
+            cluster.runs.clear()
+            assert cluster.did(cluster.scheduler.not_filled("first", cluster.now)) == []
+            due = cluster.scheduler.due_s(cluster.now)
+            pauses.append(due - cluster.now)
+            assert cluster.later(pauses[-1]) == ["+first"]
+        assert pauses == [30.0, 60.0, 120.0]
+
+    def test_nothing_new_on_a_node_that_is_closed_or_gone(self):
+        cluster = Cluster({"a": 2, "b": 2})
+        cluster.scheduler.nodes.close("a")
+        cluster.scheduler.nodes.remove_capacity("b")
+        assert cluster.submit("one", gang(1)) == []
+        cluster.scheduler.nodes.set_node("a", Resources(gpus=2, cores=2))
+        assert cluster.later(1) == ["+one"]
+
+    def test_whose_place_is_on_a_node_that_closes_waits_for_another_one(self):
+        cluster = Cluster({"a": 2})
+        cluster.submit("low", gang(2), priority=1)
+        assert cluster.submit("urgent", gang(2), priority=50) == ["-low"]
+        cluster.scheduler.nodes.close("a")
+        assert cluster.leaves("low") == []
+        assert {job.phase for job in cluster.scheduler.jobs.values()} == {JobPhase.WAITING}
+        cluster.capacity["b"] = 2
+        cluster.scheduler.nodes.set_node("b", Resources(gpus=2, cores=2))
+        assert cluster.later(1) == ["+urgent"]
+
+    def test_a_node_is_in_use_while_anybody_has_something_on_it(self):
+        cluster = Cluster({"a": 2, "b": 2})
+        nodes = cluster.scheduler.nodes
+        cluster.submit("low", gang(2), priority=1)
+        assert nodes.in_use("a") and not nodes.in_use("b") and not nodes.in_use("c")
+        nodes.close("b")
+        cluster.submit("urgent", gang(2), priority=50)
+        cluster.leaves("low")
+        assert nodes.in_use("a")  # now by urgent
+        assert cluster.ended("urgent") == ["+low"] and nodes.in_use("a")
+        cluster.ended("low")
+        assert not nodes.in_use("a")
+        nodes.others("a", Resources(cores=1))
+        assert nodes.in_use("a")
+
+    def test_what_other_tenants_use_is_not_given_out(self):
+        cluster = Cluster({"a": 4})
+        cluster.scheduler.nodes.others("a", Resources(gpus=3, cores=3))
+        assert cluster.submit("two", gang(2)) == []
+        cluster.scheduler.nodes.others("a", Resources(gpus=2, cores=2))
+        assert cluster.later(1) == ["+two"]
+
+    def test_a_cancelled_job_that_runs_is_forgotten_when_it_has_ended(self):
+        cluster = Cluster({"a": 1})
+        cluster.submit("one", gang(1))
+        cluster.submit("next", gang(1))
+        assert cluster.cancel("one") == []
+        assert cluster.ended("one") == ["+next"]
+        assert set(cluster.scheduler.jobs) == {"next"}
+
+    def test_a_cancelled_job_that_gives_back_what_it_had_does_not_wait_again(self):
+        cluster = Cluster({"a": 1})
+        cluster.submit("low", gang(1), priority=1)
+        assert cluster.submit("urgent", gang(1), priority=50) == ["-low"]
+        assert cluster.cancel("low") == []
+        assert cluster.leaves("low") == ["+urgent"]
+        assert set(cluster.scheduler.jobs) == {"urgent"}
+
+    def test_the_time_that_a_job_has_waited_before_counts(self):
+        cluster = Cluster({"a": 1}, Policy(levels_s=(), longest_wait_s=400.0))
+        cluster.submit("runs", gang(1))
+        job = QueuedJob(GangRequest("waits", gang(1)), 7, 0.0, waited_s=100.0)
+        cluster.scheduler.adopt(job, 50.0)
+        assert cluster.scheduler.due_s(300.0) == 350.0
+        cluster.scheduler.tick(349.0)
+        assert not job.is_overdue
+        cluster.scheduler.tick(350.0)
+        assert job.is_overdue
+
+    @pytest.mark.parametrize(
+        ("make", "said"),
+        [
+            (lambda: SlotGroup("w", 0, Resources(gpus=1)), "count=0; a gang has at least one"),
+            (lambda: SlotGroup("w", 2, Resources(gpus=1), least=3), "least=3 is not between 1 and its count, 2"),
+            (lambda: SlotGroup("w", 1, Resources()), "a slot needs something"),
+            (lambda: GangShape(()), "a gang without parts"),
+            (
+                lambda: GangRequest("j", gang(1), priority=0),
+                "priority=0 is not between 1 and 100; a higher one is more urgent",
+            ),
+            (lambda: GangRequest("j", gang(1), expected_s=0.0), "expected_s=0.0 is not above 0"),
+            (lambda: Queue("q", weight=0.0), "queue 'q': weight=0.0; a weight is above 0"),
+            (lambda: Queue("q", guaranteed=Resources(gpus=2), limit=Resources(gpus=1)), "is more than its limit"),
+            (lambda: Policy(levels_s=(2.0, 1.0)), "each is above the one before"),
+            (lambda: Policy(hold_after_s=-1.0), "hold_after_s=-1.0 is below 0"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, make, said):
+        with pytest.raises(ArgumentError, match=said.replace("(", r"\(").replace(")", r"\)")):
+            make()
+
+
+class TestAdopt:
+    """Jobs of an earlier life of the service."""
+
+    @staticmethod
+    def runs(used: dict[str, int], least: int = 0, **more: object) -> QueuedJob:
+        what = gang(sum(used.values()), least)
+        return QueuedJob(GangRequest("runs", what), 5, 0.0, used=(used,), started_s=10.0, **more)  # type: ignore[arg-type]
+
+    def test_one_that_ran_goes_on_where_it_is_with_its_level_and_its_protection(self):
+        scheduler = Cluster({"a": 4}, Policy(levels_s=(100.0,), least_run_s=50.0)).scheduler
+        job = self.runs({"a": 2})
+        scheduler.adopt(job, 20.0)
+        assert (job.phase, job.placement, list(scheduler.started)) == (JobPhase.RUNNING, ({"a": 2},), ["runs"])
+        assert scheduler.promised == {"default": Resources(gpus=2, cores=2)} and scheduler.nodes.free().gpus == 2
+        assert not scheduler.nodes.is_idle(gang(3), ({"a": 3},)) and len(scheduler.running["default"]) == 1
+        assert scheduler.due_s(20.0) == float("inf")  # nobody waits
+        assert scheduler.submit(GangRequest("large", gang(4)), 20.0) == []
+        assert scheduler.jobs["large"].sequence == 6
+        assert scheduler.due_s(20.0) == 50.0 and scheduler.tick(50.0) == [] and job.level == 1
+        assert scheduler.due_s(50.0) == 60.0
+        assert scheduler.tick(60.0) == [PreemptJob("runs", "large")]
+        assert scheduler.released("runs", 61.0) == [StartJob("large", ({"a": 4},))]
+
+    def test_the_memory_of_its_driver_counts(self):
+        scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=10),))
+        scheduler.nodes.set_node("a", Resources(cores=4, memory_mib=99))
+        driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=6), is_driver=True),))
+        scheduler.adopt(QueuedJob(GangRequest("runs", driver), 1, 0.0, used=({"a": 1},)), 0.0)
+        assert scheduler.submit(GangRequest("waits", driver), 0.0) == []
+        assert scheduler.ended("runs", 1.0) == [StartJob("waits", ({"a": 1},))]
+
+    def test_a_node_that_is_not_there_any_more_is_known_closed_and_empty(self):
+        scheduler = Cluster({"a": 4}).scheduler
+        scheduler.adopt(self.runs({"a": 1, "gone": 1}), 20.0)
+        account = scheduler.nodes.of("gone")
+        assert account.capacity == account.free == Resources() and not account.is_open
+        assert scheduler.nodes.is_open("a") and scheduler.nodes.in_use("gone")
+        scheduler.ended("runs", 30.0)
+        assert not scheduler.nodes.in_use("gone") and not scheduler.nodes.in_use("a")
+
+    def test_one_that_was_to_become_smaller_still_has_what_it_has_not_given_back(self):
+        scheduler = Cluster({"a": 4}).scheduler
+        job = self.runs({"a": 4}, least=1, placement=({"a": 1},))
+        scheduler.adopt(job, 20.0)
+        assert job.placement == ({"a": 1},) and scheduler.nodes.free().gpus == 3
+        assert scheduler.submit(GangRequest("new", gang(3)), 20.0) == []
+        assert scheduler.tick(21.0) == [] and scheduler.jobs["new"].phase == JobPhase.PLACED
+        assert scheduler.resized("runs", ({"a": 1},), 22.0) == [StartJob("new", ({"a": 3},))]
+
+    def test_one_that_waited_keeps_its_place(self):
+        cluster = Cluster({"a": 1}, NO_PREEMPTION)
+        cluster.submit("runs", gang(1))
+        cluster.submit("later", gang(1))
+        for name, sequence in (("first", 0), ("last", 9)):
+            cluster.gangs[name] = gang(1)
+            cluster.scheduler.adopt(QueuedJob(GangRequest(name, gang(1)), sequence, 0.0), 5.0)
+        cluster.submit("new", gang(1))
+        order = []
+        for _ in range(4):
+            (said,) = cluster.ended(next(iter(cluster.runs)))
+            order.append(said)
+        assert order == ["+first", "+later", "+last", "+new"]
+
+
+def test_whose_place_others_have_taken_waits_again_once_all_have_left():
+    cluster = Cluster({"a": 4})
+    scheduler = cluster.scheduler
+    scheduler.submit(GangRequest("elastic", gang(4, least=1), preemptible=False), 0.0)
+    taken = scheduler.submit(GangRequest("urgent", gang(3), priority=60), 1.0)
+    assert taken == [ResizeJob("elastic", ({"a": 1},), "urgent")]
+    scheduler.nodes.others("a", Resources(gpus=1))
+    assert scheduler.tick(2.0) == [] and scheduler.jobs["urgent"].phase == JobPhase.PLACED
+    scheduler.resized("elastic", ({"a": 1},), 3.0)
+    assert scheduler.jobs["urgent"].phase == JobPhase.WAITING
+
+
+@pytest.mark.parametrize(("looked_at", "said"), [(2, []), (3, ["+short"])])
+def test_behind_one_for_whom_room_is_kept_so_many_are_asked_whether_they_may_pass(
+    looked_at: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "LOOKED_AT", looked_at)
+    cluster = Cluster({"a": 4}, FIRST_COME)
+    cluster.submit("runs", gang(3), expected_s=100.0)
+    cluster.submit("large", gang(4))
+    assert cluster.submit("long", gang(1)) + cluster.submit("also long", gang(1)) == []
+    assert cluster.submit("short", gang(1), expected_s=10.0) == said
+
+
+def test_those_that_may_not_grow_do_not_keep_others_from_it():
+    cluster = Cluster({"a": 4, "b": 4}, BY_PRIORITY, (Queue("full", limit=Resources(gpus=2, cores=2)), Queue("free")))
+    assert cluster.submit("other", gang(5), queue="free") == ["+other"]
+    assert cluster.submit("limited", gang(4, least=2), queue="full", priority=60) == ["+limited"]
+    assert cluster.submit("grows", gang(4, least=1), queue="free") == ["+grows"]
+    assert cluster.ended("other") == ["grows=4"] and cluster.runs["limited"].total() == 2
+
+
+def test_each_part_of_an_elastic_job_grows_where_another_one_has_all_it_wants():
+    scheduler = Scheduler(BY_PRIORITY)
+    scheduler.nodes.set_node("a", Resources(gpus=2, cores=8))
+    parts = (SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("workers", 4, Resources(gpus=1), 1))
+    (start,) = scheduler.submit(GangRequest("elastic", GangShape(parts)), 0.0)
+    assert start == StartJob("elastic", ({"a": 1}, {"a": 2}))
+    scheduler.nodes.set_node("a", Resources(gpus=3, cores=8))
+    scheduler.nodes.set_node("b", Resources(gpus=9, cores=8))
+    assert scheduler.tick(1.0) == [ResizeJob("elastic", ({"a": 1}, {"a": 2, "b": 2}))]
+
+
+class TestExpectedEnd:
+    """When a running job is expected to end; the value moves only when it has been reached."""
+
+    @staticmethod
+    def expected(expected_s: float, now: float, started_s: float = 100.0) -> float:
+        job = QueuedJob(GangRequest("j", gang(1), expected_s=expected_s), 1, 0.0, JobPhase.RUNNING)
+        job.started_s = started_s
+        return taking.expected_end_s(job, now)
+
+    def test_before_and_after_it_is_reached(self):
+        assert [self.expected(60.0, now) for now in (100.0, 159.0)] == [160.0, 160.0]
+        assert [self.expected(60.0, now) for now in (160.0, 189.0)] == [190.0, 190.0]  # half as long again
+        assert self.expected(60.0, 190.0) == 235.0
+
+    def test_a_very_short_job_counts_as_a_second(self):
+        assert self.expected(0.001, 100.0) == 101.0
+
+    def test_one_that_waits_would_begin_now(self):
+        job = QueuedJob(GangRequest("j", gang(1), expected_s=60.0), 1, 0.0)
+        assert taking.expected_end_s(job, 500.0) == 560.0
+
+
+class TestWaitingLines:
+    def test_jobs_of_equal_rank_stand_in_the_order_of_their_submission_whatever_they_request(self):
+        lines = WaitingLines()
+        jobs = [
+            QueuedJob(GangRequest(name, gang(size), priority=priority), number, 0.0)
+            for number, (name, size, priority) in enumerate(
+                [("a", 1, 50), ("b", 2, 50), ("c", 1, 50), ("urgent", 2, 60), ("d", 2, 50)]
+            )
+        ]
+        for job in (jobs[4], jobs[2], jobs[0], jobs[3], jobs[1]):
+            lines.add_job(job)
+        assert [job.request.job_id for job in lines] == ["urgent", "a", "b", "c", "d"]
+        walk, seen = lines.walk(), []
+        while (job := walk.job) is not None:
+            seen.append(job.request.job_id)
+            walk.skip()
+        assert seen == ["urgent", "a", "b", "c", "d"]
+        lines.remove(jobs[1])
+        assert [job.request.job_id for job in lines] == ["urgent", "a", "c", "d"] and len(lines) == 4
+
+    def test_who_wants_what_was_passed_over_is_left_out_of_the_rest_of_the_pass(self):
+        lines = WaitingLines()
+        for number, (name, size) in enumerate([("a", 1), ("b", 2), ("c", 1), ("d", 2)]):
+            lines.add_job(QueuedJob(GangRequest(name, gang(size)), number, 0.0))
+        walk = lines.walk()
+        walk.pass_over()
+        assert walk.job is not None and walk.job.request.job_id == "b"
+        walk.skip()
+        assert walk.job is not None and walk.job.request.job_id == "d"
+
+
+def test_jobs_that_are_over_are_not_held_until_their_time_would_have_come():
+    cluster = Cluster({"a": 4}, Policy(levels_s=(1e6,), longest_wait_s=1e6))
+    cluster.submit("runs", gang(1))
+    cluster.submit("waits", gang(4))
+    for number in range(500):
+        cluster.submit(f"short-{number}", gang(1))
+        if f"short-{number}" in cluster.runs:
+            cluster.ended(f"short-{number}")
+        else:
+            cluster.cancel(f"short-{number}")
+    held = [
+        entry[3].request.job_id for heap in (cluster.scheduler._falls, cluster.scheduler._overdue) for entry in heap
+    ]
+    assert len(held) < 300 and {"runs", "waits"} <= {*held}
+    cluster.later(2e6)
+    assert cluster.scheduler.jobs["waits"].is_overdue

@@ -1,0 +1,410 @@
+"""Tests that only a user who calls too often must wait, and that the client does so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsml import client
+from hopsml.client import Client
+from hopsml.cluster.shared import http_connections
+from hopsml.cluster.shared.acceptor import ConnectionLimits
+from hopsml.errors import ServiceError
+from hopsml.service.browse import files
+from hopsml.service.browse.project import Changes
+from hopsml.service.rest import limited, server
+from hopsml.service.rest.event_stream import Broadcaster, Streams
+from hopsml.service.rest.feeds import ProjectFeed
+from hopsml.service.rest.limited import Limits, Rate, TokenBucket, taken
+from hopsml.service.rest.service_application import service_application
+from hopsml.service.store.accounts import Role
+from tests.helpers.cluster.workloads import WAIT_S
+from tests.helpers.service.project import ProjectOnDisk
+from tests.helpers.service.served import Served
+
+pytestmark = pytest.mark.fast
+
+
+@given(st.lists(st.floats(0, 5), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
+def test_no_window_lets_more_pass_than_the_rate_and_what_was_saved(
+    gaps: list[float], per_s: float, at_once: int
+) -> None:
+    bucket: TokenBucket | None = None
+    now, passed = 100.0, []
+    for gap in gaps:
+        now += gap
+        bucket, wait_s = taken(bucket, Rate(per_s, at_once), now)
+        if wait_s:
+            assert taken(bucket, Rate(per_s, at_once), now + wait_s * 1.000001)[1] == 0, "whoever waits is taken"
+        else:
+            passed.append(now)
+    for first in range(len(passed)):
+        for last in range(first, len(passed)):
+            assert last - first + 1 <= at_once + (passed[last] - passed[first]) * per_s + 1e-6
+
+
+def test_a_clock_that_goes_back_fills_nothing_and_no_rate_is_no_limit() -> None:
+    bucket, _ = taken(None, Rate(1.0, 1.0), 100.0)
+    bucket, wait_s = taken(bucket, Rate(1.0, 1.0), 50.0)
+    assert wait_s == 1.0 and bucket.refused == 1
+    assert taken(bucket, Rate(1.0, 1.0), 100.5)[1] == 0.5
+    assert taken(TokenBucket(0.0, 0.0), Rate(0.0, 1.0), 0.0)[1] == 0.0
+
+
+class Asker:
+    """A service with limits, at a time that a test sets."""
+
+    def __init__(self, served: Served, limits: Callable[[Callable[[], float]], Limits]) -> None:
+        self.now, self._served = 0.0, served
+        told = Streams(Broadcaster(ProjectFeed(Changes(served.project))))
+        self._app = service_application(served.jobs, served.project, told, "x", limits(lambda: self.now))
+
+    def ask(self, method: str, path: str, token: str, peer: str = "10.0.0.1") -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, client=(peer, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as asking:
+                return await asking.request(method, f"/api/v1/{path}", headers={"authorization": f"Bearer {token}"})
+
+        return asyncio.run(ask())
+
+    def statuses(self, count: int, *asked: str) -> list[int]:
+        return [self.ask(*asked).status_code for _ in range(count)]
+
+
+def test_each_user_has_limits_for_changes_and_for_reads(served: Served) -> None:
+    asker = Asker(served, lambda clock: Limits(0.2, 0.3, clock=clock))
+    alice, bob = served.tokens[Role.USER], served.tokens["bob"]  # type: ignore[index]
+    assert asker.statuses(5, "POST", "jobs/1/cancel", alice) == [404, 404, 429, 429, 429]
+    assert asker.statuses(4, "GET", "jobs", alice) == [200, 200, 200, 429]
+    assert asker.ask("POST", "jobs/1/cancel", bob).status_code == 404
+    refused = asker.ask("POST", "jobs/1/cancel", alice)
+    assert refused.headers["retry-after"] == "5" and set(refused.json()) == {"error", "remedy"}
+    assert refused.headers["x-content-type-options"] == "nosniff"
+    asker.now += 5
+    assert asker.statuses(2, "POST", "jobs/1/cancel", alice) == [404, 429]
+    found = served.ask("GET", "audit", Role.ADMIN).json()["entries"]
+    assert [(one["user"], one["outcome"]) for one in found] == [("user", 429)] * 2, "one for each row of refusals"
+
+
+def test_strangers_are_told_to_wait_by_address_and_nobody_waits_for_them(served: Served) -> None:
+    asker = Asker(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
+    assert asker.statuses(4, "GET", "jobs", "guess") == [401, 401, 429, 429]
+    assert asker.ask("GET", "jobs", "").status_code == 429
+    assert asker.ask("GET", "jobs", served.tokens[Role.USER]).status_code == 200
+    assert asker.ask("GET", "jobs", "guess", "10.0.0.2").status_code == 401
+    asker.now += 1
+    assert asker.statuses(2, "GET", "jobs", "guess") == [401, 429]
+
+
+def test_a_stranger_with_a_network_of_addresses_is_one_stranger(served: Served) -> None:
+    asker = Asker(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
+    peers = [f"2001:db8:0:1::{number:x}" for number in range(1, 5)]
+    assert [asker.ask("GET", "jobs", "guess", peer).status_code for peer in peers] == [401, 401, 429, 429]
+    for peer in ("2001:db8:0:2::1", "fe80::1", "fe80::2", "::ffff:10.0.0.1", "::ffff:10.0.0.2", "10.0.0.3", "?"):
+        assert asker.ask("GET", "jobs", "guess", peer).status_code == 401
+
+
+def test_requests_that_a_stranger_has_sent_ahead_are_dropped(served: Served) -> None:
+    """Each would be answered that it is too much, and the event loop would do nothing else."""
+
+    async def play(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /api/v1/jobs HTTP/1.1\r\nHost: a\r\n\r\n" * 2000)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := await asyncio.wait_for(reader.read(1 << 16), WAIT_S):
+                received += piece
+        writer.close()
+        assert received.count(b"HTTP/1.1 429") <= 1 and received.count(b"HTTP/1.1 ") <= limited.STRANGERS.at_once + 5
+
+    over_sockets(served, play)
+
+
+def test_no_more_buckets_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited, "_MOST", 3)
+    limits = Limits(strangers=Rate(1.0, 1.0), clock=lambda: 0.0)
+    waits = [limits.refuses("strangers", peer, {}) for peer in "abcda"]
+    assert waits == [0, 0, 0, 0, 0] and limits.refuses("strangers", "d", {}) == 1.0
+
+
+def test_a_thousand_submissions_at_once_are_no_trouble() -> None:
+    limits = Limits(clock=lambda: 0.0)
+    assert not any(limits.refuses("changes", "alice", {}) for _ in range(2000))
+    assert limits.refuses("changes", "alice", {}) > 0
+
+
+@pytest.fixture
+def busy() -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """A server that answers with the statuses, and seconds to wait, that a test has put there; then with a token."""
+    answers: list[tuple[int, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, wait = answers.pop(0) if answers else (201, "")
+            body = b'{"token": "t"}' if status == 201 else b'{"error": "too many calls", "remedy": "wait"}'
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            if wait:
+                self.send_header("Retry-After", wait)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_client_waits_as_long_as_it_is_told_to(busy: tuple[str, list[tuple[int, str]]]) -> None:
+    address, answers = busy
+    answers += [(429, "1"), (429, "0")]
+    began = time.monotonic()
+    assert Client(address, "x").create_token("bob") == "t" and time.monotonic() - began >= 1.0
+    assert not answers
+
+
+@pytest.mark.parametrize("wait", ["", "soon", "-1", "61", "99999999999999999999"])
+def test_the_client_does_not_wait_for_ever(busy: tuple[str, list[tuple[int, str]]], wait: str) -> None:
+    address, answers = busy
+    answers += [(429, wait), (429, wait)]
+    with pytest.raises(ServiceError, match="too many calls; wait"):
+        Client(address, "x").create_token("bob")
+    assert len(answers) == 1
+
+
+def test_the_client_ends_its_patience(busy: tuple[str, list[tuple[int, str]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_PATIENCE_S", 0.2)
+    address, answers = busy
+    answers += [(429, "0")] * 50
+    with pytest.raises(ServiceError, match="too many calls"):
+        Client(address, "x").create_token("bob")
+    assert answers
+
+
+@pytest.mark.parametrize(
+    ("trusted", "statuses"),
+    [((), {401, 429}), (("192.0.2.1",), {401, 429}), (("127.0.0.1",), {401}), (("127.0.0.0/8",), {401})],
+)
+def test_an_address_in_a_header_counts_only_from_a_proxy_that_is_named(
+    served: Served, trusted: tuple[str, ...], statuses: set[int]
+) -> None:
+    """Over a socket: a stranger who invents an address for each request is still told to wait."""
+    app = service_application(served.jobs, served.project, served.streams, "here", Limits(strangers=Rate(0.001, 5.0)))
+
+    async def play() -> set[int]:
+        found: set[int] = set()
+        listener = server.bound("127.0.0.1", 0)
+        port, begun = listener.getsockname()[1], asyncio.Event()
+        answering = asyncio.create_task(
+            server.answer(app, listener, served.streams, begun.set, trusted_proxies=trusted)
+        )
+        await begun.wait()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            for number in range(20):
+                headers = {"x-forwarded-for": f"10.0.0.{number}"}
+                found.add((await client.post("/api/v1/jobs", headers=headers, content=b"{}")).status_code)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await answering
+        return found
+
+    assert asyncio.run(play()) == statuses
+
+
+def over_sockets(served: Served, play: Callable[[tuple[str, int]], Awaitable[None]]) -> None:
+    """Let a client play against a service that listens."""
+
+    async def run() -> None:
+        listener = server.bound("127.0.0.1", 0)
+        begun = asyncio.Event()
+        answering = asyncio.create_task(server.answer(served.app, listener, served.streams, begun.set))
+        await begun.wait()
+        try:
+            await play(listener.getsockname())
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await answering
+
+    asyncio.run(run())
+
+
+def test_one_user_with_very_many_connections_keeps_nobody_else_out(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A viewer listens to events again and again; another user gets in, and so does the viewer when some have ended."""
+    limits = ConnectionLimits(pending=8, of_one_peer=6, descriptors=len(os.listdir("/proc/self/fd")) + 60)
+    monkeypatch.setattr(ConnectionLimits, "of_this_process", lambda: limits)
+    monkeypatch.setattr(http_connections, "FEWEST_OF_A_USER", 1)
+    most = limits.descriptors // 4
+
+    async def status(address: tuple[str, int], token: str, path: str) -> tuple[int, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+        return int(head.split()[1]), writer
+
+    async def play(address: tuple[str, int]) -> None:
+        viewer = served.tokens[Role.VIEWER]
+        found = [await status(address, viewer, "/api/events") for _ in range(most + 3)]
+        assert [code for code, _ in found] == [200] * most + [429] * 3
+        other = await status(address, served.tokens[Role.USER], "/api/v1/jobs")
+        assert other[0] == 200
+        for _, writer in found:
+            writer.close()
+        while (again := await status(address, viewer, "/api/v1/jobs"))[0] == 429:
+            await asyncio.sleep(0.01)
+        assert again[0] == 200
+        for _, writer in (other, again):
+            writer.close()
+
+    over_sockets(served, play)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "jobs"), ("POST", "schedules"), ("PUT", "run-notes/x"), ("PUT", "secrets/abc"), ("POST", "views")],
+)
+def test_a_body_is_not_read_into_memory_without_end(served: Served, method: str, path: str) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 64 << 20:
+            sent += 1 << 16
+            yield b"a" * (1 << 16)
+
+    headers = {"content-type": "application/json"}
+    refused = served.ask(method, path, Role.VIEWER, content=endless(), headers=headers)
+    assert refused.status_code == 413 and refused.json()["error"] == "the body is too long"
+    assert sent <= limited.MOST_BODY_BYTES + (1 << 17)
+
+
+def test_one_user_uploads_a_few_workspaces_at_once(served: Served) -> None:
+    async def play(address: tuple[str, int]) -> None:
+        head = f"POST /api/v1/workspaces HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {served.tokens[Role.USER]}\r\n"
+        under_way = [await asyncio.open_connection(*address) for _ in range(limited.MOST_UPLOADS)]
+        for _, writer in under_way:
+            writer.write(f"{head}Content-Length: 1000\r\n\r\nP".encode())
+        statuses = set[int]()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address[1]}") as client:
+            while 429 not in statuses:  # from when all have begun
+                headers = {"authorization": f"Bearer {served.tokens[Role.USER]}"}
+                statuses.add((await client.post("/api/v1/workspaces", headers=headers, content=b"x")).status_code)
+            other = {"authorization": f"Bearer {served.tokens[Role.OPERATOR]}"}
+            assert (await client.post("/api/v1/workspaces", headers=other, content=b"x")).status_code == 400
+        for _, writer in under_way:
+            writer.close()
+
+    over_sockets(served, play)
+
+
+def test_slow_calls_of_one_user_hold_few_threads_and_those_of_many_delay_no_authentication(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads are the server's 40: with all of them in slow reads, tokens are still checked, and downloads go on."""
+    blocked, release = threading.Semaphore(0), threading.Event()
+
+    def detail(*_: object) -> None:
+        blocked.release()
+        release.wait(WAIT_S)
+
+    monkeypatch.setattr(served.project, "detail", detail)
+
+    async def play() -> None:
+        transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service", timeout=WAIT_S) as client:
+
+            def asked(token: str, path: str) -> asyncio.Task[httpx.Response]:
+                return asyncio.create_task(client.get(path, headers={"authorization": f"Bearer {token}"}))
+
+            viewer, *others = served.tokens.values()
+            slow = [asked(viewer, "/api/runs/x") for _ in range(60)]
+            try:
+                for _ in range(limited.MOST_AT_ONCE):
+                    assert await asyncio.to_thread(blocked.acquire, timeout=WAIT_S)
+                answer = await asyncio.wait_for(asked(others[0], "/api/v1/jobs"), WAIT_S)
+                assert answer.status_code == 200 and not blocked.acquire(blocking=False)
+                slow += [asked(token, "/api/runs/x") for token in others for _ in range(limited.MOST_AT_ONCE)]
+                for _ in range(len(others) * limited.MOST_AT_ONCE):
+                    assert await asyncio.to_thread(blocked.acquire, timeout=WAIT_S)
+                answer = await asyncio.wait_for(asked("nobody's", "/api/v1/jobs"), WAIT_S)
+                assert answer.status_code == 401
+            finally:
+                release.set()
+            assert {answer.status_code for answer in await asyncio.gather(*slow)} == {200}
+
+    asyncio.run(play())
+
+
+def test_downloads_have_threads_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty files of a store that does not answer; other calls of the same user are answered."""
+    release = threading.Event()
+
+    def pieces(url: str, begin: int, end: int) -> Iterator[bytes]:
+        release.wait(WAIT_S)
+        yield b"x" * (end - begin)
+
+    monkeypatch.setattr(files, "pieces", pieces)
+    made = ProjectOnDisk(Path(served.project.url.removeprefix("file://"))).run("app_1")
+    (made.folder / "model.bin").write_text("abc")
+
+    async def play() -> None:
+        transport = httpx.ASGITransport(served.app, raise_app_exceptions=False)
+        headers = {"authorization": f"Bearer {served.tokens[Role.VIEWER]}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://service", headers=headers) as client:
+            slow = [asyncio.create_task(client.get("/api/runs/app_1/files/model.bin")) for _ in range(50)]
+            try:
+                for _ in range(3):
+                    answer = await asyncio.wait_for(client.get("/api/v1/jobs"), WAIT_S)
+                    assert answer.status_code == 200
+            finally:
+                release.set()
+            assert {answer.content for answer in await asyncio.gather(*slow)} == {b"xxx"}
+
+    asyncio.run(play())
+
+
+def test_a_body_that_does_not_come_frees_its_turn(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited.bounded, "__defaults__", (0.05,))
+
+    async def silent() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(WAIT_S)
+
+    answer = served.ask("POST", "jobs", content=silent(), headers={"content-type": "application/json"})
+    assert answer.status_code == 408 and "in time" in answer.json()["error"]
+
+
+def test_an_upload_that_is_broken_off_leaves_no_traceback(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    async def play(address: tuple[str, int]) -> None:
+        head = f"POST /api/v1/workspaces HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {served.tokens[Role.USER]}\r\n"
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(f"{head}Content-Length: 1000\r\n\r\nP".encode())
+        await writer.drain()
+        writer.close()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address[1]}") as client:
+            headers = {"authorization": f"Bearer {served.tokens[Role.ADMIN]}"}
+            while not (found := (await client.get("/api/v1/audit", headers=headers)).json()["entries"]):
+                await asyncio.sleep(0.01)
+            assert [(one["action"], one["outcome"]) for one in found] == [("upload", 400)]
+
+    over_sockets(served, play)
+    assert not [record for record in caplog.records if record.exc_info]

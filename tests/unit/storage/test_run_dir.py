@@ -1,0 +1,186 @@
+"""Tests of the run directory: names, records, and assignment of numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
+from hopsml.storage import job_record, run_dir, segments, trust
+from hopsml.storage.filesystem import for_url
+from hopsml.storage.run_dir import RunDir, create_run_dir, step_name, step_of
+from tests.helpers.clock import END_S
+
+pytestmark = pytest.mark.fast
+
+
+def test_all_names() -> None:
+    run = RunDir("hdfs://nn:8020/Projects/p/Experiments/app_1_2/")
+    root = "hdfs://nn:8020/Projects/p/Experiments/app_1_2"
+    assert run.run_id == "app_1_2"
+    assert [
+        run.run_json,
+        run.status_json,
+        run.code,
+        run.events,
+        run.checkpoints,
+        run.logs,
+        run.log(0, 3),
+        run.metrics,
+        run.export,
+        run.outputs_json,
+        run.hparams_json,
+        run.trials,
+    ] == [
+        f"{root}/{name}"
+        for name in (
+            "run.json",
+            "status.json",
+            "code",
+            "events",
+            "checkpoints",
+            "logs",
+            "logs/g0-rank3.log",
+            "metrics.jsonl",
+            "export",
+            ".outputs.json",
+            ".hparams.json",
+            "trials",
+        )
+    ]
+
+
+def test_steps_sort_as_numbers() -> None:
+    assert sorted(map(step_name, (5, 1000, 90))) == [step_name(5), step_name(90), step_name(1000)]
+    assert step_of(step_name(120)) == 120
+    assert step_of(step_name(12_345_678_901)) == 12_345_678_901
+    assert [step_of(name) for name in ("step-12", "step-000000012.tmp", ".tmp-ab", "step-")] == [None] * 4
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(ArgumentError, match="whole number"):
+            step_name(wrong)  # type: ignore[arg-type]
+
+
+def test_records(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+
+    @dataclass
+    class Slot:
+        gpu: int
+
+    assert run.read_status() is None
+    with pytest.raises(PathNotFound):
+        run.read_run()
+    run.write_run(
+        {
+            "lr": np.float32(0.5),
+            "shape": np.arange(3),
+            "path": Path("/x"),
+            "slot": Slot(1),
+            "set": {7},
+            "name": "ü",
+        }
+    )
+    assert run.read_run() == {
+        "lr": 0.5,
+        "shape": [0, 1, 2],
+        "path": "/x",
+        "slot": {"gpu": 1},
+        "set": [7],
+        "name": "ü",
+    }
+    run.write_status({"state": "FINISHED", "loss": math.nan})
+    status = run.read_status()
+    assert status is not None
+    assert math.isnan(status["loss"])
+    with pytest.raises(ArgumentTypeError, match="socket"):
+        run.write_status({"x": __import__("socket").socket})
+    assert run.read_status() is not None  # the old one is whole
+    Path(run.run_json).write_text("[1]")
+    with pytest.raises(StorageError, match="JSON object"):
+        run.read_run()
+    Path(run.run_json).write_text("{")
+    with pytest.raises(StorageError, match="not JSON"):
+        run.read_run()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda folder: RunDir(folder).read_run(),
+        lambda folder: RunDir(folder).read_lines(f"{folder}/run.json"),
+        lambda folder: trust.read_bytes(f"{folder}/run.json", "it is run"),
+        lambda folder: job_record.read(f"{folder}/run.json"),
+        lambda folder: segments.SegmentReader(folder).new_lines(),
+    ],
+    ids=["record", "lines", "trusted", "job", "journal"],
+)
+def test_records_beyond_all_measure_are_refused_unread(tmp_path: Path, read: Callable[[str], object]) -> None:
+    """Sparse files as large as a disk, which cost whoever makes them nothing."""
+    for name in ("run.json", "0001-000001.jsonl"):
+        with (tmp_path / name).open("wb") as sparse:
+            sparse.truncate(1 << 42)
+    with pytest.raises(StorageError, match=r"it has more than the 67108864 bytes that a record"):
+        read(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_numbers_count_from_one_within_an_application(kind: str, tmp_path: Path) -> None:
+    project = str(tmp_path) if kind == "file" else f"memory://b/{secrets.token_hex(8)}"
+    assert create_run_dir(project, "app_1").run_id == "app_1_1"
+    assert create_run_dir(project, "app_1", {"name": "x"}).read_run() == {"name": "x"}
+    assert create_run_dir(project, "app_1").run_id == "app_1_3"
+    assert create_run_dir(project, "app").run_id == "app_1"  # a name that begins another
+    assert create_run_dir(project, "app_11").run_id == "app_11_1"
+    for_url(project).make_dirs(f"{project}/Experiments/app_2_9")  # no record in it: the number counts all the same
+    for_url(project).write_bytes(f"{project}/Experiments/app_2_9/x", b"")
+    assert create_run_dir(project, "app_2").run_id == "app_2_10"
+    for wrong in ("", "a/b"):
+        with pytest.raises(ArgumentError, match="app_id"):
+            create_run_dir(project, wrong)
+
+
+def test_processes_that_claim_at_the_same_time_get_different_runs(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from hopsml.storage.run_dir import create_run_dir
+sys.stdin.readline()
+print([create_run_dir({str(tmp_path)!r}, "app").run_id for _ in range(25)])
+"""
+    claimers = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for claimer in claimers:
+        assert claimer.stdin is not None
+        claimer.stdin.write("go\n")
+        claimer.stdin.flush()
+    answers = [claimer.communicate(timeout=END_S)[0] for claimer in claimers]
+    ids = [name for answer in answers for name in json.loads(answer.replace("'", '"'))]
+    assert sorted(ids) == sorted(f"app_{number}" for number in range(1, 51))
+
+
+def test_a_file_where_the_project_or_its_runs_should_be_is_an_error_and_no_search_without_end(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(PathExists, match="is a file; set HOPSML_PROJECT_URL to a folder"):
+        create_run_dir(f"file://{tmp_path}/file", "app_1")
+    (tmp_path / "Experiments").write_text("x")
+    with pytest.raises(StorageError, match="Experiments"):
+        create_run_dir(f"file://{tmp_path}", "app_1")
+
+
+def test_a_relative_path_means_the_same_to_workers_who_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run_dir.create_run_dir(f"file://{tmp_path}", "app_1", {"name": "x"})
+    monkeypatch.chdir(tmp_path)
+    found = run_dir.find(f"Experiments/{made.run_id}", "file:///nowhere")
+    assert found.url == f"{tmp_path}/Experiments/{made.run_id}" and found.read_run()["name"] == "x"

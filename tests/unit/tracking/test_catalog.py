@@ -1,0 +1,138 @@
+"""Tests of runs read from a store: states, listed runs, omitted details."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.errors import PermissionRefused, StorageUnavailable
+from hopsml.storage import filesystem
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog, machine
+from hopsml.tracking.catalog import LOST, RUNNING
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[3]
+
+
+def make_run(project: Path, run_id: str, *, ended: str | None = "FINISHED", **record: Any) -> RunDir:
+    directory = RunDir(f"file://{project}/Experiments/{run_id}")
+    directory.write_run({"name": "digits", "workers": 2, "started": 1000.0, **record})
+    if ended is not None:
+        directory.write_status({"state": ended, "seconds": 3.5})
+    return directory
+
+
+def age(directory: RunDir, seconds: float) -> None:
+    """Let everything in the run's directory be that old."""
+    folder = Path(directory.url.removeprefix("file://"))
+    for path in [*folder.rglob("*"), folder]:
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_the_youngest_come_first_and_what_is_no_run_is_left_out(tmp_path: Path) -> None:
+    for number, started in enumerate([30.0, 10.0, 20.0]):
+        make_run(tmp_path, f"app_{number}", started=started)
+    (tmp_path / "Experiments" / "stranger").mkdir()
+    (tmp_path / "Experiments" / "damaged").mkdir()
+    (tmp_path / "Experiments" / "damaged" / "run.json").write_text("{")
+    found = catalog.recent(f"file://{tmp_path}", None)
+    assert [run.run_id for run in found] == ["app_0", "app_2", "app_1"]
+    assert [run.run_id for run in catalog.recent(f"file://{tmp_path}", 3)][:1] == ["app_0"]
+
+
+def test_a_project_without_runs_is_empty_and_an_unreadable_one_an_error(tmp_path: Path) -> None:
+    assert catalog.recent(f"file://{tmp_path}/nowhere", 5) == []
+    with pytest.raises(StorageUnavailable):
+        catalog.recent("webhdfs://127.0.0.1:1/Projects/p", 5)  # nobody listens there
+    filesystem.close_all()
+
+
+def test_a_run_without_an_end_is_running_as_long_as_its_driver_lives(tmp_path: Path) -> None:
+    code = "import json; from hopsml.tracking import machine; print(json.dumps(machine.who()), flush=True); input()"
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert driver.stdout is not None
+    directory = make_run(tmp_path, "app_1", ended=None, driver_process=json.loads(driver.stdout.readline()))
+    age(directory, 10 * catalog.SILENT_S)  # a training that writes nothing for hours
+    assert catalog.read(directory).state == RUNNING
+    driver.kill()
+    driver.communicate()
+    assert catalog.read(directory).state == LOST
+
+
+def test_a_pid_that_belongs_to_another_process_by_now_is_not_the_driver(tmp_path: Path) -> None:
+    recorded = {**machine.who(), "process_started": 1}
+    assert catalog.read(make_run(tmp_path, "app_1", ended=None, driver_process=recorded)).state == LOST
+
+
+def test_elsewhere_only_the_time_since_the_last_sign_of_life_tells(tmp_path: Path) -> None:
+    elsewhere = {**machine.who(), "pid_namespace": "another boot"}
+    directory = make_run(tmp_path, "app_1", ended=None, driver_process=elsewhere)
+    assert catalog.read(directory).state == RUNNING
+    age(directory, catalog.SILENT_S + 60)
+    assert catalog.read(directory).state == LOST
+    logs = Path(directory.logs.removeprefix("file://"))
+    logs.mkdir()
+    (logs / "g0-rank0.log").write_text("epoch 3")
+    assert catalog.read(directory).state == RUNNING
+
+
+@pytest.mark.parametrize(
+    ("lives", "quiet_s", "state"),
+    [(True, 1e9, RUNNING), (False, 0.0, LOST), (None, 0.0, RUNNING), (None, catalog.SILENT_S, LOST)],
+)
+def test_state_without_end(lives: bool | None, quiet_s: float, state: str) -> None:
+    assert catalog.state_without_end(lives, quiet_s) == state
+
+
+def test_the_main_metric_is_the_named_one_or_the_first_number(tmp_path: Path) -> None:
+    directory = make_run(tmp_path, "app_1", spec={"metric_key": "f1"})
+    assert catalog.read(directory).main_metric is None
+    directory.write_json(directory.outputs_json, {"good": True, "label": "x", "accuracy": 0.5, "f1": 0.25})
+    assert catalog.read(directory).main_metric == ("f1", 0.25)
+    directory.write_run({"name": "digits"})
+    assert catalog.read(directory).main_metric == ("accuracy", 0.5)
+
+
+def test_a_half_written_line_of_inputs_is_passed_over(tmp_path: Path) -> None:
+    directory = make_run(tmp_path, "app_1")
+    Path(directory.inputs.removeprefix("file://")).write_text('{"url": "a"}\n{"url": "b')
+    assert catalog.read(directory).inputs == [{"url": "a"}]
+
+
+def test_a_run_that_is_private_to_somebody_else_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path, "app_1", started=1.0)
+    make_run(tmp_path, "app_2", started=2.0)
+    read = catalog.read
+
+    def refused(directory: RunDir, brief: bool = False) -> catalog.StoredRun:
+        if directory.run_id == "app_2":
+            raise PermissionRefused("cannot look at it: Permission denied", directory.run_json)
+        return read(directory, brief=brief)
+
+    monkeypatch.setattr(catalog, "read", refused)
+    assert [run.run_id for run in catalog.recent(f"file://{tmp_path}", None)] == ["app_1"]
+
+
+def test_on_a_store_whose_folders_have_no_time_the_youngest_run_comes_first_all_the_same() -> None:
+    store = filesystem.for_url("memory://young")
+    for number in range(1, 8):
+        folder = f"memory://young/Experiments/app_{number}"
+        store.write_bytes(f"{folder}/run.json", json.dumps({"started": 1000.0 + number}).encode())
+        store.write_bytes(f"{folder}/status.json", b'{"state": "FINISHED"}')
+    try:
+        assert [run.run_id for run in catalog.recent("memory://young", 2)] == ["app_7", "app_6"]
+    finally:
+        store.delete("memory://young", recursive=True)

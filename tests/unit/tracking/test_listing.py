@@ -1,0 +1,145 @@
+"""Tests of the list of runs: fitted to the width of a terminal, complete in a pipe."""
+
+from __future__ import annotations
+
+import math
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopsml.storage.run_dir import RunDir
+from hopsml.tracking import catalog, listing
+from hopsml.tracking.catalog import StoredRun
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[3]
+YARN = "application_1795332000123_0042_17"
+CAUSE = "rank 1 on node-17.rack-3.example.com: ValueError: part 7 holds 3 columns, 64 were expected by the model"
+WIDTHS = (60, 80, 100, 120, 140, 160, 200, 300)
+
+
+def make(project: Path, run_id: str, state: str | None, name: str, outputs: dict[str, Any], **status: Any) -> None:
+    directory = RunDir(f"file://{project}/Experiments/{run_id}")
+    directory.write_run({"name": name, "workers": 16, "started": 1795332000.0 + len(run_id), "driver_process": {}})
+    directory.write_json(directory.outputs_json, outputs)
+    if state is not None:
+        directory.write_status({"state": state, "seconds": 4321.0, **status})
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    make(tmp_path, YARN, "FAILED", "ein sehr langer Name für einen Lauf " * 3, {}, error=f"run x\n{CAUSE}", cause=CAUSE)
+    make(tmp_path, "local-1_1", "FINISHED", "手書き数字の分類 " * 4, {"accuracy": 0.98765432})
+    make(
+        tmp_path,
+        "app-20261121035638-0000_2",
+        "CANCELLED",
+        "\x1b[31m[bold]<b>",
+        {},
+        error="run a was cancelled: enough\nmore",
+    )
+    make(tmp_path, "app-20261121035638-0000_30", None, "goes on", {})
+    return tmp_path
+
+
+def runs(project: Path) -> list[StoredRun]:
+    return catalog.recent(f"file://{project}", None)
+
+
+@pytest.mark.parametrize("places", WIDTHS)
+def test_no_line_is_wider_than_the_terminal_and_no_id_is_cut(project: Path, places: int) -> None:
+    found = runs(project)
+    lines = [listing.GAP.join(cells) for cells in listing.fitted(found, places)]
+    narrowest = max(map(len, (YARN,))) + 45  # id, four letters of the name, state, time, how long it took
+    assert max(map(listing.width, lines)) <= max(places, narrowest), lines
+    text = "\n".join(lines)
+    assert all(run.run_id in text and run.state in text for run in found)
+    assert "accuracy=0.987654" in text and "rank 1 on node-17" in text and "cancelled: enough" in text
+
+
+@pytest.mark.parametrize("places", WIDTHS)
+def test_columns_stand_below_each_other_however_wide_letters_are(project: Path, places: int) -> None:
+    rows = [cells for cells in listing.fitted(runs(project), places) if len(cells) > 1]
+    assert len(rows) == 5 and len({tuple(map(listing.width, cells)) for cells in rows}) == 1
+
+
+def test_a_wide_terminal_has_one_line_a_run_and_a_narrow_one_the_result_below(project: Path) -> None:
+    found = runs(project)
+    assert len(listing.fitted(found, 200)) == 1 + len(found)
+    below = [cells for cells in listing.fitted(found, 80) if len(cells) == 1]
+    assert [cells[0][:2] for cells in below] == ["  "] * 3  # nothing to be said of the one that goes on
+
+
+def test_why_a_run_did_not_finish_in_one_line(project: Path) -> None:
+    causes = {run.run_id: run.cause for run in runs(project)}
+    assert causes[YARN] == CAUSE and causes["local-1_1"] == "" and causes["app-20261121035638-0000_30"] == ""
+    assert causes["app-20261121035638-0000_2"] == "run a was cancelled: enough"
+
+
+def in_terminal(project: Path, columns: int) -> str:
+    """What ``hopsml runs ls`` writes to a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
+    environment.pop("NO_COLOR", None)
+    command = [
+        sys.executable,
+        "-c",
+        "from hopsml.cli import main; main()",
+        "runs",
+        "ls",
+        "--project",
+        f"file://{project}",
+    ]
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.STDOUT, env=environment)
+    os.close(theirs)
+    said = b""
+    try:
+        while piece := os.read(ours, 65536):
+            said += piece
+    except OSError:  # the other side is closed
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait() == 0, said
+    return said.decode()
+
+
+def test_in_a_terminal_it_is_coloured_by_state_alone_and_fits(project: Path) -> None:
+    said = in_terminal(project, 80)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.splitlines()]
+    assert max(map(listing.width, plain)) <= 80 and YARN in said
+    assert "\x1b[31mFAILED" in said and "\x1b[32mFINISHED" in said and "\x1b[34mRUNNING" in said
+    assert not re.search(r"\x1b\[[0-9;]*mCANCELLED", said) and "\x1b[31m[bold]" not in said
+
+
+def test_in_a_pipe_there_is_all_of_it_and_no_colour(project: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from hopsml.cli import main; main()",
+        "runs",
+        "ls",
+        "--project",
+        f"file://{project}",
+    ]
+    environment = {**os.environ, "COLUMNS": "40", "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    assert len(said.splitlines()) == 5 and CAUSE in said and "\x1b" not in said
+    assert all(run.run_id in said for run in runs(project))
+
+
+def test_times_and_durations_are_short() -> None:
+    assert len(listing.time_text(time.time(), brief=True)) == 11 and listing.time_text(None, brief=True) == "-"
+
+
+def test_a_figure_has_six_digits_and_a_count_all_of_them() -> None:
+    told = [listing.figure(value) for value in (1 / 7, 1e-9 / 3, math.nan, 1234567, True, None, "0.14285714285714285")]
+    assert told == ["0.142857", "3.33333e-10", "nan", "1234567", "true", "-", "0.14285714285714285"]

@@ -1,0 +1,421 @@
+"""Tests of plans for another batch size, and of refused ones."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hopsml
+from hopsml.errors import ArgumentError, ArgumentTypeError
+from hopsml.training.large_batch import batch_sizes, rules, schedules
+from hopsml.training.large_batch.recipe import BatchPlan
+from tests.helpers.training import references
+
+pytestmark = pytest.mark.fast
+large = hopsml.large_batch
+
+
+def recipe(**more: Any) -> Any:
+    return large.Recipe(**{"reference_batch_size": 256, "learning_rate": 0.1, "epochs": 90, **more})
+
+
+def test_the_rate_is_scaled_warmed_up_and_lowered_as_in_1706_02677() -> None:
+    plan = recipe(schedule=large.Steps()).at(8192, n_samples=1_281_167)
+    assert (plan.steps_per_epoch, plan.steps, plan.warmup_steps) == (157, 14130, 785)
+    assert plan.learning_rate(0) == pytest.approx(0.1)
+    assert plan.learning_rate_at(2.5) == pytest.approx((0.1 + 3.2) / 2)
+    assert [plan.learning_rate_at(epoch) for epoch in (5, 29.9, 30, 60, 80)] == pytest.approx(
+        [3.2, 3.2, 0.32, 0.032, 0.0032]
+    )
+    assert "linear scaling: x 32" in str(plan) and "8192" in str(plan)
+
+
+def test_other_rules_of_scaling() -> None:
+    assert recipe(scaling="sqrt").at(1024, 10_000).peak_learning_rate == pytest.approx(0.2)
+    assert recipe(scaling="none").at(1024, 10_000).peak_learning_rate == pytest.approx(0.1)
+    smaller = recipe().at(64, 10_000)
+    assert smaller.warmup_steps == 0 and smaller.learning_rate(0) == pytest.approx(0.025)
+
+
+def test_slow_start_has_the_papers_rates() -> None:
+    plan = recipe(schedule=large.SlowStart(), optimizer="rmsprop_warmup").at(32768, 1_281_167)
+    factors = [plan.learning_rate_at(epoch) / plan.peak_learning_rate for epoch in (0, 39, 40, 70, 85)]
+    assert factors == pytest.approx([0.5, 0.5, 0.075, 0.01, 0.001])
+
+
+SCHEDULES = st.sampled_from(
+    [large.Constant(), large.Cosine(), large.Polynomial(), large.SlowStart(), large.Steps((50.0,))]
+)
+
+
+@given(SCHEDULES, st.integers(1, 4096), st.integers(4096, 100_000), st.floats(0, 40))
+def test_a_warm_up_never_falls_and_no_rate_is_above_the_peak(
+    schedule: Any, batch: int, samples: int, length: float
+) -> None:
+    plan = recipe(schedule=schedule, warmup_epochs=length).at(batch, samples)
+    assert plan.steps == 90 * plan.steps_per_epoch
+    rates = [plan.learning_rate(min(step, plan.steps - 1)) for step in range(0, plan.steps, max(1, plan.steps // 50))]
+    assert all(0 <= rate <= max(plan.peak_learning_rate, 0) * (1 + 1e-9) for rate in rates)
+    rising = [plan.learning_rate_at(length * part / 10) for part in range(10)]
+    assert plan.warmup_steps == 0 or all(one <= other * (1 + 1e-9) for one, other in itertools.pairwise(rising))
+    assert BatchPlan.from_config(plan.as_config()) == plan
+
+
+def test_numpys_whole_numbers_make_a_plan_that_json_can_hold() -> None:
+    plan = recipe(reference_batch_size=np.int64(256)).at(np.int64(512), np.int32(1000))
+    assert BatchPlan.from_config(json.loads(json.dumps(plan.as_config()))) == plan
+    assert type(large.Normalizer(np.int64(256), np.int64(512)).batch_size) is int
+
+
+@given(st.floats(0, 90), st.floats(0, 1e-3))
+def test_the_rmsprop_transition_is_continuous_rises_and_ends_at_1(epoch: float, more: float) -> None:
+    first, second = schedules.sgd_share(epoch), schedules.sgd_share(epoch + more)
+    assert 0 < first <= second + 1e-12 and second <= 1 and second - first <= more / 5 + 1e-9
+    assert schedules.sgd_share(10.0) == 0.5 and schedules.sgd_share(12.5) == 1.0 and schedules.sgd_share(60.0) == 1.0
+
+
+def updated(rule: Any, steps: int = 100) -> list[Any]:
+    weights = references.problem()
+    kept: list[Any] = [None] * len(weights)
+    for step in range(steps):
+        for index, weight in enumerate(weights):
+            gradient = references.gradients(step, index, weight.shape)
+            weights[index], *kept[index] = rule(step, weight, gradient, kept[index] or [weight * 0, weight * 0])
+    return weights
+
+
+def test_the_rules_equal_the_papers_formulas_over_numpy() -> None:
+    rates = [0.1 * min(1.0, (step + 1) / 20) for step in range(100)]
+
+    def lars(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
+        return rules.lars(
+            weight, gradient, kept[0], rates[step], np, weight_decay=1e-2, eta=0.02, layerwise=weight.ndim > 1
+        )
+
+    def lamb(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
+        return rules.lamb(
+            weight, gradient, *kept, rates[step], step + 1, np, weight_decay=1e-2, layerwise=weight.ndim > 1
+        )
+
+    assert references.error(updated(lars), references.lars(100, rates)) <= 1e-9
+    assert references.error(updated(lamb), references.lamb(100, rates)) <= 1e-9
+
+
+def test_a_velocity_that_holds_the_rate_needs_the_plans_momentum_and_one_that_does_not_needs_none() -> None:
+    plan = recipe(schedule=large.Steps((10.0,))).at(1024, 4096)
+    found = {}
+    for absorbs in (False, True):
+        weight, velocity = 1.0, 0.0
+        for step in range(80):
+            factor = plan.momentum(step) if absorbs else plan.base_momentum
+            rate = plan.learning_rate(step)
+            weight, velocity = rules.momentum(weight, math.sin(step) + weight, velocity, rate, factor, absorbs)
+        found[absorbs] = weight
+    assert found[True] == pytest.approx(found[False], rel=1e-9)
+    assert plan.momentum(1) > 0.9 and recipe(momentum_correction=False).at(1024, 4096).momentum(1) == 0.9
+
+
+def test_a_norm_of_0_has_the_ratio_1() -> None:
+    for pair in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
+        one, other = map(np.float64, pair)
+        assert rules.lars_ratio(one, other, 0.001, 0.0, 0.0, np) == rules.lamb_ratio(one, other, np) == 1
+
+
+def test_numbers_are_carried_to_another_batch() -> None:
+    at = large.Normalizer(256, 1024)
+    assert at.learning_rate(0.1) == pytest.approx(0.4) and at.learning_rate(0.1, "sqrt") == pytest.approx(0.2)
+    assert at.decay(0.99) == pytest.approx(0.99**4)
+    assert (at.steps(1000), at.steps(1)) == (250, 1)
+    assert recipe(keep_memory=True).at(1024, 4096).base_momentum == pytest.approx(0.9**4)
+
+
+def test_labels_are_smoothed() -> None:
+    np.testing.assert_allclose(large.smooth_labels(np.eye(4), 0.1)[0], [0.925, 0.025, 0.025, 0.025])
+    assert "label_smoothing=0.1" in str(recipe(label_smoothing=0.1).at(256, 1000))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"reference_batch_size": 0}, ArgumentError, "reference_batch_size=0 is too small"),
+        ({"reference_batch_size": 2.5}, ArgumentTypeError, "reference_batch_size=2.5 is a float"),
+        ({"learning_rate": -1}, ArgumentError, "learning_rate=-1: it must be more than 0"),
+        ({"learning_rate": math.nan}, ArgumentError, "learning_rate=nan"),
+        ({"learning_rate": "fast"}, ArgumentTypeError, "learning_rate='fast' is a str"),
+        ({"scaling": "linaer"}, ArgumentError, "scaling='linaer' is not known; did you mean linear"),
+        ({"optimizer": "lasr"}, ArgumentError, "did you mean lars"),
+        ({"optimizer": "zebra"}, ArgumentError, "there are: momentum, lars"),
+        ({"momentum": 1.0}, ArgumentError, "momentum=1.0: it must be at least 0 and less than 1"),
+        ({"warmup_epochs": 90}, ArgumentError, "the warm-up must end before the training does"),
+        ({"schedule": "cosine"}, ArgumentTypeError, "Cosine"),
+        ({"schedule": large.Steps((3.0,))}, ArgumentError, "amid warmup_epochs=5"),
+        ({"schedule": large.Steps((95.0,))}, ArgumentError, "the training has epochs=90"),
+    ],
+)
+def test_a_recipe_without_meaning_is_refused(given: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words.replace("(", r"\(")):
+        recipe(**given)
+
+
+def test_batches_and_steps_without_meaning_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="a batch cannot be larger than the data; take 100 at most"):
+        recipe().at(101, 100)
+    with pytest.raises(ArgumentError, match="batch_size=0"):
+        recipe().at(0, 100)
+    with pytest.raises(ArgumentError, match="they must ascend"):
+        large.Steps((30.0, 30.0))
+    with pytest.raises(ArgumentError, match="scaling='cube'"):
+        large.Normalizer(1, 2).learning_rate(0.1, "cube")
+
+
+def test_the_noise_scale_is_found_in_gradients_of_known_noise() -> None:
+    random = np.random.default_rng(1)
+    noise = large.GradientNoiseScale(small_batch=8, big_batch=64, decay=0.999)
+    true, size = np.full(100, 0.1), 100
+    for _ in range(3000):  # |G|^2 = 1, tr(S) = 100 * 4: 400 samples
+        parts = true + random.normal(size=(8, size)) * 2 / math.sqrt(8)
+        noise.add(float(np.mean(np.sum(parts**2, axis=1))), float(np.sum(parts.mean(axis=0) ** 2)))
+    assert noise.noise_scale == pytest.approx(400, rel=0.15)
+    assert noise.advise() in (256, 512) and noise.advise(most=100) == 64 and noise.advise(least=1000) == 1024
+
+
+def test_the_noise_scale_of_gradients_and_what_it_refuses() -> None:
+    noise = large.GradientNoiseScale(small_batch=1, big_batch=2)
+    with pytest.raises(ArgumentError, match="before the first add"):
+        noise.advise()
+    noise.add_gradients([np.float32([2, 0])], [np.float32([1, 1])])
+    assert noise.noise_scale == math.inf and noise.advise(most=4096) == 4096
+    with pytest.raises(ArgumentError, match="two workers or more"):
+        large.GradientNoiseScale(small_batch=32, big_batch=32)
+    with pytest.raises(ArgumentError, match="small_squared_norm"):
+        noise.add(math.inf, 1)
+    with pytest.raises(ArgumentError, match="no power of two"):
+        noise.advise(least=5, most=7)
+
+
+def noise_of(scale: float, **more: Any) -> Any:
+    """An estimate of exactly this noise scale, where the squared gradient is 1."""
+    noise = large.GradientNoiseScale(1, 2, **more)
+    noise.add(1 + scale, 1 + scale / 2)
+    return noise
+
+
+def test_both_parts_of_the_noise_scale_are_averaged_apart() -> None:
+    noise = large.GradientNoiseScale(small_batch=2, big_batch=8, decay=0.75)
+    assert (noise.small_batch, noise.big_batch, noise.decay) == (2, 8, 0.75) and math.isnan(noise.noise_scale)
+    noise.add(5, 2)  # (8 * 2 - 2 * 5) / (8 - 2) = 1 of signal, (5 - 2) / (1 / 2 - 1 / 8) = 8 of noise
+    assert noise.noise_scale == pytest.approx(8)
+    noise.add(4, 4)  # 4 of signal, no noise: 3/16 + 1 of signal, 3/2 of noise
+    assert noise.noise_scale == pytest.approx(1.5 / 1.1875)
+    noise.add(20, 2)  # -4 of signal, 48 of noise
+    assert noise.noise_scale == math.inf
+    noise.add(8, 8)  # 8 of signal
+    signal, spread = 0.75 * (0.75 * 1.1875 - 1) + 2, 0.75 * (0.75 * 1.5 + 12)
+    assert noise.noise_scale == pytest.approx(spread / signal)
+
+
+def test_without_a_decay_the_newest_step_alone_counts_and_the_default_keeps_99_hundredths() -> None:
+    newest = large.GradientNoiseScale(2, 8, decay=0)
+    newest.add(20, 5)
+    newest.add(5, 2)
+    assert newest.noise_scale == pytest.approx(8)
+    assert large.GradientNoiseScale(2, 8).decay == 0.99
+
+
+def test_noise_below_nothing_is_none_and_a_signal_of_nothing_is_all_noise() -> None:
+    noise = large.GradientNoiseScale(1, 2)
+    noise.add(1, 2)
+    assert noise.noise_scale == 0 and noise.advise() == 1
+    noise = large.GradientNoiseScale(1, 2)
+    noise.add(2, 1)  # a signal of exactly 0
+    assert noise.noise_scale == math.inf and noise.advise() == 1 << 20
+    noise = large.GradientNoiseScale(1, 2)
+    noise.add(0, 0)
+    assert noise.noise_scale == math.inf
+
+
+@pytest.mark.parametrize(
+    ("scale", "limits", "advised"),
+    [
+        (0.0, {}, 1),
+        (0.3, {}, 1),
+        (1.4, {}, 1),
+        (1.5, {}, 2),
+        (5.6, {}, 4),
+        (5.7, {}, 8),
+        (1000.0, {}, 1024),
+        (2.0**22, {}, 1 << 20),
+        (2.0, {"least": 8}, 8),
+        (2.0, {"least": 5}, 8),
+        (64.0, {"most": 7}, 4),
+        (64.0, {"most": 8}, 8),
+        (6.0, {"least": 8, "most": 8}, 8),
+        (16.0, {"least": 8, "most": 32}, 16),
+        (0.0, {"least": 1, "most": 1}, 1),
+    ],
+)
+def test_the_nearest_power_of_two_within_the_limits_is_advised(
+    scale: float, limits: dict[str, int], advised: int
+) -> None:
+    found = noise_of(scale).advise(**limits)
+    assert found == advised and type(found) is int
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: large.GradientNoiseScale(0, 2), "small_batch=0 is too small; it must be at least 1"),
+        (lambda: large.GradientNoiseScale(1, 0), "big_batch=0 is too small; it must be at least 1"),
+        (lambda: large.GradientNoiseScale(1, 2, decay=1), "decay=1: it must be at least 0 and less than 1"),
+        (lambda: large.GradientNoiseScale(1, 2, decay=-0.1), "decay=-0.1: it must be at least 0 and less than 1"),
+        (
+            lambda: large.GradientNoiseScale(8, 4),
+            "big_batch=4 with small_batch=8: the noise is seen in the difference of gradients of two batch sizes, so two "
+            "workers or more are needed, or two parts of a worker's batch",
+        ),
+        (lambda: noise_of(1).add(-1, 1), "small_squared_norm=-1.0: it must be at least 0"),
+        (lambda: noise_of(1).add(1, -1), "big_squared_norm=-1.0: it must be at least 0"),
+        (lambda: noise_of(1).add(1, math.nan), "big_squared_norm=nan: it must be at least 0"),
+        (
+            lambda: noise_of(1).advise(least=5, most=7),
+            "advise(least=5, most=7): there is no power of two between them",
+        ),
+        (lambda: noise_of(1).advise(least=0), "least=0 is too small; it must be at least 1"),
+        (lambda: noise_of(1).advise(most=0), "most=0 is too small; it must be at least 1"),
+        (
+            lambda: large.GradientNoiseScale(1, 2).advise(),
+            "advise() before the first add(): there is nothing to advise from",
+        ),
+    ],
+)
+def test_a_noise_scale_without_meaning_names_the_value_and_the_rule(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def test_what_was_refused_leaves_the_estimate_as_it_was() -> None:
+    noise = noise_of(8)
+    with pytest.raises(ArgumentError):
+        noise.add(3, math.inf)
+    assert noise.noise_scale == pytest.approx(8)
+
+
+def test_squares_are_summed_in_float64_over_all_arrays() -> None:
+    squared_norm = batch_sizes.squared_norm
+    assert squared_norm([np.float16([300, 400])]) == 250_000  # float16 ends at 65504
+    assert squared_norm([np.float32([4096.5])]) == 4096.5**2  # which float32 would round
+    assert squared_norm([[3, 4], np.ones((2, 3)), 2.0]) == 35
+    assert squared_norm([]) == 0 and type(squared_norm([np.float32([1])])) is float
+
+
+def test_the_squared_norms_of_all_workers_are_averaged_by_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanged: list[tuple[float, str]] = []
+
+    def mean(value: float, name: str) -> Any:
+        """As if another worker had 3 times as much."""
+        exchanged.append((value, name))
+        return np.float64(2 * value)
+
+    monkeypatch.setattr("hopsml.training.collective.all_reduce", mean)
+    noise = large.GradientNoiseScale(2, 8)
+    noise.add_gradients([np.float32([1.5]), np.float32([[0.5]])], [np.float32([1.0, 1.0])])
+    assert exchanged == [(2.5, "squared norm of a worker's gradient")]
+    assert noise.noise_scale == pytest.approx(8)  # of 5 and 2
+
+
+def test_workers_double_and_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("hopsml.training.messages.resize", asked.append)
+    sizes = large.BatchSizeSchedule.doubling(workers=2, every=2, most=7)
+    assert sizes.changes == ((0, 2), (2, 4), (4, 7))
+    data = hopsml.elastic.Sampler(64, 16, epochs=6, scaling="linear", reference_workers=2, ramp_epochs=1)
+    data.join(0, 2)
+    while not data.is_exhausted:
+        sizes.follow(data)
+        if asked and data.world_size != asked[-1]:
+            data.join(0, asked[-1])
+        data.advance()
+    assert asked == [4, 7]
+
+
+def test_a_group_that_grows_amid_the_warm_up_does_not_change_the_rate_at_once() -> None:
+    data = hopsml.elastic.Sampler(64, 16, epochs=6, scaling="linear", reference_workers=1, ramp_epochs=2)
+    data.join(0, 2)
+    assert data.learning_rate_scale == 1
+    for _ in range(2):
+        data.advance()
+    before = data.learning_rate_scale
+    data.join(0, 4)
+    assert before == data.learning_rate_scale == pytest.approx(1.5)
+
+
+def test_schedules_of_workers_without_meaning_are_refused() -> None:
+    for changes in ((), ((1, 2),), ((0, 2), (0, 4))):
+        with pytest.raises(ArgumentError, match="they must begin with 0 and ascend"):
+            batch_sizes.BatchSizeSchedule(changes)
+    with pytest.raises(ArgumentError, match="scaling='linear'"):
+        large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16))
+
+
+class _At:
+    """A sampler of 100 samples with a batch that grows with the group, at a position in its first epochs."""
+
+    scaling, n_samples = "linear", 100
+
+    def __init__(self, epoch: int, offset: int, world_size: int) -> None:
+        self.epoch, self.offset, self.world_size = epoch, offset, world_size
+
+
+def test_a_schedule_requests_each_size_once_and_never_the_size_that_the_group_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requested: list[int] = []
+    monkeypatch.setattr("hopsml.training.messages.resize", requested.append)
+    sizes = large.BatchSizeSchedule([(0, 2), (1.5, 4), (2, 8)])
+
+    def follow(epoch: int, offset: int, world_size: int) -> list[int]:
+        requested.clear()
+        sizes.follow(_At(epoch, offset, world_size))  # type: ignore[arg-type]
+        return list(requested)
+
+    assert follow(0, 0, 2) == []  # the group has this size
+    assert follow(1, 49, 2) == []
+    assert follow(1, 50, 2) == [4]  # half an epoch counts, and the change begins with its epoch
+    assert follow(1, 51, 2) == []  # requested before; the group changes at its next commit
+    assert follow(1, 99, 4) == []
+    assert follow(2, 0, 4) == [8]
+    assert follow(2, 1, 4) == []
+    assert [sizes.workers(epoch) for epoch in (0, 1.49, 1.5, 1.99, 2, 9)] == [2, 2, 4, 4, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: large.BatchSizeSchedule([(-1, 2)]), r"^epoch=-1: it must be at least 0$"),
+        (lambda: large.BatchSizeSchedule([(0, 0)]), r"^workers=0 is too small; it must be at least 1$"),
+        (lambda: large.BatchSizeSchedule.doubling(0, 1, 4), r"^workers=0 is too small; it must be at least 1$"),
+        (lambda: large.BatchSizeSchedule.doubling(4, 1, 3), r"^most=3 is too small; it must be at least 4$"),
+        (lambda: large.BatchSizeSchedule.doubling(1, 0, 4), r"^every=0: it must be more than 0$"),
+        (
+            lambda: large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16)),
+            r"whatever the group; make it with scaling='linear'$",
+        ),
+    ],
+)
+def test_an_impossible_schedule_of_sizes_names_the_value_and_the_rule(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make()
+
+
+def test_a_schedule_may_double_within_an_epoch_and_may_stay_at_one_size() -> None:
+    assert large.BatchSizeSchedule.doubling(1, 0.5, 4).changes == ((0, 1), (0.5, 2), (1.0, 4))
+    assert large.BatchSizeSchedule.doubling(3, 2, 3).changes == ((0, 3),)

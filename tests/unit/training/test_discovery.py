@@ -1,0 +1,160 @@
+"""Tests of workers' published addresses: only those of the newest launch and generation, once complete."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hopsml import job
+from hopsml.cluster.worker.context import WorkerContext, set_current
+from hopsml.errors import ArgumentError, StartTimeout
+from hopsml.service.spec.fields import NAME_PATTERN
+from hopsml.training import discovery
+from hopsml.training.discovery import ListeningPlace, TaskListener
+from tests.helpers.cluster.workloads import wait_until
+
+pytestmark = pytest.mark.fast
+task_names = st.from_regex(NAME_PATTERN.replace("$", r"\Z"), fullmatch=True)
+places = st.builds(
+    lambda launch, generation, size, rank: ListeningPlace(launch, generation, rank % size, size),
+    st.integers(1, 3), st.integers(0, 3), st.integers(1, 4), st.integers(0, 3),
+)  # fmt: skip
+
+
+def listener(folder: Path, launch: int = 1, **more: bool) -> TaskListener:
+    return TaskListener("server", ("rpc", "metrics"), (folder / "7").as_uri(), launch, **more)
+
+
+def variables(folder: Path) -> dict[str, str]:
+    known = discovery.known_tasks({"server": (2, ("rpc", "metrics")), "client": (1, ())})
+    return {discovery.FOLDER: (folder / "7").as_uri(), discovery.TASKS: known}
+
+
+def test_addresses_are_there_once_all_workers_are(tmp_path: Path) -> None:
+    given_ = variables(tmp_path)
+    one = listener(tmp_path)
+    one.invalidate_addresses()
+    one.announce(ListeningPlace(1, 0, 1, 2), "::1", {"rpc": 5, "metrics": 6})
+    with pytest.raises(
+        StartTimeout, match=r"task 'server': 1 of 2 workers have said where they listen within 0 s; .*logs"
+    ):
+        job.addresses("server", timeout_s=0, variables=given_)
+    later = threading.Timer(0.2, one.announce, (ListeningPlace(1, 0, 0, 2), "node2", {"rpc": 3, "metrics": 4}))
+    later.start()
+    assert job.addresses("server", variables=given_) == ["node2:3", "[::1]:5"]
+    assert job.addresses("server", port="metrics", variables=given_) == ["node2:4", "[::1]:6"]
+    later.join()
+
+
+def test_a_launch_that_has_begun_voids_what_was_said_before(tmp_path: Path) -> None:
+    given_ = variables(tmp_path)
+    listener(tmp_path).announce(ListeningPlace(1, 4, 0, 1), "old", {"rpc": 1})
+    assert job.addresses("server", variables=given_) == ["old:1"]
+    again = listener(tmp_path, launch=2)
+    again.invalidate_addresses()
+    with pytest.raises(StartTimeout, match="0 of 2"):
+        job.addresses("server", timeout_s=0, variables=given_)
+    again.announce(ListeningPlace(2, 0, 0, 1), "new", {"rpc": 2})
+    assert job.addresses("server", variables=given_) == ["new:2"]
+
+
+def test_an_earlier_try_is_neither_found_nor_kept(tmp_path: Path) -> None:
+    for number in ("5", "6", "8"):
+        old = TaskListener("server", ("rpc",), (tmp_path / number).as_uri(), 1)
+        old.announce(ListeningPlace(1, 0, 0, 1), "old", {"rpc": 1})
+    with pytest.raises(StartTimeout, match="0 of 2"):
+        job.addresses("server", timeout_s=0, variables=variables(tmp_path))
+    discovery.remove_earlier((tmp_path / "7").as_uri())
+    assert [path.name for path in tmp_path.iterdir()] == ["8"]
+    discovery.remove_earlier((tmp_path / "none" / "7").as_uri())
+
+
+@given(st.lists(places, max_size=12), st.sets(st.integers(1, 4), max_size=2))
+def test_of_all_that_was_said_the_newest_counts(said: list[ListeningPlace], launches: set[int]) -> None:
+    found = discovery.newest(
+        [*(place.file for place in said), *map(discovery.begun, launches), "3.json", "x-1-0-2.json"]
+    )
+    launch = max([*launches, *(place.launch for place in said)], default=0)
+    of_launch = {place for place in said if place.launch == launch}
+    generation = max((place.generation for place in of_launch), default=0)
+    assert list(found) == sorted(place for place in of_launch if place.generation == generation)
+
+
+@given(task_names, task_names)
+def test_no_two_tasks_have_one_variable(one: str, other: str) -> None:
+    assert (discovery.variable(one) == discovery.variable(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("task", "port", "words"),
+    [
+        ("serve", "", "this job has no task 'serve' with ports; did you mean server?"),
+        ("client", "", "no task 'client' with ports; there are: server"),
+        ("server", "metric", "task 'server' has no port 'metric'; did you mean metrics?"),
+    ],
+)
+def test_what_the_job_has_not(tmp_path: Path, task: str, port: str, words: str) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        job.addresses(task, port=port, variables=variables(tmp_path))
+    assert words in str(refused.value)
+
+
+def test_outside_of_a_job() -> None:
+    with pytest.raises(ArgumentError, match="this process is no task of a job"):
+        job.addresses("server", variables={})
+
+
+def test_a_worker_has_ports_of_its_own_before_its_function_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPSML_PORT_RPC", "")
+    monkeypatch.setenv("HOPSML_PORT_METRICS", "")
+
+    def serve(word: str) -> str:
+        """Binds as a server does that knows nothing of hopsml."""
+        with socket.create_server(("127.0.0.1", int(os.environ["HOPSML_PORT_RPC"]))):
+            return word + job.addresses("server", variables=variables(tmp_path))[0]
+
+    wrapped = listener(tmp_path).wrapped(serve)
+    assert wrapped.__name__ == "serve"
+    number = wrapped("at ").removeprefix("at 127.0.0.1:")
+    assert number == os.environ["HOPSML_PORT_RPC"] != os.environ["HOPSML_PORT_METRICS"]
+
+
+def test_no_port_is_given_out_twice() -> None:
+    taken = [discovery.take(None) for _ in range(20)]
+    first = taken[0]
+    assert len(set(taken)) == 20
+    with pytest.raises(Exception, match="no port of HOPSML_PORT_RANGE"):
+        discovery.take((first, first))
+
+
+def test_who_is_left_of_a_group_says_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "CHANGE_S", 0.01)
+    for name in ("RPC", "METRICS"):
+        monkeypatch.setenv(f"HOPSML_PORT_{name}", "")
+    begun = threading.active_count()
+    set_current(context(tmp_path, generation=1, rank=2, size=3))
+    try:
+        follower = listener(tmp_path, changes=True)
+        follower.open("node2")
+        folder = tmp_path / "7" / "server"
+        assert [path.name for path in folder.iterdir()] == ["1-1-2-3.json"]
+        set_current(context(tmp_path, generation=2, rank=0, size=1))
+        wait_until(lambda: (folder / "1-2-0-1.json").exists(), "its new place")
+        assert job.addresses("server", variables=variables(tmp_path)) == [f"node2:{os.environ['HOPSML_PORT_RPC']}"]
+    finally:
+        set_current(None)
+        discovery.forget()
+    wait_until(lambda: threading.active_count() == begun, "the end of its thread")
+
+
+def context(folder: Path, generation: int, rank: int, size: int) -> WorkerContext:
+    places = dict.fromkeys(("work_dir", "events_dir", "checkpoint_dir", "export_dir"), folder)
+    return WorkerContext("x", generation, rank, size, 0, "worker", folder.as_uri(), **places)

@@ -1,0 +1,59 @@
+"""Test that log lines of a script that configures ``logging`` at import time are in the workers' logs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopsml.training import prepare
+from tests.helpers.cluster.backend_contract import submit
+from tests.helpers.cluster.workloads import WAIT_S
+from tests.helpers.local_application import local_application
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def configured() -> Iterator[None]:
+    """As by ``logging.basicConfig(level=logging.INFO, format=...)``."""
+    root, handler = logging.getLogger(), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("{levelname} MY {message}", style="{"))
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+def test_workers_write_as_the_drivers_root_logger(tmp_path: Path, configured: None) -> None:
+    def train() -> None:
+        logging.getLogger("my.training").info("with %d samples", 512)
+        logging.getLogger("my.training").debug("not this")
+
+    with local_application(tmp_path):
+        run = submit(train, workers=1)
+        run.result(WAIT_S)
+        assert "INFO MY with 512 samples" in run.logs() and "not this" not in run.logs()
+
+
+def test_the_form_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    driver, worker = logging.Logger("root", logging.DEBUG), logging.Logger("root")
+    assert prepare.described_logging(driver) == ""
+    driver.addHandler(logging.NullHandler())
+    assert prepare.described_logging(driver) == ""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="then"))
+    driver.addHandler(handler)
+    told = prepare.described_logging(driver)
+    prepare.configure_logging(told, worker)
+    prepare.configure_logging(told, worker)
+    worker.debug("below the handler's level")
+    worker.info("once")
+    assert capsys.readouterr() == ("then once\n", "") and worker.level == logging.DEBUG
+    assert prepare.described_logging(worker) == told

@@ -1,0 +1,167 @@
+"""Tests of version check, import hook, wait for the leader and ring order, without TensorFlow."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hopsml.errors import ArgumentError, StartTimeout, UnsupportedVersion
+from hopsml.training.tensorflow import import_hook, setup
+from hopsml.training.tensorflow.distribution.strategy import ring_order_text
+from hopsml.training.tensorflow.setup import (
+    KERAS,
+    TENSORFLOW,
+    check_version,
+    parse_version,
+    split_address,
+    verdict,
+    wait_for_port,
+)
+from tests.helpers.training.group import ROOT
+
+pytestmark = pytest.mark.fast
+
+
+def test_versions_are_read_up_to_their_suffix() -> None:
+    assert parse_version("2.21.0-rc1") == (2, 21, 0)
+    assert parse_version("2.9") < parse_version("2.21")
+    assert parse_version("unknown") == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.21.0", "works"), ("2.22.1", "unknown"), ("2.4.0", "broken"), ("1.15.5", "broken")],
+)
+def test_verdict_on_tensorflow(version: str, expected: str) -> None:
+    assert verdict(TENSORFLOW, version) == expected
+
+
+@pytest.mark.parametrize(("version", "expected"), [("3.12.2", "works"), ("3.11.0", "unknown"), ("3.10.0", "broken")])
+def test_verdict_on_keras(version: str, expected: str) -> None:
+    assert verdict(KERAS, version) == expected
+
+
+def test_a_broken_version_is_refused_with_those_that_work() -> None:
+    with pytest.raises(UnsupportedVersion, match=r"tensorflow 1\.15\.5 does not work.*2\.21"):
+        check_version(TENSORFLOW, "1.15.5")
+
+
+def test_an_untried_version_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "_warned", set())
+    with pytest.warns(RuntimeWarning, match=r"keras 3\.99\.0 has not been tried"):
+        check_version(KERAS, "3.99.0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_version(KERAS, "3.99.0")
+        check_version(KERAS, "3.15.1")
+
+
+@pytest.fixture
+def module_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A package that can be imported once, and the hook's finder taken out afterwards."""
+    package = tmp_path / "hopsml_hook_probe"
+    package.mkdir()
+    (package / "__init__.py").write_text("value = 1\n")
+    (package / "inner.py").write_text("value = 2\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(import_hook, "_finder", None)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    for name in ("hopsml_hook_probe", "hopsml_hook_probe.inner"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return "hopsml_hook_probe"
+
+
+def test_action_runs_once_right_after_the_import(module_name: str) -> None:
+    seen: list[int] = []
+    import_hook.after_import(module_name, lambda module: seen.append(module.value))
+    import_hook.after_import(f"{module_name}.inner", lambda module: seen.append(module.value))
+    assert seen == []
+    __import__(module_name)
+    assert seen == [1]
+    __import__(f"{module_name}.inner")
+    __import__(module_name)
+    assert seen == [1, 2]
+
+
+def test_action_runs_at_once_for_an_imported_module(module_name: str) -> None:
+    __import__(module_name)
+    seen: list[int] = []
+    import_hook.after_import(module_name, lambda module: seen.append(module.value))
+    assert seen == [1]
+
+
+def test_the_hook_leaves_the_module_as_it_is(module_name: str) -> None:
+    import_hook.after_import(module_name, lambda module: None)
+    module = __import__(module_name)
+    assert type(module.__spec__.loader).__name__ == "SourceFileLoader"
+    assert module.__spec__.loader.get_data(module.__file__) == b"value = 1\n"
+
+
+def test_a_module_that_is_not_there_stays_not_there(module_name: str) -> None:
+    import_hook.after_import("hopsml_no_such_module", lambda module: None)
+    with pytest.raises(ModuleNotFoundError):
+        __import__("hopsml_no_such_module")
+
+
+def test_importing_hopsml_tensorflow_imports_no_framework() -> None:
+    code = (
+        "import sys, hopsml.tensorflow, hopsml.training.tensorflow.setup as s; s.install_import_hook();"
+        "print([n for n in ('tensorflow', 'keras', 'tf_keras', 'numpy') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_waits_until_the_leader_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as leader:
+        leader.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{leader.getsockname()[1]}"
+        refused: list[float] = []
+
+        def open_port(pause_s: float) -> None:
+            refused.append(time.monotonic())
+            if len(refused) == 3:
+                leader.listen()
+
+        monkeypatch.setattr(setup, "time", SimpleNamespace(monotonic=time.monotonic, sleep=open_port))
+        waited = wait_for_port(address, timeout_s=30)
+        assert len(refused) == 3 and refused[2] - refused[0] <= waited < 30
+
+
+def test_a_leader_that_never_listens_is_named() -> None:
+    with socket.socket() as leader:
+        leader.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{leader.getsockname()[1]}"
+        with pytest.raises(StartTimeout, match=f"{address} did not open within 0.1 s"):
+            wait_for_port(address, timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("10.0.0.9:80", ("10.0.0.9", 80)), ("[::1]:8080", ("::1", 8080)), ("h:1", ("h", 1))],
+)
+def test_addresses(address: str, expected: tuple[str, int]) -> None:
+    assert split_address(address) == expected
+
+
+def test_ring_order_that_was_asked_for() -> None:
+    assert ring_order_text([2, 0, 1], "", devices=3) == "2,0,1"
+    assert ring_order_text(None, "", devices=3) == ""
+
+
+@pytest.mark.parametrize("order", [[0], [0, 1, 1], [1, 2, 3], []])
+def test_ring_order_that_tensorflow_would_ignore_is_refused(order: list[int]) -> None:
+    with pytest.raises(ArgumentError, match="ring_order="):
+        ring_order_text(order, "", devices=3)
+
+
+def test_ring_order_of_the_run_counts_the_hosts_devices() -> None:
+    assert ring_order_text(None, "6,4,7", devices=3) == "1,0,2"
+    assert ring_order_text(None, "0,1", devices=3) == ""  # of other devices than this worker sees

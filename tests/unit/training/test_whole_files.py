@@ -1,0 +1,111 @@
+"""Tests of whole files as rows: each once an epoch, empty ones too, and missing or changed ones named."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopsml
+from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
+from hopsml.training.data.stored_files import grouped
+from tests.helpers.clock import END_S
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "hopsml-read-ahead":
+            thread.join(END_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two classes of twenty images, one of them empty, and other files."""
+    folder = tmp_path / "images"
+    for kind in ("cat", "dog"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(20):
+            (folder / kind / f"{number:02d}.{'JPG' if number % 3 else 'png'}").write_bytes(f"{kind}{number}".encode())
+    (folder / "cat" / "01.JPG").write_bytes(b"")
+    (folder / "dog" / "notes.txt").write_text("x")
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "30.jpg").touch()
+    return folder
+
+
+def test_every_file_once_an_epoch(images: Path) -> None:
+    rows = hopsml.data.files(f"file://{images}", [".jpg", ".png"]).batch(7).shuffle(seed=1).repeat(2)
+    batches = list(rows)
+    for epoch in (batches[:6], batches[6:]):
+        found = {
+            path: (folder, content) for batch in epoch for path, folder, content in zip(*columns(batch), strict=True)
+        }
+        assert len(found) == 40
+        for path, (folder, content) in found.items():
+            kind, name = path.split("/")[-2:]
+            assert path.startswith(f"file://{images}/") and folder == kind
+            assert content == (b"" if path.endswith("cat/01.JPG") else f"{kind}{int(name[:2])}".encode())
+
+
+def columns(batch: Any) -> tuple[Any, Any, Any]:
+    assert sorted(batch) == ["content", "folder", "path"] and all(column.dtype == object for column in batch.values())
+    return batch["path"], batch["folder"], batch["content"]
+
+
+def test_all_files_in_the_order_of_their_names(images: Path) -> None:
+    (batch,) = hopsml.data.files([str(images / "dog"), str(images / "cat" / "03.png")]).batch(100)
+    names = [path.rsplit("/", 1)[1] for path in batch["path"]]
+    assert names == [*sorted(path.name for path in (images / "dog").iterdir()), "03.png"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([], []),
+        ([5], [(0, 1)]),
+        ([5, 5, 1], [(0, 2), (2, 3)]),
+        ([50, 1, 50], [(0, 1), (1, 2), (2, 3)]),
+        ([0] * 9, [(0, 4), (4, 8), (8, 9)]),
+    ],
+)
+def test_which_files_are_read_together(sizes: list[int], groups: list[tuple[int, int]]) -> None:
+    assert grouped(sizes, 10, 4) == groups
+
+
+def test_memory_decides_the_window(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(4 << 20))
+    assert hopsml.data.files(str(tmp_path)).shuffle().window == 63
+    (tmp_path / "a").write_bytes(b"")
+    assert hopsml.data.files(str(tmp_path)).shuffle().window == 65_536
+
+
+def test_a_file_that_is_deleted_or_changed_meanwhile_is_named(images: Path) -> None:
+    rows = hopsml.data.files(str(images), [".png"]).batch(4)
+    (images / "dog" / "03.png").unlink()
+    with pytest.raises(PathNotFound, match=r"dog/03\.png was deleted while it was read"):
+        list(rows)
+    (images / "dog" / "03.png").write_bytes(b"longer than before")
+    with pytest.raises(
+        StorageError, match=r"dog/03\.png was changed while it was read as data: it had 4 bytes .* has more now"
+    ):
+        list(rows)
+
+
+def test_what_is_no_data_is_refused(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PathNotFound, match="nowhere"):
+        hopsml.data.files(str(tmp_path / "nowhere"))
+    with pytest.raises(ArgumentError, match=r"empty holds no file among its 0 file"):
+        hopsml.data.files(str(tmp_path / "empty"))
+    with pytest.raises(ArgumentError, match=r"holds no file with a name that ends so \(\*\.gif\) among its 42 file"):
+        hopsml.data.files(str(images), [".gif"])
+    with pytest.raises(ArgumentTypeError, match=r"give a list of names: suffixes=\['\.jpg'\]"):
+        hopsml.data.files(str(images), ".jpg")
