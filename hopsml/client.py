@@ -39,11 +39,31 @@ _PATIENCE_S = 60.0  # longest time to repeat a call that the server has rejected
 T = TypeVar("T")
 
 
+class JobProgress(msgspec.Struct, frozen=True):
+    """Progress of a job's newest run.
+
+    Attributes:
+        run: Id of the run.
+        done: Units done; None before the first report.
+        total: All units; None if that is not known.
+        unit: "step", "epoch" or "trial".
+        metric_name: Name of the main metric; empty if there is none.
+        metric: Its newest value, of a search the best one.
+    """
+
+    run: str
+    done: int | None
+    total: int | None
+    unit: str
+    metric_name: str
+    metric: float | None
+
+
 class ServiceJob(msgspec.Struct, frozen=True):
     """Job of the service; times are in seconds since 1970, 0 for not yet.
 
-    ``why`` explains why it does not run; in a list it is present only if requested. ``actions`` are what can be done with
-    it in this state, such as ``pause``.
+    ``why`` explains why it does not run, ``progress`` is that of its newest run; in a list they are present only if
+    requested. ``actions`` are what can be done with it in this state, such as ``pause``.
     """
 
     id: str
@@ -62,6 +82,7 @@ class ServiceJob(msgspec.Struct, frozen=True):
     ended_s: float
     why: str = ""
     actions: list[str] = []
+    progress: JobProgress | None = None
 
 
 class JobApplication(msgspec.Struct, frozen=True):

@@ -87,6 +87,7 @@ def test_a_job_that_has_ended_has_no_slots_and_no_actions_but_to_run_it_again(se
 def test_the_client_knows_every_field_of_the_answers() -> None:
     for theirs, ours in (
         (job_models.JobAnswer, client.ServiceJob),
+        (job_models.JobProgressAnswer, client.JobProgress),
         (job_models.JobDetail, client.ServiceJobDetail),
         (job_models.ApplicationAnswer, client.JobApplication),
         (job_models.StateChangeAnswer, client.JobChange),
