@@ -19,8 +19,8 @@ from hopsml.core import suggestions
 from hopsml.errors import ArgumentError, ArgumentTypeError, MetricsError, ModelNotFound, StorageError
 
 MODEL_JSON = "model.json"
-FILES = "files"  # folder of a version's files
-FORMAT = 1  # of the file; a reader rejects higher values
+FILES = "files"  # folder of a version's files in format 1
+FORMAT = 2  # of the file; a reader rejects higher values
 LATEST, BEST = "latest", "best"  # computed names, which no alias may have
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 _RESERVED_ALIAS = re.compile(rf"{LATEST}|{BEST}|v?\d+")
@@ -91,7 +91,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
         requirements: Package -> its version at the export.
         files: Path relative to ``folder`` -> file.
         bytes: Total size of all files.
-        folder: Folder of the files, next to ``model.json``.
+        folder: Folder of the files, next to ``model.json``; "" if they are next to it themselves.
         format: Format version of the file.
     """
 
@@ -149,7 +149,7 @@ def decode(data: bytes, url: str) -> ModelDescription:
         raise StorageError(f"cannot read {url}: a newer hopsml wrote it (format {found.format}, known: {FORMAT})", url)
     if not _NAME.fullmatch(found.name):
         raise StorageError(f"cannot read {url}: its name {found.name!r:.80} is no name of a model", url)
-    paths = (found.folder, *found.files, *filter(None, found.artifacts.values()))
+    paths = (*filter(None, [found.folder]), *found.files, *filter(None, found.artifacts.values()))
     if wrong := next((path for path in paths if not _stays_below(path)), None):
         raise StorageError(f"cannot read {url}: the path {wrong!r:.80} leads out of the version's folder", url)
     return found

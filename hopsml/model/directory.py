@@ -2,11 +2,12 @@
 
     <project>/Models/<name>/<version>/
         claim.json     the exporter of this version; written exclusively, so that no two exporters have one number
-        files/         the files of the model
+        ...            the files of the model, as TensorFlow Serving and programs of the predecessor expect them
         model.json     the description; written atomically at the end: without it the version does not exist
     <project>/Models/<name>/aliases/production.json
 
-The files of a version that replaces another one are in a separate folder ``files-<token>``, which ``model.json`` names.
+The files of a version that replaces another one are in a separate folder ``files-<token>``, which ``model.json`` names;
+those of a model with a file ``model.json`` or ``claim.json`` of its own are in ``files``, as in earlier releases.
 The previous version exists until the new one is complete, so a failed export loses nothing. A claim remains when its
 exporter is killed and when its version is deleted: numbers are not reused, so that copies of a version in caches stay
 correct. Each alias has its own file, which is replaced atomically, so that concurrent changes of two aliases do not
@@ -15,11 +16,13 @@ interfere.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +39,7 @@ from hopsml.storage.tree import upload_into
 
 FOLDER = "aliases"
 CLAIM_JSON = "claim.json"
+_RECORDS = frozenset({CLAIM_JSON, MODEL_JSON})
 
 
 class Aliases(Protocol):
@@ -106,17 +110,36 @@ class VersionLock:
         url: URL of the version's directory.
         version: The version number.
         token: Random token that identifies the exporter.
-        folder: Folder of the files, relative to ``url``.
+        folder: Folder of the files, relative to ``url``; "" for ``url`` itself.
+        replaces: True if the version was claimed before.
+        entries: Names of the uploaded files and folders.
     """
 
     url: str
     version: int
     token: str
-    folder: str = FILES
+    folder: str = ""
+    replaces: bool = False
+    entries: frozenset[str] = frozenset()
 
-    def fill(self, folder: Path) -> None:
-        """Upload the files of a local folder. Raises StorageError: the files cannot be written."""
-        upload_into(folder, urls.join(self.url, self.folder))
+    def fill(self, folder: Path) -> VersionLock:
+        """Upload the files of a local folder, and return the lock with their place.
+
+        Raises:
+            StorageError: The files cannot be written.
+        """
+        entries = frozenset(path.name for path in folder.iterdir())
+        if self.replaces:
+            below = f"{FILES}-{self.token}"
+        else:
+            below = FILES if entries & _RECORDS else ""
+        filled = replace(self, folder=below, entries=entries)
+        try:
+            upload_into(folder, urls.join(self.url, below))
+        except BaseException:
+            filled.give_up()
+            raise
+        return filled
 
     def complete(self, description: ModelDescription) -> Version:
         """Complete the version by writing its description.
@@ -134,12 +157,12 @@ class VersionLock:
             system.delete(target)
             raise self._overtaken()
         if before is not None and before.folder != self.folder:
-            _remove(urls.join(self.url, before.folder))
+            _remove(self.url, before.folder, {name.partition("/")[0] for name in before.files})
         return Version(self.url, made)
 
     def give_up(self) -> None:
         """Delete the uploaded files as far as the store permits; the number remains claimed."""
-        _remove(urls.join(self.url, self.folder))
+        _remove(self.url, self.folder, self.entries)
 
     def _overtaken(self) -> StorageError:
         """Return the error for a version that was deleted or claimed again."""
@@ -193,8 +216,7 @@ def _acquire_one(model_url: str, version: int, overwrite: bool) -> VersionLock:
     if taken:
         for_url(url).delete(urls.join(url, CLAIM_JSON))
     try:
-        made = _write_claim(model_url, version)
-        return replace(made, folder=f"{FILES}-{made.token}") if taken else made
+        return replace(_write_claim(model_url, version), replaces=taken)
     except PathExists as error:
         raise ModelExists(
             f"version {version} of the model '{urls.name(model_url)}' is being exported by somebody else at this moment"
@@ -221,16 +243,15 @@ def _clear(url: str) -> None:
     system = for_url(url)
     system.delete(urls.join(url, MODEL_JSON))
     for entry in system.list_dir(url):
-        if entry.is_dir and (entry.name == FILES or entry.name.startswith(f"{FILES}-")):
+        if entry.name not in _RECORDS:
             system.delete(entry.url, recursive=True)
 
 
-def _remove(url: str) -> None:
-    """Delete a folder of files; errors are ignored."""
-    try:
-        for_url(url).delete(url, recursive=True)
-    except StorageError:  # the files are not referenced, and are deleted with the version
-        pass
+def _remove(url: str, folder: str, entries: Iterable[str]) -> None:
+    """Delete a version's folder of files, or these entries of ``url`` if they are there; errors are ignored."""
+    for name in [folder] if folder else sorted(set(entries) - _RECORDS):
+        with contextlib.suppress(StorageError):  # the files are not referenced, and are deleted with the version
+            for_url(url).delete(urls.join(url, name), recursive=True)
 
 
 def _described(url: str) -> ModelDescription | None:

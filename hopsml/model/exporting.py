@@ -226,7 +226,7 @@ def _register(asked: _Asked, flavor: str, folder: Path, saved: SavedModel, origi
     run_dir.make_project(urls.parent(urls.parent(asked.url)))
     lock = directory.acquire_version(asked.url, asked.version, asked.overwrite)
     try:
-        lock.fill(folder)
+        lock = lock.fill(folder)
         return lock.complete(
             ModelDescription(
                 name=urls.name(asked.url),

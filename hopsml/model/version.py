@@ -18,7 +18,7 @@ from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ModelNotFound, PathNotFound, QuotaExceeded, StorageError
 from hopsml.model.description import MODEL_JSON, ModelDescription, decode
 from hopsml.storage import causes, privacy, trust, urls
-from hopsml.storage.filesystem import for_url
+from hopsml.storage.filesystem import exists, for_url
 from hopsml.storage.tree import download_tree
 
 CACHE = "HOPSML_MODEL_CACHE"
@@ -144,9 +144,9 @@ class Version(Mapping[str, Any]):
         try:
             download_tree(self.files_url, fresh, keep=self.description.files)
         except PathNotFound as error:
-            raise ModelNotFound(
-                f"version {self.version} of the model '{self.name}' was deleted while it was fetched from {self.url}"
-            ) from error
+            raise self._deleted() from error
+        if not exists(urls.join(self.url, MODEL_JSON)):  # the directory remains, with the version's number
+            raise self._deleted()
         for name, known in self.description.files.items():
             path = fresh / name
             if not path.is_file() or path.stat().st_size != known.bytes or sha256(path) != known.sha256:
@@ -155,6 +155,12 @@ class Version(Mapping[str, Any]):
                     f"{known.sha256[:12]}); export the model again, or take another version",
                     self.files_url,
                 )
+
+    def _deleted(self) -> ModelNotFound:
+        """Return the error for a version that was deleted since its lookup."""
+        return ModelNotFound(
+            f"version {self.version} of the model '{self.name}' was deleted while it was fetched from {self.url}"
+        )
 
     def check_owner(self, trusted: Collection[str] = frozenset()) -> None:
         """Check that a version that can be loaded belongs to a trusted user.

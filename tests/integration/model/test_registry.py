@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from hopsml import hdfs
 from hopsml import model as registry
 from hopsml.errors import (
     ArgumentError,
@@ -50,6 +51,64 @@ def test_a_version_comes_back_as_it_was_exported(project: str, folder: MakeFolde
     local = found.local_files(private(tmp_path / "cache"))
     assert (local / "weights.bin").read_bytes() == b"one" * 100 and (local / "inner" / "more.txt").read_text() == "one"
     assert found.local_files(tmp_path / "cache") == local
+
+
+def entries(version: Version) -> list[str]:
+    """Names of the files and folders of a version's directory, without its records."""
+    found = os.listdir(version.url.removeprefix("file://"))
+    return sorted(set(found) - {"claim.json", "model.json"})
+
+
+def test_files_are_directly_in_the_versions_directory(project: str, folder: MakeFolder, tmp_path: Path) -> None:
+    first = exported(folder("one"))
+    assert entries(first) == ["inner", "weights.bin"] and first.files_url == first.url
+    assert hdfs.load("Models/digits/1/weights.bin") == b"one" * 100
+    replaced = exported(folder("two"), model_version=1, overwrite=True)
+    (below,) = entries(replaced)  # until it is complete the files of the earlier one are needed
+    assert below.startswith("files-") and replaced.files_url == f"{first.url}/{below}"
+    again = exported(folder("three"), model_version=1, overwrite=True)
+    assert len(entries(again)) == 1 and entries(again) != [below]
+    assert (again.local_files(private(tmp_path / "cache")) / "weights.bin").read_bytes() == b"three" * 100
+    registry.delete("digits", 1)
+    assert entries(again) == []
+
+
+def test_a_version_of_an_earlier_release_has_its_files_in_a_folder(
+    project: str, folder: MakeFolder, tmp_path: Path
+) -> None:
+    place = Path(exported(folder("one")).url.removeprefix("file://"))
+    (place / "files").mkdir()
+    for name in ("inner", "weights.bin"):
+        (place / name).rename(place / "files" / name)
+    described = json.loads((place / "model.json").read_text())
+    (place / "model.json").write_text(json.dumps({**described, "folder": "files", "format": 1}))
+    found = registry.find("digits", 1)
+    assert (found.local_files(private(tmp_path / "cache")) / "inner" / "more.txt").read_text() == "one"
+    replaced = exported(folder("two"), model_version=1, overwrite=True)
+    assert entries(replaced) == [replaced.description.folder]
+
+
+@pytest.mark.parametrize("name", ["model.json", "claim.json"])
+def test_a_model_may_have_a_file_with_the_name_of_a_record(
+    project: str, folder: MakeFolder, tmp_path: Path, name: str
+) -> None:
+    source = folder("one")
+    (source / name).write_text("a booster")
+    version = exported(source)
+    assert entries(version) == ["files"]
+    assert (version.local_files(private(tmp_path / "cache")) / name).read_text() == "a booster"
+
+
+def test_an_export_that_fails_leaves_no_files(
+    project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("the store is full", "x")
+
+    monkeypatch.setattr(trust, "write_bytes", fail)
+    with pytest.raises(StorageError, match="the store is full"):
+        exported(folder("one"))
+    assert os.listdir(project.removeprefix("file://") + "/Models/digits/1") == ["claim.json"]
 
 
 def made_of(version: Version) -> tuple[str, int, str]:
@@ -100,8 +159,8 @@ def test_a_project_that_begins_with_a_model_is_its_owners_alone(
     project: str, folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = exported(folder("a"))
-    files = Path(version.url.removeprefix("file://"), "files")
-    assert {at.stat().st_mode & 0o777 for at in (files.parents[3], files.parents[2], files)} == {0o700}
+    files = Path(version.url.removeprefix("file://"))
+    assert {at.stat().st_mode & 0o777 for at in (files.parents[2], files.parents[1], files / "inner")} == {0o700}
     assert {at.stat().st_mode & 0o777 for at in files.rglob("*") if at.is_file()} == {0o600}
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"{project}-shared")
     monkeypatch.setenv("HOPSML_SHARE", "all")
@@ -167,7 +226,7 @@ def test_metrics_are_numbers(metrics: object, error: type[Exception], words: str
 
 
 def test_an_unknown_metric_is_a_model_that_is_not_found(project: str, folder: MakeFolder) -> None:
-    registry.export(str(folder(weights="w")), "digits", metrics={"accuracy": 0.9})
+    registry.export(str(folder("w")), "digits", metrics={"accuracy": 0.9})
     for call in (
         lambda: registry.get_best_model("digits", "acuracy", "MAX"),
         lambda: registry.find("digits", "best:acuracy"),
@@ -227,7 +286,7 @@ def test_a_version_stays_while_another_one_is_written_over_it(project: str, fold
     old = exported(folder("old"))
     registry.set_alias("digits", 1, "production")
     claim = directory.acquire_version(old.model_path, 1, overwrite=True)
-    claim.fill(folder("failed"))
+    claim = claim.fill(folder("failed"))
     assert registry.find("digits", "production").description == old.description
     claim.give_up()
     old.local_files(private(tmp_path / "cache"))

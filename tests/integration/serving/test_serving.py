@@ -267,7 +267,7 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> No
             ServingError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use; name another"
         ):
             serving.start("unstarted", model="digits", version=1, port=port)
-    files = project / "Models" / "digits" / "1" / "files"
+    files = project / "Models" / "digits" / "1"
     kept = project.parent / "kept"
     shutil.copytree(files, kept)
     other = model.export(str(kept), "other")
