@@ -16,7 +16,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hopsml.cluster.agent.connection import Bootstrap, decode_bootstrap
+from hopsml.cluster.agent.network import Bootstrap, decode_bootstrap
 from hopsml.cluster.shared import protocol
 from tools.simulated_agent import client_tls, hello
 

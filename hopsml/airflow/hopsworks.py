@@ -24,7 +24,7 @@ from hopsml.airflow.operators import HopsMLOperator
 from hopsml.core import settings
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, ClusterUnavailable, PathNotFound
-from hopsml.storage import filesystem, job_record, trust, urls
+from hopsml.storage import filesystem, run_dir, trust, urls
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -117,7 +117,7 @@ class HopsworksLaunchOperator(HopsMLOperator):
     def _start(self, kind: Jobs, request: Request) -> Job:
         """Start the job, and record it for the sensor."""
         job = super()._start(kind, request)
-        job_record.write(_execution(request.project_url, self.job_name), job.as_dict())
+        run_dir.write_job_record(_execution(request.project_url, self.job_name), job.as_dict())
         return job
 
 
@@ -177,7 +177,7 @@ def _believed(url: str, what: str) -> dict[str, Any] | None:
         trust.check(filesystem.for_url(url).status(url), what)
     except PathNotFound:
         return None
-    return job_record.read(url)
+    return run_dir.read_job_record(url)
 
 
 def _fetched(path: str, folder: str) -> str:

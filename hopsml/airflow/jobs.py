@@ -20,7 +20,7 @@ from hopsml import submission
 from hopsml.core.profiles import Profile
 from hopsml.core.states import ENDS, Lifecycle
 from hopsml.errors import ArgumentError, PathNotFound
-from hopsml.storage import job_record, urls
+from hopsml.storage import run_dir, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 from hopsml.tracking import catalog
 
@@ -38,7 +38,7 @@ def result_of_record(url: str, application: str | None = None) -> dict[str, Any]
     Raises:
         StorageError: the store cannot be read.
     """
-    record = job_record.read(url)
+    record = run_dir.read_job_record(url)
     if record is None or (application is not None and record.get("application") != application):
         return {}
     return result_of_run(RunDir(str(record["run_dir"])))

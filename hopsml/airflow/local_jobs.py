@@ -24,7 +24,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import ENDED, OUTPUT, DriverOrder, DriverStatus
 from hopsml.errors import ArgumentError, ClusterError
-from hopsml.storage import job_record, privacy
+from hopsml.storage import privacy, run_dir
 from hopsml.submission import spark_command
 from hopsml.tracking import catalog
 
@@ -234,7 +234,7 @@ def environment(request: Request, job: Job) -> dict[str, str]:
         "HOPSML_PROJECT_URL": request.project_url,
         **request.environment,
         **(hidden_settings(request.conf) if profile.uses_spark else {}),
-        job_record.VARIABLE: record_url(job),
+        run_dir.JOB_RECORD: record_url(job),
     }
 
 

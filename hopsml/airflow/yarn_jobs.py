@@ -19,7 +19,7 @@ from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request
 from hopsml.airflow.local_jobs import DROPPED, hidden_settings, submit_command
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ApplicationNotFound, ClusterError, StorageError
-from hopsml.storage import job_record, urls
+from hopsml.storage import run_dir, urls
 from hopsml.yarn import ResourceManager, logs
 from hopsml.yarn.resource_manager import TIMEOUT_S
 
@@ -118,8 +118,8 @@ def outcome(job: Job, request: Request) -> dict[str, Any]:
 
 def mark_delivered(job: Job, request: Request) -> None:
     """Record that the application's result was returned: a later task with the same tag starts another one."""
-    record = job_record.read(record_url(request)) or {}
-    job_record.write(record_url(request), {**record, "delivered": job.id})
+    record = run_dir.read_job_record(record_url(request)) or {}
+    run_dir.write_job_record(record_url(request), {**record, "delivered": job.id})
 
 
 # ---------------------------------------------------------------------- pure
@@ -135,7 +135,7 @@ def settings_of(request: Request) -> dict[str, str]:
     variables = {
         "HOPSML_PROJECT_URL": request.project_url,
         **request.environment,
-        job_record.VARIABLE: record_url(request),
+        run_dir.JOB_RECORD: record_url(request),
     }
     return {
         **({"spark.app.name": request.name} if request.name else {}),
@@ -208,7 +208,7 @@ def _manager(job: Job) -> ResourceManager:
 
 def _is_delivered(request: Request, application_id: str) -> bool:
     """Return True if the application's result was returned; True also without a record, as there is no result."""
-    record = job_record.read(record_url(request)) or {}
+    record = run_dir.read_job_record(record_url(request)) or {}
     return record.get("application") != application_id or record.get("delivered") == application_id
 
 

@@ -50,6 +50,8 @@ _MOVED = {
     "settings": "hopsml.core.settings",
     "states": "hopsml.core.states",
     "tracebacks": "hopsml.core.tracebacks",
+    "tracking.code": "hopsml.tracking.provenance",
+    "tracking.machine": "hopsml.tracking.provenance",
     "tracking.seeds": "hopsml.tracking.inputs",
     "training.discovery.lookup": "hopsml.training.discovery",
     "training.exchange": "hopsml.training.distributed",

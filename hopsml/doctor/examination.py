@@ -25,7 +25,7 @@ from hopsml.doctor.checks import Finding, Needs, Status, fail, ok, warn
 from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 
 GIB = 1 << 30
 SLOW_S = 2.0
@@ -263,7 +263,7 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
     """Return the probes that apply to the profile, by the name of their finding."""
     conf = loaded.spark if loaded is not None else {}
     preset = loaded.environment if loaded is not None else {}
-    packages = machine.packages()
+    packages = provenance.packages()
     looks: dict[str, Callable[[], Any]] = {
         "java": facts.java,
         "spark": partial(facts.spark, packages),

@@ -27,7 +27,7 @@ from hopsml.experiment.result import Result, status_record, write_last_records
 from hopsml.experiment.run import Run
 from hopsml.experiment.run_role import NestedRun
 from hopsml.experiment.verbs import Verb
-from hopsml.storage import filesystem, job_record, mailbox, privacy, urls
+from hopsml.storage import filesystem, mailbox, privacy, run_dir, urls
 from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.tracking import inputs
 from hopsml.tracking.mlflow.order import RunGroup
@@ -151,7 +151,7 @@ def _create_or_take_over(
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
     record |= {"resources": resources} if resources else {}
     whole = create_run_dir(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
-    job_record.announce(whole, application.id)
+    run_dir.announce_run(whole, application.id)
     if earlier:
         takeover.end(earlier, whole)
     inputs.copy_resources(resources, whole.url)

@@ -59,7 +59,7 @@ from hopsml.tracking.record import Recording
 from hopsml.training import prepare
 
 HOOKS = (
-    "hopsml.tracking.inputs:attach", "hopsml.tracking.machine:record_worker", "hopsml.training.prepare:prepare",
+    "hopsml.tracking.inputs:attach", "hopsml.tracking.provenance:record_worker", "hopsml.training.prepare:prepare",
 )  # fmt: skip
 
 # Imports of a framework's workers in addition to the function's own. Torch's first step would import 820 modules more.

@@ -20,7 +20,7 @@ from hopsml.core import redact, settings, states
 from hopsml.core.states import Lifecycle
 from hopsml.experiment import applications
 from hopsml.experiment.result import status_record
-from hopsml.storage import job_record, urls
+from hopsml.storage import run_dir, urls
 from hopsml.storage.run_dir import create_run_dir
 from hopsml.tracking import record, strict_json
 from hopsml.tracking.record import Recording
@@ -80,7 +80,7 @@ def recorded(
         **about,
     }
     directory = create_run_dir(settings.project_url(), application, asked, share=share)
-    job_record.announce(directory, application)
+    run_dir.announce_run(directory, application)
     recording = Recording(directory, None).start()
     run = Recorded(directory.run_id, directory.url)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hopsml.cluster.driver.capture import Captured
 from hopsml.cluster.shared.spec import RunSpec
-from hopsml.storage import job_record, mailbox, privacy
+from hopsml.storage import mailbox, privacy, run_dir
 from hopsml.storage.run_dir import RunDir, create_run_dir
 from hopsml.training.trials import lane
 
@@ -30,7 +30,7 @@ class StandaloneRun:
     def directory(self, spec: RunSpec, store: str, application: str, record: Mapping[str, Any]) -> RunDir:
         """Create the run directory with its record; ``store``: URL of the project, ``application``: its id."""
         directory = create_run_dir(store, application, record, share=spec.environment.get(privacy.VARIABLE))
-        job_record.announce(directory, application)
+        run_dir.announce_run(directory, application)
         return directory
 
     def run_id(self, directory: RunDir) -> str:
@@ -104,7 +104,7 @@ class SearchHost(StandaloneRun):
         if self.continued is None:
             return super().directory(spec, store, application, record)
         mailbox.delete_cancel_request(self.continued)
-        job_record.announce(self.continued, application)
+        run_dir.announce_run(self.continued, application)
         return self.continued
 
     def payload(self, captured: Captured, spec: RunSpec) -> bytes:

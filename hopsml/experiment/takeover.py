@@ -27,7 +27,7 @@ from hopsml.experiment.result import status_record
 from hopsml.storage import checkpoints, run_logs, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
-from hopsml.tracking import catalog, machine
+from hopsml.tracking import catalog, provenance
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class SignOfLife:
             self._on_taken(successor)
             return
         self._beats += 1
-        sign = {"process": machine.who(), "beat": self._beats, "time": time.time()}
+        sign = {"process": provenance.who(), "beat": self._beats, "time": time.time()}
         if self._state.progress is not None:
             sign["progress"] = dict(zip(("done", "total", "unit"), self._state.progress, strict=True))
         self._directory.write_json(self._directory.driver_json, sign)
@@ -81,13 +81,13 @@ def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> 
 
     Args:
         directory: run directory.
-        driver: the driver's process, as from ``machine.who``; by default that of the run record.
+        driver: the driver's process, as from ``provenance.who``; by default that of the run record.
 
     Raises:
         StorageError: The run directory cannot be read.
     """
     who = driver or directory.read_run().get("driver_process") or {}
-    if who == machine.who():
+    if who == provenance.who():
         return directory.url in _under_way
     if catalog.driver_lives(who) is False or _silent_s(directory) > OLD_S:
         return False

@@ -26,7 +26,7 @@ from hopsml.storage import checkpoints, run_dir, urls
 from hopsml.storage.filesystem import exists, for_url
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir, parse_lines, step_of
 from hopsml.storage.tree import copy_tree, local_files
-from hopsml.tracking import code, inputs
+from hopsml.tracking import inputs, provenance
 
 _BY_SUFFIX = {".keras": ("keras", "keras"), ".onnx": ("onnx", "onnx"), ".pt2": ("torch", "torch_export")}
 logger = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ def lineage_of_worker(context: WorkerContext) -> Lineage:
 
 def lineage_of_driver() -> Lineage:
     """Return the lineage outside a run: the code of this process, and the inputs that it recorded."""
-    script = code.script()
-    repository, _ = code.git(script.parent if script is not None else Path.cwd())
+    script = provenance.script()
+    repository, _ = provenance.git(script.parent if script is not None else Path.cwd())
     return Lineage("", "", str(repository.get("commit", "")), repository.get("dirty"), _unique(inputs.declared()))
 
 

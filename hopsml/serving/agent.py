@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hopsml.cluster.shared import agent_client
+from hopsml.cluster.shared import tls
 from hopsml.core import file_locks, processes, redact
 from hopsml.errors import HopsmlError
 from hopsml.model.registry import MODELS
@@ -308,7 +308,7 @@ async def _connected(bootstrap: AgentBootstrap, means: AgentResources, folder: S
     from websockets.exceptions import InvalidHandshake
 
     try:
-        connection = await agent_client.connect(
+        connection = await tls.connect(
             ((bootstrap.host, bootstrap.port),), bootstrap.token, bootstrap.certificate, LONGEST_LINE
         )
     except InvalidHandshake as error:

@@ -24,6 +24,10 @@
     continued.json      the run that continues this one, written exclusively: it reserves the continuation
     continued-1.json    the driver that continues a search after so many sessions, written exclusively, too
     status.json         state and result of the run; written last
+
+A job's driver also stores its run directory at the URL in ``HOPSML_JOB_RECORD``, for the process that started it: a
+scheduler (Airflow) sets the variable, and reads the file when the driver has exited. The last run that a driver begins
+counts.
 """
 
 from __future__ import annotations
@@ -39,8 +43,9 @@ from typing import Any
 
 from hopsml.core import redact
 from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, PermissionRefused, StorageError
-from hopsml.storage import causes, durable, privacy, urls
+from hopsml.storage import causes, durable, filesystem, privacy, urls
 from hopsml.storage.filesystem import FileSystem, exists, for_url, read_record
 
 logger = nonblocking_logger(__name__)
@@ -439,3 +444,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (set, frozenset, tuple)):
         return list(value)
     raise TypeError(f"{value!r} is a {type(value).__name__}")
+
+
+JOB_RECORD = Settings.job_record.name
+
+
+def announce_run(directory: RunDir, application: str) -> None:
+    """Record the run that this driver has just begun; does nothing if no record was requested."""
+    url = SETTINGS.job_record
+    if url:
+        write_job_record(url, {"run_dir": directory.url, "run_id": directory.run_id, "application": application})
+
+
+def write_job_record(url: str, record: Mapping[str, Any]) -> None:
+    """Write the record as JSON to ``url`` atomically, replacing an existing one. Raises StorageError."""
+    filesystem.for_url(url).write_bytes(url, to_json(record))
+
+
+def read_job_record(url: str) -> dict[str, Any] | None:
+    """Return the record that a driver wrote to ``url``; None if there is none. Raises StorageError."""
+    try:
+        record = json.loads(filesystem.read_record(url))
+    except PathNotFound:
+        return None
+    return record if isinstance(record, dict) else None

@@ -29,8 +29,8 @@ from hopsml.core.redact import REDACTED
 from hopsml.errors import ArgumentError, PathNotFound, SafeMode, StorageTimeout, StorageUnavailable
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import RunDir, to_json
-from hopsml.tracking import code, inputs, machine
-from hopsml.tracking.code import Code
+from hopsml.tracking import inputs, provenance
+from hopsml.tracking.provenance import Code
 
 logger = nonblocking_logger(__name__)
 
@@ -84,10 +84,10 @@ class Recording:
             self._attempt(name, partial(self._write, urls.join(self.directory.code, name), content))
         record: dict[str, Any] = {
             "code": around.facts,
-            "python": machine.python(),
-            "packages": self._attempt("the packages", machine.packages),
-            "environment": machine.environment(),
-            "hardware": self._attempt("the hardware", machine.hardware),
+            "python": provenance.python(),
+            "packages": self._attempt("the packages", provenance.packages),
+            "environment": provenance.environment(),
+            "hardware": self._attempt("the hardware", provenance.hardware),
             "inputs": self._inputs,
         }
         for name, compute in self._more.items():
@@ -97,7 +97,7 @@ class Recording:
         logger.debug("record of %s written in %.3f s", self.directory.url, time.monotonic() - began)
 
     def _code(self) -> Code:
-        return code.collect() if self._code_of is None else code_of(self._code_of)
+        return provenance.collect() if self._code_of is None else code_of(self._code_of)
 
     def _write(self, url: str, content: bytes) -> None:
         if not self._is_away:
@@ -136,15 +136,15 @@ def of_driver() -> dict[str, Any]:
 
     It takes less than a millisecond.
     """
-    script = code.script()
+    script = provenance.script()
     return {
         "format": FORMAT,
         "started": time.time(),
-        "driver_process": machine.who(),
+        "driver_process": provenance.who(),
         "command": redact.command(sys.argv),
         "script": str(script) if script is not None else "",
         "working_directory": os.getcwd(),
-        "python": machine.python()["version"],
+        "python": provenance.python()["version"],
     }
 
 

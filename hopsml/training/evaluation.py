@@ -5,17 +5,21 @@ and atomically: after an evaluator was killed, another one continues where the f
 files in a folder of that name. The next checkpoint, the best one, and whether the training has stopped improving are
 functions of these files. A run whose driver has exited without ending it will have no further checkpoint, so the
 evaluation ends there as well. TensorBoard shows the results as the run ``evaluation`` of that training, or
-``evaluation/NAME``.
+``evaluation/NAME``: its event files are written without TensorFlow, as records in TFRecord's format (length, its masked
+CRC-32C, the bytes, theirs), each a protocol buffer ``Event``; the first contains the version. Fields are by their numbers in
+TensorBoard's ``event.proto`` and ``summary.proto``.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
+import struct
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import google_crc32c
 import msgspec
 
 from hopsml.cluster.shared.spec import FIRST_EVALUATION, Evaluation
@@ -26,7 +30,57 @@ from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import checkpoints, mailbox, urls
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, step_name, step_of, to_json
-from hopsml.tracking import catalog, event_file
+from hopsml.tracking import catalog
+
+VERSION = b"brain.Event:2"
+_MASK = 0xA282EAD8  # added so that a checksum of data that contains checksums remains reliable
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # kinds of fields on the wire
+
+
+def scalars(values: Mapping[str, Any], step: int, time_s: float) -> bytes:
+    """Return an event file with the numbers among some values at one step; ``time_s`` is seconds since 1970."""
+    numbers = {
+        name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    wall_time = _key(1, _EIGHT_BYTES) + struct.pack("<d", time_s)
+    summary = b"".join(_bytes(1, _scalar(name, float(value))) for name, value in numbers.items())
+    events = [wall_time + _bytes(3, VERSION), wall_time + _key(2, _VARINT) + _varint(step) + _bytes(5, summary)]
+    return b"".join(map(_record, events))
+
+
+def _scalar(tag: str, value: float) -> bytes:
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:  # beyond a 32-bit float
+        packed = struct.pack("<f", math.copysign(math.inf, value))
+    return _bytes(1, tag.encode()) + _key(2, _FOUR_BYTES) + packed
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + _masked_crc(length) + data + _masked_crc(data)
+
+
+def _key(field: int, kind: int) -> bytes:
+    return _varint(field << 3 | kind)
+
+
+def _bytes(field: int, data: bytes) -> bytes:
+    return _key(field, _BYTES) + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF)
+
 
 LOOK_S = 1.0  # seconds between two polls for checkpoints
 SILENT_S = 60.0  # seconds without a heartbeat after which a driver counts as lost; drivers send one every ten seconds
@@ -370,7 +424,7 @@ class Evaluator:
             if not one.problem and one.step not in self._shown:
                 values = told(one, self.judgements, self.asked)
                 name = urls.join(self._facts.events, _event_name(one.step))
-                for_url(name).write_bytes(name, event_file.scalars(values, one.step, time.time()))
+                for_url(name).write_bytes(name, scalars(values, one.step, time.time()))
                 self._shown.add(one.step)
 
 

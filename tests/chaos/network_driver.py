@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.errors import RunError
 from tests.chaos.runner import WAIT_S

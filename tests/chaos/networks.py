@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from tests.chaos.places import needs_root
 from tests.helpers.clock import END_S

@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopsml.cluster.agent.connection import Bootstrap, Outbox, connect, decode_bootstrap
+from hopsml.cluster.agent.network import Bootstrap, Outbox, connect, decode_bootstrap
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_server import preload_order
 from hopsml.cluster.shared import acceptor, protocol

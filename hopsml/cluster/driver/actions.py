@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.active_run import ActiveRun, SidecarWord
 from hopsml.cluster.driver.backend_watcher import BackendWatcher
 from hopsml.cluster.driver.backends.base import Backend

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.active_run import ActiveRun
 from hopsml.cluster.driver.backends.base import Backend, Warned
 from hopsml.cluster.driver.run_state import Change

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver import worker_messages
 from hopsml.cluster.driver.actions import PoolActions, RunActions, report_sidecar_end
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarWord, SlotShares

@@ -39,7 +39,7 @@ from hopsml.storage.backoff import Outage
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, to_json
 from hopsml.storage.segments import SegmentReader
-from hopsml.tracking import catalog, machine, record
+from hopsml.tracking import catalog, provenance, record
 
 log = nonblocking_logger("hopsml.search")
 
@@ -208,7 +208,7 @@ def lines_of(directory: RunDir) -> list[str]:
 def opening(known: Iterable[Learned], space: Searchspace) -> list[str]:
     """Return the first lines of a session: header, writing process, and trials of other searches to learn from."""
     learned = [[_LEARNED, space.encode(config), told.end.value, told.score, told.step] for config, told in known]
-    return [journal.opening(), *map(json.dumps, [[_SESSION, machine.who()], *learned])]
+    return [journal.opening(), *map(json.dumps, [[_SESSION, provenance.who()], *learned])]
 
 
 def facts_of(lines: Iterable[str]) -> list[str]:
@@ -227,7 +227,7 @@ def right_to_continue(directory: RunDir, lines: list[str]) -> Iterator[None]:
         StorageError: The right cannot be read or written.
     """
     url = urls.join(directory.url, f"continued-{len(_sessions(lines))}.json")
-    system, holding = filesystem.for_url(url), to_json({"process": machine.who()})
+    system, holding = filesystem.for_url(url), to_json({"process": provenance.who()})
     try:
         system.write_bytes(url, holding, overwrite=False)
     except PathExists:
@@ -256,7 +256,7 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
         return
     who = sessions[-1]
     # A process on this machine may be stopped (Ctrl-Z) or lack access to storage: then it gives no sign of life.
-    here = catalog.driver_lives(who) if who != machine.who() else None
+    here = catalog.driver_lives(who) if who != provenance.who() else None
     if here or (here is None and takeover.driver_lives(directory, who)):
         raise ArgumentError(
             f"search {directory.run_id} is under way in process {sessions[-1].get('pid')} on {sessions[-1].get('host')}; "

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse import compare, files, logs, profiles, run_list, tables
+from hopsml.service.browse import compare, files, logs, run_list, tables
 from hopsml.service.browse.logs import LogPage, LogQuery
 from hopsml.service.browse.metrics import slow_ranks
 from hopsml.service.browse.project import Changes, Project
@@ -155,13 +155,13 @@ async def table(request: Request) -> Response:
 async def profile_list(request: Request) -> Response:
     """Return the stored profiles, and the state of the newest request for one: ``api/runs/{id}/profiles``."""
     directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
-    return JsonAnswer(await run_in_threadpool(profiles.listed, directory))
+    return JsonAnswer(await run_in_threadpool(files.stored_profiles, directory))
 
 
 async def profile(request: Request) -> Response:
     """Return a profile as the boxes of a flame graph: ``api/runs/{id}/profiles/{name}``."""
     directory = await run_in_threadpool(_project(request).directory, request.path_params["id"])
-    return JsonAnswer(await run_in_threadpool(profiles.drawn, directory, request.path_params["name"]))
+    return JsonAnswer(await run_in_threadpool(files.read_flame_graph, directory, request.path_params["name"]))
 
 
 async def comparison(request: Request) -> Response:

@@ -18,8 +18,8 @@ from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError,
 from hopsml.storage import causes, tree, urls
 from hopsml.storage.filesystem import FileStatus, FileSystem, StoreCapacity, check_length
 from hopsml.storage.remote import server, store
-from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel
 from hopsml.storage.remote.pool import POOL, AllBusy
+from hopsml.storage.remote.store import CHUNK_BYTES, ChannelClosed, FrameChannel
 from hopsml.storage.streams import buffered_reader, spooled_writer
 
 _SERVERS_TRIED = 3  # number of servers that are checked after a timeout, for at most one second each

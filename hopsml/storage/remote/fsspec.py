@@ -15,8 +15,7 @@ from typing import Any
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
-from hopsml.storage.remote.channel import CHUNK_BYTES
-from hopsml.storage.remote.store import RemoteStore
+from hopsml.storage.remote.store import CHUNK_BYTES, RemoteStore
 
 
 class FsspecStore(RemoteStore):

@@ -12,8 +12,8 @@ from typing import Any
 
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
-from hopsml.storage.remote.channel import CHUNK_BYTES
 from hopsml.storage.remote.hadoop import HadoopStore, client_settings, rpc_addresses
+from hopsml.storage.remote.store import CHUNK_BYTES
 
 _OPEN_FILE_WAIT_S = 2.0  # longest wait until all of a file is readable: see _open_settled
 _READERS_KEPT = 8

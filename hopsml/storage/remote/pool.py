@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from hopsml.core import settings
 from hopsml.storage import python_child
-from hopsml.storage.remote.channel import FrameChannel
+from hopsml.storage.remote.store import FrameChannel
 
 MAX_PROCESSES = 8  # busy at the same time; each takes about 40 MB
 _IDLE_KEPT = 4

@@ -20,8 +20,7 @@ from typing import Any
 from hopsml.core import processes, redact
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
-from hopsml.storage.remote.channel import CHUNK_BYTES, ChannelClosed, FrameChannel
-from hopsml.storage.remote.store import RemoteStore, class_for
+from hopsml.storage.remote.store import CHUNK_BYTES, ChannelClosed, FrameChannel, RemoteStore, class_for
 
 _IDLE_S = 90.0  # longer than the pool lends an idle process
 _PLAIN_CALLS = frozenset(

@@ -12,8 +12,8 @@ from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.storage.filesystem import FileStatus
 from hopsml.storage.remote import hadoop
-from hopsml.storage.remote.channel import CHUNK_BYTES
 from hopsml.storage.remote.hadoop import HadoopStore, web_addresses
+from hopsml.storage.remote.store import CHUNK_BYTES
 
 T = TypeVar("T")
 _DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871}

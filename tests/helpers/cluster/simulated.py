@@ -10,7 +10,7 @@ import threading
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.shared import protocol, worker_events
 from tests.helpers.clock import END_S

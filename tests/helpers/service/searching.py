@@ -11,7 +11,7 @@ from hopsml.search.dispatch.dispatch import Dispatch
 from hopsml.search.dispatch.events import Began, Ended, LaneJoined, Reported
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.storage import segments
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 from tests.helpers.search.searching import Counting
 from tests.helpers.service.project import ProjectOnDisk, RunOnDisk
 
@@ -38,10 +38,10 @@ def searched(project: ProjectOnDisk, run_id: str, trials: int = 6, **record: Any
         "space": SPACE,
     }
     asked = {**search, "searcher": "random", "stopper": "asha", **record.pop("search", {})}
-    run = project.run(run_id, state=None, verb="search", search=asked, driver_process=machine.who(), **record)
+    run = project.run(run_id, state=None, verb="search", search=asked, driver_process=provenance.who(), **record)
     dispatch = Dispatch(SearchSpec(trials, "max", "accuracy"), TwoParameters())
     writer, _ = segments.begin(
-        f"file://{run.folder}/journal", [journal.opening(), json.dumps(["session", machine.who()])]
+        f"file://{run.folder}/journal", [journal.opening(), json.dumps(["session", provenance.who()])]
     )
     writer.add([json.dumps(["name", number, f"id-{number}"]) for number in range(trials)])
     dispatch.handle(LaneJoined(0), 0.0)

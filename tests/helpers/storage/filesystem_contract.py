@@ -11,7 +11,7 @@ import pytest
 from hopsml.errors import ArgumentError, PathExists, PathNotFound, StorageError
 from hopsml.storage import filesystem, tree, urls
 from hopsml.storage.filesystem import FileSystem, for_url
-from hopsml.storage.remote.channel import CHUNK_BYTES
+from hopsml.storage.remote.store import CHUNK_BYTES
 
 
 class FileSystemContract:

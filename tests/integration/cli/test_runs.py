@@ -12,7 +12,7 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import WorkerFailed
 from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 from tests.helpers.command_line import Cli
 from tests.helpers.local_application import local_application
 
@@ -131,7 +131,7 @@ class TestRm:
         first, second, _ = ids(project)
         directory = RunDir(f"file://{project}/Experiments/{second}")
         Path(directory.status_json.removeprefix("file://")).unlink()
-        directory.write_run({**directory.read_run(), "driver_process": machine.who()})
+        directory.write_run({**directory.read_run(), "driver_process": provenance.who()})
         ended = cli("runs", "rm", first, second, "--yes")
         assert (
             ended.status == 1 and second in ended.err and "--force" in ended.err and "Nothing was deleted" in ended.err
@@ -144,7 +144,7 @@ class TestRm:
         first = ids(project)[0]
         directory = RunDir(f"file://{project}/Experiments/{first}")
         Path(directory.status_json.removeprefix("file://")).unlink()
-        directory.write_run({**directory.read_run(), "driver_process": {**machine.who(), "process_started": 1}})
+        directory.write_run({**directory.read_run(), "driver_process": {**provenance.who(), "process_started": 1}})
         assert "LOST" in cli("runs", "ls").out
         assert cli("runs", "rm", first, "--yes").status == 0
         assert len(ids(project)) == 2

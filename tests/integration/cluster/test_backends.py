@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.core import processes
 from hopsml.errors import CoordinatorLost, RunCancelled, WorkerFailed

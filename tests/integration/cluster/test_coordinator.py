@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver import actions, sessions
 from hopsml.cluster.driver.active_run import RunRequest
 from hopsml.cluster.driver.backends.base import AskEnded, SlotEnded

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import hopsml
 from hopsml import experiment
 from hopsml.cluster.agent import local_tree
-from hopsml.cluster.agent.connection import ROOM, Outbox
 from hopsml.cluster.agent.local_tree import EVERY_S, TAIL, WINDOW, Flow, LiveLog
+from hopsml.cluster.agent.network import ROOM, Outbox
 from hopsml.cluster.shared import protocol
 from hopsml.cluster.shared.worker_events import WorkerMessage
 from hopsml.experiment import applications

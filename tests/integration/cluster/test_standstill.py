@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from hopsml import experiment
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.tls import make_identity

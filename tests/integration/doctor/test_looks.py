@@ -19,7 +19,7 @@ import pytest
 from hopsml.doctor import examination, facts, services
 from hopsml.doctor.checks import Needs, Status
 from hopsml.storage import filesystem
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 from tests.helpers import clock
 from tests.helpers.storage.fixtures import full_disk
 
@@ -68,7 +68,7 @@ def test_a_program_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
 
 
 def test_spark_and_its_hadoop_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = facts.spark(machine.packages())
+    found = facts.spark(provenance.packages())
     assert found.pyspark and found.hadoop_client.count(".") == 2
     jars = tmp_path / "jars"
     jars.mkdir()

@@ -14,8 +14,8 @@ from hopsml import experiment
 from hopsml.cli import runs
 from hopsml.core import profiles
 from hopsml.errors import ArgumentError
-from hopsml.storage import job_record
-from hopsml.tracking import machine
+from hopsml.storage import run_dir
+from hopsml.tracking import provenance
 from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.local
@@ -61,21 +61,21 @@ def test_a_run_says_how_its_work_failed(project, error, state):
 
 def test_whoever_asked_is_told_of_the_last_run_that_began(project, monkeypatch):
     record = f"file://{project}/told/record.json"
-    assert job_record.read(record) is None
-    monkeypatch.setenv(job_record.VARIABLE, record)
+    assert run_dir.read_job_record(record) is None
+    monkeypatch.setenv(run_dir.JOB_RECORD, record)
     for _ in range(2):
         with experiment.recorded("etl") as run:
-            told = job_record.read(record)
+            told = run_dir.read_job_record(record)
     assert told is not None and (told["run_dir"], told["run_id"]) == (run.run_dir, run.run_id)
-    assert job_record.VARIABLE not in machine.environment(), "another one each time: two runs do not differ by it"
+    assert run_dir.JOB_RECORD not in provenance.environment(), "another one each time: two runs do not differ by it"
 
 
 def test_a_run_with_workers_is_announced_as_well(project, monkeypatch):
     record = f"file://{project}/record.json"
-    monkeypatch.setenv(job_record.VARIABLE, record)
+    monkeypatch.setenv(run_dir.JOB_RECORD, record)
     result = experiment.launch(os.getpid, progress=False, profile="local")
     experiment.shutdown()
-    told = job_record.read(record)
+    told = run_dir.read_job_record(record)
     assert told is not None and told["run_dir"] == result.run_dir
     assert told["application"] == read(result.run_dir, "run.json")["application"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hopsml.core.states import Lifecycle
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 from tests.helpers import leaks
 from tests.helpers.cluster.workloads import wait_until
 from tests.integration.service.conftest import Opens
@@ -96,7 +96,7 @@ def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended
     row.get_by_role("link", name=gone.id).wait_for()
     assert "failed" in row.inner_text() and "no such column" in row.inner_text() and "ago" in row.inner_text()
     service = stage.client("ana").job(job.id).applications[0].tag.partition(f"-{job.serial}-")[0].rpartition("-")[2]
-    run = stage.project.run(f"{job.id}-{service}-train_1", state=None, driver_process=machine.who())
+    run = stage.project.run(f"{job.id}-{service}-train_1", state=None, driver_process=provenance.who())
     run.report(12, accuracy=0.75)
     run.write("driver.json", {"time": 1.0, "progress": {"done": 10, "total": 40, "unit": "step"}})
     page.reload()

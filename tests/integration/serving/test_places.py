@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from hopsml import model
-from hopsml.cluster.shared import agent_client
+from hopsml.cluster.shared import tls
 from hopsml.serving import agent_server, messages
 from hopsml.serving.agent import AgentBootstrap
 from hopsml.serving.agent_server import AgentServer
@@ -97,7 +97,7 @@ async def agent_of(server: AgentServer, token: str = AGENTS_TOKEN) -> AsyncItera
     """A connection to a server of agents, which is open meanwhile."""
     async with server.open("127.0.0.1") as port, asyncio.timeout(WAIT_S):
         certificate = server.identity.certificate
-        async with await agent_client.connect([("127.0.0.1", port)], token, certificate, 1 << 20) as connection:
+        async with await tls.connect([("127.0.0.1", port)], token, certificate, 1 << 20) as connection:
             yield connection
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hopsml.storage.remote.channel import ChannelClosed
 from hopsml.storage.remote.pool import AllBusy, HelperPool
 from tests.helpers.clock import END_S
 

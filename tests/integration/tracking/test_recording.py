@@ -19,7 +19,7 @@ from hopsml.core import callbacks
 from hopsml.errors import WorkerFailed
 from hopsml.experiment import run_role
 from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import code, inputs
+from hopsml.tracking import inputs, provenance
 from hopsml.tracking.record import Recording
 from tests.helpers.cluster.workloads import wait_until
 
@@ -91,10 +91,10 @@ def test_neither_a_launch_nor_the_training_waits_for_the_record(
     (tmp_path / "git").write_text(f"#!/bin/bash\necho $$ > {begun}.part; mv {begun}.part {begun}; read < {told}\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(code, "GIT_TIMEOUT_S", 2 * WAIT_S)
-    monkeypatch.setattr(code, "_git_known", {})
+    monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 2 * WAIT_S)
+    monkeypatch.setattr(provenance, "_git_known", {})
     submit().result(WAIT_S)  # starts the agents
-    monkeypatch.setattr(code, "script", lambda: Path(__file__))  # pytest itself is an installed program
+    monkeypatch.setattr(provenance, "script", lambda: Path(__file__))  # pytest itself is an installed program
     began = time.thread_time()
     run = experiment.submit(Path.touch, args={"self": trained}, progress=False, num_workers=2)
     worked = time.thread_time() - began

@@ -23,8 +23,8 @@ import hopsml
 from hopsml.errors import ArgumentError, StorageError
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.remote.adapter import RemoteFileSystem
-from hopsml.training.data import block_cache
-from hopsml.training.data.block_cache import BlockCache
+from hopsml.training.data import stored_files
+from hopsml.training.data.stored_files import BlockCache
 from tests.helpers import small_disk
 from tests.helpers.clock import END_S
 from tests.helpers.training import record_files
@@ -51,7 +51,7 @@ class CountedFile:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_cache, "BLOCK", 1000)
+    monkeypatch.setattr(stored_files, "BLOCK", 1000)
 
 
 def kept(folder: Path) -> int:
@@ -129,9 +129,9 @@ def test_what_a_dead_process_began_is_put_away(tmp_path: Path) -> None:
 READ = """
 import random, sys
 from pathlib import Path
-from hopsml.training.data import block_cache
-block_cache.BLOCK = 1000
-cache = block_cache.BlockCache(Path(sys.argv[1]), 12_000)
+from hopsml.training.data import stored_files
+stored_files.BLOCK = 1000
+cache = stored_files.BlockCache(Path(sys.argv[1]), 12_000)
 content = random.Random(7).randbytes(30_000)
 chosen = random.Random(int(sys.argv[2]))
 for _ in range(400):

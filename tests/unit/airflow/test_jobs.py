@@ -13,7 +13,7 @@ from hopsml.airflow.jobs import LIMIT_S, Job, Known, Patience, TaskStep, decide,
 from hopsml.core.profiles import Profile
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, ClusterUnavailable
-from hopsml.storage import job_record
+from hopsml.storage import run_dir
 
 
 def test_an_outage_is_told_at_both_ends_and_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_the_outcome_is_that_of_the_announced_run_of_this_application(tmp_path):
     write(run / ".outputs.json", accuracy=0.9, log="file:///x")
     record = f"file://{tmp_path}/record.json"
     assert jobs.result_of_record(record) == {}
-    job_record.write(record, {"run_dir": str(run), "application": "application_1_0001"})
+    run_dir.write_job_record(record, {"run_dir": str(run), "application": "application_1_0001"})
     left = jobs.result_of_record(record, "application_1_0001")
     assert (left["run_dir"], left["state"], left["metrics"]) == (str(run), "FINISHED", {"accuracy": 0.9})
     assert jobs.result_of_record(record, "application_1_0002") == {}, "an earlier try's run is not this one's"

@@ -16,7 +16,7 @@ from hopsml.search.dispatch.events import Began, Ended, LaneJoined, Reported
 from hopsml.search.dispatch.spec import SearchSpec
 from hopsml.storage import segments
 from hopsml.storage.run_dir import RunDir, to_json
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 from tests.helpers.command_line import Cli
 from tests.helpers.search.searching import Counting
 
@@ -40,9 +40,9 @@ class Written:
         self.dispatch = Dispatch(SearchSpec(6, "min", "loss"), Wide())
         self.root.mkdir(parents=True)
         search = {"version": 1, "direction": "min", "metric": "loss", "total": 6, "folder": "trials"}
-        record = {"verb": "search", "search": search, "started": time.time(), "driver_process": machine.who()}
+        record = {"verb": "search", "search": search, "started": time.time(), "driver_process": provenance.who()}
         self.directory.write_run(record)
-        first = [journal.opening(), json.dumps(["session", machine.who()])]
+        first = [journal.opening(), json.dumps(["session", provenance.who()])]
         self.writer, _ = segments.begin(f"file://{self.root}/journal", first)
         self.writer.add([json.dumps(["name", number, f"id-{number}"]) for number in range(6)])
         for lane in range(2):

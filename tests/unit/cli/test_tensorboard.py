@@ -17,7 +17,7 @@ import pytest
 from hopsml.notebook import tensorboard_server
 from hopsml.notebook.tensorboard_server import fetch
 from hopsml.storage.filesystem import for_url
-from hopsml.tracking import event_file
+from hopsml.training import evaluation
 from tests.helpers import clock
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
@@ -30,7 +30,7 @@ def events(tmp_path: Path) -> Path:
     """A folder of them, to be copied."""
     folder = tmp_path / "made"
     folder.mkdir()
-    content = event_file.scalars({"loss": 0.5}, 1, time.time())
+    content = evaluation.scalars({"loss": 0.5}, 1, time.time())
     (folder / f"events.out.tfevents.{time.time():.0f}.here").write_bytes(content)
     return folder
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from hopsml.cluster.agent import connection
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent import network
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.spark import most_failures, why_executor_lost
-from hopsml.cluster.shared import agent_client
+from hopsml.cluster.shared import tls
 
 pytestmark = pytest.mark.fast
 
@@ -69,7 +69,7 @@ def test_what_spark_itself_does_not_know_is_no_explanation() -> None:
 
 
 def connect(patience_s: float) -> object:
-    return asyncio.run(connection.connect(Bootstrap(1, (), "", "", (), 10.0, ()), patience_s, lambda: None))
+    return asyncio.run(network.connect(Bootstrap(1, (), "", "", (), 10.0, ()), patience_s, lambda: None))
 
 
 def test_one_that_replaces_another_waits_until_the_coordinator_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,8 +81,8 @@ def test_one_that_replaces_another_waits_until_the_coordinator_can_be_reached(mo
             raise ConnectionError("no address of the coordinator answers")
         return "connected"
 
-    monkeypatch.setattr(agent_client, "connect", refused_twice)
-    monkeypatch.setattr(connection, "AGAIN_PAUSE_S", 0.001)
+    monkeypatch.setattr(tls, "connect", refused_twice)
+    monkeypatch.setattr(network, "AGAIN_PAUSE_S", 0.001)
     assert connect(patience_s=60.0) == "connected"
     tries.clear()
     with pytest.raises(ConnectionError):

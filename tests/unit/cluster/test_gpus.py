@@ -462,8 +462,8 @@ def test_where_an_executor_has_one_gpu_or_none_a_note_says_so(locks: Path, monke
 def end_of_agent(ports: network.SlotPorts | None, problem: str = "") -> list[str]:
     """What an agent closes that holds a GPU and these ports, in order. ``problem``: of its fork server, which raises it."""
     from hopsml.cluster.agent.agent import Agent
-    from hopsml.cluster.agent.connection import Bootstrap
     from hopsml.cluster.agent.gpu_lock import SlotGpus
+    from hopsml.cluster.agent.network import Bootstrap
 
     closed: list[str] = []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.cluster.shared.tls import make_identity
 from tests.helpers.cluster.workloads import WAIT_S

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from hopsml.cluster.agent import work as work_module
-from hopsml.cluster.agent.connection import Outbox
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.agent.local_tree import LocalTree
+from hopsml.cluster.agent.network import Outbox
 from hopsml.cluster.agent.work import Work
 from hopsml.cluster.forking import fork_client
 from hopsml.cluster.forking.fork_client import ForkClient

@@ -22,7 +22,7 @@ from hopsml.experiment import takeover
 from hopsml.experiment.takeover import SignOfLife, driver_lives
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir, create_run_dir
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 from tests.helpers.cluster.workloads import wait_until
 
 pytestmark = pytest.mark.fast
@@ -55,7 +55,7 @@ def test_a_driver_elsewhere_lives_as_long_as_it_gives_signs(tmp_path: Path) -> N
     directory = run_of(tmp_path, ELSEWHERE)
     with beating(directory):
         assert driver_lives(directory)
-    assert directory.read_json(directory.driver_json)["process"] == machine.who()
+    assert directory.read_json(directory.driver_json)["process"] == provenance.who()
     assert not driver_lives(directory)
 
 
@@ -97,14 +97,14 @@ def test_a_process_of_this_machine_that_has_ended_is_known_to_be_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover, "WATCH_S", 600.0)
-    program = "import json; from hopsml.tracking import machine; print(json.dumps(machine.who()))"
+    program = "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.who()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert not driver_lives(run_of(tmp_path, json.loads(done.stdout)))
 
 
 def test_of_this_very_process_it_is_known_what_is_under_way(tmp_path: Path) -> None:
-    directory = run_of(tmp_path, machine.who())
+    directory = run_of(tmp_path, provenance.who())
     assert not driver_lives(directory)
     with beating(directory):
         assert driver_lives(directory)
@@ -113,7 +113,7 @@ def test_of_this_very_process_it_is_known_what_is_under_way(tmp_path: Path) -> N
 
 def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_path: Path) -> None:
     left, taken = run_of(tmp_path, ELSEWHERE), list[str]()
-    successors = [run_of(tmp_path, machine.who()) for _ in range(8)]
+    successors = [run_of(tmp_path, provenance.who()) for _ in range(8)]
 
     def take(successor: RunDir) -> str:
         try:

@@ -27,7 +27,7 @@ from hopsml.service.engine import LogPiece
 from hopsml.service.rest import job_models, job_routes, service_routes
 from hopsml.service.rest.service_application import api
 from hopsml.service.store.accounts import Role
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 from tests.helpers.service.project import ProjectOnDisk
 from tests.helpers.service.searching import searched
 from tests.helpers.service.served import JOB, Served
@@ -211,11 +211,11 @@ def test_a_list_has_the_progress_of_each_jobs_newest_run(served: Served, monkeyp
         served.submit()
     names = [served.jobs.own_name(served.jobs.store.job(serial)) for serial in (1, 2, 3)]
     project.run(f"{names[0]}-main_1", started=1.0)
-    run = project.run(f"{names[0]}-main_2", state=None, started=2.0, driver_process=machine.who())
+    run = project.run(f"{names[0]}-main_2", state=None, started=2.0, driver_process=provenance.who())
     run.report(19, loss=0.5)
     run.write("driver.json", {"time": 1.0, "progress": {"done": 3, "total": 40, "unit": "epoch"}})
     searched(project, f"{names[1]}-main_1")
-    project.run(f"{names[2]}-main_1", state=None, driver_process=machine.who())
+    project.run(f"{names[2]}-main_1", state=None, driver_process=provenance.who())
     asked = {job["serial"]: job["progress"] for job in served.ask("GET", "jobs?progress=true").json()["jobs"]}
     metric = {"metric_name": "loss", "metric": 0.5}
     assert asked[1] == {"run": run.id, "done": 3, "total": 40, "unit": "epoch", **metric}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hopsml.errors import ArgumentError
-from hopsml.service.browse.profiles import LEAST, MOST_BOXES, flame_graph
+from hopsml.service.browse.files import LEAST_SHARE, MOST_BOXES, flame_graph
 from hopsml.service.store.accounts import Role
 from hopsml.storage import mailbox
 from hopsml.storage.run_dir import RunDir
@@ -43,7 +43,7 @@ def test_what_threads_have_in_common_stands_once_and_the_widest_first() -> None:
 
 
 def test_what_nobody_could_see_is_left_out_and_a_deep_one_is_cut() -> None:
-    narrow = speedscope(["main", "x"], [([0], 1.0), ([0, 1], LEAST / 2)])
+    narrow = speedscope(["main", "x"], [([0], 1.0), ([0, 1], LEAST_SHARE / 2)])
     assert [box.name for box in flame_graph(narrow).boxes] == ["main (train.py:3)"]
     deep = flame_graph(speedscope(["f"], [([0] * (MOST_BOXES + 500), 1.0)])).boxes
     assert len(deep) == MOST_BOXES and deep[-1].depth == MOST_BOXES - 1

@@ -273,7 +273,7 @@ def test_files_without_an_end_are_not_read_to_it(project: ProjectOnDisk) -> None
 
 
 def test_a_running_run_has_the_progress_that_its_driver_recorded(project: ProjectOnDisk) -> None:
-    going = project.run("app_1", state=None, driver_process=machine.who())
+    going = project.run("app_1", state=None, driver_process=provenance.who())
     going.report(19, loss=0.5)
     over = project.run("app_2")
     over.report(19, loss=0.5)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathExists, PathNotFound, StorageError
-from hopsml.storage import job_record, run_dir, segments, trust
+from hopsml.storage import run_dir, segments, trust
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, create_run_dir, step_name, step_of
 from tests.helpers.clock import END_S
@@ -118,7 +118,7 @@ def test_records(tmp_path: Path) -> None:
         lambda folder: RunDir(folder).read_run(),
         lambda folder: RunDir(folder).read_lines(f"{folder}/run.json"),
         lambda folder: trust.read_bytes(f"{folder}/run.json", "it is run"),
-        lambda folder: job_record.read(f"{folder}/run.json"),
+        lambda folder: run_dir.read_job_record(f"{folder}/run.json"),
         lambda folder: segments.SegmentReader(folder).new_lines(),
     ],
     ids=["record", "lines", "trusted", "job", "journal"],

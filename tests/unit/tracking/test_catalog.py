@@ -15,7 +15,7 @@ import pytest
 from hopsml.errors import PermissionRefused, StorageUnavailable
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import catalog, machine
+from hopsml.tracking import catalog, provenance
 from hopsml.tracking.catalog import LOST, RUNNING
 
 pytestmark = pytest.mark.fast
@@ -57,7 +57,7 @@ def test_a_project_without_runs_is_empty_and_an_unreadable_one_an_error(tmp_path
 
 
 def test_a_run_without_an_end_is_running_as_long_as_its_driver_lives(tmp_path: Path) -> None:
-    code = "import json; from hopsml.tracking import machine; print(json.dumps(machine.who()), flush=True); input()"
+    code = "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.who()), flush=True); input()"
     driver = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -71,12 +71,12 @@ def test_a_run_without_an_end_is_running_as_long_as_its_driver_lives(tmp_path: P
 
 
 def test_a_pid_that_belongs_to_another_process_by_now_is_not_the_driver(tmp_path: Path) -> None:
-    recorded = {**machine.who(), "process_started": 1}
+    recorded = {**provenance.who(), "process_started": 1}
     assert catalog.read(make_run(tmp_path, "app_1", ended=None, driver_process=recorded)).state == LOST
 
 
 def test_elsewhere_only_the_time_since_the_last_sign_of_life_tells(tmp_path: Path) -> None:
-    elsewhere = {**machine.who(), "pid_namespace": "another boot"}
+    elsewhere = {**provenance.who(), "pid_namespace": "another boot"}
     directory = make_run(tmp_path, "app_1", ended=None, driver_process=elsewhere)
     assert catalog.read(directory).state == RUNNING
     age(directory, catalog.SILENT_S + 60)

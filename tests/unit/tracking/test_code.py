@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopsml.tracking import code
+from hopsml.tracking import provenance
 
 pytestmark = pytest.mark.fast
 
@@ -40,7 +40,7 @@ def repository(tmp_path: Path) -> Path:
 
 def test_a_clean_repository(repository: Path) -> None:
     run_git(repository, "remote", "add", "origin", "https://anna:abc@example.org/r.git")
-    facts, diff = code.git(repository)
+    facts, diff = provenance.git(repository)
     assert facts["commit"] == run_git(repository, "rev-parse", "HEAD")
     assert (facts["branch"], facts["dirty"], facts["untracked"], diff) == ("work", False, [], b"")
     assert "abc" not in facts["remote"] and facts["remote"].endswith("@example.org/r.git")
@@ -49,7 +49,7 @@ def test_a_clean_repository(repository: Path) -> None:
 def test_the_difference_to_the_commit_can_be_applied(repository: Path, tmp_path: Path) -> None:
     (repository / "train.py").write_text("lr = 0.2\n")
     (repository / "notes.txt").write_text("new")
-    facts, diff = code.git(repository)
+    facts, diff = provenance.git(repository)
     assert facts["dirty"] is True and facts["untracked"] == ["notes.txt"] and not facts["diff_is_cut"]
     run_git(tmp_path, "clone", "-q", str(repository), "copy")
     (tmp_path / "git.diff").write_bytes(diff + b"\n" * (not diff.endswith(b"\n")))
@@ -58,20 +58,20 @@ def test_the_difference_to_the_commit_can_be_applied(repository: Path, tmp_path:
 
 
 def test_a_huge_difference_is_cut(repository: Path) -> None:
-    (repository / "train.py").write_text("x = 1\n" * code.LIMIT_BYTES)
-    facts, diff = code.git(repository)
-    assert facts["diff_is_cut"] and len(diff) == code.LIMIT_BYTES
+    (repository / "train.py").write_text("x = 1\n" * provenance.LIMIT_BYTES)
+    facts, diff = provenance.git(repository)
+    assert facts["diff_is_cut"] and len(diff) == provenance.LIMIT_BYTES
 
 
 def test_outside_of_a_repository_and_without_a_commit_there_is_nothing(tmp_path: Path) -> None:
-    assert code.git(tmp_path) == ({}, b"")
+    assert provenance.git(tmp_path) == ({}, b"")
     run_git(tmp_path, "init", "-q")
-    assert code.git(tmp_path) == ({}, b"")
+    assert provenance.git(tmp_path) == ({}, b"")
 
 
 def test_a_machine_without_git(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert code.git(repository) == ({}, b"")
+    assert provenance.git(repository) == ({}, b"")
 
 
 def test_a_git_that_hangs_is_left_at_the_deadline(
@@ -91,14 +91,14 @@ def test_a_git_that_hangs_is_left_at_the_deadline(
             super().run()
 
         def __init__(self, interval: float, function: Callable[[], None]) -> None:
-            assert 0 <= interval <= code.GIT_TIMEOUT_S  # 0: git hung before the time that is left was looked at
+            assert 0 <= interval <= provenance.GIT_TIMEOUT_S  # 0: git hung before the time that is left was looked at
             super().__init__(0.0, function)
 
-    late = SimpleNamespace(monotonic=lambda: time.monotonic() + code.GIT_TIMEOUT_S * hangs.exists())
-    monkeypatch.setattr(code, "GIT_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(code, "time", late)
-    monkeypatch.setattr(code.threading, "Timer", WhenItHangs)
-    facts, diff = code.git(repository)
+    late = SimpleNamespace(monotonic=lambda: time.monotonic() + provenance.GIT_TIMEOUT_S * hangs.exists())
+    monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(provenance, "time", late)
+    monkeypatch.setattr(provenance.threading, "Timer", WhenItHangs)
+    facts, diff = provenance.git(repository)
     assert (facts["commit"], facts["dirty"], diff) == ("abc", None, b"")
 
 
@@ -115,7 +115,7 @@ def collected_by(arguments: list[str], folder: Path) -> dict[str, dict[str, str]
 
 
 COLLECT = (
-    "import json; from hopsml.tracking import code; found = code.collect(); "
+    "import json; from hopsml.tracking import provenance; found = provenance.collect(); "
     "print('FOUND ' + json.dumps({'facts': found.facts, 'files': {n: c.decode() for n, c in found.files.items()}}))"
 )
 
@@ -155,10 +155,10 @@ def test_the_code_is_recorded_without_its_secrets() -> None:
         "diff --git a/.env b/.env\n+DB_PASSWORD=s3cr3t-2\n+export API_KEY='s3cr3t-3'\n"
         "diff --git a/conf.yaml b/conf.yaml\n+  password: s3cr3t-4\n+  url: https://anna:s3cr3t-5@host/x\n"
     )
-    cleaned = code.cleaned("git.diff", diff.encode() + b"\xff").decode(errors="surrogateescape")
+    cleaned = provenance.cleaned("git.diff", diff.encode() + b"\xff").decode(errors="surrogateescape")
     assert "s3cr3t" not in cleaned
     assert "login(password=password)" in cleaned and cleaned.count("diff --git") == 3 and cleaned.endswith("\udcff")
-    assert b"s3cr3t" not in code.cleaned("script.py", b"token = 's3cr3t'\n")
+    assert b"s3cr3t" not in provenance.cleaned("script.py", b"token = 's3cr3t'\n")
 
 
 def test_files_that_hold_nothing_but_secrets_are_not_in_the_difference(tmp_path: Path) -> None:
@@ -174,6 +174,6 @@ def test_files_that_hold_nothing_but_secrets_are_not_in_the_difference(tmp_path:
     git("commit", "-q", "-m", "one")
     for name in ("server.pem", "sub/id_rsa", "train.py", "sub/data.bin"):
         (tmp_path / name).write_bytes(b"s3cr3t\0\n" if name != "train.py" else b"two\n")
-    facts, diff = code.git(tmp_path / "sub")
+    facts, diff = provenance.git(tmp_path / "sub")
     assert facts["dirty"] and b"two" in diff and b"data.bin" in diff
     assert b"s3cr3t" not in diff and b"pem" not in diff and b"id_rsa" not in diff and b"literal" not in diff

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.tracking import event_file
+from hopsml.training import evaluation
 
 pytestmark = pytest.mark.fast
 
@@ -31,7 +31,7 @@ def events(path: Path) -> list[Any]:
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     values = {"accuracy": 0.75, "rows": 360, "name": "digits", "good": True, "n" * 300: math.nan, "huge": 1e300}
     path = tmp_path / "file"
-    path.write_bytes(event_file.scalars(values, 5_000_000_000, 1.5))
+    path.write_bytes(evaluation.scalars(values, 5_000_000_000, 1.5))
     first, second = events(path)
     assert first.file_version == "brain.Event:2" and (second.step, second.wall_time) == (5_000_000_000, 1.5)
     read = {one.tag: one.simple_value for one in second.summary.value}
@@ -41,7 +41,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     """That the reader checks: the test above would say nothing without."""
-    data = bytearray(event_file.scalars({"accuracy": 0.75}, 1, 1.5))
+    data = bytearray(evaluation.scalars({"accuracy": 0.75}, 1, 1.5))
     data[-6] ^= 1
     path = tmp_path / "file"
     path.write_bytes(data)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopsml.core import processes
-from hopsml.tracking import machine
+from hopsml.tracking import provenance
 
 pytestmark = pytest.mark.fast
 
@@ -24,15 +24,15 @@ def test_packages_are_those_that_python_knows() -> None:
         "-".join(filter(None, name.replace("_", "-").replace(".", "-").lower().split("-"))): version
         for name, version in ((found.metadata["Name"], found.version) for found in importlib.metadata.distributions())
     }
-    found = machine.packages()
+    found = provenance.packages()
     assert found["pytest"] == pytest.__version__
     assert found == {name: known[name] for name in sorted(known)}
 
 
 def test_packages_take_milliseconds() -> None:
-    machine.packages()
+    provenance.packages()
     began = time.thread_time()  # others on this machine take nothing away of it
-    machine.packages()
+    provenance.packages()
     assert time.thread_time() - began < 0.1
 
 
@@ -40,12 +40,12 @@ def test_the_first_package_on_the_path_counts(tmp_path: Path) -> None:
     for folder, version in (("one", "1.0"), ("two", "2.0")):
         (tmp_path / folder / f"Some_Package-{version}.dist-info").mkdir(parents=True)
     folders = [str(tmp_path / name) for name in ("nowhere", "one", "two")]
-    assert machine.packages(folders) == {"some-package": "1.0"}
+    assert provenance.packages(folders) == {"some-package": "1.0"}
 
 
 def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
     started = processes.process_started(os.getpid())
-    assert started is not None and started == machine.who()["process_started"]
+    assert started is not None and started == provenance.who()["process_started"]
     child = subprocess.Popen(["sleep", "60"])
     assert (processes.process_started(child.pid) or 0) >= started
     child.kill()
@@ -60,7 +60,7 @@ def test_the_hash_seed_is_the_one_that_the_interpreter_was_started_with(given: s
         environment["PYTHONHASHSEED"] = given
     code = (
         "import os; os.environ['PYTHONHASHSEED'] = '99'\n"  # too late: it has no effect
-        "from hopsml.tracking import machine; print(machine.hash_seed())"
+        "from hopsml.tracking import provenance; print(provenance.hash_seed())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
@@ -73,7 +73,7 @@ def test_the_environment_is_what_matters_without_secrets(monkeypatch: pytest.Mon
     monkeypatch.setenv("HOPSML_SOME_TOKEN", "abc")
     monkeypatch.setenv("SHOPPING_LIST", "milk")
     monkeypatch.setenv("TF_CONFIG", "{}")
-    found = machine.environment()
+    found = provenance.environment()
     assert found["TF_DETERMINISTIC_OPS"] == "1"
     assert "abc" not in str(found) and "HOPSML_SOME_TOKEN" in found
     assert "SHOPPING_LIST" not in found and "TF_CONFIG" not in found
@@ -82,7 +82,7 @@ def test_the_environment_is_what_matters_without_secrets(monkeypatch: pytest.Mon
 def test_hardware_is_this_machines() -> None:
     import psutil
 
-    found = machine.hardware()
+    found = provenance.hardware()
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["memory_bytes"] == psutil.virtual_memory().total
     assert found["processor"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopsml.training.data import block_cache
-from hopsml.training.data.block_cache import CachedPiece
+from hopsml.training.data import stored_files
+from hopsml.training.data.stored_files import CachedPiece
 
 pytestmark = pytest.mark.fast
 
@@ -15,25 +15,25 @@ pytestmark = pytest.mark.fast
 )
 def test_what_was_not_used_for_longest_goes(room: int, gone: list[str]) -> None:
     pieces = [CachedPiece("a", 10, 1.0), CachedPiece("b", 30, 3.0), CachedPiece("c", 20, 2.0)]
-    assert block_cache.to_remove(pieces, room) == gone
+    assert stored_files.to_remove(pieces, room) == gone
 
 
 def test_of_files_used_at_the_same_moment_those_first_by_name_go_whatever_order_they_are_listed_in() -> None:
     pieces = [CachedPiece(name, 10, 1.0) for name in "bca"]
-    assert block_cache.to_remove(pieces, 15) == ["a", "b"]
-    assert block_cache.to_remove(pieces[::-1], 15) == ["a", "b"]
+    assert stored_files.to_remove(pieces, 15) == ["a", "b"]
+    assert stored_files.to_remove(pieces[::-1], 15) == ["a", "b"]
 
 
 def test_a_small_file_does_not_stay_where_a_newer_one_has_gone() -> None:
     pieces = [CachedPiece("newest", 10, 3.0), CachedPiece("large", 50, 2.0), CachedPiece("small", 1, 1.0)]
-    assert block_cache.to_remove(pieces, 20) == ["small", "large"]
+    assert stored_files.to_remove(pieces, 20) == ["small", "large"]
 
 
 def test_sizes_of_what_stays_add_up() -> None:
     pieces = [CachedPiece(str(number), 10, float(number)) for number in range(5)]
-    assert block_cache.to_remove(pieces, 30) == ["0", "1"]
-    assert block_cache.to_remove(pieces, 29) == ["0", "1", "2"]
-    assert block_cache.to_remove([], 0) == []
+    assert stored_files.to_remove(pieces, 30) == ["0", "1"]
+    assert stored_files.to_remove(pieces, 29) == ["0", "1", "2"]
+    assert stored_files.to_remove([], 0) == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_sizes_of_what_stays_add_up() -> None:
     ],
 )
 def test_how_much_it_may_hold(most: int, cached: int, free: int, total: int, room: int) -> None:
-    assert block_cache.free_room(most, cached, free, total) == room
+    assert stored_files.free_room(most, cached, free, total) == room
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_how_much_it_may_hold(most: int, cached: int, free: int, total: int, roo
     ],
 )
 def test_what_follows_one_another_is_fetched_at_once(numbers: list[int], runs: list[tuple[int, int]]) -> None:
-    assert block_cache.missing_runs(numbers) == runs
-    assert block_cache.missing_runs(iter(numbers)) == runs
+    assert stored_files.missing_runs(numbers) == runs
+    assert stored_files.missing_runs(iter(numbers)) == runs

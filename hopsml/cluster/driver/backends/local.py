@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from hopsml.cluster.agent.agent import LAST_WORD_BYTES, NEVER_JOINED, folder_prefix
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.forking.fork_server import own_sys_path
 from hopsml.cluster.shared import gpus

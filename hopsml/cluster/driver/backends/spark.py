@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hopsml.cluster.agent.agent import NEVER_JOINED
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends import spark_executors
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH, AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.driver.backends.spark_executors import ResourceProfiles
@@ -502,7 +502,7 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
 
         # No further import: if hopsml is missing, the error must name it, and not one of the packages that it needs.
         from hopsml.cluster.agent.agent import DISMISSED, NEVER_JOINED, run_agent
-        from hopsml.cluster.agent.connection import decode_bootstrap
+        from hopsml.cluster.agent.network import decode_bootstrap
 
         task = TaskContext.get()
         gpus = task.resources().get("gpu") if task and not bootstrap.bare else None

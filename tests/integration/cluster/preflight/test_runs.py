@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopsml import experiment
-from hopsml.cluster.agent.connection import Bootstrap
+from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.local import LocalBackend
 from hopsml.errors import ArgumentError, NotEnoughSlots
 from tests.helpers.cluster.backend_contract import submit
