@@ -17,7 +17,7 @@ from hopsml.service.browse import run_list
 from hopsml.service.browse.project import Project
 from hopsml.service.browse.run_list import RunIndex, RunProgress, RunRow, parsed
 from hopsml.service.rest.errors import JsonAnswer
-from hopsml.tracking import catalog, machine
+from hopsml.tracking import catalog, provenance
 from tests.helpers.service.project import ProjectOnDisk
 
 pytestmark = pytest.mark.fast

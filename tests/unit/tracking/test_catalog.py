@@ -57,7 +57,9 @@ def test_a_project_without_runs_is_empty_and_an_unreadable_one_an_error(tmp_path
 
 
 def test_a_run_without_an_end_is_running_as_long_as_its_driver_lives(tmp_path: Path) -> None:
-    code = "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.who()), flush=True); input()"
+    code = (
+        "import json; from hopsml.tracking import provenance; print(json.dumps(provenance.who()), flush=True); input()"
+    )
     driver = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
