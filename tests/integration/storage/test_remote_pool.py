@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from hopsml.storage.remote.pool import AllBusy, HelperPool
+from hopsml.storage.remote.store import ChannelClosed
 from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.local
