@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hopsml.core import log_stream, proxies
+from hopsml.core import log_stream, processes, proxies
 from hopsml.core.states import Lifecycle
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
@@ -298,6 +298,8 @@ class Client:
             known = json.loads(file.read_text())
             its_address, its_token = str(known["address"]), str(known["token"])
         except (OSError, ValueError, LookupError, TypeError):
+            if starting := _starting(state_folder()):
+                raise ServiceError(starting) from None
             raise ArgumentError(
                 f"no job service is known, since there is no file {file}; start one with `hopsml server`, or set "
                 "HOPSML_SERVER and HOPSML_TOKEN"
@@ -685,6 +687,8 @@ class Client:
                 raise self._stranger(f"its answer is not HTTP: {type(error).__name__}") from None
         if refusal is not None:
             raise refusal
+        if starting := _starting(state_folder()):
+            raise ServiceError(starting)
         raise ServiceError(
             f"the job service at {self._address} does not answer ({problem}); check that `hopsml server` is "
             f"running{proxies.explain(self._address)}"
@@ -739,6 +743,24 @@ class Client:
             f"the server at {self._address} is not a job service of this version of hopsml "
             f"({' '.join(said.split())}); set HOPSML_SERVER to the address that `hopsml server` has printed"
         )
+
+
+STARTING = "starting"  # file in the state folder that names the process of a server which does not accept requests yet
+
+
+def _starting(state: Path) -> str:
+    """Return the error message if this user's server is just starting; "" if it is not."""
+    try:
+        file = state / STARTING
+        process, age_s = file.read_text(), time.time() - file.stat().st_mtime
+    except (OSError, ValueError):
+        return ""
+    if processes.is_gone(process):
+        return ""
+    return (
+        f"this user's job service has been starting for {max(0.0, age_s):.0f} s and does not accept requests yet; repeat "
+        "the command when `hopsml server` has printed its address"
+    )
 
 
 def state_folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,8 @@ def ui(
     from hopsml.service.rest import server
 
     server.check_installed()
+    if sys.stderr.isatty():  # others, such as a notebook, read the address only
+        typer.echo("reading the project; the address follows when the page is ready", err=True)
     from hopsml.service.rest import access
 
     token, listener = access.new_token(), server.bound(host, port)
@@ -153,6 +156,10 @@ def server(
     Jobs that run when the server ends continue, and the next server takes them over.
     """
     from hopsml import client
+
+    folder = state or client.state_folder()
+    typer.echo(f"starting the job service (its data is in {folder}); the address follows when it is ready", err=True)
+    starting = _announced(folder / client.STARTING)
     from hopsml.service.rest import server as servers
 
     servers.check_installed("hopsml server", ("sqlalchemy", "alembic", "fastapi", "pydantic", "croniter"))
@@ -163,7 +170,7 @@ def server(
     logging.basicConfig(handlers=[log_handler()])
     logging.getLogger("hopsml.service").setLevel(logging.INFO)
     wanted = ServerSettings(
-        state or client.state_folder(),
+        folder,
         database,
         profile,
         project_url,
@@ -185,4 +192,28 @@ def server(
         sign_in=sign_in,
         trusted_proxies=servers.proxies(trusted_proxy or []),
     )
-    run_server(wanted, lambda address: print(address, flush=True))
+
+    def ready(address: str) -> None:
+        starting.unlink(missing_ok=True)
+        print(address, flush=True)
+
+    try:
+        run_server(wanted, ready)
+    finally:
+        starting.unlink(missing_ok=True)
+
+
+def _announced(file: Path) -> Path:
+    """Write the file by which commands see that the server is starting, and return it."""
+    from hopsml.core import processes
+    from hopsml.errors import ArgumentError
+    from hopsml.storage import durable
+
+    try:
+        durable.make_folder(file.parent)
+        file.write_text(processes.process_name())
+    except OSError as error:
+        raise ArgumentError(
+            f"--state {file.parent}: it cannot be written ({error.strerror}); name another folder"
+        ) from None
+    return file

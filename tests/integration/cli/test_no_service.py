@@ -13,6 +13,7 @@ import pytest
 
 from hopsml import client
 from hopsml.client import Client
+from hopsml.core import processes
 from hopsml.errors import ArgumentError, ServiceError
 from tests.helpers.command_line import Cli
 
@@ -212,3 +213,22 @@ def test_a_line_of_an_answer_that_makes_no_sense_is_one_line() -> None:
         assert "\n" not in str(refused.value)
     finally:
         odd.close()
+
+
+def test_a_server_that_is_just_starting_is_named(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its first start there is no address yet, later there is the one of the server before."""
+    monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
+    for name in ("HOPSML_SERVER", "HOPSML_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / client.STARTING).write_text(processes.process_name())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nobody = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    for known in (None, {"address": nobody, "token": "x"}):
+        if known is not None:
+            (tmp_path / "client.json").write_text(json.dumps(known))
+        ended = cli("jobs", "ls")
+        assert ended.status == 1 and "has been starting for" in ended.err
+        assert "repeat the command when `hopsml server` has printed its address" in ended.err
+    machine, _, start = processes.process_name().rpartition(".")[0].rpartition(".")
+    (tmp_path / client.STARTING).write_text(f"{machine}.{int(start) + 1}.abcd")  # another process has its id now
+    assert "does not answer" in cli("jobs", "ls").err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -89,3 +91,22 @@ def test_idle_connections_keep_nobody_out_who_has_the_token(project: ProjectOnDi
 def test_another_host_is_refused_in_one_sentence(project: ProjectOnDisk) -> None:
     ended = subprocess.run([*UI, project.url, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=END_S)
     assert ended.returncode == 1 and ended.stderr.startswith("hopsml: host='0.0.0.0'") and not ended.stdout
+
+
+def test_a_job_service_says_at_once_that_it_starts_and_then_its_address(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    command = [sys.executable, "-m", "hopsml", "server", "--state", str(state), "--port", "0"]
+    environment = {**os.environ, "HOPSML_PROJECT_URL": f"file://{tmp_path}/project"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            first = process.stderr.readline()
+            assert first.startswith(f"starting the job service (its data is in {state})") and "address follows" in first
+            assert process.stdout.readline().startswith("http://127.0.0.1:")
+            assert (state / "client.json").exists() and not (state / "starting").exists()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=END_S)
+    assert process.returncode == 0
