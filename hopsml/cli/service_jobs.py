@@ -251,18 +251,38 @@ def logs(
         raise typer.BadParameter("--try selects the output of a driver; for a worker give --run")
     client = _client()
     if rank is not None:
-        _print_log(f"{line}\n" for line in client.rank_log(job, rank, task, run, follow=follow))
+        if not _print_log(f"{line}\n" for line in client.rank_log(job, rank, task, run, follow=follow)):
+            _print_no_output(client, job, rank, run)
         return
     if follow:
-        _print_log(_followed(client, job, task))
+        if not _print_log(_followed(client, job, task)):
+            _print_no_output(client, job)
         return
     found = client.job(job)
     _print_try(found, number or found.tries)
     tasks = [task] if task else _tasks(found)
+    has_output = False
     for one in tasks:
         if len(tasks) > 1:
             print_plain(f"==> task {one} <==")
-        _print_log(_printed(client, job, one, number or max(1, found.tries)))
+        has_output |= _print_log(_printed(client, job, one, number or max(1, found.tries)))
+    if not has_output:
+        _print_no_output(client, job)
+
+
+def _print_no_output(client: Client, job: str, rank: int | None = None, run: str = "") -> None:
+    """Print why there is no output of a job's driver, or of a worker of one of its runs."""
+    found = client.job(job)
+    if rank is None:
+        begun = "its driver has printed nothing" if found.started_s else "its driver has not started"
+        text = f"{found.id} ({found.state}): {begun}"
+    else:
+        made = [one for one in client.runs(job) if run in ("", one.id)]
+        what = (
+            f"rank {rank} of run {made[-1].id} ({made[-1].state}) has printed nothing" if made else "it has made no run"
+        )
+        text = f"{found.id} ({found.state}): {what}"
+    print_plain(f"{text}{'' if found.state.is_final else ' yet'}", to_stderr=True)
 
 
 def _tasks(job: ServiceJobDetail) -> list[str]:
@@ -309,11 +329,15 @@ def _printed(client: Client, job: str, task: str, number: int) -> Iterator[str]:
         yield text
 
 
-def _print_log(pieces: Iterable[str]) -> None:
+def _print_log(pieces: Iterable[str]) -> bool:
+    """Print the pieces of a log; return True if there was any text."""
     from hopsml.cli.terminal import harmless
 
+    has_text = False
     for text in harmless(pieces) if sys.stdout.isatty() else pieces:
+        has_text = has_text or bool(text)
         print(text, end="", flush=True)
+    return has_text
 
 
 def _print_try(job: ServiceJob, number: int) -> None:

@@ -242,13 +242,20 @@ def logs(
     from hopsml.core import settings
     from hopsml.storage import run_logs
     from hopsml.storage.run_dir import find
+    from hopsml.tracking import live
 
     directory = find(run, settings.project_url())
     search = search_reader(directory, directory.read_run()) if generation is None else None
     if search is not None:
         search.more()
+    is_empty = True
     for piece in run_logs.pieces(directory, rank, generation) if search is None else search.output():
+        is_empty = is_empty and not piece
         sys.stdout.buffer.write(piece)
+    if search is None and (note := live.empty_log_note(directory, rank, generation)):
+        print_plain(note, to_stderr=True)
+    elif search is not None and is_empty:
+        print_plain(f"no trial of search {directory.run_id} has printed anything", to_stderr=True)
 
 
 POLL_S = 1.0

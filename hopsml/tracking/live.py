@@ -12,11 +12,26 @@ from hopsml.errors import PathNotFound
 from hopsml.storage import run_logs
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, parse_lines
+from hopsml.tracking import catalog
 
 CHUNK = 1 << 20
 LONGEST_LINE = 8 << 20  # most characters of a report
 TAIL = 64 << 10  # bytes at the file's end that are searched for the last report
 _decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def empty_log_note(directory: RunDir, rank: int, generation: int | None = None) -> str:
+    """Return a sentence on the logs of a rank that have no content; "" if one has. Raises StorageError."""
+    logs = run_logs.found_logs(directory)
+    own = [log for log in logs if log.rank == rank and generation in (None, log.generation)]
+    if any(log.bytes for log in own):
+        return ""
+    others = sorted({log.rank for log in logs if log.rank not in (rank, None) and log.bytes})
+    return (
+        f"rank {rank} of run {directory.run_id} has printed nothing: {', '.join(log.url for log in own)} "
+        f"{'is' if len(own) == 1 else 'are'} empty (state of the run: {catalog.read(directory, brief=True).state}); "
+        + (f"output of other ranks: {', '.join(map(str, others))}" if others else "no rank has printed anything")
+    )
 
 
 class TextReader:

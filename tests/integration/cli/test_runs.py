@@ -77,6 +77,19 @@ def test_ls_of_an_empty_project(tmp_path: Path, cli: Cli) -> None:
     assert cli("runs", "ls", "--project", f"file://{tmp_path}", "--json").out == "[]\n"
 
 
+def test_an_empty_log_is_named_with_the_state_and_the_ranks_that_have_output(project: Path, cli: Cli) -> None:
+    run = ids(project)[0]
+    logs = project / "Experiments" / run / "logs"
+    (logs / "g0-rank1.log").touch()
+    ended = cli("runs", "logs", run, "--rank", "1")
+    assert (ended.status, ended.out) == (0, "")
+    assert f"rank 1 of run {run} has printed nothing: file://{logs}/g0-rank1.log is empty" in ended.err
+    assert "(state of the run: FINISHED); output of other ranks: 0" in ended.err
+    assert cli("runs", "logs", run).err == ""
+    (logs / "g0-rank0.log").write_text("")
+    assert "no rank has printed anything" in cli("runs", "logs", run, "--generation", "0").err
+
+
 def test_show_has_everything(project: Path, cli: Cli) -> None:
     first = ids(project)[0]
     text = cli("runs", "show", first).out

@@ -249,3 +249,23 @@ def test_what_is_shown_with_and_without_a_proxy() -> None:
     shown = tensorboard.bundle(page, "")
     assert '<a href="http://127.0.0.1:6006/"' in shown["text/html"] and "iframe" not in shown["text/html"]
     assert "app_&lt;1&gt;" in shown["text/html"] and "[notebook]" in shown["text/plain"]
+
+
+@pytest.mark.fast
+def test_an_empty_log_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
+    logs = tmp_path / "Experiments" / "app_1" / "logs"
+    logs.mkdir(parents=True)
+    (logs.parent / "run.json").write_text('{"verb": "torch", "workers": 2}')
+    (logs.parent / "status.json").write_text('{"state": "FAILED"}')
+    (logs / "g0-rank0.log").write_text("hello\n")
+    (logs / "g0-rank1.log").touch()
+    magics.logs("app_1", rank=1)
+    assert capsys.readouterr().out == (
+        f"rank 1 of run app_1 has printed nothing: file://{logs}/g0-rank1.log is empty (state of the run: FAILED); "
+        "output of other ranks: 0\n"
+    )
+    magics.logs("app_1")
+    assert capsys.readouterr().out == "hello\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.cli import service_jobs
 from hopsml.client import Client, ServiceJobDetail
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, JobNotFound, ServiceError
@@ -311,6 +312,25 @@ def test_a_paused_training_goes_on_from_its_last_commit(service: JobService) -> 
     assert {line for line in printed if "has seen" in line} >= {f"has seen {count}" for count in (1, 100)}
     assert printed[-1] == "has seen 200", "from the one run to the other, to the end of the job"
     assert [metric.last for run in client.metrics(job.id) for metric in run.metrics][-1] == 200.0
+    service.stop()
+
+
+def test_a_log_without_output_is_named_with_the_jobs_state(
+    service: JobService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOPSML_SERVER_STATE", str(service.state))
+    client = service.start(cores=1)
+    job = client.submit(service.job("first"))
+    wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the first")
+    waits = client.submit(service.job("second"))
+    capsys.readouterr()
+    service_jobs.logs(waits.id, rank=None, number=None, task="", run="")
+    assert capsys.readouterr() == ("", f"{waits.id} (WAITING): its driver has not started yet\n")
+    service_jobs.logs(waits.id, rank=1, number=None, task="", run="")
+    assert capsys.readouterr() == ("", f"{waits.id} (WAITING): it has made no run yet\n")
+    client.cancel(waits.id)
+    service.end("first")
+    assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
     service.stop()
 
 
