@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hopsml.cluster.gang.elastic.health import WITHOUT_COMMITS
@@ -153,23 +153,51 @@ def write_last_records(records: Mapping[str, Callable[[], object]], tell: Callab
         left = {name: left[name] for name in passing}
         pause_s = backoff.pause_s(rounds, _FIRST_S, _LONGEST_S)
         if time.monotonic() + pause_s > deadline:
-            return {**failed, **{name: str(error) for name, error in passing.items()}}
+            return {**failed, **{name: _reason(error) for name, error in passing.items()}}
         if left:
             if rounds == 1:
                 first = next(iter(passing.values()))
-                tell(f"{' and '.join(left)} cannot be written, which is tried again for {PATIENCE_S:g} s: {first}")
+                tell(
+                    f"{_in_words(left)} cannot be written, which is tried again for {PATIENCE_S:g} s: {_reason(first)}"
+                )
             time.sleep(pause_s)
     return failed
 
 
-def unrecorded_text(unrecorded: Mapping[str, str]) -> str:
-    """Return a sentence on missing records: names, reason and consequences. ``unrecorded`` must not be empty."""
-    text = f"{' and '.join(unrecorded)} could not be written: {next(iter(unrecorded.values()))}"
+_IN_WORDS = {
+    ".outputs.json": "the result",
+    "status.json": "the final state",
+    "gang.jsonl": "the log of its group's events",
+    "trials.parquet": "the table of trials",
+}
+
+
+def unrecorded_text(unrecorded: Mapping[str, str], with_reason: bool = False) -> str:
+    """Return a sentence on missing records and the consequences.
+
+    Args:
+        unrecorded: names of the records with the reasons; not empty.
+        with_reason: add the reason and its remedy, where they have not been reported before.
+    """
+    text = f"{_in_words(unrecorded)} could not be written"
+    if with_reason:
+        text += f": {next(iter(unrecorded.values()))}"
     if ".outputs.json" in unrecorded:
-        text += "; what the function returned is in the caller's hands alone"
+        text += "; only this program has what the function returned (result.value)"
     if "status.json" in unrecorded:
         text += "; `hopsml runs ls` cannot know how the run ended"
     return text
+
+
+def _in_words(names: Iterable[str]) -> str:
+    return " and ".join(_IN_WORDS.get(name, name) for name in names)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a record could not be written; of a full disk or quota without the file's own name."""
+    path = getattr(error, "path", "")
+    said = str(error).partition(f"{path}: ")[2]
+    return f"{path.rpartition('/')[0]}: {said}" if isinstance(error, QuotaExceeded) and path and said else str(error)
 
 
 _RECORDS = ("status.json", ".outputs.json")

@@ -356,9 +356,12 @@ class Run(Handle[Result]):
             records["gang.jsonl"] = lambda: self.directory.write_gang_log(log.to_jsonl())
         records["the record of code and environment"] = self._before_status
         records["status.json"] = lambda: self._write_status(error)
+        noted = len(self.state.notes)
         unrecorded = write_last_records(records, self._note)
         if unrecorded:
-            self._note(f"the run has ended as {self._ended_as}, but {unrecorded_text(unrecorded)}")
+            self._note(
+                f"the run has ended as {self._ended_as}, but {unrecorded_text(unrecorded, noted == len(self.state.notes))}"
+            )
         return unrecorded
 
     def _note(self, text: str) -> None:
@@ -388,7 +391,8 @@ class Run(Handle[Result]):
         except Exception as error:
             raise RunError(
                 f"run {self.run_id} finished, but the value that the training function returned cannot be read here "
-                f"({type(error).__name__}: {error}); return numbers, strings, numpy arrays or dicts of them",
+                f"({type(error).__name__}: {error}); return numbers, strings, numpy arrays or dicts of them, "
+                "and store a model inside the function by hopsml.model.export",
                 self.run_dir,
             ) from error
 

@@ -27,6 +27,11 @@ _LATE_MODEL = (
 _ROWS_TO_KERAS = "ValueError: Unrecognized data type: x=Dataset(source="  # hopsml.data's, passed to fit unconverted
 _SILENT = re.compile(r"^the agent on .* is gone: (?:no sign of life|took no message) for ([\d.]+) s")
 _OF_NETWORK = re.compile(r"^preflight: .*: network: ")
+_MEMORY = re.compile(
+    r"^MemoryError|^(std::)?bad_alloc|[Cc]an(no|')t allocate memory|OOM when allocating|kernel sent it for lack of memory"
+)
+_FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]")  # ENOSPC, EDQUOT
+_GPU_MEMORY = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating .*\bGPU\b")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 
 
@@ -69,6 +74,22 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
             f"the network between the driver and {host} was cut for longer than {silent[1]} s, or that host "
             "was suspended: check its link, routes and firewall. A group of fixed size ends with the first worker that is "
             "lost: with min_workers= instead of num_workers= the others continue after heartbeat_timeout= seconds"
+        )
+    if _GPU_MEMORY.search(cause):
+        return (
+            "the GPU has less free memory than the worker needs: use a smaller batch on each worker or lower precision, and "
+            "see with nvidia-smi that no other process uses this GPU"
+        )
+    if _MEMORY.search(cause):
+        return (
+            f"the worker needs more memory than {host} has left for it: read the data in parts (data=, or files inside the "
+            "function) instead of whole arrays, use a smaller batch or fewer workers on a host, or give executors more "
+            "memory (spark.executor.memory, spark.executor.memoryOverhead)"
+        )
+    if _FULL_DISK.search(cause):
+        return (
+            f"a disk of {host} is full: delete files there, or choose another disk for the worker's folder by TMPDIR or "
+            "spark.local.dir"
         )
     is_bare = cause == "AssertionError" and any(line in traceback for line in _LATE_UPDATE)
     if is_bare or any(words in cause for words in _LATE_MODEL):

@@ -319,6 +319,11 @@ def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None
         context: The worker's context.
         tell: Called with a text for each omission and its reason.
     """
+    if models := _models(value):
+        tell(
+            f"the training function returned a model ({models[0]}), which can be read with the same packages only: "
+            "return numbers, and store the model inside the function by hopsml.model.export(model, 'NAME')"
+        )
     try:
         ready, data = _packed(value, context)
     except Exception as error:  # noqa: BLE001 the user's objects may raise anything
@@ -331,6 +336,23 @@ def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None
         f"the driver: {_kept_whole(data, context)}"
     )
     return _dumped(_small_ones(ready, tell) if isinstance(ready, dict) else None)
+
+
+_MODEL_PACKAGES = ("keras", "tf_keras", "tensorflow", "torch", "flax", "sklearn")
+_MODEL_CLASSES = ("Model", "Module", "BaseEstimator")
+
+
+def _models(value: Any) -> list[str]:
+    """Return the class names of the models that are the value, or an entry of it."""
+    parts = value.values() if isinstance(value, dict) else value if type(value) in (list, tuple) else (value,)
+    return [
+        f"{kind.__module__.partition('.')[0]}: {kind.__name__}"
+        for kind in map(type, parts)
+        if any(
+            base.__name__ in _MODEL_CLASSES and base.__module__.partition(".")[0] in _MODEL_PACKAGES
+            for base in kind.__mro__
+        )
+    ]
 
 
 def _packed(value: Any, context: WorkerContext) -> tuple[Any, bytes]:

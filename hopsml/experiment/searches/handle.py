@@ -356,7 +356,7 @@ class SearchRun(Handle[SearchResult]):
         if result is not None:  # the caller gets the result even if storage fails
             result.unrecorded = unrecorded
         if unrecorded:
-            _print(f"search {self.run_id} has ended, but {unrecorded_text(unrecorded)}")
+            _print(f"search {self.run_id} has ended, but {unrecorded_text(unrecorded, with_reason=True)}")
         self._session.writer.close()
         if error is not None:
             run.fail(error)

@@ -62,9 +62,21 @@ def test_the_result_reaches_the_caller_though_nothing_can_be_recorded(
     assert {".outputs.json", "status.json"} <= result.unrecorded.keys()
     assert "No space left on device" in result.unrecorded["status.json"]
     (note,) = [note for note in run.state.notes if "could not be written" in note]
-    assert "has ended as FINISHED" in note and run.run_dir in note
-    assert re.search(r"WARNING +\.outputs\.json and .*in the caller's hands alone", result.summary())
+    assert "has ended as FINISHED, but the result and " in note and "status.json" not in note
+    assert f"{run.run_dir}: No space left on device; the disk or the quota is full; delete files" in note
+    assert re.search(r"WARNING +the result and .*only this program has what the function returned", result.summary())
+    assert "No space" not in result.summary(), "the reason is reported once"
     assert re.search(r"  result +not recorded", result.summary())
+
+
+def test_the_reason_is_reported_once_if_writing_was_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PATIENCE_S", 1.0)
+    run = submit(filled(project))
+    run.result(WAIT_S)
+    notes = [note for note in run.state.notes if "the result and" in note]
+    assert len(notes) == 2 and "is tried again" in notes[0] and "has ended as FINISHED" in notes[1]
+    assert [note.count("No space left on device") for note in notes] == [1, 0]
+    assert all("QuotaExceeded" not in note and ".outputs.json" not in note for note in notes)
 
 
 def test_room_that_is_made_meanwhile_is_used(project: Path) -> None:

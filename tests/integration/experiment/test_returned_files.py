@@ -227,3 +227,32 @@ def test_text_that_names_a_file_becomes_its_path_below_the_project_in_a_launch_t
     result = experiment.launch(train, {"number": [1, 2]}, progress=False)
     for number, run in enumerate(result.runs, 1):
         assert (store / run.metrics["plot"]).read_text() == str(number)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in a dict"])
+def test_a_returned_model_is_noted_with_what_to_do_instead(store: Path, inside: bool) -> None:
+    def train() -> Any:
+        from sklearn.linear_model import LogisticRegression
+
+        model = LogisticRegression()
+        return {"loss": 0.5, "model": model} if inside else model
+
+    run = submit(train)
+    value = run.result(WAIT_S).value
+    assert type(value["model"] if inside else value).__name__ == "LogisticRegression"
+    (note,) = [note for note in run.state.notes if "returned a model" in note]
+    assert "(sklearn: LogisticRegression)" in note and "hopsml.model.export(model, 'NAME')" in note
+
+
+def test_models_of_all_frameworks_are_recognized_and_numbers_are_none() -> None:
+    assert returned._models({"loss": 0.5}) == returned._models(TEXTS) == returned._models([1, 2]) == []
+
+    class Module:
+        """As torch's, whose import takes seconds."""
+
+    Module.__module__ = "torch.nn.modules.module"
+
+    class Net(Module):
+        """A user's."""
+
+    assert returned._models((1, Net())) == ["tests: Net"]

@@ -113,7 +113,7 @@ def test_a_store_that_does_not_take_the_table_does_not_take_the_result(
     result = search(bowl, metric="height")
     assert list(result.unrecorded) == ["trials.parquet"] and len(result.rows) == 8
     assert read(folder(result) / "status.json")["state"] == "FINISHED"
-    assert "has ended, but trials.parquet could not be written" in capfd.readouterr().out
+    assert "has ended, but the table of trials could not be written: " in capfd.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_trials(store: Path) -> None:

@@ -37,6 +37,18 @@ def submit(function: Callable[..., Any], **given: Any) -> Run:
     )
 
 
+def test_a_model_that_is_returned_is_noted(project: Path) -> None:
+    def train() -> Any:
+        import torch
+
+        return torch.nn.Linear(2, 1)
+
+    run = submit(train, num_workers=1)
+    assert type(run.result(WAIT_S).value).__name__ == "Linear"
+    (note,) = [note for note in run.state.notes if "returned a model" in note]
+    assert "(torch: Linear)" in note and "hopsml.model.export" in note
+
+
 def of_group() -> dict[str, Any]:
     """What a process group of two does, by operation, with tensors that say which rank they are of."""
     import os

@@ -505,7 +505,7 @@ def test_too_large_a_payload_names_the_largest_objects() -> None:
         "args['text'], a bytes, 0.5 MiB",
     ]
     assert [message.index(part) for part in parts] == sorted(message.index(part) for part in parts)
-    assert "shared storage" in message
+    assert "Pass a table as a Spark DataFrame by data=" in message and "shared storage" in message
     capture(train, limit_bytes=5 * 2**20)
 
 
@@ -528,7 +528,7 @@ def test_the_users_variables_are_named_largest_first_and_no_internals_of_librari
     with pytest.raises(CaptureError) as caught:
         capture(train, {"train_set": (images, labels)}, limit_bytes=2**20)
     named = (
-        str(caught.value).partition("more than the limit of 1.0 MiB: ")[2].partition(". Put the data")[0].split("; ")
+        str(caught.value).partition("more than the limit of 1.0 MiB: ")[2].partition(". Pass a table")[0].split("; ")
     )
     assert named == [
         "`frame` (closure variable), a pandas.core.frame.DataFrame, 4.0 MiB",
@@ -546,7 +546,7 @@ def test_what_the_user_gave_is_named_where_a_function_of_hopsmls_carries_his_out
     given = {"model": None, "train_set": np.zeros(2**21, np.uint8), "test_set": np.zeros(2**20, np.uint8)}
     with pytest.raises(CaptureError) as caught:
         capture(distributed.carry_out, {"function": train, "given": given}, limit_bytes=2**20)
-    assert "1.0 MiB: `train_set`, a numpy.ndarray, 2.0 MiB; `test_set`, a numpy.ndarray, 1.0 MiB. Put" in str(
+    assert "1.0 MiB: `train_set`, a numpy.ndarray, 2.0 MiB; `test_set`, a numpy.ndarray, 1.0 MiB. Pass" in str(
         caught.value
     )
 

@@ -46,6 +46,21 @@ EOFError: EOF when reading a line
         ),
         ("ModuleNotFoundError: No module named 'xgboost'", "", ["'xgboost' is not on h1", "pip install", "--py-files"]),
         ("ValueError: no", "", []),
+        ("MemoryError: Unable to allocate 8.00 PiB for an array", "", ["than h1 has left", "data=", "memoryOverhead"]),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory", "", ["smaller batch"]),
+        (
+            "killed by SIGKILL: the kernel sent it for lack of memory: oom_kill in /x went from 0 to 1; the limit of its "
+            "memory is 512 MB",
+            "",
+            ["than h1 has left", "fewer workers on a host"],
+        ),
+        (
+            "killed by SIGKILL: hopsml did not send it, nor the kernel for lack of memory, as oom_kill in /x is still 0",
+            "",
+            [],
+        ),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "", ["the GPU has less", "nvidia-smi"]),
+        ("OSError: [Errno 28] No space left on device: '/tmp/x'", "", ["a disk of h1 is full", "TMPDIR"]),
         (
             "ValueError: Unrecognized data type: x=Dataset(source=<StagedRows>, ...) (of type ...)",
             "",
