@@ -125,9 +125,8 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
     finally:
         recording.join()
         unrecorded = _record(whole, _status(whole, began, error, results), summary)
-    whole_result = Result(
-        whole.url, None, runs=results, state=Lifecycle.FINISHED, value=None, run_dir=whole.url, run_id=whole.run_id
-    )
+    facts = {"name": plans[0].spec.name, "run_dir": whole.url, "run_id": whole.run_id}
+    whole_result = Result(whole.url, None, runs=results, state=Lifecycle.FINISHED, value=None, **facts)
     whole_result.unrecorded = unrecorded
     return whole_result
 

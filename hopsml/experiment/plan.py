@@ -277,6 +277,7 @@ def _start_run(
         heeds_requests=standing.heeds_requests,
         profile=partial(coordinator.request_stack_profile, run_id),
         before_status=lambda: _before_status(recording, events),
+        name=spec.name,
         **asdict(spec.communication),
     )
     if standing.gives_signs:

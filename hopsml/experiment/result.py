@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hopsml.cluster.gang.elastic.health import WITHOUT_COMMITS
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
 from hopsml.errors import QuotaExceeded, StorageError
+from hopsml.notebook import html, result_view
 from hopsml.storage import backoff, causes, filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
 from hopsml.tracking import strict_json
@@ -214,6 +216,7 @@ class Result(tuple[str, Any]):
             pickled, which a note reports.
         logdir: URL of the TensorBoard events.
         run_dir: URL of the run directory.
+        name: name of the run.
         run_id: id of the run.
         state: final state of the run.
         workers: host, slot, state, step and metrics of each worker.
@@ -229,6 +232,7 @@ class Result(tuple[str, Any]):
     runs: list[Result]  # of several combinations
     value: Any
     logdir: str
+    name: str = ""
     run_dir: str
     run_id: str
     state: str
@@ -314,6 +318,18 @@ class Result(tuple[str, Any]):
             **more,
         }
         return strict_json.dumps(as_json(content), ascii_only=True)
+
+    def _repr_html_(self) -> str:
+        """Return the result as HTML, which a notebook shows if it is the value of a cell."""
+        paths = (("run directory", self.run_dir), ("events", self.logdir), ("log", self.log))
+        if several := getattr(self, "runs", None):
+            runs = [(single.run_id, single.metrics) for single in several]
+            return html.render_result(result_view.of_several(self.name, self.run_id, runs, paths[:1]))
+        facts: dict[str, Any] = {"workers": len(self.workers)}
+        facts |= {"steps per second": f"{self.steps_per_second:.1f}"} if self.steps_per_second else {}
+        found = result_view.of_run(self.name, self.run_id, self.seconds, self.metrics, facts, paths)
+        warnings = [settings_warning(self.in_force), unrecorded_text(self.unrecorded) if self.unrecorded else ""]
+        return html.render_result(replace(found, notes=tuple(filter(None, warnings))))
 
     def __repr__(self) -> str:
         return (

@@ -15,7 +15,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.notebook import style
 from hopsml.notebook.run_timeline import Point, thinned
 from hopsml.notebook.style import duration
-from hopsml.notebook.view import NUMBERS, Cell, CurveView, Pairs, ProgressView, StageView, Table, View
+from hopsml.notebook.view import NUMBERS, Cell, CurveView, Pairs, ProgressView, ResultView, StageView, Table, View
 from hopsml.tracking.listing import table
 
 BAR = 24  # characters of a progress bar
@@ -108,6 +108,45 @@ def render(view: View) -> str:
         style.div(style.SMALL, style.labelled("run directory", view.run_dir, style.MONO)),
     ]
     return style.frame(parts, view.state)
+
+
+SHOWN_PAIRS = 12  # rows of a table of names and values; the others are counted
+
+
+def render_result(view: ResultView) -> str:
+    """Return a result as HTML, in one ``div``: tables of values side by side, a table of rows, and paths."""
+    tables = "".join(_values(heading, pairs) for heading, pairs in view.tables)
+    took = "" if view.seconds is None else style.duration(view.seconds)
+    links = "".join(
+        style.div("", style.span(f"{style.MUTED};display:inline-block;min-width:96px", style.text(name)) + _link(url))
+        for name, url in view.paths
+        if url
+    )
+    parts = [
+        style.heading(view.title, view.state, took, view.run_id),
+        style.div(f"display:flex;flex-wrap:wrap;gap:{style.GAP[1]} {style.GAP[3]}", tables) if tables else "",
+        _table(view.rows),
+        "".join(style.div("", style.labelled("note", note)) for note in view.notes),
+        style.div(style.SMALL, links) if links else "",
+    ]
+    return style.frame(parts, view.state)
+
+
+def _values(heading: str, pairs: Pairs) -> str:
+    """Return a table of names and values under a heading; an empty string if there are none."""
+    if not pairs:
+        return ""
+    rows = [[style.HtmlCell(name), style.HtmlCell(value)] for name, value in pairs[:SHOWN_PAIRS]]
+    hidden = len(pairs) - SHOWN_PAIRS
+    more = style.div(style.MUTED, f"{hidden} more") if hidden > 0 else ""
+    return style.div("min-width:0", style.table([style.Column(heading), style.Column("", number=True)], rows) + more)
+
+
+def _link(url: str) -> str:
+    """Return a URL as text, which is a link if a browser can open it."""
+    shown = style.span(f"{style.MONO};overflow-wrap:anywhere", style.text(url))
+    opens = url.startswith(("http://", "https://", "file://"))
+    return f'<a href="{style.text(url)}" style="color:inherit" target="_blank">{shown}</a>' if opens else shown
 
 
 def _stages(stages: Sequence[StageView]) -> str:

@@ -95,6 +95,20 @@ class View:
     run_dir: str = ""
 
 
+@dataclass(frozen=True)
+class ResultView:
+    """Content of a result that is displayed after its run or search; empty fields are not shown."""
+
+    title: str
+    run_id: str
+    state: Lifecycle
+    seconds: float | None  # None if it is not known
+    tables: tuple[tuple[str, Pairs], ...] = ()  # heading -> names and values: metrics, best configuration, facts
+    rows: Table = Table()  # of the best trials, or of several runs
+    notes: tuple[str, ...] = ()
+    paths: Pairs = ()  # name -> URL
+
+
 def title_of(name: str, run_id: str) -> str:
     """Return the name that the caller gave a run or a search; its id if there is none."""
     return run_id if name in ("", "no-name") else name

@@ -386,7 +386,8 @@ class SearchRun(Handle[SearchResult]):
     def _result(self, conclusion: ConcludeSearch) -> SearchResult:
         rows, best = self._session.rows(), self._session.best()
         assert best is not None
-        for text in self._session.dispatch.ledger.remarks():
+        remarks = self._session.dispatch.ledger.remarks()
+        for text in remarks:
             self.state.note(text)
         view = self.state.snapshot()
         return SearchResult(
@@ -403,6 +404,7 @@ class SearchRun(Handle[SearchResult]):
             seconds=round(view.now - view.began, 3),
             direction=self.state.direction,
             metric=self.state.metric,
+            notes=remarks,
         )
 
 

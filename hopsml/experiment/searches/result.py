@@ -14,6 +14,7 @@ from hopsml.cluster.driver import run_texts
 from hopsml.cluster.shared.plain import as_json
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
+from hopsml.notebook import html, result_view
 from hopsml.search.algorithms import random
 from hopsml.search.metric import METRIC, name_of
 from hopsml.search.space.parameter import Choice, Integers, Interval, LogIntegers, Parameter
@@ -286,6 +287,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
         seconds: duration of the search.
         direction: "max" or "min".
         metric: key of the searched metric.
+        notes: hints on how trials ended, such as that none has completed.
         unrecorded: records that could not be written to storage, each with the reason; usually empty.
     """
 
@@ -302,12 +304,13 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
     seconds: float
     direction: str
     metric: str
+    notes: list[str]
     unrecorded: dict[str, str]
 
     def __new__(cls, best: BestTrial, **facts: Any) -> SearchResult:
         """Create a result; ``facts`` become its other attributes."""
         self = super().__new__(cls, (best.logdir, best.config, {**best.metrics, "log": best.log}))
-        self.best, self.unrecorded = best, {}
+        self.best, self.unrecorded, self.notes = best, {}, []
         for name, value in facts.items():
             setattr(self, name, value)
         return self
@@ -367,6 +370,21 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
             **more,
         }
         return strict_json.dumps(as_json(content), ascii_only=True)
+
+    def _repr_html_(self) -> str:
+        """Return the result as HTML, which a notebook shows if it is the value of a cell."""
+        view = result_view.of_search(
+            self.name,
+            self.run_id,
+            self.seconds,
+            best=(self.config, self.metrics),
+            trials=self.rows,
+            metric=name_of(self.metric),
+            direction=self.direction,
+            notes=self.notes,
+            paths=(("run directory", self.run_dir), ("best trial", self.best.run_dir), ("events", self.logdir)),
+        )
+        return html.render_result(view)
 
     def __repr__(self) -> str:
         done = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.gang.events import Phase
 from hopsml.core.states import Lifecycle
 from hopsml.errors import RunCancelled, WorkerFailed
+from hopsml.experiment.result import Result
+from hopsml.experiment.searches.result import BestTrial, SearchResult
 from hopsml.notebook import html, style
 from hopsml.notebook.run_timeline import RunTimeline
 from hopsml.notebook.view import Cell, ProgressView, Table
@@ -35,6 +38,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: set[str] = set()
         self.attributes: set[str] = set()
+        self.links: list[str] = []
         self.text = ""
         self.feed(fragment)
         self.close()
@@ -43,6 +47,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
+        self.links += [str(value) for name, value in attrs if name == "href"]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -224,3 +229,67 @@ def test_no_size_of_type_and_no_distance_is_outside_of_the_scales() -> None:
 )
 def test_a_line_of_bars_is_drawn_of_any_numbers(values: list[float], bars: str) -> None:
     assert html.sparkline(values) == bars
+
+
+def result_of_a_run(**facts: Any) -> Result:
+    worker = {"rank": 0, "host": "node-1", "executor": "1", "gpu_indices": [], "state": "FINISHED"}
+    known = {
+        "name": "digits", "run_id": "app_1", "run_dir": "file:///p/app_1", "state": Lifecycle.FINISHED, "seconds": 12.5,
+        "workers": [worker, worker], "steps_per_second": 21.5,
+        "in_force": {"workers": 2, "formed": True, "by": "hopsml", "size": 2, "trained_alone": 2}, **facts,
+    }  # fmt: skip
+    metrics = {"accuracy": 0.975, "model": EVIL, "log": "file:///p/app_1/logs/g0-rank0.log"}
+    return Result("file:///p/app_1/events", metrics, **known)
+
+
+def result_of_a_search(**facts: Any) -> SearchResult:
+    rows = [
+        {
+            "number": number, "state": "completed" if number else "failed", "value": number / 10 if number else None,
+            "step": 26 if number else None, "config": {"lr": 0.01 * number, "act": EVIL},
+        }
+        for number in range(8)
+    ]  # fmt: skip
+    best = BestTrial(7, "abc", rows[7]["config"], 0.7, 26, {"accuracy": 0.7}, "hdfs://nn/p/app_2/trials/abc")
+    known = {
+        "name": "search", "run_id": "app_2", "run_dir": "hdfs://nn/p/app_2", "state": Lifecycle.FINISHED, "seconds": 90.0,
+        "rows": rows, "metric": "accuracy", "direction": "max", "notes": ["no trial has completed"], **facts,
+    }  # fmt: skip
+    return SearchResult(best, **known)
+
+
+def test_a_result_as_the_value_of_a_cell_has_its_metrics_and_paths() -> None:
+    page = Page(result_of_a_run()._repr_html_())
+    for words in (
+        "digits",
+        "app_1",
+        "FINISHED",
+        "12.5 s",
+        "accuracy",
+        "0.975",
+        "workers",
+        "21.5",
+        "workers trained separately",
+    ):
+        assert words in page.text, words
+    assert EVIL[:59] in page.text and page.tags <= {"div", "span", "table", "thead", "tbody", "tr", "th", "td", "a"}
+    assert page.links == ["file:///p/app_1", "file:///p/app_1/events", "file:///p/app_1/logs/g0-rank0.log"]
+
+
+def test_the_result_of_a_search_has_its_best_configuration_and_its_best_trials() -> None:
+    page = Page(result_of_a_search()._repr_html_())
+    for words in ("best configuration", "0.07", "2 more trials", "no trial has completed"):
+        assert words in page.text, words
+    assert page.text.index("0.7") < page.text.index("0.6") and "hdfs://nn/p/app_2/trials/abc" in page.text
+    assert page.links == [] and page.tags <= {"div", "span", "table", "thead", "tbody", "tr", "th", "td"}
+    lowest = Page(result_of_a_search(direction="min")._repr_html_()).text
+    assert lowest.index("0.2") < lowest.index("0.3")
+
+
+def test_the_result_of_several_runs_has_a_row_for_each() -> None:
+    several = Result(
+        "file:///p/app_3", None, name="launch", run_id="app_3", run_dir="file:///p/app_3", state="FINISHED"
+    )
+    several.runs = [result_of_a_run(run_id=f"app_3-{number}") for number in range(7)]
+    page = Page(several._repr_html_())
+    assert "app_3-0" in page.text and "app_3-5" not in page.text and "2 more runs" in page.text
