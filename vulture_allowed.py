@@ -4,6 +4,7 @@
 # what Python, asyncio, pickle, tarfile, ssl, IPython and pytest call or read
 _render_traceback_
 _repr_mimebundle_
+_repr_html_
 load_ipython_extension
 _at_the_end
 eof_received
