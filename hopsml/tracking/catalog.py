@@ -16,6 +16,7 @@ from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS, RunDir
 
 SILENT_S = 3600.0  # a run without an end and without a new file for so long counts as lost
+_LATEST_S = 1e11  # seconds since 1970: in the year 5138; times far beyond have no date
 PARALLEL_READS = 8
 
 RUNNING, LOST = Lifecycle.RUNNING, Lifecycle.LOST  # states of a run without status.json
@@ -211,7 +212,10 @@ def read_summary(url: str, summarize: Callable[[StoredRun], Row]) -> Row | None:
 
 def _checked(run: StoredRun) -> StoredRun:
     """Return the run; raises one of ``MALFORMED`` if a table cannot contain it."""
-    _ = run.state, run.seconds, run.cause, run.main_metric, float(run.run.get("started") or 0.0)
+    _ = run.state, run.cause, run.main_metric
+    for number in (run.run.get("started"), run.seconds):
+        if number is not None and (not isinstance(number, int | float) or not abs(number) < _LATEST_S):
+            raise ValueError(f"{number!r:.80} is no time of a run")
     return run
 
 

@@ -18,6 +18,7 @@ NAME, NAME_NARROW = 30, 20  # columns of a name in a wide and in a narrow termin
 RESULT_WIDTH = 40  # columns that a result must have; with fewer it is put on a separate line
 GAP = "  "
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_LARGEST_FLOAT = 10**308  # larger integers are written with all digits
 
 
 def table(rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> list[str]:
@@ -92,7 +93,10 @@ def result(run: StoredRun) -> str:
         return short(run.cause, 1000)
     metric = run.main_metric
     so_far = " so far" if run.best else ""
-    return f"{metric[0]}={metric[1]:.6g}{so_far}" if metric and isinstance(metric[1], (int, float)) else "-"
+    if metric is None or not isinstance(metric[1], (int, float)):
+        return "-"
+    is_float = isinstance(metric[1], float) or abs(metric[1]) < _LARGEST_FLOAT
+    return f"{metric[0]}={f'{metric[1]:.6g}' if is_float else short(metric[1])}{so_far}"
 
 
 def fitted(runs: Sequence[StoredRun], places: int) -> list[list[str]]:

@@ -15,7 +15,7 @@ import pytest
 from hopsml.errors import PermissionRefused, StorageUnavailable
 from hopsml.storage import filesystem
 from hopsml.storage.run_dir import RunDir
-from hopsml.tracking import catalog, provenance
+from hopsml.tracking import catalog, listing, provenance
 from hopsml.tracking.catalog import LOST, RUNNING
 
 pytestmark = pytest.mark.fast
@@ -138,3 +138,19 @@ def test_on_a_store_whose_folders_have_no_time_the_youngest_run_comes_first_all_
         assert [run.run_id for run in catalog.recent("memory://young", 2)] == ["app_7", "app_6"]
     finally:
         store.delete("memory://young", recursive=True)
+
+
+@pytest.mark.parametrize(
+    "value", ["5", [], {}, float("nan"), float("inf"), 1e300, -1e300, 10**400], ids=lambda value: str(value)[:8]
+)
+def test_a_time_or_a_metric_that_no_table_can_show_hides_no_other_run(tmp_path: Path, value: Any) -> None:
+    """Another user of the project may have written it."""
+    make_run(tmp_path, "app_1")
+    make_run(tmp_path, "started_1", started=value)
+    make_run(tmp_path, "seconds_1").write_status({"state": "FINISHED", "seconds": value})
+    metric = make_run(tmp_path, "metric_1")
+    metric.write_json(metric.outputs_json, {"metric": value})
+    found = catalog.recent(f"file://{tmp_path}", None)
+    assert {"app_1", "metric_1"} <= {run.run_id for run in found}
+    assert "app_1" in [listing.row(run)[0] for run in found]
+    assert "app_1" in [cells[0].strip() for cells in listing.fitted(found, 80)]
