@@ -282,7 +282,7 @@ class Group:
         array, generation = _contiguous(value), self.generation
         if not array.shape or array.shape[0] != self.size:
             raise ArgumentError(
-                f"an array of shape {array.shape}: its first axis is to be {self.size}, a part of each rank"
+                f"the array has the shape {array.shape}; its first axis must be {self.size}, one part for each rank"
             )
         result = _result(out, array.shape[1:], array.dtype)
         self._call("reduce_scatter", array, result, result.size, _reduction(reduction), generation, name=name)
@@ -347,7 +347,7 @@ def _error(status: CallStatus, text: str, rank: int = -1) -> Exception:
     if status == CallStatus.ARGUMENT:
         return ArgumentError(text or "the collective refuses these arguments")
     if status == CallStatus.CHANGED:
-        text = text or "the group has other members now: make the call anew, with arrays for these"
+        text = text or "the members of the group have changed; repeat the call with arrays for the new members"
     return _ERRORS.get(status, CollectiveError)(text or status.name.lower(), rank=None if rank < 0 else rank)
 
 
@@ -364,7 +364,7 @@ def _options(
 ) -> GroupOptions:
     """Return the options of a group as the library's structure."""
     if hosts is not None and len(hosts) != len(addresses):
-        raise ArgumentError(f"{len(hosts)} hosts for {len(addresses)} addresses: one of each rank is needed")
+        raise ArgumentError(f"{len(hosts)} hosts for {len(addresses)} addresses; each rank needs one of both")
     return GroupOptions(
         struct_size=ctypes.sizeof(GroupOptions),
         rank=rank,
@@ -412,7 +412,7 @@ def known(names: dict[str, int], what: str, name: str) -> int:
         ArgumentError: for an unknown one.
     """
     if name not in names:
-        raise ArgumentError(f"{what} {name!r} is none of {', '.join(names)}")
+        raise ArgumentError(f"{what} {name!r} is not one of {', '.join(names)}")
     return names[name]
 
 
@@ -421,5 +421,5 @@ def _result(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
     if out is None:
         return np.empty(shape, dtype)
     if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous or not out.flags.writeable:
-        raise ArgumentError(f"out has to be writable, contiguous, {dtype.name} and of shape {shape}")
+        raise ArgumentError(f"out must be writable, contiguous, {dtype.name} and of shape {shape}")
     return out

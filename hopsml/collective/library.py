@@ -91,9 +91,7 @@ def load(path: Path = PATH) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        remedy = (
-            "make setup builds it, and make wheel a wheel with it, where there is a C++ compiler: apt-get install g++"
-        )
+        remedy = "build it by make setup, or a wheel with it by make wheel, with a C++ compiler (apt-get install g++)"
         raise CollectiveUnavailable(f"hopsml's own collective cannot be loaded: {error} ({remedy})") from error
     for name, (returned, *arguments) in _RETURNS.items():
         function = getattr(library, f"hopsml_{name}")

@@ -119,7 +119,9 @@ class GpuGroup:
     def all_reduce(self, source: GpuMemory, target: GpuMemory, reduction: str, *, name: str = "") -> None:
         """Reduce all members' ``source`` into ``target``, of the same shape and type; "mean" is only for floats."""
         if reduction == "mean" and source.type.startswith(("int", "uint")):
-            raise ArgumentError(f"a mean of {source.type}: NCCL makes means of floats; sum, and divide")
+            raise ArgumentError(
+                f"a mean of {source.type}: NCCL computes means of floats only; use a sum, and divide it"
+            )
         kind = known(REDUCTIONS, "reduction", reduction)
         self._call("all_reduce", f"{reduction} {name}", source, target, "ncclAllReduce", source.count, kind)
 
@@ -185,7 +187,7 @@ class GpuGroup:
         text = f"NCCL failed in {what}: {words or self._library.ncclGetErrorString(status).decode()}"
         if status == _INVALID_USAGE:  # of two in one process only one gets NCCL's message
             raise ArgumentError(
-                f"{text}; each worker needs a GPU of its own: give it one, or let tensors come to the CPU"
+                f"{text}; each worker needs a separate GPU; give it one, or move the tensors to the CPU"
             )
         raise (PeerLost if status == _REMOTE_ERROR else CollectiveError)(text)
 
@@ -246,7 +248,8 @@ def _load() -> Any:
         except OSError as error:
             tried.append(str(error))
     raise CollectiveUnavailable(
-        f"NCCL's library is not there ({'; '.join(tried)}): install nvidia-nccl-cu12 or nvidia-nccl-cu13, as your CUDA is"
+        f"the library of NCCL was not found ({'; '.join(tried)}); install nvidia-nccl-cu12 or nvidia-nccl-cu13, "
+        "matching your CUDA version"
     )
 
 

@@ -18,8 +18,8 @@ _DEBUGGER = (
 _OF_RESULT = "the result of the verb: result.run_id, result.run_dir, result.logdir"
 _TENSORBOARD = "hopsml.tensorboard.logdir() in the function, and result.logdir outside"
 _NO_SCRIPTS = (
-    "hopsml.serving.get_model_path(name): predictor and transformer scripts are not run; export the model with what has "
-    "to be done before and after it"
+    "hopsml.serving.get_model_path(name): predictor and transformer scripts are not supported; export the model with "
+    "its pre- and postprocessing"
 )
 _ADDRESS = "hopsml.serving.status(name).url"
 _STOPPING = "es_policy='median' or 'none' of lagom, or stopper= of hopsml.experiment.search"

@@ -77,16 +77,16 @@ def predict(
         ArgumentTypeError: ``df`` is not a DataFrame.
     """
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
-        raise ArgumentError(f"batch_size={batch_size!r}: it must be a whole number from 1, or None to find one out")
+        raise ArgumentError(
+            f"batch_size={batch_size!r}: it must be a whole number from 1, or None to choose one automatically"
+        )
     found = registry.find(name, version, project)
     signature = _signature(found)
     kind = type(df).__module__.partition(".")[0]
     if kind == "pandas" and getattr(df, "ndim", 0) == 2:
         return _on_pandas(df, found, signature, inputs, prefix, batch_size)
     if kind != "pyspark" or not hasattr(df, "mapInArrow"):
-        raise ArgumentTypeError(
-            f"df={df!r:.80} is a {type(df).__name__}; it must be a DataFrame of Spark's or of pandas"
-        )
+        raise ArgumentTypeError(f"df={df!r:.80} is a {type(df).__name__}; it must be a DataFrame of Spark or pandas")
     return _on_spark(df, found, signature, inputs, prefix, batch_size)
 
 
@@ -95,8 +95,8 @@ def _signature(version: Version) -> Signature:
     signature = version.description.signature
     if signature is None:
         raise ArgumentError(
-            f"version {version.version} of the model '{version.name}' has no signature, so no column can be its input; "
-            "export it with example=, or a Keras model"
+            f"version {version.version} of the model '{version.name}' has no signature, so its inputs are unknown; "
+            "export the model with example=, or export a Keras model"
         )
     return signature
 
@@ -204,9 +204,9 @@ def _body(work: Inference) -> Callable[[Iterator[Any]], Iterator[Any]]:
             import sys
 
             raise RuntimeError(
-                f"hopsml.model.predict cannot compute here: {error} (in {sys.executable}, the Python of Spark's executors). "
-                "hopsml and what the model was exported with must be there: let PYSPARK_PYTHON name an environment that "
-                "has them on every node before the Spark session begins, or ship one with spark.archives"
+                f"hopsml.model.predict cannot compute here: {error} (in {sys.executable}, the Python of Spark's "
+                "executors). hopsml and the packages of the model must be installed there; set PYSPARK_PYTHON to an "
+                "environment with them on every node before the Spark session starts, or ship one with spark.archives"
             ) from None
         import pickle
 
@@ -378,7 +378,7 @@ def arrow_of(df: Any) -> Any:
 
     if not df.columns.is_unique:
         twice = df.columns[df.columns.duplicated()][0]
-        raise ArgumentError(f"the table has more than one column {str(twice)!r}; rename one, or leave it out")
+        raise ArgumentError(f"the table has more than one column {str(twice)!r}; rename one of them, or drop it")
     found, fields, names = [], [], [str(name) for name in df.columns]
     for place, name in enumerate(names):
         try:
@@ -432,8 +432,8 @@ def _of_arrays(column: Any) -> Any:
     shapes = sorted({np.shape(one) for one in column})
     if len(shapes) > 1:
         raise ArgumentError(
-            f"the column {str(column.name)!r} of the table has arrays of the shapes {', '.join(map(str, shapes[:3]))}; make "
-            "them of one shape, such as by padding"
+            f"the column {str(column.name)!r} of the table has arrays of different shapes "
+            f"({', '.join(map(str, shapes[:3]))}); give them one shape, for instance by padding"
         )
     stacked = np.stack(list(column))
     return columns.nested(pa.array(stacked.reshape(-1)), stacked.shape)

@@ -23,7 +23,7 @@ Columns = str | Sequence[str]
 InputColumns = Mapping[str, Columns] | Columns
 _IS_NAN = b"hopsml.is_nan"  # key in the metadata of a field
 _WHERE = "printSchema() shows them"
-_VECTOR = "is a vector of Spark's ML; pyspark.ml.functions.vector_to_array makes an array of it"
+_VECTOR = "is a vector of Spark ML; convert it with pyspark.ml.functions.vector_to_array"
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,22 @@ def bind(
     for name in asked:
         if name not in signature.inputs:
             hint = suggestions.instead(name, signature.inputs, f"its inputs are {', '.join(signature.inputs)}")
-            raise ArgumentError(f"inputs: the model has no input {name!r}; {hint}")
+            raise ArgumentError(f"inputs=: the model has no input {name!r}; {hint}")
     found = []
     for name, spec in signature.inputs.items():
         if spec.shape[:1] and spec.shape[0] is not None:
             raise ArgumentError(
-                f"the model's input {name!r} takes exactly {spec.shape[0]} rows at once; export it with "
-                "a free first dimension"
+                f"the model's input {name!r} takes exactly {spec.shape[0]} rows at a time; export the model with a "
+                "free first dimension"
             )
         columns = _columns_of(name, spec, schema, asked.get(name), len(signature.inputs) == 1, takes_missing)
         for column in columns:
             if why := _misfit(schema.field(column).type, spec, len(columns), takes_missing):
                 raise ArgumentError(f"the column {column!r} cannot be the model's input {name!r}: {why}")
         if len(columns) > 1 and spec.shape[1:] not in ((len(columns),), (None,)):
-            raise ArgumentError(f"the model's input {name!r} is {_shown(spec)}, and not made of {len(columns)} columns")
+            raise ArgumentError(
+                f"the model's input {name!r} is {_shown(spec)}, and cannot be combined from {len(columns)} columns"
+            )
         found.append(Binding(name, spec, columns))
     return found
 
@@ -82,13 +84,14 @@ def _by_input(signature: Signature, given: InputColumns | None) -> Mapping[str, 
         if len(signature.inputs) != 1:
             names = ", ".join(signature.inputs)
             raise ArgumentError(
-                f"inputs={given!r:.80}: the model has several inputs, {names}; give each its column by name"
+                f"inputs={given!r:.80}: the model has the inputs {names}; give the column of each by name"
             )
         given = {name: given for name in signature.inputs}
     for name, asked in given.items():
         if not isinstance(asked, (str, Sequence)) or not all(isinstance(column, str) for column in asked):
             raise ArgumentTypeError(
-                f"inputs: {name!r}: {asked!r:.80} is a {type(asked).__name__}; it must be a column's name, or a list of them"
+                f"inputs: {name!r}: {asked!r:.80} is a {type(asked).__name__}; it must be the name of a column, or a "
+                "list of names"
             )
     return given
 
@@ -118,14 +121,14 @@ def _columns_of(
     missing = [feature for feature in spec.features if feature not in schema.names]
     why = (
         f"nor are there {', '.join(map(repr, missing))}" if missing
-        else f"and {', '.join(map(repr, fitting))} would all do" if fitting
+        else f"and {', '.join(map(repr, fitting))} all fit" if fitting
         else f"and {vectors[0]!r} {_VECTOR}" if vectors
         else f"and no other column is {_shown(spec)}" if is_only and not spec.features
         else f"there are: {', '.join(schema.names)}"
     )  # fmt: skip
     several = "" if len(spec.shape) != 2 or spec.shape == (None, 1) else f", or [{spec.shape[1] or 'its'} columns]"
     raise ArgumentError(
-        f"there is no column {name!r} for the model's input of that name, {why}; rename a column, or pass "
+        f"there is no column {name!r} for the input of the model with this name, {why}; rename a column, or pass "
         f"inputs={{{name!r}: 'its column'{several}}}"
     )
 
@@ -158,15 +161,15 @@ def _misfit(kind: Any, spec: TensorSpec, of: int, takes_missing: bool) -> str:
     if _is_vector(value):
         return f"it {_VECTOR}"
     if not _takes(value, spec.dtype, takes_missing):
-        return f"it is {kind}, and the model takes {_shown(spec)}"
+        return f"it is {kind}, but the model takes {_shown(spec)}"
     wanted = (0,) if of > 1 else tuple({depth, min(1, depth)})  # nested as the tensor, or flat
     if of == 1 and spec.shape[1:] == (1,):
         wanted = (0, 1)
     if lists not in wanted:
-        return f"it is {kind}, and the model takes {_shown(spec)}"
+        return f"it is {kind}, but the model takes {_shown(spec)}"
     sizes = spec.shape[1:]
     if lists == 1 and size is not None and None not in sizes and size != prod(map(int, sizes)):  # type: ignore[arg-type]
-        return f"its lists have {size} values, and the model takes {_shown(spec)}"
+        return f"its lists have {size} values, but the model takes {_shown(spec)}"
     return ""
 
 
@@ -242,7 +245,7 @@ def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | N
         is_list = pa.types.is_nested(values.type)
         if values.null_count and (is_list or missing is None):
             raise ArgumentError(
-                f"the column {name!r} has no value in {_first_null(column)}; fill it, or leave such rows out"
+                f"the column {name!r} has no value in {_first_null(column)}; fill it, or drop such rows"
             )
         if not is_list:
             break
@@ -253,8 +256,8 @@ def _tensor(column: Any, name: str, spec: TensorSpec, missing: MissingValues | N
             least, most = ends["min"].as_py(), ends["max"].as_py()
             if least != most:
                 raise ArgumentError(
-                    f"the column {name!r} has lists of {least} to {most} values; the model takes {_shown(spec)}, the same "
-                    "for all rows of a batch: pad them"
+                    f"the column {name!r} has lists of {least} to {most} values; the model takes {_shown(spec)}, the "
+                    "same number for all rows of a batch; pad the lists"
                 )
             sizes.append(int(least or 0))
         values = values.flatten()
@@ -285,12 +288,12 @@ def _check_whole(array: NDArray[Any], dtype: Any, name: str, spec: TensorSpec) -
     if not there.size:
         return
     if array.dtype.kind == "f" and (broken := there[(there != np.floor(there)) | np.isinf(there)]).size:
-        raise ArgumentError(f"the column {name!r} holds {broken[0]}, and the model takes {_shown(spec)}")
+        raise ArgumentError(f"the column {name!r} contains {broken[0]}, but the model takes {_shown(spec)}")
     least, most = int(there.min()), int(there.max())
     if least < limits.min or most > limits.max:
         raise ArgumentError(
-            f"the column {name!r} holds {most if most > limits.max else least}, and the model takes {_shown(spec)}, "
-            f"{limits.min} to {limits.max}"
+            f"the column {name!r} contains {most if most > limits.max else least}, but the model takes "
+            f"{_shown(spec)}, {limits.min} to {limits.max}"
         )
 
 
@@ -318,8 +321,8 @@ def _shaped(array: NDArray[Any], binding: Binding) -> NDArray[Any]:
     values = prod(found)
     if free > 1 or (values != known if not free else values % max(1, known)):
         raise ArgumentError(
-            f"the column {binding.columns[0]!r} has {values} values a row; the model's input {binding.name!r} is "
-            f"{_shown(binding.spec)}"
+            f"the column {binding.columns[0]!r} has {values} values per row, but the model's input {binding.name!r} "
+            f"is {_shown(binding.spec)}"
         )
     return array.reshape(len(array), *(values // max(1, known) if size is None else size for size in wanted))
 
@@ -337,7 +340,8 @@ def output_fields(signature: Signature, schema: Any, prefix: str) -> list[Any]:
         column = prefix + name
         if column in schema.names:
             raise ArgumentError(
-                f"the output {name!r} would be a second column {column!r}; pass prefix='predicted_' or so"
+                f"the table already has a column {column!r}, the name of the output {name!r}; pass a prefix, such as "
+                "prefix='predicted_'"
             )
         kind = pa.string() if spec.dtype == "str" else _arrow_type(spec.dtype)
         for _ in spec.shape[1:]:
@@ -356,7 +360,7 @@ def _arrow_type(dtype: str) -> Any:
     try:
         kind = pa.from_numpy_dtype(np.dtype(dtype))
     except (TypeError, pa.ArrowNotImplementedError) as error:
-        raise ArgumentError(f"an output of the model is {dtype}, which no column can hold") from error
+        raise ArgumentError(f"an output of the model has the type {dtype}, which no column can have") from error
     unsigned = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}  # not supported by Spark
     return unsigned.get(kind, kind)
 
@@ -371,7 +375,9 @@ def column_of(array: NDArray[Any], field: Any) -> Any:
         value = value.value_type
     depth = _depth(field.type)
     if array.ndim - 1 != depth:
-        raise ArgumentError(f"the model's output {field.name!r} has {array.ndim} dimensions, its signature {depth + 1}")
+        raise ArgumentError(
+            f"the model's output {field.name!r} has {array.ndim} dimensions, but its signature has {depth + 1}"
+        )
     if pa.types.is_string(value):
         flat = pa.array([one.decode() if isinstance(one, bytes) else str(one) for one in array.ravel()], pa.string())
     else:

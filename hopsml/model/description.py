@@ -144,11 +144,17 @@ def decode(data: bytes, url: str) -> ModelDescription:
     try:
         found = _decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise StorageError(f"cannot read {url}: it is no model.json of hopsml ({error})", url) from error
+        raise StorageError(
+            f"cannot read {url}: it is not a model.json of hopsml ({error}); export the model again", url
+        ) from error
     if found.format > FORMAT:
-        raise StorageError(f"cannot read {url}: a newer hopsml wrote it (format {found.format}, known: {FORMAT})", url)
+        raise StorageError(
+            f"cannot read {url}: a newer version of hopsml wrote it (format {found.format}; this "
+            f"version reads {FORMAT}); install that version",
+            url,
+        )
     if not _NAME.fullmatch(found.name):
-        raise StorageError(f"cannot read {url}: its name {found.name!r:.80} is no name of a model", url)
+        raise StorageError(f"cannot read {url}: its name {found.name!r:.80} is not valid for a model", url)
     paths = (*filter(None, [found.folder]), *found.files, *filter(None, found.artifacts.values()))
     if wrong := next((path for path in paths if not _stays_below(path)), None):
         raise StorageError(f"cannot read {url}: the path {wrong!r:.80} leads out of the version's folder", url)
@@ -182,8 +188,8 @@ def checked_alias(alias: Any) -> str:
     """
     if isinstance(alias, str) and _RESERVED_ALIAS.fullmatch(alias):
         raise ArgumentError(
-            f"alias={alias!r}: {LATEST}, {BEST}, numbers and v1, v2 ... stand for versions already; choose another word, "
-            "such as production"
+            f"alias={alias!r}: {LATEST}, {BEST}, numbers and v1, v2 ... already denote versions; choose another "
+            "name, such as production"
         )
     return _checked("alias", alias)
 
@@ -194,8 +200,8 @@ def _checked(what: str, text: Any) -> str:
         raise ArgumentTypeError(f"{what}={text!r:.80} is a {type(text).__name__}; it must be text")
     if not _NAME.fullmatch(text):
         raise ArgumentError(
-            f"{what}={text!r:.80}: it names a folder, so it must be 1 to 256 letters, digits, '_', '-' and '.', and not "
-            "begin with '-' or '.'"
+            f"{what}={text!r:.80}: it is the name of a folder, so it must have 1 to 256 letters, digits, '_', '-' "
+            "and '.', and not begin with '-' or '.'"
         )
     return text
 
@@ -212,7 +218,7 @@ def checked_version(version: Any) -> int:
             f"version={version!r:.80} is a {type(version).__name__}; it must be a whole number from 1"
         )
     if version < 1:
-        raise ArgumentError(f"version={version}: versions are counted from 1")
+        raise ArgumentError(f"version={version}: the version must be 1 or more")
     return version
 
 
@@ -234,14 +240,9 @@ def checked_metrics(metrics: Any) -> dict[str, float]:
             raise MetricsError(f"metrics: the name {name!r:.80} must be text")
         plain = _plain(value)
         if isinstance(plain, bool) or not isinstance(plain, (int, float)):
-            raise MetricsError(
-                f"metrics[{name!r}]={value!r:.80} is a {type(value).__name__}; it must be a number, by which versions can "
-                "be compared"
-            )
+            raise MetricsError(f"metrics[{name!r}]={value!r:.80} is a {type(value).__name__}; it must be a number")
         if not math.isfinite(plain):
-            raise ArgumentError(
-                f"metrics[{name!r}]={plain}: it must be a finite number; leave it out where there is none"
-            )
+            raise ArgumentError(f"metrics[{name!r}]={plain}: it must be a finite number; omit the metric otherwise")
         found[name] = float(plain)
     return found
 
@@ -269,7 +270,7 @@ def checked_direction(direction: Any) -> str:
     """Return MAX or MIN for a direction in any case. Raises ArgumentError: the value is neither."""
     if isinstance(direction, str) and direction.upper() in (Metric.MAX, Metric.MIN):
         return direction.upper()
-    raise ArgumentError(f"direction={direction!r:.80}: it must be MAX or MIN")
+    raise ArgumentError(f"direction={direction!r:.80}: the direction must be MAX or MIN")
 
 
 def usual_direction(metric: str) -> str:
@@ -294,7 +295,9 @@ def best(versions: Iterable[ModelDescription], metric: str, direction: str) -> M
     if not having:
         name = given[0].name if given else ""
         known = sorted({key for one in given for key in one.metrics})
-        hint = suggestions.instead(metric, known, f"they have: {', '.join(known)}") if known else "none has any metric"
+        hint = (
+            suggestions.instead(metric, known, f"they have: {', '.join(known)}") if known else "no version has a metric"
+        )
         raise ModelNotFound(f"no version of the model '{name}' has the metric {metric!r}; {hint}")
     sign = 1.0 if direction == Metric.MAX else -1.0
     return max(having, key=lambda one: (sign * one.metrics[metric], one.version))
@@ -311,6 +314,6 @@ def main_metric(versions: Iterable[ModelDescription]) -> str:
     if len(known) == 1:
         return known[0]
     name = given[0].name if given else ""
-    why = f"its versions have several metrics: {', '.join(known)}" if known else "none of its versions has a metric"
-    remedy = f"; name one, such as '{BEST}:{known[0]}'" if known else "; export(..., metrics={'accuracy': 0.98})"
-    raise ArgumentError(f"which version of the model '{name}' is best? {why}{remedy}")
+    why = f"its versions have several metrics: {', '.join(known)}" if known else "no version has a metric"
+    remedy = f"; select one, such as '{BEST}:{known[0]}'" if known else "; export(..., metrics={'accuracy': 0.98})"
+    raise ArgumentError(f"the best version of the model '{name}' is not defined: {why}{remedy}")

@@ -97,9 +97,7 @@ def _version_in(url: str) -> int:
     try:
         return int(json.loads(data)["version"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise StorageError(
-            f"cannot read {url}: it is no alias that hopsml wrote ({error!r}); delete it", url
-        ) from error
+        raise StorageError(f"cannot read {url}: hopsml did not write this alias ({error!r}); delete it", url) from error
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,10 @@ class VersionLock:
 
     def _overtaken(self) -> StorageError:
         """Return the error for a version that was deleted or claimed again."""
-        text = f"{self.url} was deleted or claimed anew while the model was exported to it; export it again"
+        text = (
+            f"{self.url} was deleted or locked by another exporter while the model was exported to it; export the "
+            "model again"
+        )
         return StorageError(text, self.url)
 
 
@@ -206,11 +207,9 @@ def _acquire_one(model_url: str, version: int, overwrite: bool) -> VersionLock:
     taken = exists(urls.join(url, CLAIM_JSON)) or exists(urls.join(url, MODEL_JSON))
     if taken and not overwrite:
         complete = exists(urls.join(url, MODEL_JSON))
-        what = (
-            "is there already" if complete else "has been claimed: its export goes on, or was killed, or it was deleted"
-        )
+        what = "already exists" if complete else "is locked: its export is running or was killed, or it was deleted"
         raise ModelExists(
-            f"version {version} of the model '{urls.name(model_url)}' {what}; leave the number out for the next free one, "
+            f"version {version} of the model '{urls.name(model_url)}' {what}; omit the number for the next free one, "
             "or pass overwrite=True (--overwrite)"
         )
     if taken:
@@ -219,7 +218,8 @@ def _acquire_one(model_url: str, version: int, overwrite: bool) -> VersionLock:
         return replace(_write_claim(model_url, version), replaces=taken)
     except PathExists as error:
         raise ModelExists(
-            f"version {version} of the model '{urls.name(model_url)}' is being exported by somebody else at this moment"
+            f"version {version} of the model '{urls.name(model_url)}' is being exported by another process now; try "
+            "again later"
         ) from error
 
 

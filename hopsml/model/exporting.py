@@ -148,7 +148,7 @@ def export(
         StorageError: (OSError) The store rejects the files.
     """
     if (model is None) == (model_path is None):
-        raise ArgumentError("export() takes one model: the object, or the path of its files")
+        raise ArgumentError("export() takes exactly one model: the object, or the path of its files")
     source = model_path if model is None else model
     checked = _Asked(
         registry.model_url(model_name, project),

@@ -51,7 +51,9 @@ def publish(made: Version, versions: Iterable[Version]) -> None:
             if version.version > newest or (version.version == made.version and made.version not in known):
                 _register(store, version)
 
-    _attempt(f"the versions of the model '{name}' are not in MLflow's registry; the next export sends them", register)
+    _attempt(
+        f"the versions of the model '{name}' are missing in MLflow's registry; the next export sends them", register
+    )
 
 
 def unpublish(name: str, model_url: str, number: int) -> None:
@@ -98,7 +100,9 @@ class MlflowAliases(Aliases):
                 if ours == version:
                     store.set_alias(self._name, alias, theirs)
 
-        _attempt(f"MLflow does not know that {alias} is version {version} of the model '{self._name}'", set_there)
+        _attempt(
+            f"the alias {alias} for version {version} of the model '{self._name}' was not sent to MLflow", set_there
+        )
 
     def delete(self, alias: str) -> bool:
         """Delete an alias in both places; return False if it did not exist."""

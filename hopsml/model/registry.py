@@ -77,7 +77,9 @@ def find(name: str, version: int | str = LATEST, project: str | None = None) -> 
             _, _, given = version.partition(":")
             metric, _, direction = given.partition(":")
             if version != BEST and not metric:
-                raise ArgumentError(f"version={version!r}: it must be 'best', or 'best:METRIC' such as 'best:accuracy'")
+                raise ArgumentError(
+                    f"version={version!r}: the version must be 'best', or 'best:METRIC' such as 'best:accuracy'"
+                )
             return _best(versions(name, project), metric, direction)
         return _aliased(name, version, project)
     number = description.checked_version(int(version) if isinstance(version, str) else version)
@@ -161,8 +163,8 @@ def delete(name: str, version: int | str, *, force: bool = False, project: str |
     standing = [alias for alias, meant in kept.all().items() if meant == number]
     if standing and not force:
         raise ArgumentError(
-            f"version {number} of the model '{name}' is {', '.join(standing)}: let that be another version first, or pass "
-            "force=True (--force); nothing was deleted"
+            f"nothing was deleted, since version {number} of the model '{name}' is {', '.join(standing)}; make "
+            "another version that first, or pass force=True (--force)"
         )
     if number not in directory.numbers(url):
         _no_such_version(name, number, project)
@@ -226,7 +228,8 @@ def _aliased(name: str, alias: str, project: str | None) -> Version:
     found = _read(model_url(name, project), number)
     if found is None:
         raise ModelNotFound(
-            f"the alias {alias!r} of the model '{name}' stands for version {number}, which has been deleted; set it anew"
+            f"the alias {alias!r} of the model '{name}' points to version {number}, which has been deleted; set the "
+            "alias again"
         )
     return found
 
@@ -238,7 +241,7 @@ def _unknown_model(name: str, project: str | None) -> ModelNotFound:
     """Return the error for a model that does not exist."""
     known = models(project)
     url = urls.join(settings.project_url(project), MODELS)
-    hint = suggestions.instead(name, known, "`hopsml models ls` lists them") if known else "there is none"
+    hint = suggestions.instead(name, known, "`hopsml models ls` lists them") if known else "there are none"
     return ModelNotFound(f"there is no model '{name}' in {url}; {hint}")
 
 
@@ -254,7 +257,7 @@ def _no_such_version(name: str, number: int, project: str | None) -> Any:
     """Raise the error for a version that does not exist."""
     numbers = [version.version for version in versions(name, project)]
     claimed = number in directory.numbers(model_url(name, project))
-    why = ": its export is not complete, or it was deleted" if claimed else ""
+    why = ", since its export is not complete, or it was deleted" if claimed else ""
     raise ModelNotFound(f"the model '{name}' has no version {number}{why}; it has {_listed(numbers)}")
 
 

@@ -127,7 +127,9 @@ class Version(Mapping[str, Any]):
         except OSError as error:
             shutil.rmtree(fresh, ignore_errors=True)
             if isinstance(error, QuotaExceeded):  # its text names the file that was read
-                said = f"{error}; the full disk is that of {cache}, where copies are kept (HOPSML_MODEL_CACHE)"
+                said = (
+                    f"{error}; the full disk is that of {cache}, where copies of models are stored (HOPSML_MODEL_CACHE)"
+                )
                 raise QuotaExceeded(said, str(cache)) from error
             if isinstance(error, StorageError):
                 raise
@@ -151,8 +153,8 @@ class Version(Mapping[str, Any]):
             path = fresh / name
             if not path.is_file() or path.stat().st_size != known.bytes or sha256(path) != known.sha256:
                 raise DamagedModel(
-                    f"{urls.join(self.files_url, name)} is not what was exported ({known.bytes} bytes, sha256 "
-                    f"{known.sha256[:12]}); export the model again, or take another version",
+                    f"{urls.join(self.files_url, name)} differs from the exported file ({known.bytes} bytes, sha256 "
+                    f"{known.sha256[:12]}); export the model again, or use another version",
                     self.files_url,
                 )
 
@@ -178,7 +180,7 @@ class Version(Mapping[str, Any]):
         """
         if not self.description.artifacts:
             return
-        place, what = urls.join(self.url, MODEL_JSON), "to load a model is to run what is in it"
+        place, what = urls.join(self.url, MODEL_JSON), "loading a model executes its content"
         believed = trust.own_names(place) | trust.trusted() | frozenset(trusted)
         trust.check(for_url(self.url).status(self.url), what, believed)
         data, _ = trust.read_bytes(place, what, owners=believed)
@@ -232,7 +234,7 @@ def _private(folder: Path) -> Path:
         privacy.make_own_folder(folder)
     except PermissionError as error:
         raise ArgumentError(
-            f"cache_folder={str(folder)!r}: others than this user may write there, and models are loaded from it ({error}); "
-            "name a folder of this user's alone (chmod go-w)"
+            f"cache_folder={str(folder)!r}: models are loaded from this folder, but other users can write to it "
+            f"({error}); use a folder that only this user can write (chmod go-w)"
         ) from error
     return folder

@@ -90,9 +90,11 @@ class BlockMomentum(Averaging):
         """
         super().__init__(every)
         if momentum is not None and not 0 <= momentum < 1:
-            raise ArgumentError(f"momentum={momentum!r}: that of block momentum must be from 0 to below 1")
+            raise ArgumentError(
+                f"momentum={momentum!r}: the momentum of block momentum must be at least 0 and less than 1"
+            )
         if not rate > 0:
-            raise ArgumentError(f"rate={rate!r}: that of block momentum must be above 0")
+            raise ArgumentError(f"rate={rate!r}: the rate of block momentum must be greater than 0")
         self._given, self._rate, self._nesterov = momentum, rate, nesterov
         self._momentum = 0.0
         self._global: Weights = []
@@ -143,7 +145,7 @@ class ElasticAveraging(Averaging):
         """
         super().__init__(every)
         if not 0 < beta <= 1:
-            raise ArgumentError(f"beta={beta!r}: that of elastic averaging must be above 0, and 1 at most")
+            raise ArgumentError(f"beta={beta!r}: beta of elastic averaging must be greater than 0 and at most 1")
         self._beta, self._alpha = beta, 0.0
         self._centre: Weights = []
 
@@ -184,6 +186,6 @@ def averaging(name: str, settings: dict[str, Any]) -> Averaging | None:
     kind = AVERAGING.get(name)
     known = [] if kind is None else list(inspect.signature(kind).parameters)
     if unknown := sorted(set(settings) - set(known)):
-        has = f"it has {', '.join(known)}" if known else "it has none"
-        raise ArgumentError(f"{', '.join(unknown)}: no setting of algorithm={name!r}; {has}")
+        has = f"it has {', '.join(known)}" if known else "it has no settings"
+        raise ArgumentError(f"{', '.join(unknown)}: not a setting of algorithm={name!r}; {has}")
     return None if kind is None else kind(**{"every": 8} | settings)

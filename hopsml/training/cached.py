@@ -67,8 +67,8 @@ def _key(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     except Exception as error:
         name = getattr(function, "__name__", repr(function))
         raise ArgumentError(
-            f"hopsml.cached({name}, ...): its arguments or captured values cannot be compared ({type(error).__name__}: "
-            f"{error}); give it numbers, text and paths"
+            f"hopsml.cached({name}, ...): its arguments or captured values cannot be compared "
+            f"({type(error).__name__}: {error}); use numbers, text and paths"
         ) from error
 
 

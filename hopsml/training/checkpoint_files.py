@@ -77,7 +77,10 @@ def _is_sound(folder: Path) -> bool:
     """
     if not (folder / MANIFEST).exists() or is_sound(str(folder)):
         return True
-    print(f"hopsml: the checkpoint {folder} fails its checksums; it is marked as corrupt and passed over", flush=True)
+    print(
+        f"hopsml: the checkpoint {folder} does not match its checksums; it is marked as corrupt, and skipped",
+        flush=True,
+    )
     return False
 
 

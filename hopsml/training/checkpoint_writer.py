@@ -123,7 +123,7 @@ class Handover:
         try:
             self._announce(held, size, target)
         except BaseException:
-            self._slots.conclude(held.slot, held.number, FAILED, f"the agent could not be told of it: {error!r}")
+            self._slots.conclude(held.slot, held.number, FAILED, f"the agent could not be notified: {error!r}")
             self._slots.pin(held.slot, False)
             raise
 
@@ -168,9 +168,7 @@ class Handover:
     def _pause(deadline: float, target: str) -> None:
         """Sleep for one polling interval, or raise StorageTimeout after the deadline."""
         if time.monotonic() > deadline:
-            raise StorageTimeout(
-                f"the checkpoint {target} has not reached its store yet; it is still on its way", target
-            )
+            raise StorageTimeout(f"the checkpoint {target} is not stored yet; it is still being copied", target)
         time.sleep(_POLL_S)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Reduction = Literal["sum", "mean", "min", "max"]
 REDUCTIONS = ("sum", "mean", "min", "max")
-_OF_NCCL = "NCCL's group does not go on with other members"
+_OF_NCCL = "a group of NCCL cannot continue with other members"
 BACKLOG = 1024  # pending connections; members connect all at once
 
 _lock = threading.Lock()
@@ -110,7 +110,7 @@ def broadcast(x: Any, root: int = 0, *, name: str = "") -> Any:
     joined = _group_of_calls()
     size = 1 if joined is None else joined.size
     if not isinstance(root, int | np.integer) or not 0 <= root < size:
-        raise ArgumentError(f"root={root!r}: there are {size} worker(s), so it must be from 0 to {size - 1}")
+        raise ArgumentError(f"root={root!r}: the run has {size} worker(s), so the rank must be from 0 to {size - 1}")
     if _on_gpu(x):
         return _on_gpus().broadcast(_rigid_group(), x, int(root), name)
     return np.array(x) if joined is None else _in_order(lambda: joined.broadcast(np.asarray(x), root, name=name))
@@ -159,14 +159,17 @@ def group(timeout_s: float = 0.0) -> Group | None:
     if context is None or (context.collective is not None and context.world_size == 1):
         return None
     if context.collective is None:
-        raise ArgumentError(f"this worker is the {context.role}, which does not train: it is in no collective")
+        raise ArgumentError(
+            f"this worker is the {context.role}, which does not train and takes part in no "
+            "collective operation; call it on training workers only"
+        )
     with _lock:
         if _group is None:
             formed = _form(context, context.collective, timeout_s)
             _place = context.rank, context.world_size
             _group = formed
             collective_stats.formed("hopsml", context.world_size)
-            atexit.register(formed.end, "the worker's function has ended")
+            atexit.register(formed.end, "the training function has ended")
             if context.mends is not None:
                 _pause_point = reconfiguration.watch(
                     formed, context.mends, lambda changed: _reform(formed, changed), _fixed
@@ -250,8 +253,8 @@ def _form(context: WorkerContext, seat: CollectiveSeat, timeout_s: float) -> Gro
         )
     except CollectiveTimeout as late:
         raise CollectiveTimeout(
-            f"{late}; a worker's first operation waits start_timeout={limit_s:g} s for those of all others: make that "
-            "longer, or call hopsml.barrier() on all before the work that takes one of them so long"
+            f"{late}; the first operation of a worker waits at most start_timeout={limit_s:g} s for the others; set "
+            "a longer one, or call hopsml.barrier() on all workers before the step that takes one of them so long"
         ) from None
 
 

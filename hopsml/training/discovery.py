@@ -246,8 +246,9 @@ def addresses(
         if (left := deadline - time.monotonic()) <= 0:
             there, wanted = found
             raise StartTimeout(
-                f"task {task!r}: {there} of {wanted or known['count']} workers have said where they listen within "
-                f"{timeout_s:g} s; its log says why (`hopsml jobs logs`), or give them more time with timeout_s="
+                f"task {task!r}: only {there} of {wanted or known['count']} workers have reported their addresses "
+                f"within {timeout_s:g} s; see the log of the task (`hopsml jobs logs`), or allow more time with "
+                "timeout_s="
             )
         looks += 1
         time.sleep(min(pause_s(looks, _SOON_S, _LATER_S), left))
@@ -263,8 +264,8 @@ def _known(task: str, port: str, given: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the description of a task from the environment: least number of workers, and names of ports."""
     if not Settings(given).job_folder or not Settings(given).job_tasks:
         raise ArgumentError(
-            f"the addresses of task {task!r} are not known: this process is no task of a job that a service has started; "
-            f"call it there, or set {FOLDER} to one folder for all drivers of the job"
+            f"the addresses of task {task!r} are unknown, since this process is not a task of a job of the job "
+            f"service; call this function in such a task, or set {FOLDER} to one folder for all drivers of the job"
         )
     tasks: dict[str, dict[str, Any]] = json.loads(given[TASKS])
     if task not in tasks:

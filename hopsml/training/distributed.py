@@ -36,8 +36,8 @@ def exchange(value: Value) -> list[Value]:
         own = np.frombuffer(pickle.dumps(value, protocol=5), np.uint8)
     except Exception as error:
         raise ArgumentError(
-            f"exchange(): a {type(value).__name__} cannot be pickled ({type(error).__name__}: {error}); exchange what it is "
-            "made from"
+            f"exchange(): a {type(value).__name__} cannot be pickled ({type(error).__name__}: {error}); exchange "
+            "plain values instead"
         ) from error
     while True:
         sizes = collective.all_gather(np.array([own.size], np.int64), name="sizes of exchanged values")[:, 0]
@@ -116,14 +116,14 @@ def address(role: str, index: int = 0) -> str:
     text = os.environ.get("TF_CONFIG")
     if not text:
         raise ArgumentError(
-            f"address({role!r}, {index}): tasks have names where hopsml sets TF_CONFIG, as for collective_all_reduce and "
-            "parameter_server; here hopsml.distributed.addresses() has them by rank"
+            f"address({role!r}, {index}): tasks have roles only if hopsml sets TF_CONFIG, as for "
+            "collective_all_reduce and parameter_server; use hopsml.distributed.addresses(), which is indexed by rank"
         )
     cluster: dict[str, list[str]] = json.loads(text).get("cluster", {})
     tasks = cluster.get(role, [])
     if not 0 <= index < len(tasks):
         known = ", ".join(f"{len(found)} {name}" for name, found in cluster.items())
-        raise ArgumentError(f"address({role!r}, {index}): there is no such task; this one knows of {known}")
+        raise ArgumentError(f"address({role!r}, {index}): there is no such task; the tasks are {known}")
     return tasks[index]
 
 

@@ -86,8 +86,8 @@ LOOK_S = 1.0  # seconds between two polls for checkpoints
 SILENT_S = 60.0  # seconds without a heartbeat after which a driver counts as lost; drivers send one every ten seconds
 AWAY_S = 600.0  # seconds for which an unavailable store is tolerated
 WITHOUT_CHECKPOINTS = (
-    "fit() makes them by callbacks=hopsml.tensorflow.callbacks(), a loop by hopsml.tensorflow.Checkpointer or, with "
-    "min_workers=, by commit() of a hopsml.elastic.State"
+    "write checkpoints in fit() by callbacks=hopsml.tensorflow.callbacks(), in a loop by "
+    "hopsml.tensorflow.Checkpointer or, with min_workers=, by commit() of a hopsml.elastic.State"
 )
 # Prefix and suffix of an event file's name; the step is between them.
 _EVENTS, _OURS = "events.out.tfevents.", ".evaluation"
@@ -144,14 +144,14 @@ def without_metric(judgements: Collection[CheckpointEvaluation], asked: Evaluati
     others = [name for name in names if name != asked.metric]
     nearest = next(iter([*suggestions.similar(asked.metric, others, least=0.5), *others]), "")
     remedy = (
-        f"say metric={nearest!r} (--metric {nearest})" if others
-        else "see why it is NaN or infinite" if names
+        f"pass metric={nearest!r} (--metric {nearest})" if others
+        else "check why it is NaN or infinite" if names
         else "return a dict with that number"
     )  # fmt: skip
-    stops = "" if asked.patience is None else f", and patience={asked.patience} ends nothing"
+    stops = "" if asked.patience is None else f", and patience={asked.patience} has no effect"
     return (
-        f"no judged checkpoint has a finite number named {asked.metric!r}, by which they are compared; they have: "
-        f"{', '.join(names) or 'nothing'}. So there is no best one{stops}: {remedy}"
+        f"no evaluated checkpoint has a finite value of the metric {asked.metric!r}; they have: "
+        f"{', '.join(names) or 'nothing'}. So there is no best checkpoint{stops}; {remedy}"
     )
 
 
@@ -290,7 +290,7 @@ def play(function: Callable[..., Any], arguments: Mapping[str, Any], context: Wo
         except StorageError as error:  # the training continues during an outage of the store, and so does its evaluator
             if evaluator.is_calling or time.monotonic() - answered_s > AWAY_S:
                 raise
-            print(f"hopsml: the evaluation waits for the store: {error}", flush=True)
+            print(f"hopsml: the evaluation waits until the store is available: {error}", flush=True)
         time.sleep(LOOK_S)
     if problem := nothing_evaluated(evaluator.judgements, evaluator.asked.run):
         say(context, problem)
@@ -407,7 +407,7 @@ class Evaluator:
         self._write_best()
         self._write_events()
         if stagnates(self.judgements, self.asked) and self._run.read_status() is None:
-            why = f"early stopping: {self.asked.patience} checkpoints were no better"
+            why = f"early stopping: {self.asked.patience} checkpoints had no better value"
             mailbox.write_cancel_request(self._run, why)
 
     def _write_best(self) -> None:

@@ -96,7 +96,7 @@ def _accept_repetition(context: WorkerContext, begin: Callable[[], None]) -> Non
         if size not in (None, context.world_size) or rank not in (None, context.rank):
             raise ArgumentError(
                 f"jax.distributed.initialize(num_processes={size}, process_id={rank}): this is process "
-                f"{context.rank} of the {context.world_size} of this run; leave these arguments out, or give "
+                f"{context.rank} of the {context.world_size} of this run; omit these arguments, or pass "
                 "hopsml.distributed.world_size() and hopsml.distributed.rank()"
             )
         if not jax.distributed.is_initialized():

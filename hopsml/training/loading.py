@@ -58,9 +58,10 @@ def load_checkpoint(folder: str | os.PathLike[str], **objects: Any) -> dict[str,
     if (place / checkpoint_files.DESCRIPTION).is_file():
         return _of_checkpointer(place, objects)
     raise ArgumentError(
-        f"{place} holds neither {STATE_FILE} nor {checkpoint_files.DESCRIPTION}: it is no checkpoint of "
-        "hopsml.elastic.State, of fit() or of a Checkpointer. Give the folder that a judge is called with, or a copy of "
-        "checkpoints/step-... of a run; files that your function has saved itself are read by what wrote them"
+        f"{place} holds neither {STATE_FILE} nor {checkpoint_files.DESCRIPTION}: it is not a checkpoint of "
+        "hopsml.elastic.State, fit() or a Checkpointer. Pass the folder that an evaluation function receives, or a "
+        "copy of checkpoints/step-... of a run; load files that your function has saved itself with the library that "
+        "wrote them"
     )
 
 
@@ -87,8 +88,8 @@ def _check_names(folder: Path, asked: Iterable[str], kept: Iterable[str]) -> Non
     """Raise ArgumentError for requested names that the folder does not hold."""
     if unknown := sorted(set(asked) - set(kept)):
         raise ArgumentError(
-            f"load_checkpoint(): {folder} holds nothing named {', '.join(map(repr, unknown))}; it has: "
-            f"{', '.join(sorted(kept))}. Name objects as they were when they were saved"
+            f"load_checkpoint(): {folder} has no object {', '.join(map(repr, unknown))}; it has: "
+            f"{', '.join(sorted(kept))}. Use the names under which the objects were saved"
         )
 
 
@@ -96,8 +97,8 @@ def _load_state_dict(folder: Path, name: str, value: Any, state: Any, snapshot: 
     """Load one object through its ``load_state_dict``."""
     if not callable(getattr(value, "load_state_dict", None)):
         raise ArgumentError(
-            f"load_checkpoint({name}=...): a {type(value).__name__} has no load_state_dict(), and {folder} holds no "
-            "variables of TensorFlow of this name: leave it out; plain values are returned"
+            f"load_checkpoint({name}=...): a {type(value).__name__} has no load_state_dict(), and {folder} has no "
+            "TensorFlow variables with this name; omit it, since plain values are returned"
         )
     if _has_tensors(state):
         state = state_tensors.together(state, snapshot.arrays)
@@ -106,7 +107,7 @@ def _load_state_dict(folder: Path, name: str, value: Any, state: Any, snapshot: 
     try:
         value.load_state_dict(state)
     except (KeyError, RuntimeError, ValueError) as error:  # raised by torch's classes
-        raise ArgumentError(f"load_checkpoint({name}=...): {folder} holds another {name}: {error}") from error
+        raise ArgumentError(f"load_checkpoint({name}=...): {folder} contains a different {name}: {error}") from error
 
 
 def _has_tensors(value: Any) -> bool:
@@ -125,7 +126,7 @@ def _variables(objects: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = state_variables.collect(objects)
     except ArgumentError as error:
-        raise ArgumentError(f"load_checkpoint(): objects have to be built, as for a State: {error}") from error
+        raise ArgumentError(f"load_checkpoint(): objects must be built, as for a State: {error}") from error
     return {key: variable for key, variable in found.items() if key.split("/")[1:2] != ["optimizer"]}
 
 
@@ -139,8 +140,8 @@ def _assign(folder: Path, objects: Mapping[str, Any], arrays: Mapping[str, NDArr
     extra = [key for key in arrays if key.partition("/")[0] in objects and key.split("/")[1:2] != ["optimizer"]]
     if missing or (extra := sorted(set(extra) - set(variables))):
         raise ArgumentError(
-            f"load_checkpoint(): {folder} is of another model: it lacks {missing[:5] or 'nothing'} and holds "
-            f"{extra[:5] or 'nothing'} besides; build the model as the training does"
+            f"load_checkpoint(): {folder} is from another model: it lacks {missing[:5] or 'nothing'}, and also has "
+            f"{extra[:5] or 'nothing'}; build the same model as in the training"
         )
     state_variables.assign(variables, of_these)
 
@@ -164,13 +165,13 @@ def _read(saved: checkpoint_files.SavedStep, objects: Mapping[str, Any]) -> None
     try:
         restored = checkpoint.read(saved.prefix).expect_partial()
     except ValueError as error:  # raised for another shape
-        raise ArgumentError(f"load_checkpoint(): {saved.folder} is of another model: {error}") from error
+        raise ArgumentError(f"load_checkpoint(): {saved.folder} is from another model: {error}") from error
     # TensorFlow's checkpoints do not hold what TensorFlow does not track, such as the state of a dropout's generator.
     lacking = _ids(TrackableView(checkpoint).descendants()) - _ids(restored._checkpoint.object_by_proto_id.values())
     if missing := sorted(key for key, variable in variables.items() if id(variable) in lacking):
         raise ArgumentError(
-            f"load_checkpoint(): {saved.folder} is of another model: it lacks {missing[:5]}; build the model as the "
-            "training does"
+            f"load_checkpoint(): {saved.folder} is from another model: it lacks {missing[:5]}; build the same model "
+            "as in the training"
         )
 
 

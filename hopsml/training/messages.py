@@ -135,7 +135,7 @@ def resize(size: int) -> None:
         ArgumentTypeError: ``size`` is not an integer.
     """
     if isinstance(size, bool) or not isinstance(size, int):
-        raise ArgumentTypeError(f"resize({size!r}): a whole number of workers was expected")
+        raise ArgumentTypeError(f"resize({size!r}): the number of workers must be a whole number")
     context = _worker("hopsml.elastic.resize()")
     if context is not None:
         context.say(pickle.dumps(ResizeRequest(size)))
@@ -162,8 +162,8 @@ def pickled(value: Any, caller: str) -> bytes:
         ) from error
     if len(data) > MOST_BYTES:
         raise ArgumentError(
-            f"{caller}: {len(data) >> 20} MiB are too much, at most {MOST_BYTES >> 20} MiB travel: save large values in the "
-            "run directory and send their path"
+            f"{caller}: the value has {len(data) >> 20} MiB, but at most {MOST_BYTES >> 20} MiB can be sent; save "
+            "large values in the run directory, and send their path"
         )
     return data
 

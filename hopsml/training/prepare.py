@@ -134,7 +134,10 @@ def _opened(directory: RunDir) -> order.Order | None:
             why = found.note
             break
         time.sleep(_EVERY_S)
-    print(f"hopsml: MLflow has no run for {directory.run_id} ({why}): what is logged makes one of its own", flush=True)
+    print(
+        f"hopsml: MLflow has no run for {directory.run_id} ({why}), so calls of mlflow.log_* create a separate run",
+        flush=True,
+    )
     return None
 
 

@@ -252,7 +252,7 @@ class Agent:
                 self.work.check_processes()
             elif problem := self.server.check_health(is_needed=True):
                 log.warning("%s", problem)
-        self.ended = f"nothing heard from the coordinator for {self.lease_s:g} s"
+        self.ended = f"no message from the coordinator for {self.lease_s:g} s"
 
     async def _end(self) -> None:
         """Kill all that still runs, at once: its recipient has gone or does not need it."""

@@ -203,11 +203,14 @@ class CheckpointQueue:
             self._give_back(saved, WRITTEN)
             self._lost.pop(_series(saved), None)
             if self._missed:
-                self._note(f"checkpoints are written again: {saved.target}; {self._missed} could not be")
+                self._note(
+                    f"checkpoints are written again: {saved.target}; {self._missed} checkpoints could not be "
+                    "written before"
+                )
             self._missed = 0
             return
         if not self._missed:
-            self._note(f"the checkpoint {saved.target} could not be written, the training goes on: {problem}")
+            self._note(f"the checkpoint {saved.target} could not be written, and training continues: {problem}")
         self._missed += 1
         self.slots.conclude(saved.slot, saved.number, FAILED, problem)
         if self._failed is not None:
@@ -230,7 +233,7 @@ class CheckpointQueue:
             self._waiting.remove(older)
             self._give_back(older, PASSED_OVER)
             if not self._passed_over:
-                self._note(f"checkpoints are saved faster than they can be written: {older.target} is passed over")
+                self._note(f"checkpoints are saved faster than they can be written: {older.target} is skipped")
             self._passed_over = True
 
     def _give_back(self, saved: CheckpointSaved, outcome: int) -> None:
@@ -281,10 +284,10 @@ class _Writer:
         who = f"the process that writes checkpoints on this host (process {self._pid})"
         if self._held >= HELD_LIMIT:
             self._server.signal(self._identity, signal.SIGKILL)
-            return f"{who} stays stopped; it is ended"
+            return f"{who} is still stopped (SIGSTOP), and is killed"
         if self._held == 1:
             self._server.signal(self._identity, signal.SIGCONT)
-            return f"{who} was stopped (SIGSTOP); it is woken"
+            return f"{who} was stopped (SIGSTOP), and is resumed"
         return ""
 
     async def close(self) -> None:

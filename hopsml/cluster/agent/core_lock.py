@@ -222,7 +222,7 @@ class SlotCores:
         if share is None or (asked is None and share.threads < _LEAST.get(formation.spec.framework, 1)):
             return WorkerCores()
         if not share.own:
-            log.info("no cores of its own for rank %d: %d workers share %d", launch.rank, workers, available)
+            log.info("no separate cores for rank %d: %d workers share %d cores", launch.rank, workers, available)
             return WorkerCores(threads=share.threads)
         return WorkerCores(self._acquire(cores, share.threads, launch), share.threads)
 
@@ -246,7 +246,7 @@ class SlotCores:
                             os.close(descriptor)
                 time.sleep(_RETRY_S)
         except RunError as error:
-            log.warning("no cores of its own for rank %d: %s", launch.rank, error)
+            log.warning("no separate cores for rank %d: %s", launch.rank, error)
         return ()
 
     def _acquire_now(
@@ -267,7 +267,7 @@ class SlotCores:
                 return wanted
             for descriptor in descriptors:
                 os.close(descriptor)
-        log.info("no cores of its own for rank %d: other runs on this host hold them", launch.rank)
+        log.info("no separate cores for rank %d: other runs on this host have locked them", launch.rank)
         return ()
 
     def _lock(self, folders: Sequence[Path], number: int) -> list[int] | None:

@@ -64,21 +64,21 @@ def acquire_gpus(
     """
     wanted = len(addresses) if count is None else count
     if wanted < 0:
-        raise ArgumentError(f"count={wanted}: a number of GPUs is 0 or more")
+        raise ArgumentError(f"count={wanted}: the number of GPUs must be 0 or more")
     granted = [parse_address(address, host) for address in addresses]
     if wanted == 0:
         return GpuLock((), ())
     if not host:
         logger.warning(
-            "%d GPU(s) were wanted (Spark granted: %s), but this host has no working NVIDIA driver: the slot "
-            "computes on CPU",
+            "%d GPU(s) were requested (Spark granted: %s), but this host has no working NVIDIA driver; the slot "
+            "computes on the CPU",
             wanted,
             ", ".join(addresses) or "none",
         )
         return GpuLock((), ())
     candidates = _preferred(host, granted)
     if wanted > len(candidates):
-        raise RunError(f"{wanted} GPUs were wanted, but this host has {len(candidates)}; ask for fewer of them")
+        raise RunError(f"{wanted} GPUs were requested, but this host has {len(candidates)}; request fewer GPUs")
     place = host_locks.LockPlace(NAME, "GPUs", tuple(bases))
     deadline = time.monotonic() + timeout_s
     while True:
@@ -113,7 +113,7 @@ def acquire_others(
         if lock is not None:
             locks.append(lock)
         else:
-            computing = f"{gpu.processes} process(es) that compute on it" if gpu.processes else ""
+            computing = f"{gpu.processes} process(es) that use it" if gpu.processes else ""
             missing[gpu.index] = computing or place.holders().get(gpu.key, "another user")
     return locks, missing
 
@@ -131,8 +131,8 @@ def _explain(lock: GpuLock, granted: Sequence[int]) -> None:
     missed = [index for index in granted if index not in lock.indices]
     if missed or len(set(granted)) < len(granted):
         logger.warning(
-            "Spark granted GPU %s, which another process of this host holds or that is not there; GPU %s was "
-            "taken instead (YARN without GPU isolation cannot tell its executors' GPUs apart)",
+            "Spark granted GPU %s, which another process of this host uses or which does not exist; GPU %s is used "
+            "instead (without GPU isolation, YARN grants the same GPUs to several executors)",
             ", ".join(map(str, missed or granted)),
             ", ".join(str(index) for index in lock.indices if index not in granted),
         )
@@ -147,8 +147,8 @@ def _shortage(candidates: Sequence[HostGpu], wanted: int, place: host_locks.Lock
     holders = place.holders()
     held = ", ".join(f"GPU {gpu.index} by {holders.get(gpu.key, 'nobody')}" for gpu in sorted(candidates, key=_index))
     return (
-        f"{wanted} GPU(s) were wanted, but not that many came free within {timeout_s:g} s. Held: {held}. "
-        "End those processes, ask for fewer executors per host, or let Spark count the GPUs "
+        f"{wanted} GPU(s) were requested, but fewer became free within {timeout_s:g} s. In use: {held}. End those "
+        "processes, request fewer executors per host, or have Spark assign the GPUs "
         "(spark.executor.resource.gpu.amount)"
     )
 
@@ -185,7 +185,9 @@ def _acquire_now(
             doubtful.remove(found)
             taken.append(found[0])
             descriptors += found[1]
-            logger.warning("another user has locked GPU %d, but nobody computes on it: it is taken", found[0].index)
+            logger.warning(
+                "another user has locked GPU %d, but no process uses it, so this slot uses it", found[0].index
+            )
         if len(taken) == wanted:
             lock = GpuLock(taken, [*descriptors, *(host_locks.keep(folder) for folder in folders)])
             descriptors = []
@@ -246,11 +248,14 @@ def all_gpus(of_slot: Sequence[int], *, bases: Sequence[Path] = host_locks.BASES
     indices = tuple(sorted((*of_slot, *(index for lock in locks for index in lock.indices))))
     held = ", ".join(f"GPU {index} by {who}" for index, who in sorted(missing.items()))
     note = (
-        f"of the {len(host)} GPUs that its executor sees it has {len(indices)}; held by others: {held}" if held else ""
+        f"it has {len(indices)} of the {len(host)} GPUs that its executor sees; other processes use: {held}"
+        if held
+        else ""
     )
     if len(indices) < 2 and not held:
         note = (
-            f"its executor has {len(indices) or 'no'} GPU{'s' if not indices else ''}: nothing is mirrored between GPUs"
+            f"its executor has {len(indices) or 'no'} GPU{'s' if not indices else ''}, so nothing is mirrored "
+            "between GPUs"
         )
     return WiderSlot(indices, tuple(locks), note)
 

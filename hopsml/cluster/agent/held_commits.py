@@ -131,14 +131,16 @@ async def fetch_commit(
         while position < length:
             piece = await asyncio.wait_for(reader.read(min(CHUNK, length - position)), STALL_S)
             if not piece:
-                raise ConnectionError(f"the agent at {address} went away after {position} of {length} bytes")
+                raise ConnectionError(
+                    f"the connection to the agent at {address} broke after {position} of {length} bytes"
+                )
             await take(position, piece)
             position += len(piece)
         if not _END.unpack(await asyncio.wait_for(reader.readexactly(_END.size), STALL_S))[0]:
-            raise InterruptedError(f"the agent at {address} holds a newer commit than that of step {found} by now")
+            raise InterruptedError(f"the agent at {address} now holds a newer commit than that of step {found}")
         return int(found), int(length)
     except asyncio.IncompleteReadError as error:
-        raise ConnectionError(f"the agent at {address} went away") from error
+        raise ConnectionError(f"the connection to the agent at {address} broke") from error
     finally:
         writer.close()
 
@@ -307,7 +309,7 @@ class HeldCommits:
             content = self.slots.read(slot)
             (stage / checkpoints.STATE_FILE).write_bytes(content)
             if self.slots.step(slot) != step:
-                raise LookupError("it was overwritten while it was read")
+                raise LookupError("the commit was overwritten while it was read")
             (stage / DESCRIPTION).write_text(json.dumps({"step": step, "kind": "elastic", "id": os.urandom(8).hex()}))
             checkpoints.commit(stage, directory.checkpoints, step, formation.spec.storage_timeout_s)
             self._committed.add(step)

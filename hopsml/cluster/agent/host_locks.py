@@ -44,7 +44,9 @@ class LockPlace:
         usable = [folder for folder in folders if not problems[folder]]
         if not usable:
             reasons = "; ".join(f"{folder} {problem}" for folder, problem in problems.items())
-            raise RunError(f"{self.what} cannot be locked: {reasons}. Remove what lies there, or let its owner do it")
+            raise RunError(
+                f"{self.what} cannot be locked: {reasons}. Remove the file or folder, or ask its owner to remove it"
+            )
         return usable
 
     def advertise(self, name: str) -> int | Literal["held"] | None:
@@ -110,11 +112,11 @@ def _problem_of(folder: Path) -> str:
     except FileExistsError:
         pass
     except OSError as error:
-        return f"cannot be made: {error.strerror}"
+        return f"cannot be created: {error.strerror}"
     try:
         facts = os.lstat(folder)
         if not stat.S_ISDIR(facts.st_mode):
-            return "is no directory"
+            return "is not a directory"
         if facts.st_uid != os.geteuid():
             return f"belongs to user {facts.st_uid}"
         os.chmod(folder, 0o700)

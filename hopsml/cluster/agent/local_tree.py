@@ -148,7 +148,7 @@ class LiveLog:
         self._decoder.reset()
         begin = "" if self._at_line_start else "\n"
         self._at_line_start = True
-        self.send(f"{begin}… {lines} lines ({count / 1e6:.1f} MB) skipped here; the whole log: {self.url}\n", 0)
+        self.send(f"{begin}… {lines} lines ({count / 1e6:.1f} MB) were skipped here; the whole log is {self.url}\n", 0)
 
 
 def skip(path: Path, start: int, tail: int, end: int) -> tuple[str, int]:
@@ -278,17 +278,17 @@ class LocalTree:
         self._held = self._held + 1 if processes.is_stopped(mirror.process.pid) else 0
         if self._held == 1:
             mirror.process.send_signal(signal.SIGCONT)
-            return f"{who} was stopped (SIGSTOP); it is woken"
+            return f"{who} was stopped (SIGSTOP), and is resumed"
         if self._held >= HELD_LIMIT:
             self._held = 0
             mirror.process.kill()
-            return f"{who} stays stopped; it is ended"
+            return f"{who} is still stopped (SIGSTOP), and is killed"
         if not mirror.is_alive and not self._is_closing:
             try:
                 mirror.start()
             except OSError as error:
-                return f"{who} has ended, and no other can be started: {error}"
-            return f"{who} has ended; another one takes its place"
+                return f"{who} has ended, and cannot be started again: {error}"
+            return f"{who} has ended, and is started again"
         return ""
 
     def _pass_on(self, loop: asyncio.AbstractEventLoop, message: dict[str, Any]) -> None:
@@ -318,7 +318,7 @@ def _flush_and_stop(mirror: MirrorProcess, flush_s: float) -> list[str]:
     if report.is_complete:
         return []
     if not report.answered:
-        return ["everything written last: the mirror did not answer in time"]
+        return ["the newest files: the mirror did not answer in time"]
     return [f"{late.path}: {late.reason}" for late in report.behind]
 
 

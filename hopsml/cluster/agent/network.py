@@ -294,8 +294,8 @@ def _bindable(host: str) -> tuple[socket.AddressFamily, str]:
         _bind(family, str(address[0]), 0).close()
     except OSError as error:
         raise ArgumentError(
-            f"no port can be held on {host!r} ({error.strerror}): an address of this machine was expected, "
-            f"one of {', '.join(local_addresses())}"
+            f"no port can be opened on {host!r} ({error.strerror}); use an address of this machine, one of "
+            f"{', '.join(local_addresses())}"
         ) from error
     return family, str(address[0])
 
@@ -380,7 +380,9 @@ def _shuffled(first: int, last: int) -> Iterator[int]:
     A new generation then rarely gets the previous one's port.
     """
     if not (1 <= first <= last <= 65535):
-        raise ArgumentError(f"port_range={(first, last)}: (first, last), 1 <= first <= last <= 65535, was expected")
+        raise ArgumentError(
+            f"port_range={(first, last)}: the range must be (first, last) with 1 <= first <= last <= 65535"
+        )
     count = last - first + 1
     start = random.randrange(count)
     return (first + (start + i) % count for i in range(count))

@@ -99,7 +99,7 @@ def write_speed(folder: Path) -> tuple[float, str]:
         try:
             while written < WRITE_BYTES and time.monotonic() - began < WRITE_MOST_S:
                 if (count := os.write(descriptor, chunk)) == 0:
-                    raise OSError("nothing was written")
+                    raise OSError("no byte was written")
                 written += count
                 os.fdatasync(descriptor)
         finally:
@@ -294,9 +294,12 @@ async def _exchange(address: str, token: bytes) -> float:
         returned = await receive_frame(reader, MOST)
         took_s = time.monotonic() - began
         if not hmac.compare_digest(answer, _proof(token, nonce + hashlib.sha256(content).digest())):
-            raise ValueError("what answers there is no agent of this application, or got other bytes than were sent")
+            raise ValueError(
+                "the process that answers there is not an agent of this application, or received other "
+                "bytes than were sent"
+            )
         if returned != content:
-            raise ValueError("other bytes came back than were sent")
+            raise ValueError("other bytes were received than were sent")
         return 2 * len(content) / (1 << 20) / max(took_s, 1e-9)
     finally:
         writer.close()

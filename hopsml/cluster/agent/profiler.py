@@ -47,7 +47,7 @@ class Profiler:
             said: called with the error text, or "" once the profile is stored.
         """
         if self._task is not None and not self._task.done():
-            said("the worker is being looked at already; ask again when that is over")
+            said("another profile of the worker is being taken; repeat the request when it has ended")
         elif problem := _hindrance(pid):
             said(problem)
         else:
@@ -81,7 +81,7 @@ class Profiler:
         try:
             said = await asyncio.to_thread(_finish, self._process, wish.seconds + END_S)
             if said is None:
-                return f"py-spy did not come to an end within {wish.seconds + END_S:g} s, and was ended"
+                return f"py-spy did not end within {wish.seconds + END_S:g} s, and was killed"
             if self._process.returncode or not result.exists():
                 return explained(said, self._process.returncode, processes.has_ended(pid), _scope())
             return await self._keep(result, wish.path)
@@ -91,20 +91,26 @@ class Profiler:
     async def _keep(self, result: Path, path: str) -> str:
         """Store the profile in the run directory; return the error text, or ""."""
         if result.stat().st_size > MOST_BYTES:
-            return f"the profile has {result.stat().st_size >> 20} MiB, and {MOST_BYTES >> 20} are kept; take fewer seconds"
+            return (
+                f"the profile has {result.stat().st_size >> 20} MiB, more than the {MOST_BYTES >> 20} MiB that "
+                "can be stored; profile fewer seconds"
+            )
         target = f"{self._tree.base_text.rstrip('/')}/{path}"
         await asyncio.to_thread(for_url(target).upload, result, target)
         if not await self._tree.has_stored(target, STORE_S):
-            return f"the profile is on this machine's disk alone, and comes to {path} once the store takes files again"
+            return (
+                f"the profile is only on the disk of this host; it is copied to {path} when the store is "
+                "available again"
+            )
         return ""
 
 
 def _hindrance(pid: int) -> str:
     """Return the reason why a worker cannot be profiled now, or ""."""
     if not pid or processes.has_ended(pid):
-        return "the worker has not begun, or has ended"
+        return "the worker has not started, or has ended"
     if processes.is_stopped(pid):
-        return f"the worker's process {pid} is stopped (SIGSTOP), so there is nothing to be seen; wake it with SIGCONT"
+        return f"process {pid} of the worker is stopped (SIGSTOP), so it cannot be profiled; resume it with SIGCONT"
     return ""
 
 
@@ -118,15 +124,15 @@ def explained(said: str, status: int, has_ended: bool, scope: str) -> str:
         scope: value of ``kernel.yama.ptrace_scope``; "" without Yama.
     """
     if any(word in said.lower() for word in _REFUSED):
-        setting = f"kernel.yama.ptrace_scope is {scope} there" if scope else "in a container it takes CAP_SYS_PTRACE"
+        setting = f"kernel.yama.ptrace_scope is {scope} there" if scope else "in a container CAP_SYS_PTRACE is required"
         return (
-            f"the system does not let py-spy look into another process ({setting}); let an administrator set "
-            "kernel.yama.ptrace_scope to 0 or 1, or give the container SYS_PTRACE"
+            f"the system does not allow py-spy to read another process ({setting}); ask an administrator to set "
+            "kernel.yama.ptrace_scope to 0 or 1, or to give the container SYS_PTRACE"
         )
     if has_ended:
-        return "the worker has ended before it could be looked at"
+        return "the worker ended before it could be profiled"
     if "no stack counts found" in said.lower():
-        return "no thread of the worker used a processor meanwhile; ask with --idle for those that wait, too"
+        return "no thread of the worker used a processor during the profile; add --idle to include waiting threads"
     last = next((line for line in reversed(said.splitlines()) if line.strip()), "without a word")
     return f"py-spy has ended with status {status}: {last.strip()[:300]}"
 

@@ -120,7 +120,7 @@ class SidecarProcess:
             try:
                 reason = await self._one(self.folder / str(number))
             except Exception as error:  # noqa: BLE001 whatever the error, the driver must not wait for a message
-                reason = f"it could not be started: {type(error).__name__}: {error}"
+                reason = f"the process could not be started: {type(error).__name__}: {error}"
             if self._is_closing:
                 return
             ends = ends + 1 if time.monotonic() - began < STEADY_S else 1
@@ -186,7 +186,7 @@ def _how(code: int, problem: Path) -> str:
     """Describe an exit code of Popen, with the reason that the process has written, if any."""
     if code < 0:
         return processes.describe_exit(-code)
-    said = problem.read_text()[:1000] if problem.exists() else "see the executor's standard error"
+    said = problem.read_text()[:1000] if problem.exists() else "see the standard error of the executor"
     return f"ended with status {code}: {said}"
 
 

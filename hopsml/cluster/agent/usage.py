@@ -55,16 +55,16 @@ class OomWatch:
         now = _oom_kills(self._file)
         if now is None or self._before is None:
             return (
-                "hopsml did not send it; no memory.events of a control group can be read, which would show if the kernel "
-                "did, for lack of memory"
+                "hopsml did not send this signal; whether the kernel sent it for lack of memory is unknown, since no "
+                "memory.events of a control group can be read"
             )
         if now > self._before:
-            limit = f"; the limit of its memory is {self._memory.limit_bytes >> 20} MB" if self._memory else ""
+            limit = f"; its memory limit is {self._memory.limit_bytes >> 20} MB" if self._memory else ""
             rise = f"oom_kill in {self._file} went from {self._before} to {now}"
-            return f"the kernel sent it for lack of memory: {rise}{limit}"
+            return f"the kernel sent this signal for lack of memory: {rise}{limit}"
         return (
-            f"hopsml did not send it, nor the kernel for lack of memory, as oom_kill in {self._file} is still {now}: look "
-            "for a resource manager, another user or a script that ends processes on this host"
+            f"neither hopsml nor the kernel (for lack of memory) sent this signal, since oom_kill in {self._file} is "
+            f"still {now}; check for a resource manager, another user or a script that ends processes on this host"
         )
 
 

@@ -125,7 +125,7 @@ class Work:
         except StorageError as error:
             self._fail(FailureReport(f"the store could not be read: {error}", storage=is_transient(error)))
         except OSError as error:
-            where = "" if error.filename else f" (in {self.folder}; TMPDIR chooses another disk)"
+            where = "" if error.filename else f" (in {self.folder}; set TMPDIR to use another disk)"
             self._fail(FailureReport(f"the agent could not run the worker: {type(error).__name__}: {error}{where}"))
         except Exception as error:  # noqa: BLE001 any error of the agent is reported as the run's failure
             self._fail(FailureReport(f"the agent could not run the worker: {type(error).__name__}: {error}"))
@@ -144,7 +144,7 @@ class Work:
                 await self.commits.obtain(self.formation)
             # most likely the agent that holds it has gone, which is reported separately
             except (OSError, LookupError) as error:
-                self._fail(FailureReport(f"the newest commit did not come: {error}", secondary=True))
+                self._fail(FailureReport(f"the newest commit could not be fetched: {error}", secondary=True))
                 return
         if (ahead := await asyncio.to_thread(worker_files.stored_ahead, self.formation)) is not None:
             self.send(protocol.Persisted(self.key[0], ahead))
@@ -235,8 +235,8 @@ class Work:
                     await asyncio.sleep(0)
         except (ValueError, msgspec.MsgspecError) as error:
             self._kill(
-                f"the data in the worker's event pipe cannot be read ({error}): a process that was forked from the worker "
-                "has written to it as well, or its descriptor was used for another purpose"
+                f"the data in the worker's event pipe cannot be read ({error}): a process that was forked from the "
+                "worker has also written to it, or its descriptor was used for another purpose"
             )
 
     def _on_events(self, events: list[FromWorker]) -> None:
@@ -327,7 +327,7 @@ class Work:
             with open(self.tree.append_to(name), "ab") as file:
                 file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
         except OSError as error:
-            self._note(f"lines of {name} are lost: {self.tree.base}: {error.strerror or error}")
+            self._note(f"lines of {name} were lost: {self.tree.base}: {error.strerror or error}")
 
     def _note_from_thread(self, text: str) -> None:
         self._loop.call_soon_threadsafe(self._note, text)
@@ -358,8 +358,9 @@ class Work:
         """Report a failure if the worker has exited without reporting its end."""
         if self._has_returned and not self.stopping and processes.was_killed(exited.status):
             self._note(
-                f"its process was killed {EXIT_GRACE_S:g} s after its function had returned: non-daemon threads or exit "
-                "functions were still running, and the files that they write may be incomplete. Join them in the function"
+                f"its process was killed {EXIT_GRACE_S:g} s after its function had returned: non-daemon threads or "
+                "exit functions were still running, and the files that they write may be incomplete. Join such "
+                "threads in the training function"
             )
         if self.reported or self.stopping:
             return

@@ -103,7 +103,7 @@ def _checkpoint(formation: Formation, folder: Path, note: Callable[[str], None])
         return ""
     found, passed_over = fetch(formation, folder / "resume")
     for problem in passed_over:
-        note(f"a checkpoint is passed over: {problem}")
+        note(f"a checkpoint is skipped: {problem}")
     return found
 
 
@@ -111,7 +111,7 @@ def _further_fits(formation: Formation, folder: Path, note: Callable[[str], None
     """Return the folder with copies for further calls of ``fit``; "" if there are none."""
     found, passed_over = fetch_further_fits(formation, folder / "resume" / "fits")
     for problem in passed_over:
-        note(f"a checkpoint is passed over: {problem}")
+        note(f"a checkpoint is skipped: {problem}")
     return found
 
 
@@ -233,10 +233,10 @@ async def store_saved_files(formation: Formation, launch: Launch, tree: LocalTre
         return await asyncio.to_thread(returned.store_files, saved, tree.base / name)
     except OSError as error:
         reason = f"{tree.url(name)}: {error.strerror or error}"
-    note = f"what was saved in the worker's folder could not be brought to {reason}"
+    note = f"files that were saved in the worker's folder could not be copied to {reason}"
     places = Path(tempfile.gettempdir()), folder.parent.parent
     try:
         left = returned.leave_folder(saved, f"hopsml-left-{formation.run_id}-rank-{launch.rank}", places)
     except OSError as error:
-        return f"{note}; it is lost, as it could not be left on {platform.node()} either: {error}"
-    return f"{note}; it is left in {left} on {platform.node()}: take it from there, and remove that folder"
+        return f"{note}; they are lost, since they could not be stored on {platform.node()} either: {error}"
+    return f"{note}; they are in {left} on {platform.node()}: copy them from there, and remove that folder"

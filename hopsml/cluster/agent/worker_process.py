@@ -68,8 +68,8 @@ class WorkerPipe:
             self._closed = True
             self._pipe.abort()
             self._on_undeliverable(
-                f"the worker left {waiting >> 20} MiB of messages unread, at most {MOST_WAITING >> 20} MiB are kept; "
-                "it must call hopsml.receive() more often, or be sent less"
+                f"the worker has not read {waiting >> 20} MiB of messages, and at most {MOST_WAITING >> 20} MiB are "
+                "stored; call hopsml.receive() in it more often, or send it less"
             )
 
     def close(self) -> None:

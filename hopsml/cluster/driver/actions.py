@@ -228,8 +228,8 @@ class RunActions:
         try:
             return why_missing(run, outcome, self.pool, self.backend, self.runs)
         except Exception as error:
-            log.exception("why agents are missing could not be asked")
-            return f"the cluster does not say why: {error}"
+            log.exception("the reason for missing agents could not be determined")
+            return f"the cluster gives no reason: {error}"
 
     # ------------------------------------------------------------------------------------------ messages to workers
 
@@ -245,7 +245,7 @@ class RunActions:
             session, generation = found
             session.post(msgspec.structs.replace(wish, generation=generation))
         elif run_id in self.runs:
-            problem = f"there is no worker of rank {rank} now; `hopsml runs status` shows those that there are"
+            problem = f"there is no worker of rank {rank} now; `hopsml runs status` lists the workers"
             self.runs[run_id].state.publish(Change("profile", rank, problem, data=wish.wish.encode()))
 
     def _worker(self, run_id: str, rank: int) -> tuple[AgentSession, int] | None:

@@ -59,7 +59,7 @@ class BackendWatcher:
             except InterpreterEnds:
                 return
             except Exception:
-                log.exception("whether the application is there could not be asked")
+                log.exception("the state of the application could not be determined")
                 gone = ""
             if gone:
                 refuse(gone)
@@ -83,7 +83,7 @@ class BackendWatcher:
             except InterpreterEnds:
                 return
             except Exception:
-                log.exception("which executors are leaving could not be asked")
+                log.exception("the executors that are being decommissioned could not be determined")
             for session in list(self._agents.values()):
                 if reason := going.get(session.hello.task):
                     drain(session, reason.text, reason.time_s)

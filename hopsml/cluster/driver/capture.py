@@ -105,10 +105,10 @@ def capture(
             largest objects.
     """
     if not callable(function):
-        raise ArgumentTypeError(f"a function was expected, not {type_name(function)}: {function!r:.80}")
+        raise ArgumentTypeError(f"the argument must be a function, not {type_name(function)}: {function!r:.80}")
     args = {} if args is None else args
     if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
-        raise ArgumentTypeError(f"args is {args!r:.80}; a dict from parameter names to values was expected")
+        raise ArgumentTypeError(f"args={args!r:.80}: it must be a dict of values by parameter name")
     name = name_of(function)
     payload, seen, secrets, unrecorded = _without_secrets(name, function, dict(args), limit_bytes, importable)
     large = ""
@@ -119,8 +119,8 @@ def capture(
             logger.warning("%s; pass a large table by data=, or read it from shared storage inside the function", large)
     if seen.own_imports:
         logger.warning(
-            "%s imports %s when it runs: import your own modules at the top of the file, so that they are "
-            "shipped, or give them to Spark with --py-files",
+            "%s imports %s when it is called; import your own modules at the top of the file, so that they are "
+            "shipped, or pass them to Spark with --py-files",
             name,
             ", ".join(sorted(seen.own_imports)),
         )
@@ -312,7 +312,8 @@ def _without_secrets(
     )
     left = left_in(payload, known)
     why = (
-        f"what {name} captures holds {', '.join(left)} in a form that cannot be left out, such as an array; pass it as text"
+        f"the values that {name} captures contain {', '.join(left)} in a form that cannot be removed, such as an "
+        "array; pass it as text"
         if left
         else ""
     )
@@ -368,8 +369,8 @@ def _explanation(
     if reason is not None:
         return f"{what}, {reason.why}; {reason.remedy}"
     return (
-        f"{what}, which cannot be pickled ({type(error).__name__}: {error}); create it inside the function, "
-        "or keep it out of what the function refers to"
+        f"{what}, which cannot be pickled ({type(error).__name__}: {error}); create it inside the function, or do "
+        "not refer to it in the function"
     )
 
 

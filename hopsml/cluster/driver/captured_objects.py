@@ -36,22 +36,22 @@ class Refusal:
 
 
 _DRIVER = Refusal(
-    "which exists on the driver alone",
-    "use it before the launch and hand the result over in args: a training function cannot start Spark jobs",
+    "which exists only in the driver",
+    "use it before the launch, and pass the result in args, since a training function cannot start Spark jobs",
 )
 _DATA = Refusal(
-    "whose rows can be read through the driver alone",
-    "write it to shared storage and read it inside the function, or hand a small one over by .toPandas()",
+    "whose rows can be read only through the driver",
+    "write it to shared storage and read it inside the function, or pass a small one as .toPandas()",
 )
-_BROADCAST = Refusal("which only Spark's own tasks can read", "hand its .value over in args")
+_BROADCAST = Refusal("which only Spark tasks can read", "pass its .value in args")
 _TENSORFLOW = Refusal(
-    "which belongs to this process's TensorFlow",
-    "create it inside the function; values go over as NumPy arrays (.numpy()) in args",
+    "which belongs to TensorFlow in this process",
+    "create it inside the function, and pass values as NumPy arrays (.numpy()) in args",
 )
-_DEVICE = Refusal("which lies on a device of this machine", "hand it over as a CPU tensor or a NumPy array")
-_LOCK = Refusal("which works within one process alone", "create it inside the function")
+_DEVICE = Refusal("which is on a device of this machine", "pass it as a CPU tensor or a NumPy array")
+_LOCK = Refusal("which works in one process only", "create it inside the function")
 _FILE = Refusal("an open file or connection of this process", "open it inside the function, by its path or address")
-_GENERATOR = Refusal("whose state cannot be copied", "create it inside the function, or hand a list over")
+_GENERATOR = Refusal("whose state cannot be copied", "create it inside the function, or pass a list")
 
 # (module or package, names of classes in it, refusal)
 _RULES = (

@@ -232,7 +232,7 @@ class Coordinator:
             self._problem = error
             for run in self.runs.values():
                 if not run.state.is_over:
-                    run.state.conclude(CoordinatorLost(f"the coordinator broke: {error!r}"), b"")
+                    run.state.conclude(CoordinatorLost(f"the coordinator failed: {error!r}"), b"")
         finally:
             self._ready.set()
             if self.zygote is not None:
@@ -315,7 +315,7 @@ class Coordinator:
             return
         slot = (session.hello.ask, session.hello.index)
         if session.hello.final:
-            session.post(protocol.Dismiss("its slot was lost too often; another one is asked for"))
+            session.post(protocol.Dismiss("its slot was lost too often, and another one is requested"))
             self._pool(self.pool.retired(slot))
             return
         self._pool(self.pool.connected(session.agent_id, slot, session.hello.executor_id, time.monotonic()))
@@ -326,7 +326,7 @@ class Coordinator:
         self.pool.remove_agent(session.agent_id, self.backend.restarts_agents and not self._closing.is_set())
         self.inspection.agent_left(session.agent_id)
         if session.work is not None:
-            place = f"the agent on {session.hello.place} (executor {session.hello.executor_id}) is gone: {reason}"
+            place = f"the agent on {session.hello.place} (executor {session.hello.executor_id}) was lost: {reason}"
             if run := self.runs.get(session.work[0]):
                 report_sidecar_end(run, session, place)
                 if not session.was_cut and not self._closing.is_set():
@@ -389,7 +389,9 @@ class Coordinator:
         works_for_it = session.work is not None and session.work[0] == message.run_id
         if run is None or not works_for_it or not run.gang.is_current(session.agent_id, message.generation):
             self.door.refuse(
-                "generation", f"{session.agent_id} spoke of run {key[0]}, generation {key[1]}, which is not its own"
+                "generation",
+                f"{session.agent_id} sent a message about run {key[0]}, generation {key[1]}, of which "
+                "it is not a member",
             )
             return
         event = worker_messages.apply(run, session.agent_id, message)
@@ -432,7 +434,7 @@ class Coordinator:
         self._begun += 1
         if request.run_id in self.runs:  # projects of one application number their runs independently
             where = self.runs[request.run_id].request.run_url
-            problem = f"a run of the id {request.run_id} is going on already, in {where}; wait for its end"
+            problem = f"a run with the id {request.run_id} is already running in {where}; wait for its end"
             state.conclude(CoordinatorLost(problem, request.run_url), b"")
             return
         run = ActiveRun(request, state, allowed=self._shares.of_newcomer(request))
@@ -476,7 +478,7 @@ class Coordinator:
         # Each cancelled agent request counts as one agent: one of its agents may still exist.
         held = len(self.door.agents) + len(self.pool.expected) + len(self._requests.cancelled)
         if held > slots and (idle := tuple(self.pool.idle())):
-            self._pool(self.pool.dismiss(idle, "its slot is another job's from now on"))
+            self._pool(self.pool.dismiss(idle, "its slot was granted to another job"))
         answer.set_result(held)
 
     def _event(self, run_id: str, event: events.Event) -> None:

@@ -176,7 +176,7 @@ class _Changes:
         """Return the change that reports what was skipped."""
         parts = [f"{skipped['lines']} lines of output ({skipped['bytes'] / 1e6:.1f} MB)"] * bool(skipped["bytes"])
         parts += [f"{skipped[name]} {name}" for name in ("updates", "notes") if skipped[name]]
-        return Change("skipped", text=f"{', '.join(parts)} were skipped here: they were not read in time")
+        return Change("skipped", text=f"{', '.join(parts)} were skipped here, since they were not read in time")
 
 
 class RunState:

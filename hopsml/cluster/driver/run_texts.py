@@ -25,7 +25,9 @@ _LATE_MODEL = (
     "under the scope of tf.distribute.Strategy",
 )
 _ROWS_TO_KERAS = "ValueError: Unrecognized data type: x=Dataset(source="  # hopsml.data's, passed to fit unconverted
-_SILENT = re.compile(r"^the agent on .* is gone: (?:no sign of life|took no message) for ([\d.]+) s")
+_SILENT = re.compile(
+    r"^the agent on .* (?:was lost|is gone): (?:no message|read no message|no sign of life|took no message) for ([\d.]+) s"
+)
 _OF_NETWORK = re.compile(r"^preflight: .*: network: ")
 _MEMORY = re.compile(
     r"^MemoryError|^(std::)?bad_alloc|[Cc]an(no|')t allocate memory|OOM when allocating|kernel sent it for lack of memory"
@@ -61,19 +63,19 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
         return _missing(found[1].partition(".")[0], host, here)
     if cause.startswith("EOFError") and re.search(r"\binput\(", traceback):
         return (
-            "a worker has no keyboard, so input() finds nothing to read: ask in the driver, before the run, and hand the "
-            "answer over with args="
+            "a worker has no keyboard, so input() cannot read; call input() in the driver before the run, and pass "
+            "the value with args="
         )
     if cause.startswith(_ROWS_TO_KERAS):
         return (
-            "Keras trains on what TensorFlow reads: model.fit(rows.tensorflow('features', 'label')), with the names of the "
-            "columns, behind rows.batch(...)"
+            "Keras needs a TensorFlow dataset: call model.fit(rows.tensorflow('features', 'label')) with the names "
+            "of the columns, after rows.batch(...)"
         )
     if silent := _SILENT.search(cause):
         return (
-            f"the network between the driver and {host} was cut for longer than {silent[1]} s, or that host "
-            "was suspended: check its link, routes and firewall. A group of fixed size ends with the first worker that is "
-            "lost: with min_workers= instead of num_workers= the others continue after heartbeat_timeout= seconds"
+            f"the network between the driver and {host} was interrupted for more than {silent[1]} s, or that host "
+            "was suspended; check its link, routes and firewall. A group of fixed size ends with the first lost "
+            "worker; with min_workers= instead of num_workers= the others continue after heartbeat_timeout= seconds"
         )
     if _GPU_MEMORY.search(cause):
         return (
@@ -94,8 +96,8 @@ def remedy(cause: str, traceback: str, host: str, here: Callable[[str], bool] = 
     is_bare = cause == "AssertionError" and any(line in traceback for line in _LATE_UPDATE)
     if is_bare or any(words in cause for words in _LATE_MODEL):
         return (
-            "the model, its optimizer or a metric was made outside the strategy's scope: build and compile it below "
-            "`with strategy.scope():`, and call fit there or behind it"
+            "the model, its optimizer or a metric was created outside of the strategy's scope; build and compile the "
+            "model inside `with strategy.scope():`, and call fit there or after it"
         )
     return ""
 
@@ -104,13 +106,14 @@ def _missing(module: str, host: str, here: Callable[[str], bool]) -> str:
     """Return the remedy for a module that a worker could not import."""
     if not here(module):
         return (
-            f"'{module}' is not on {host}, and the driver cannot import it either: pip install what is a package into "
-            f"{sys.prefix}; a module of your own must lie beside the script, or travel by hopsml submit --py-files"
+            f"'{module}' is not on {host}, and the driver cannot import it either: pip install what is a package "
+            f"into {sys.prefix}; your own modules must be in the folder of the script, or be shipped by hopsml "
+            "submit --py-files"
         )
     return (
-        f"'{module}' is here and not on {host}: a package travels with the environment (hopsml submit --ship-environment "
-        "auto, or ship_environment: auto in the profile), a module of your own with hopsml submit --py-files, or install it "
-        "on every node"
+        f"'{module}' is installed here, but not on {host}; ship packages with the environment (hopsml submit "
+        "--ship-environment auto, or ship_environment: auto in the profile) and your own modules with hopsml submit "
+        "--py-files, or install them on every node"
     )
 
 
@@ -122,8 +125,8 @@ MOST_ASKS = 4
 
 
 _CONNECTING = (
-    "its process connects to the other members of its group. A firewall between the hosts must let the workers' ports "
-    "through (HOPSML_PORT_RANGE keeps them in a range)"
+    "its process connects to the other members of its group. A firewall between the hosts must open the ports of the "
+    "workers (HOPSML_PORT_RANGE limits them to a range)"
 )
 _PREPARING = "its process imports modules, or loads the function and its arguments"
 
@@ -131,7 +134,7 @@ _PREPARING = "its process imports modules, or loads the function and its argumen
 def waiting_text(run: ActiveRun, pool: Pool) -> str:
     """Return the display's text of a waiting run: how many agents are connected, and how many it needs."""
     there, wanted = run.gang.attendance(_there(run, pool))
-    return f"waiting for executors: {there} of {wanted} agents there"
+    return f"waiting for executors: {there} of {wanted} agents are connected"
 
 
 def _there(run: ActiveRun, pool: Pool) -> int:
@@ -152,7 +155,7 @@ def why_missing(run: ActiveRun, outcome: ConcludeRun, pool: Pool, backend: Backe
     if run.placements:
         forming = {member.rank for member in run.gang.members.values() if getattr(member, "forms", 0)}
         return "; ".join(
-            f"rank {rank} on {run.state.members[rank].host} has not begun the training function: "
+            f"rank {rank} on {run.state.members[rank].host} has not started the training function: "
             f"{_CONNECTING if rank in forming else _PREPARING}"
             for rank, _ in outcome.missing
         )
@@ -166,7 +169,7 @@ def why_missing(run: ActiveRun, outcome: ConcludeRun, pool: Pool, backend: Backe
     )
     there = _there(run, pool)
     why = [*reasons, *held] or [
-        "those that were asked for have ended, and no other is on its way; see the driver's log"
+        "the requested agents have ended, and no others were requested; see the log of the driver"
     ]
     return f"{there} of {run.gang.spec.minimum} agents are connected; " + "; ".join(why)
 
@@ -189,14 +192,14 @@ def error_of(
     if outcome.error == "worker":
         return _worker_failed(outcome, state, run_url, failure, host)
     if outcome.error == "start":
-        remedy = "give it more time with start_timeout=, or ask for fewer workers with num_workers="
+        remedy = "allow more time with start_timeout=, or request fewer workers with num_workers="
         lines = [f"run {state.run_id}: {outcome.reason}. {missing}. Remedy: {remedy}.", *_network_findings(state)]
         return StartTimeout("\n".join(lines), run_url)
     if outcome.error == "minimum":
-        remedy = "give it more time with min_workers_timeout=, or go on later with experiment.resume()"
+        remedy = "allow more time with min_workers_timeout=, or continue later with experiment.resume()"
         return NotEnoughSlots(f"run {state.run_id}: {outcome.reason}. Remedy: {remedy}; {run_url}", run_url)
     if outcome.error == "storage":
-        remedy = "see that the store is reachable from the workers, then go on with experiment.resume()"
+        remedy = "check that the workers can reach the store, then continue with experiment.resume()"
         return RunError(f"run {state.run_id}: {outcome.reason}. Remedy: {remedy}; {run_url}", run_url)
     if outcome.error == "driver":
         return RunError(f"run {state.run_id}: {outcome.reason}; {run_url}", run_url)
@@ -206,7 +209,8 @@ def error_of(
         return RunCancelled(f"run {state.run_id} was cancelled: {outcome.reason}", run_url)
     if outcome.error == "application" and not outcome.reason.startswith(FAILED_AT_LAUNCH):
         remedy = (
-            f"begin a new Spark session (after the loss of its JVM in a new process) and experiment.resume({run_url!r})"
+            "start a new Spark session (after the loss of its JVM in a new process), and call "
+            f"experiment.resume({run_url!r})"
         )
         return CoordinatorLost(f"run {state.run_id} was ended: {outcome.reason}. Remedy: {remedy}.", run_url)
     return CoordinatorLost(f"run {state.run_id} could not be launched: {outcome.reason}", run_url)

@@ -225,7 +225,7 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, placeholder: Any) -> Any:
         """Return the value for a placeholder."""
         if not isinstance(placeholder, tuple) or len(placeholder) != 3 or placeholder[0] != _MARK:
-            raise pickle.UnpicklingError(f"{placeholder!r:.80} is no placeholder of hopsml's")
+            raise pickle.UnpicklingError(f"{placeholder!r:.80} is not a placeholder of hopsml")
         _, kind, what = placeholder
         if kind == "whole":
             return self._values[what]
@@ -260,8 +260,8 @@ def given_again(
     if missing:
         variables = ", ".join(VARIABLE + name for name in missing)
         raise ArgumentError(
-            f"{what} was given secrets, which were not recorded: {', '.join(missing)}; set {variables} in this environment "
-            f"(or pass secrets={{{missing[0]!r}: ...}}) and start again"
+            f"{what} received secrets, which were not recorded: {', '.join(missing)}; set {variables} in this "
+            f"environment (or pass secrets={{{missing[0]!r}: ...}}) and start again"
         )
     return tuple(kept)
 
@@ -275,4 +275,4 @@ def _typed(name: str, text: str, kind: str) -> Value:
     try:
         return int(text)
     except ValueError:
-        raise ArgumentError(f"{VARIABLE}{name} must be a whole number: the run was given one") from None
+        raise ArgumentError(f"{VARIABLE}{name} must be a whole number, as in the recorded run") from None

@@ -238,7 +238,7 @@ class AgentHandler(Generic[S]):
             self._admitted = time.time()  # before the response: whatever the peer sends is later
             return ""
         self._knows_token = False
-        self._door.refuse("token", f"{connection.address} came without the token of this application")
+        self._door.refuse("token", f"{connection.address} connected without the token of this application")
         return "hopsml: a token is needed\n"
 
     def opened(self, connection: Connection) -> None:
@@ -249,7 +249,7 @@ class AgentHandler(Generic[S]):
     def _too_late(self, connection: Connection) -> None:
         """Close a connection without a hello."""
         if self._session is None:
-            self._door.refuse("silence", f"{connection.address} did not say who it is")
+            self._door.refuse("silence", f"{connection.address} did not identify itself")
             connection.close(NOT_OURS, "no hello")
 
     def message_received(self, connection: Connection, message: bytes) -> None:
@@ -262,10 +262,10 @@ class AgentHandler(Generic[S]):
     def failed(self, connection: Connection, error: Exception) -> None:
         """Close a connection whose message is invalid or could not be processed."""
         if isinstance(error, msgspec.MsgspecError):
-            self._door.refuse("message", f"{connection.address} sent what is no message of ours: {error}")
+            self._door.refuse("message", f"{connection.address} sent an unknown message: {error}")
             connection.close(NOT_OURS, "not a message of this protocol")
         else:
-            log.error("what %s sent could not be dealt with", connection.address, exc_info=error)
+            log.error("a message of %s could not be processed", connection.address, exc_info=error)
             connection.close(BROKEN)
         self._leave(connection)
 
@@ -279,14 +279,14 @@ class AgentHandler(Generic[S]):
             self._door.refuse("size", f"{connection.address} sent too large a message: {problem}")
         elif not connection.was_open and self._knows_token:
             problem = connection.refused_by_protocol
-            self._door.refuse("handshake", f"{connection.address} does not speak WebSocket: {problem}")
+            self._door.refuse("handshake", f"{connection.address} does not use WebSocket: {problem}")
         self._leave(connection)
 
     def _leave(self, connection: Connection) -> None:
         """Remove the agent's session, with its reason if it has sent one."""
         if self._session is not None:
             word = connection.last_word
-            broke = "its connection broke: the executor or the agent in it was ended"
+            broke = "its connection broke, since the executor or the agent in it was killed"
             self._door.forget(self._session, f"it ended itself: {word}" if word else broke)
 
 
@@ -405,7 +405,7 @@ class Sessions:
         """Count a refusal, and log the first of its kind."""
         self.refused[kind] += 1
         if self.refused[kind] == 1:
-            log.warning("refused: %s (further ones of this kind are only counted)", text)
+            log.warning("refused: %s (further refusals of this kind are only counted)", text)
 
     def renew(self) -> None:
         """Renew every agent's lease; disconnect those that have been silent, or received nothing, for too long."""
@@ -413,9 +413,9 @@ class Sessions:
         for session in list(self.agents.values()):
             patience_s = min(self._lease_s, self.listener.patience_s(session))
             if now - session.last_received_s > patience_s:
-                self.cut(session, f"no sign of life for {patience_s:g} s")
+                self.cut(session, f"no message for {patience_s:g} s")
             elif session.clogged_s(now) > self._lease_s:
-                self.cut(session, f"took no message for {self._lease_s:g} s")
+                self.cut(session, f"read no message for {self._lease_s:g} s")
             else:
                 session.post(self._renew)
 

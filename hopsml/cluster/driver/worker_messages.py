@@ -28,7 +28,7 @@ def _apply_mirror_state(run: ActiveRun, agent: str, problem: str) -> None:
     # Agents that are no members any more will report nothing.
     elif run.mirrors_fail and not any(run.gang.rank(other) >= 0 for other in run.behind):
         run.mirrors_fail = False
-        run.state.publish(Change("note", text="mirroring has caught up"))
+        run.state.publish(Change("note", text="mirroring is up to date again"))
 
 
 def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> events.Event | None:
@@ -40,7 +40,7 @@ def apply_persisted(run: ActiveRun, agent: str, message: protocol.Persisted) -> 
     if message.problem:
         if not run.checkpoints_fail:
             run.checkpoints_fail = True
-            text = f"checkpoints cannot be written, which is tried again: step {message.step}: {message.problem}"
+            text = f"checkpoints cannot be written; retrying: step {message.step}: {message.problem}"
             run.state.publish(Change("note", text=text))
         return None
     if run.checkpoints_fail:

@@ -201,13 +201,13 @@ class ForkClient:
         if is_needed and (self._held >= HELD_LIMIT or self._silent >= SILENT_LIMIT):
             beats = self._held or self._silent
             self._given_up = (
-                f"{who} {'was stopped' if self._held else 'did not answer'} for {beats} heartbeats and was ended"
+                f"{who} {'was stopped' if self._held else 'did not answer'} for {beats} heartbeats, and was killed"
             )
             processes.kill_quietly(self.pid)
             return self._given_up
         if self._held == 1:
             processes.kill_quietly(self.pid, signal.SIGCONT)
-            return f"{who} was stopped (SIGSTOP); it is woken"
+            return f"{who} was stopped (SIGSTOP), and is resumed"
         return ""
 
     async def launch(

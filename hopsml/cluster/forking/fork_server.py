@@ -209,7 +209,10 @@ class ForkServer:
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             self.mode = "spawn"
-            problem = problem or f"importing {', '.join(self.modules)} left {threads} threads: workers are spawned"
+            problem = problem or (
+                f"importing {', '.join(self.modules)} left {threads} threads running, so workers "
+                "are spawned instead of forked"
+            )
         return Imported(self.mode, problem, os.getpid())
 
     def serve(self) -> None:

@@ -282,13 +282,13 @@ class ZygoteProcess:
             A text for users; "" if there is nothing to report.
         """
         self._held = self._held + 1 if processes.is_stopped(self.pid) else 0
-        who = f"the process that imports for the workers of this machine ({self.pid})"
+        who = f"the process that imports modules for the workers of this machine ({self.pid})"
         if self._held == 1:
             self._process.send_signal(signal.SIGCONT)
-            return f"{who} was stopped (SIGSTOP); it is woken"
+            return f"{who} was stopped (SIGSTOP), and is resumed"
         if self._held == HELD_LIMIT:
             self._process.kill()
-            return f"{who} stays stopped; it is ended"
+            return f"{who} is still stopped (SIGSTOP), and is killed"
         return ""
 
     def close(self) -> None:
@@ -359,7 +359,7 @@ def adopt(name: str, modules: tuple[str, ...], environment: Mapping[str, str], t
     try:
         connection.connect(f"\0{name}")
         if not is_own_user(connection):
-            raise ConnectionError(f"the zygote {name} is not of this user")
+            raise ConnectionError(f"the zygote {name} belongs to another user")
         request = ForkRequest(
             executable=sys.executable,
             modules=modules,

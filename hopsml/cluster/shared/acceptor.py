@@ -65,7 +65,8 @@ def open_files_problem(agents: int = 0) -> str:
         return ""
     whose = f"a driver of {agents} workers" if agents else "hopsml"
     return (
-        f"this process may open {found} files (ulimit -n), and {whose} needs {least}: raise it (ulimit -n, LimitNOFILE)"
+        f"this process can open {found} files (ulimit -n), but {whose} needs {least}; raise the limit (ulimit -n, "
+        "LimitNOFILE)"
     )
 
 
@@ -277,8 +278,8 @@ class Acceptor:
         if not enough:
             self._refuse(
                 "descriptors",
-                f"all but {self.limits.descriptors} descriptors of this process are open, and the rest is kept for files: "
-                "connections wait; raise the limit (ulimit -n)",
+                f"all but {self.limits.descriptors} descriptors of this process are open, and the rest is reserved "
+                "for files, so connections wait; raise the limit (ulimit -n)",
             )
         limits = self.limits if enough else ConnectionLimits(0, 0, 0)
         while (late := to_cut(self._pending, limits)) is not None:
@@ -325,7 +326,7 @@ class Acceptor:
         """Close a connection whose peer has not authenticated in time."""
         if pending.is_served():
             return
-        self._refuse("silence", f"{pending.peer} did not show the token of this application within {SHOW_S:g} s")
+        self._refuse("silence", f"{pending.peer} did not send the token of this application within {SHOW_S:g} s")
         pending.cut()
 
     async def _greet(self, pending: Pending) -> None:
@@ -376,7 +377,7 @@ def reporting(context: ssl.SSLContext, refuse: Refuse) -> ssl.SSLContext:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLError as error:
-                refuse("tls", f"a connection that does not speak TLS as this server does: {error}")
+                refuse("tls", f"a TLS connection to this server failed: {error}")
                 raise
 
     context.sslobject_class = Handshake
@@ -417,7 +418,7 @@ def logged_once(log: logging.Logger) -> Refuse:
     def refuse(kind: str, text: str) -> None:
         if kind not in kinds:
             kinds.add(kind)
-            log.warning("refused: %s (further ones of this kind are not logged)", text)
+            log.warning("refused: %s (further refusals of this kind are not logged)", text)
 
     return refuse
 

@@ -45,7 +45,7 @@ def seconds(name: str, value: Any, above: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number of seconds")
     if not value > above:
-        raise ArgumentError(f"{name}={value!r} is too small; it must be more than {above:g} seconds")
+        raise ArgumentError(f"{name}={value!r} is too small; it must be greater than {above:g} seconds")
     return float(value)
 
 
@@ -56,7 +56,7 @@ def merge_scope(name: str, value: Any) -> int | str:
     if value == "all":
         return "all"
     if isinstance(value, str):
-        raise ArgumentError(f"{name}={value!r} is not known; it must be a whole number from 1, or 'all'")
+        raise ArgumentError(f"{name}={value!r}: it must be a whole number, 1 or more, or 'all'")
     return whole_number(name, value)
 
 
@@ -107,7 +107,7 @@ def share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}={value!r} is a {type(value).__name__}; it must be a number, such as 0.01")
     if not 0 < value < 1:
-        raise ArgumentError(f"{name}={value!r}: it must be a share, more than 0 and less than 1, such as 0.01")
+        raise ArgumentError(f"{name}={value!r}: it must be a share, greater than 0 and less than 1, such as 0.01")
     return float(value)
 
 
@@ -164,7 +164,7 @@ def evaluation_name(name: str, value: Any) -> str:
 def model_name(name: str, value: Any) -> str:
     """Return a valid name for a model registry; MLflow refuses some characters in URLs and queries."""
     if not text(name, value).strip() or any(letter in value for letter in "/:'\"%"):
-        raise ArgumentError(f"{name}={value!r}: a model's name must not be empty or hold any of / : ' \" %")
+        raise ArgumentError(f"{name}={value!r}: the name of a model must not be empty, or contain any of / : ' \" %")
     return str(value)
 
 
@@ -184,7 +184,8 @@ def variables(name: str, value: Any) -> dict[str, str]:
             raise ArgumentTypeError(f"{name}[{variable!r:.80}]={content!r:.80}: name and value must both be str")
         if not variable or "=" in variable or "\0" in variable + content:
             raise ArgumentError(
-                f"{name}[{variable!r:.80}]: a variable's name must not be empty or hold '=', and neither may hold NUL"
+                f"{name}[{variable!r:.80}]: the name of a variable must not be empty or contain '=', and neither "
+                "name nor value can contain NUL"
             )
     return dict(value)
 
@@ -201,10 +202,10 @@ def present_names(given: Mapping[str, Any], older: Mapping[str, str]) -> dict[st
     """
     for name, present in older.items():
         if name in given and present in given:
-            raise ArgumentTypeError(f"{name} and {present} are one argument: leave out {name}, its older name")
+            raise ArgumentTypeError(f"{name} and {present} are the same argument; omit {name}, the older name")
         if name in given and (name, present) not in _noted:
             _noted.add((name, present))
-            print(f"hopsml: the argument {name} is named {present} now", file=sys.stderr, flush=True)
+            print(f"hopsml: the argument {name} is now named {present}", file=sys.stderr, flush=True)
     return {older.get(name, name): value for name, value in given.items()}
 
 

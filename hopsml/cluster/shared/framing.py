@@ -24,7 +24,7 @@ def _size(header: bytes | bytearray, most: int) -> int:
     """Return the length in a header; raise ValueError if it exceeds ``most``."""
     size = int.from_bytes(header, "big")
     if size > most:
-        raise ValueError(f"a frame of {size} bytes: the stream is broken, at most {most} are sent")
+        raise ValueError(f"a frame has {size} bytes, more than the {most} that can be sent; the stream is damaged")
     return size
 
 

@@ -76,7 +76,7 @@ def link_strength(link: str) -> int:
     if link in _PCIE_STRENGTH:
         return _PCIE_STRENGTH[link]
     known = ", ".join(sorted(_PCIE_STRENGTH, key=lambda name: (_PCIE_STRENGTH[name], name)))
-    raise ArgumentError(f"{link!r} is no link between GPUs: one of {known} or NV and a number was expected")
+    raise ArgumentError(f"{link!r} is not a link between GPUs; it must be one of {known}, or NV and a number")
 
 
 def parse_topology(text: str) -> Topology | None:
@@ -300,8 +300,8 @@ def parse_address(address: str, host: Iterable[HostGpu] = ()) -> int:
         if gpu.uuid and gpu.uuid == text:
             return gpu.index
     raise ArgumentError(
-        f"{address!r} is no GPU address: a decimal index such as '0' or the UUID of a GPU of this host was "
-        "expected; correct the discovery script that spark.executor.resource.gpu.discoveryScript names"
+        f"{address!r} is not a GPU address; it must be an index such as '0', or the UUID of a GPU of this host. "
+        "Correct the script of spark.executor.resource.gpu.discoveryScript"
     )
 
 
@@ -346,12 +346,12 @@ def _gpus_by_nvml() -> tuple[HostGpu, ...] | None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        logger.debug("NVML does not start: %s", error)
+        logger.debug("NVML cannot be started: %s", error)
         return None
     try:
         return tuple(_gpu_by_nvml(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
     except pynvml.NVMLError as error:
-        logger.warning("NVML started but lists no GPUs (%s); nvidia-smi is asked instead", error)
+        logger.warning("NVML started but lists no GPUs (%s); nvidia-smi is used instead", error)
         return None
     finally:
         pynvml.nvmlShutdown()

@@ -261,11 +261,11 @@ def _check_members(members: Sequence[Member]) -> None:
             )
         if member.gpu_bus_ids and len(member.gpu_bus_ids) != len(member.gpu_indices):
             raise ArgumentError(
-                f"agent {member.agent_id} names {len(member.gpu_indices)} GPU indices and "
-                f"{len(member.gpu_bus_ids)} bus ids: one bus id for each index, or none at all"
+                f"agent {member.agent_id} has {len(member.gpu_indices)} GPU indices and {len(member.gpu_bus_ids)} "
+                "bus ids; it needs one bus id for each index, or none"
             )
         if len(set(member.gpu_indices)) != len(member.gpu_indices):
-            raise ArgumentError(f"agent {member.agent_id} names a GPU twice: {list(member.gpu_indices)}")
+            raise ArgumentError(f"agent {member.agent_id} lists a GPU twice: {list(member.gpu_indices)}")
     _check_distinct("agent id", [(member.agent_id, member.agent_id) for member in members], members)
     _check_distinct("address", [((host_key(m.host), m.port), m.address) for m in members], members)
 
@@ -277,8 +277,8 @@ def _check_distinct(what: str, keys: Sequence[tuple[object, str]], members: Sequ
         other = first.setdefault(key, member)
         if other is not member:
             raise ArgumentError(
-                f"the {what} {text} is given by two members, {other.agent_id} on {other.hostname} and "
-                f"{member.agent_id} on {member.hostname}; each member needs its own"
+                f"two members have the {what} {text}, {other.agent_id} on {other.hostname} and {member.agent_id} on "
+                f"{member.hostname}; each member needs its own"
             )
 
 
@@ -287,13 +287,13 @@ def _check_roles(count: int, roles: Roles) -> None:
     servers = roles.parameter_servers
     if servers < 0 or servers >= count:
         raise ArgumentError(
-            f"parameter_servers={servers} with {count} member(s): at least one must be left that trains, so "
-            f"0 to {count - 1} parameter servers are possible"
+            f"parameter_servers={servers} with {count} member(s): at least one member must train; use 0 to "
+            f"{count - 1} parameter servers"
         )
     if roles.evaluator and count - servers < EVALUATOR_MIN_WORKERS:
         raise ArgumentError(
-            f"evaluator=True with {count - servers} worker(s): the last of at least {EVALUATOR_MIN_WORKERS} "
-            "becomes the evaluator; ask for more workers or leave the evaluator out"
+            f"evaluator=True with {count - servers} worker(s): the evaluator is the last of at least "
+            f"{EVALUATOR_MIN_WORKERS} workers; request more workers, or omit the evaluator"
         )
 
 
@@ -304,8 +304,8 @@ def _check_devices(trainers: Sequence[Member]) -> None:
         held = [f"{m.agent_id} on {m.hostname}: {len(m.gpu_indices)}" for m in trainers]
         shown = ", ".join([*held[:20], *(["..."] if len(held) > 20 else [])])
         raise ArgumentError(
-            f"the workers hold different numbers of GPUs ({shown}); one ring order serves all, "
-            "so each must hold as many: set spark.executor.resource.gpu.amount alike"
+            f"the workers hold different numbers of GPUs ({shown}), but all need the same number; set the same "
+            "spark.executor.resource.gpu.amount for all"
         )
 
 
@@ -357,7 +357,7 @@ def _topology(host: Sequence[Member], notes: list[str]) -> Topology | None:
         try:
             topology = parse_topology(text)
         except ArgumentError as error:
-            notes.append(f"the GPU topology of {host[0].hostname} is not used: {error}")
+            notes.append(f"the GPU topology of {host[0].hostname} is ignored: {error}")
             continue
         if topology is not None and set(held) <= set(topology.gpus):
             return topology
@@ -454,11 +454,11 @@ def check_environment(environ: Mapping[str, str], honour: bool = False) -> None:
         for name, value in found.items():
             if value is not None:
                 raise EnvironmentConflict(
-                    f"{name} is already set ({_shortened(value)!r}), and hopsml sets it for every worker; "
-                    "unset it, or pass honour_environment=True to keep it"
+                    f"{name} is already set ({_shortened(value)!r}), but hopsml must set it for every worker; unset "
+                    "it, or pass honour_environment=True to use its value"
                 )
     if tf_config and not _is_json_object(tf_config):
-        raise EnvironmentConflict(f"TF_CONFIG is no JSON object: {_shortened(tf_config)!r}; correct it or unset it")
+        raise EnvironmentConflict(f"TF_CONFIG is not a JSON object: {_shortened(tf_config)!r}; correct it, or unset it")
 
 
 def _is_json_object(text: str) -> bool:

@@ -22,11 +22,11 @@ OPTIONS_WITH_UNITS = ("checkpoint_every_s",)  # a training loop counts steps: ``
 DEFAULT_TOPK = 0.01
 DEFAULT_POWERSGD_RANK = 2
 ONLY_HOPSMLS = (
-    "only hopsml's own collective compresses, double-buffers, accumulates or combines by Adasum; choose "
-    "implementation='hopsml', or leave these settings out"
+    "only hopsml's own collective compresses, double-buffers, accumulates or combines by Adasum; use "
+    "implementation='hopsml', or omit these settings"
 )
 ONLY_HOPSMLS_ENCRYPTS = (
-    "only hopsml's own collective encrypts; let it do it, or train without encryption (neither encryption=True nor "
+    "only hopsml's own collective encrypts; use it, or train without encryption (neither encryption=True nor "
     "HOPSML_ENCRYPTION=1)"
 )
 AS_MANY_AS_THERE_ARE = -1  # number of workers: one per GPU, or per slot of the executors
@@ -196,9 +196,7 @@ class Roles(Section, frozen=True, kw_only=False):
 
     def __post_init__(self) -> None:
         if self.evaluator_gpu and not self.evaluator:
-            raise ArgumentError(
-                "evaluator_gpu=True without evaluator=True: there is no evaluator; give both, or leave it out"
-            )
+            raise ArgumentError("evaluator_gpu=True needs evaluator=True; pass both, or omit evaluator_gpu")
 
     @property
     def without_gpu(self) -> int:
@@ -222,13 +220,13 @@ class GradientSettings(Section, frozen=True):
             value = getattr(self, name)
             if value is not None and self.compression != kind:
                 raise ArgumentError(
-                    f"{name}={value!r} with compression={self.compression!r}: it is a setting of compression={kind!r}; "
-                    f"choose that, or leave {name} out"
+                    f"{name}={value!r} with compression={self.compression!r}: this is a setting of "
+                    f"compression={kind!r}; use that compression, or omit {name}"
                 )
         if self.reduction == "adasum" and self.compression in ("topk", "powersgd"):
             raise ArgumentError(
-                f"reduction='adasum' with compression={self.compression!r}: Adasum compares whole gradients, and of these "
-                "only a part travels; take compression='fp16', 'bf16' or none"
+                f"reduction='adasum' with compression={self.compression!r}: Adasum compares whole gradients, but "
+                "this compression sends only a part of them; use compression='fp16', 'bf16' or none"
             )
 
     @property
@@ -271,8 +269,9 @@ class Communication(Section, frozen=True):
     def __post_init__(self) -> None:
         if self.implementation == "hopsml" and self.of_tensorflow:
             raise ArgumentError(
-                f"implementation='hopsml' with {' and '.join(self.of_tensorflow)}: a setting of TensorFlow's "
-                "collectives, and hopsml's merges everything; leave it out, or choose implementation='tensorflow'"
+                f"implementation='hopsml' with {' and '.join(self.of_tensorflow)}: this is a setting of TensorFlow's "
+                "collectives, and hopsml's own always merges all gradients; omit it, or use "
+                "implementation='tensorflow'"
             )
         if self.gradients.given and (self.of_tensorflow or self.implementation == "tensorflow"):
             other = " and ".join(self.of_tensorflow) or "implementation='tensorflow'"
@@ -282,8 +281,8 @@ class Communication(Section, frozen=True):
             raise ArgumentError(f"encryption=True with {unencrypted}: {ONLY_HOPSMLS_ENCRYPTS}")
         if self.gradients.given and self.tuned:
             raise ArgumentError(
-                f"tuned={self.tuned!r} with {' and '.join(self.gradients.given)}: tuning chooses among ways to reduce "
-                "gradients as they are; leave one of the two out"
+                f"tuned={self.tuned!r} with {' and '.join(self.gradients.given)}: tuning selects how unchanged "
+                "gradients are reduced; omit one of the two"
             )
 
     @property

@@ -65,7 +65,7 @@ async def connect(
             )
         except (OSError, InvalidMessage) as error:  # InvalidMessage: disconnected during the handshake
             problems.append(f"{host}:{port}: {error}")
-    raise ConnectionError(f"no address of the coordinator answers: {'; '.join(problems)}")
+    raise ConnectionError(f"the coordinator answers at none of its addresses: {'; '.join(problems)}")
 
 
 MEMORY = "/dev/shm"  # folder whose files are in memory

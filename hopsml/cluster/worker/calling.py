@@ -72,7 +72,7 @@ class LossNote:
         """Send the note that a write has failed with ``error``; does not wait, and raises nothing."""
         if self._thread is not None or os.getpid() != self._process:
             return
-        text = f"lines of its log are lost, its disk takes no more: {error.strerror}"
+        text = f"lines of its log are lost, since its disk cannot be written: {error.strerror}"
         self._thread = threading.Thread(target=self._say, args=(text,), name="hopsml-log-note", daemon=True)
         with contextlib.suppress(RuntimeError):  # no further thread can be started
             self._thread.start()
@@ -242,4 +242,4 @@ def _text(make: Callable[[Any], str], value: Any) -> str:
     try:
         return make(value)
     except BaseException as problem:  # noqa: BLE001 the user's __str__ and __repr__ may do anything
-        return f"(it cannot say more: its text raises {type(problem).__name__})"
+        return f"(its text is not available, since str() raises {type(problem).__name__})"

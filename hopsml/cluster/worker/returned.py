@@ -69,16 +69,17 @@ def store_files(
         room -= size
         _bring(path, target / path.relative_to(folder))
     note = (
-        f"{', '.join(str(path.relative_to(folder)) for path in dumps[:_NAMED])}: a core dump is not stored, as it holds the "
-        "memory of a process with all its secrets" if dumps else ""
+        f"{', '.join(str(path.relative_to(folder)) for path in dumps[:_NAMED])}: a core dump is not stored, since it "
+        "contains the memory of a process with all its secrets" if dumps else ""
     )  # fmt: skip
     if not left_out:
         return note
     names = ", ".join(str(path.relative_to(folder)) for path, _ in left_out[:_NAMED])
     more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
     return (f"{note}; " if note else "") + (
-        f"{sum(size for _, size in left_out) / 1e9:.1f} GB that were saved in the worker's folder are not kept, at most "
-        f"{limit_bytes / 1e9:.1f} GB are: {names}{more}; save large files below hopsml.tensorboard.logdir(), or in storage"
+        f"{sum(size for _, size in left_out) / 1e9:.1f} GB that were saved in the worker's folder are not stored, "
+        f"since the limit is {limit_bytes / 1e9:.1f} GB: {names}{more}; save large files below "
+        "hopsml.tensorboard.logdir(), or in storage"
     )
 
 
@@ -153,7 +154,7 @@ def leave_folder(folder: Path, name: str, places: Iterable[Path]) -> Path:
     Raises:
         OSError: No candidate accepts it.
     """
-    refused = OSError(errno.ENOENT, "there is no place for it", str(folder))
+    refused = OSError(errno.ENOENT, "there is no space for it", str(folder))
     for place in places:
         try:
             left = tempfile.mkdtemp(prefix=f"{name}-", dir=place)
@@ -181,8 +182,8 @@ def missing_path_hint(error: BaseException, folder: Path) -> str:
     if isinstance(name, (str, bytes)) and (os.path.isabs(name) or b"://" in os.fsencode(name)):
         return ""
     return (
-        f" (a relative path is looked up in the worker's folder {folder}, which is empty when the function begins: name a "
-        "place that every host sees, or capture the file's content in the function)"
+        f" (a relative path refers to the worker's folder {folder}, which is empty when the function starts; use a "
+        "path that every host can read, or capture the content of the file in the function)"
     )
 
 
@@ -260,7 +261,7 @@ def keep_files(value: Any, context: WorkerContext) -> Any:
         path = Path(value)
         if not path.is_file():
             kind = (
-                "a folder: save it below hopsml.tensorboard.logdir()" if path.is_dir() else "not there: write it before"
+                "a folder; save it below hopsml.tensorboard.logdir()" if path.is_dir() else "missing; write it before"
             )
             raise FileNotFoundError(
                 f"'{value}' is {kind}, or return str(path) for the text alone; the worker's folder is {Path.cwd()}"
@@ -332,8 +333,8 @@ def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None
     if len(data) <= MAX_RESULT:
         return data
     tell(
-        f"what the training function returned has {len(data) >> 20} MiB, of which at most {MAX_RESULT >> 20} MiB travel to "
-        f"the driver: {_kept_whole(data, context)}"
+        f"the value that the training function returned has {len(data) >> 20} MiB, but at most {MAX_RESULT >> 20} "
+        f"MiB can be sent to the driver: {_kept_whole(data, context)}"
     )
     return _dumped(_small_ones(ready, tell) if isinstance(ready, dict) else None)
 
@@ -388,14 +389,14 @@ class _Entries:
             found = {key: self._entry(key, item, f"{path}[{key!r:.80}]") for key, item in value.items()}
             return {key: item for key, item in found.items() if item is not _LEFT_OUT}
         what = (
-            f"the entry {path} of what the training function returned"
+            f"the entry {path} of the value that the training function returned"
             if path
-            else "what the training function returned"
+            else "the value that the training function returned"
         )
         if isinstance(value, str):  # its file cannot be copied
-            self._tell(f"{what} is text alone, its file is not copied: {error}")
+            self._tell(f"{what} is returned as text, and its file is not copied: {error}")
             return value
-        self._tell(f"{what}, a {type(value).__name__}, is left out: {_why(error)}")
+        self._tell(f"{what}, a {type(value).__name__}, is omitted: {_why(error)}")
         return _LEFT_OUT if path else None
 
     def _entry(self, key: Any, item: Any, path: str) -> Any:
@@ -413,7 +414,7 @@ _LEFT_OUT = object()
 def _why(error: Exception) -> str:
     """Return the reason for an omission as text for users."""
     if isinstance(error, RecursionError):
-        return "it holds itself, or is nested too deep; return plain values"
+        return "it contains itself, or is nested too deeply; return plain values"
     if isinstance(error, OSError):
         return str(error)
     return (
@@ -432,7 +433,7 @@ def _small_ones(entries: dict[Any, Any], tell: Callable[[str], None]) -> dict[An
             break
         travelling.add(key)
     names = ", ".join(f"{key!r:.80} ({sizes[key] >> 20} MiB)" for key in entries if key not in travelling)
-    tell(f"left out of what the driver gets: {names}")
+    tell(f"not sent to the driver: {names}")
     return {key: item for key, item in entries.items() if key in travelling}
 
 
@@ -446,5 +447,7 @@ def _kept_whole(data: bytes, context: WorkerContext) -> str:
         (folder / name).write_bytes(data)
     except OSError as error:
         (folder / name).unlink(missing_ok=True)
-        return f"it is lost, as it could not be kept in {_home(context)}/artifacts either: {error.strerror or error}"
-    return f"it is kept in {_home(context)}/artifacts/{name}, for pickle.load"
+        return (
+            f"it is lost, since it could not be stored in {_home(context)}/artifacts either: {error.strerror or error}"
+        )
+    return f"it is stored in {_home(context)}/artifacts/{name}; read it with pickle.load"

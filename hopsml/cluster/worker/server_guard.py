@@ -110,7 +110,7 @@ def _set_option(descriptor: int, level: int, option: int, value: int) -> None:
 
 
 PATH = Path(__file__).parents[2] / "collective" / "lib" / "libhopsml_server.so"
-REMEDY = "make setup builds it where there is a C++ compiler (apt-get install g++); wheels bring it along"
+REMEDY = "build it by make setup with a C++ compiler (apt-get install g++), or install a wheel, which contains it"
 
 
 def is_ready() -> bool:
@@ -132,7 +132,7 @@ def guard(tf_config: str, libraries: str, secret: bytes = b"") -> str:
     try:
         addresses, own = _members(tf_config)
     except (ValueError, LookupError, TypeError, AttributeError):
-        return "TF_CONFIG does not say who its members are"
+        return "TF_CONFIG does not list the members"
     if len(addresses) < 2:
         return ""
     if isinstance(library := _load(), str):
@@ -140,7 +140,7 @@ def guard(tf_config: str, libraries: str, secret: bytes = b"") -> str:
     texts = (ctypes.c_char_p * len(addresses))(*(address.encode() for address in addresses))
     guarded = library.hopsml_guard_server(libraries.encode(), texts, len(addresses), own, secret, len(secret))
     if guarded < 0:
-        return "TF_CONFIG names members by other names than numeric addresses, which connections do not show"
+        return "TF_CONFIG has members without numeric addresses, which cannot be compared with connections"
     return "" if guarded else "its calls were not found in TensorFlow's libraries"
 
 

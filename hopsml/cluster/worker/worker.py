@@ -152,7 +152,10 @@ def _await_threads() -> None:
     here = threading.current_thread()
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not here]
     if names:
-        calling.tell(f"hopsml: the function has returned; waiting a while for its threads: {', '.join(names)}")
+        calling.tell(
+            "hopsml: the function has returned, but some of its threads are still running; waiting a few "
+            f"seconds for {', '.join(names)}"
+        )
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException:  # noqa: BLE001 as in ``leave``

@@ -124,8 +124,8 @@ def flavor_of(model: Any) -> str:
                 return flavor
     known = "a Keras model, a tf.Module, a torch.nn.Module, an estimator of scikit-learn, an ONNX graph, or a path"
     if type(model).__module__.startswith("torch.export"):
-        known = "the torch.nn.Module that it was made of, which is exported here for any number of rows"
-    raise ArgumentTypeError(f"export({model!r:.80}): a {type(model).__name__} is no model; give {known}")
+        known = "the torch.nn.Module from which it was made; export() itself exports it for any number of rows"
+    raise ArgumentTypeError(f"export({model!r:.80}): a {type(model).__name__} is not a model; pass {known}")
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
@@ -134,8 +134,8 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
         if artifact in description.artifacts:
             return named(flavor).load(folder, description)
     raise ArgumentError(
-        f"version {description.version} of the model '{description.name}' holds {_holding(description)}, which hopsml "
-        f"cannot call; it calls {', '.join(LOADERS)}"
+        f"version {description.version} of the model '{description.name}' contains {_holding(description)}, which "
+        f"hopsml cannot load; it loads {', '.join(LOADERS)}"
     )
 
 

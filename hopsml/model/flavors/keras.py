@@ -47,5 +47,5 @@ def _culprit(model: Any) -> str:
         try:
             serialize_keras_object(layer)
         except Exception:  # noqa: BLE001 any exception of a layer's get_config
-            return f"the layer '{layer.name}' ({type(layer).__name__}) has no get_config that gives its arguments; "
+            return f"the layer '{layer.name}' ({type(layer).__name__}) has no get_config() that returns its arguments; "
     return ""

@@ -54,11 +54,11 @@ def to_onnx(model: Any, example: Any) -> Any:
     flavor = flavor_of(model)
     if flavor not in _CONVERTERS:
         raise ArgumentTypeError(
-            f"to_onnx({type(model).__name__}): it converts modules of PyTorch and estimators of scikit-learn; of others "
-            "give export() the .onnx file that their own converter writes"
+            f"to_onnx({type(model).__name__}): only PyTorch modules and scikit-learn estimators can be converted; "
+            "for other models pass the .onnx file of their converter to export()"
         )
     if example is None:
-        raise ArgumentError(f"to_onnx({type(model).__name__}): example= must have a row or more of its inputs")
+        raise ArgumentError(f"to_onnx({type(model).__name__}): example= must have at least one row of its inputs")
     try:
         return _CONVERTERS[flavor](model, example)
     except ImportError as error:
@@ -118,9 +118,9 @@ def _from_sklearn(model: Any, example: Any) -> Any:
         else:
             return graph
     raise UnsavableModel(
-        f"{type(model).__name__} cannot be converted to an ONNX graph that predicts as it does; "
-        f"{'; '.join(f'with {kinds}: {reason}' for reason, kinds in problems.items())}. "
-        "Export the estimator itself, or leave out the part that is named"
+        f"{type(model).__name__} cannot be converted to an ONNX graph with the same predictions; "
+        f"{'; '.join(f'with {kinds}: {reason}' for reason, kinds in problems.items())}. Export the estimator itself, "
+        "or remove the named part"
     )
 
 
@@ -176,7 +176,7 @@ class _Rows:
         else:
             self._arrays = {_INPUT: _array(example)}
         if any(array.ndim == 0 or not len(array) for array in self._arrays.values()):
-            raise ArgumentError(f"to_onnx({type(model).__name__}): example= must have a row or more of its inputs")
+            raise ArgumentError(f"to_onnx({type(model).__name__}): example= must have at least one row of its inputs")
         self._arrays = {name: array[:_MOST_ROWS] for name, array in self._arrays.items()}
         called = _called(model, self._first_rows())
         self._has_lists = any(isinstance(one, list) for one in called.values())
@@ -225,7 +225,7 @@ class _Rows:
             session = _session(graph.SerializeToString(), is_quiet=True)
         for found, (name, wanted) in zip(session.run(None, given), self._expected.items(), strict=False):
             if not isinstance(found, np.ndarray) or found.shape[:1] != wanted.shape[:1]:
-                return f"its output {name} is no array with one row for each row of example="
+                return f"its output {name} is not an array with one row for each row of example="
             if (rows := _rows_that_differ(found, wanted)) > len(wanted) // _ROWS_THAT_MAY_DIFFER:
                 return f"its output {name} differs for {rows} of {len(wanted)} rows of example="
         return ""
@@ -419,14 +419,15 @@ def _spec(kind: str, described: Any) -> TensorSpec:
     outer, _, dtype = described.type.rstrip(")").partition("(")
     if outer != "tensor":
         raise UnsavableModel(
-            f"the ONNX graph's {kind} '{described.name}' is {described.type}, where it must be a tensor; a classifier of "
-            "scikit-learn is converted with the option zipmap=False, as hopsml.model.to_onnx does it"
+            f"the ONNX graph's {kind} '{described.name}' is {described.type}, but must be a tensor; convert a "
+            "classifier of scikit-learn with the option zipmap=False, or with hopsml.model.to_onnx"
         )
     shape = described.shape
     if not shape or isinstance(shape[0], int):
         raise UnsavableModel(
-            f"the ONNX graph's {kind} '{described.name}' has the shape {shape}: its first dimension must be free, for any "
-            "number of rows; name it when the graph is made (dynamic_shapes, dynamic_axes), or use hopsml.model.to_onnx"
+            f"the ONNX graph's {kind} '{described.name}' has the shape {shape}: its first dimension must be free, "
+            "for any number of rows; give it a name when you create the graph (dynamic_shapes, dynamic_axes), or use "
+            "hopsml.model.to_onnx"
         )
     sizes = tuple(size if isinstance(size, int) else None for size in shape[1:])
     return TensorSpec(_DTYPES.get(dtype, dtype), (None, *sizes))

@@ -50,8 +50,8 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
         data = cloudpickle.dumps(model)
     except Exception as error:
         raise UnsavableModel(
-            f"{type(model).__name__} cannot be pickled: {_culprit(model)} ({type(error).__name__}: {error}); give that part "
-            "nothing that lives only in this process, such as a file, a lock or a connection"
+            f"{type(model).__name__} cannot be pickled: {_culprit(model)} ({type(error).__name__}: {error}); remove "
+            "objects of this process from that part, such as a file, a lock or a connection"
         ) from error
     (folder / _FILE).write_bytes(data)
     return SavedModel(
@@ -136,13 +136,13 @@ def _about(error: Exception, inputs: Mapping[str, NDArray[Any]]) -> str:
     missing = {name: row for name, array in inputs.items() if (row := _first_missing(array)) is not None}
     if missing:
         return "; ".join(
-            f"input '{name}' has a value in row {row} that is missing or infinite, which the model does not take"
+            f"input '{name}' has a missing or infinite value in row {row}, which the model does not accept"
             for name, row in missing.items()
         )
     if not isinstance(error, ValueError):
         return ""
     told = [name for name, array in inputs.items() if _is_told(array, str(error))]
-    return f"the model does not take the values of the input{'s' * (len(told or inputs) > 1)} " + ", ".join(
+    return f"the model does not accept the values of the input{'s' * (len(told or inputs) > 1)} " + ", ".join(
         f"'{name}'" for name in told or inputs
     )
 
@@ -243,8 +243,8 @@ def _signature(model: Any, example: Any) -> Signature | None:
         if example is None:
             return None
         raise ArgumentError(
-            f"{type(model).__name__} has neither predict nor predict_proba, so nobody can call its version: leave example= "
-            "out, or export a pipeline that ends in an estimator"
+            f"{type(model).__name__} has neither predict nor predict_proba, so it cannot be served; omit example=, "
+            "or export a pipeline that ends in an estimator"
         )
     if _has_columns(example):
         arrays = _columns(example, getattr(model, "feature_names_in_", None))
@@ -263,7 +263,7 @@ def _signature(model: Any, example: Any) -> Signature | None:
     except Exception as error:
         if example is None:
             return None  # for example, a pipeline that takes text
-        raise ArgumentError(f"the model does not take the example: {type(error).__name__}: {error}") from error
+        raise ArgumentError(f"the model does not accept the example: {type(error).__name__}: {error}") from error
     return Signature(taken, {name: _spec(value) for name, value in found.items()})
 
 
@@ -282,7 +282,8 @@ def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
     missing = [str(name) for name in names if name not in table] if names is not None else []
     if missing:
         raise ArgumentError(
-            f"example= has no column {missing[0]!r}, by which the model was fitted; it has {', '.join(map(str, table))}"
+            f"example= has no column {missing[0]!r}, with which the model was fitted; it has "
+            f"{', '.join(map(str, table))}"
         )
     found = {}
     for name in table.columns if names is None else names:
@@ -292,8 +293,8 @@ def _columns(example: Any, names: Any) -> dict[str, NDArray[Any]]:
         array = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))
         if not _can_be_asked(array):
             raise ArgumentError(
-                f"example=: the column {str(name)!r} is {column.dtype}; a request has numbers, true and false, or texts: "
-                "make one of them of it, and let the pipeline turn it back"
+                f"example=: the column {str(name)!r} is {column.dtype}; a request can contain only numbers, Booleans "
+                "and texts; convert the column to one of these, and convert it back in the pipeline"
             )
         if len(column) < len(table):  # missing numbers are NaN
             array = _with_missing(table[name], array.dtype.kind)
@@ -323,8 +324,8 @@ def _array(example: Any) -> NDArray[Any]:
     if found.ndim and _can_be_asked(found):
         return found.astype(object) if found.dtype.kind in "US" else found
     raise ArgumentError(
-        f"example={example!r:.80}: it must be rows of numbers, or of texts; a table with both is a pandas.DataFrame, or a "
-        "dict of columns"
+        f"example={example!r:.80}: it must be rows of numbers, or of texts; for a table with both pass a "
+        "pandas.DataFrame, or a dict of columns"
     )
 
 

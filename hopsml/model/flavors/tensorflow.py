@@ -95,8 +95,8 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
     signature = description.signature or read_signature(place)
     if signature is None or _SERVING not in model.signatures:
         raise ArgumentError(
-            f"version {description.version} of the model '{description.name}' has no serving signature: export a Keras "
-            "model, or a tf.Module whose __call__ is a tf.function with an input_signature"
+            f"version {description.version} of the model '{description.name}' has no serving signature; export a "
+            "Keras model, or a tf.Module whose __call__ is a tf.function with an input_signature"
         )
     return _Servable(model, signature)
 

@@ -38,7 +38,7 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
     whole = getattr(model, "module", model) if type(model).__name__ == "DistributedDataParallel" else model
     if example is None:
         raise ArgumentError(
-            f"a {type(whole).__name__} does not tell what it takes: export(..., example=), with a row or more of its inputs"
+            f"the inputs of a {type(whole).__name__} are unknown; pass at least one row of them: export(..., example=)"
         )
     whole = on_cpu(whole)
     given = named(whole, example)
@@ -148,7 +148,8 @@ def named(model: Any, example: Any) -> dict[str, Any]:
     tensors = {name: _tensor(model, value) for name, value in given.items()}
     if scalars := [name for name, tensor in tensors.items() if not tensor.ndim]:
         raise ArgumentError(
-            f"example: {scalars[0]}={given[scalars[0]]!r:.80} is one number; rows come first, as in [[1.0]]"
+            f"example: {scalars[0]}={given[scalars[0]]!r:.80} is a single number; the first dimension must count "
+            "rows, as in [[1.0]]"
         )
     return {name: torch.cat([tensor, tensor]) if len(tensor) == 1 else tensor for name, tensor in tensors.items()}
 
@@ -183,15 +184,15 @@ def called(model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         found = by_name(model(*given.values()))
     except Exception as error:
         raise ArgumentError(
-            f"the model does not take the example ({shown}): {type(error).__name__}: {error}"
+            f"the model does not accept the example ({shown}): {type(error).__name__}: {error}"
         ) from error
     rows = {tensor.shape[0] for tensor in given.values()}
     for name, tensor in found.items():
         if not hasattr(tensor, "shape") or tuple(tensor.shape[:1]) != tuple(rows):
             what = list(tensor.shape) if hasattr(tensor, "shape") else type(tensor).__name__
             raise ArgumentError(
-                f"of the example ({shown}) the model makes {name!r}: {what}; the first dimension of inputs and "
-                "outputs must count rows: a single row is given as [row]"
+                f"for the example ({shown}) the model returns {name!r}: {what}; the first dimension of inputs and "
+                "outputs must count rows, so pass a single row as [row]"
             )
     return found
 
@@ -202,8 +203,9 @@ def _checked_export(model: Any, given: Mapping[str, Any]) -> Any:
         return _export(model, given)
     except Exception as error:
         raise UnsavableModel(
-            f"{type(model).__name__} cannot be exported for any number of rows: {_culprit(model, given)}"
-            f"{type(error).__name__}: {error}\nWhere it chooses by values, give torch.jit.script(model) instead"
+            f"{type(model).__name__} cannot be exported for any number of rows: "
+            f"{_culprit(model, given)}{type(error).__name__}: {error}\nIf the model branches on values, pass "
+            "torch.jit.script(model) instead"
         ) from error
 
 

@@ -22,7 +22,7 @@ _WITH_ARRAY = (
     *("boolean", "integer", "floating", "decimal", "date32", "timestamp", "duration", "null"),
     *("string", "large_string", "binary", "large_binary", "fixed_size_binary"),
 )
-_REMEDY = "a batch needs all alike; rewrite the data with one schema"
+_REMEDY = "all rows of a batch must have the same type; rewrite the data with one schema"
 
 Types = Mapping[str, "pa.DataType"]  # by column
 _SPARSE, _DENSE = 0, 1
@@ -82,8 +82,8 @@ def common(files: Mapping[str, Types], fill: Mapping[str, Any]) -> dict[str, pa.
                 continue
             if not _has_array(kind):
                 raise ArgumentError(
-                    f"column '{name}' of {url} is of type {kind}, which has no array; leave the column out, or convert "
-                    "it to numbers, text or lists first"
+                    f"column '{name}' of {url} is of type {kind}, which cannot be converted to an array; drop the "
+                    "column, or convert it to numbers, text or lists first"
                 )
             first, there = known.setdefault(name, (kind, url))
             if _array_kind(first) != _array_kind(kind):
@@ -110,9 +110,11 @@ def _untold(name: str, url: str, known: tuple[pa.DataType, str] | None, files: M
     )
     if name in files[url]:
         other = f", and is {known[0]} in {known[1]}" if known else ""
-        return ArgumentError(f"column '{name}' has nothing but nulls in {url}{other}; {remedy}")
+        return ArgumentError(f"column '{name}' has only nulls in {url}{other}; {remedy}")
     there = known[1] if known else next(one for one, types in files.items() if name in types)
-    return ArgumentError(f"column '{name}' is in {there}, and {url} has none: a batch needs all alike; {remedy}")
+    return ArgumentError(
+        f"column '{name}' is in {there}, but not in {url}, and all rows of a batch must have it; {remedy}"
+    )
 
 
 def _has_array(kind: pa.DataType) -> bool:
@@ -210,7 +212,8 @@ def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> 
         if here.shape != there.shape:
             raise ArgumentError(
                 f"column '{name}' of {place} holds {_described(here.shape)}, and in {there.place} there are "
-                f"{_described(there.shape)}: a batch needs all alike; pad or cut them first, or leave the column out"
+                f"{_described(there.shape)}: all rows of a batch must have the same shape; pad or cut them first, or "
+                "drop the column"
             )
     if missing := sorted(set(first) - set(found)):
         raise _unlike(f"column '{missing[0]}' is absent in {place} and is in {first[missing[0]].place}")
@@ -218,7 +221,10 @@ def check_forms(found: Mapping[str, NDArray[Any]], first: Forms, place: str) -> 
 
 def _unlike(what: str) -> ArgumentError:
     """Return the error for columns that differ between parts of the data."""
-    return ArgumentError(f"{what}: a batch needs all alike; rewrite the data with one schema, or leave the column out")
+    return ArgumentError(
+        f"{what}: all rows of a batch must have the same type; rewrite the data with one schema, or "
+        "leave the column out"
+    )
 
 
 def _described(shape: tuple[int, ...]) -> str:
@@ -274,7 +280,9 @@ class _Column:
             objects = np.empty(len(content), object)
             objects[:] = content.to_pylist()
             return objects
-        raise self._refused(f"is of type {kind}, which has no array", "leave the column out, or convert it before")
+        raise self._refused(
+            f"is of type {kind}, which cannot be converted to an array", "drop the column, or convert it before"
+        )
 
     def _without_nulls(self, content: pa.Array) -> pa.Array:
         """Replace nulls by the fill value. Raises ArgumentError without a suitable one."""
@@ -311,8 +319,8 @@ class _Column:
             least, most = lengths["min"] or 0, lengths["max"] or 0
         if least != most:
             raise self._refused(
-                f"holds lists of {least} to {most} values, and a batch needs all alike",
-                "pad or cut them before, or leave the column out",
+                f"has lists of {least} to {most} values, but all lists of a batch must have the same length",
+                "pad or cut them before, or drop the column",
             )
         values = self._array(content.flatten())
         return values.reshape(len(content), most, *values.shape[1:])
@@ -328,7 +336,9 @@ class _Column:
         rows = list(zip(kinds.to_pylist(), sizes.to_pylist(), indices.to_pylist(), values.to_pylist(), strict=True))
         lengths = {size if kind == _SPARSE else len(dense) for kind, size, _, dense in rows}
         if len(lengths) > 1:
-            raise self._refused(f"holds vectors of {min(lengths)} to {max(lengths)} values", "make them alike before")
+            raise self._refused(
+                f"has vectors of {min(lengths)} to {max(lengths)} values", "give them the same length before"
+            )
         found = np.zeros((len(rows), *lengths) if lengths else (0, 0))
         for row, (kind, _, places, given) in zip(found, rows, strict=True):
             row[slice(None) if kind == _DENSE else places] = given
@@ -345,7 +355,9 @@ class _Column:
         if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
             name = "datetime64" if pa.types.is_timestamp(kind) else "timedelta64"
             return _numbers(content.cast(pa.int64()), np.dtype("int64")).view(f"{name}[{kind.unit}]")
-        raise self._refused(f"is of type {kind}, which has no array", "make a timestamp or a number of it before")
+        raise self._refused(
+            f"is of type {kind}, which cannot be converted to an array", "convert it to a timestamp or a number before"
+        )
 
     def _refused(self, what: str, remedy: str) -> ArgumentError:
         """Return an error that names the column and its origin."""

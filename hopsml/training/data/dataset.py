@@ -163,7 +163,7 @@ class Dataset:
             ArgumentError: the batch size has not been set by ``batch()``.
         """
         if not self.global_batch_size:
-            raise ArgumentError("the data set has no batches yet; say how large they are: .batch(global_batch_size)")
+            raise ArgumentError("the data set has no batch size yet; set it by .batch(global_batch_size)")
         return ShardSampler(
             shards_of(self.source),
             self.global_batch_size,
@@ -270,13 +270,11 @@ def _check_texts(name: str, given: Any) -> None:
     if given is None:
         return
     if isinstance(given, str):
-        raise ArgumentTypeError(f"{name}={given!r} is one name; give a list of names: {name}=[{given!r}]")
+        raise ArgumentTypeError(f"{name}={given!r} is a single name; pass a list of names: {name}=[{given!r}]")
     if not isinstance(given, Iterable) or not all(isinstance(one, str) for one in given):
         raise ArgumentTypeError(f"{name}={given!r:.80} must be a list of names, or None for all")
     if not given:
-        raise ArgumentError(
-            f"{name}={given!r} leaves nothing to be read; name one at least, or leave {name}= out for all"
-        )
+        raise ArgumentError(f"{name}={given!r} selects no columns; name at least one, or omit {name}= for all")
 
 
 def _check_fill(fill: Any) -> None:

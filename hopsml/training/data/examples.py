@@ -99,13 +99,13 @@ def table(
                 layout = layouts[length] = _layout(content[begin : begin + length], columns, wanted)
             except TypeError as error:
                 raise ArgumentError(
-                    f"{error} record {first + number} (counted from 0) of {place}: a batch needs all alike; write the data "
-                    "anew with one type, or leave the column out"
+                    f"{error} record {first + number} (counted from 0) of {place}: all records of a batch must have "
+                    "the same type; rewrite the data with one type, or drop the column"
                 ) from None
             except (ValueError, IndexError) as error:
                 raise ArgumentError(
-                    f"record {first + number} (counted from 0) of {place} is no tf.train.Example: {error}; "
-                    "hopsml.data.tfrecords reads these alone, tf.data.TFRecordDataset others"
+                    f"record {first + number} (counted from 0) of {place} is not a tf.train.Example: {error}; "
+                    "hopsml.data.tfrecords reads only these; read other records with tf.data.TFRecordDataset"
                 ) from error
         layout.append_record(content, begin, number)
     for column in columns.values():
@@ -223,7 +223,7 @@ def _array(column: _FeatureColumn, place: str) -> pa.Array:
         values, counts = _integers(column, sizes, place)
     else:
         if (sizes % 4).any():
-            raise ArgumentError(f"column '{column.name}' of {place} has floats that are not whole; write the file anew")
+            raise ArgumentError(f"column '{column.name}' of {place} has damaged floats; write the file again")
         values, counts = np.frombuffer(b"".join(column.pieces), "<f4"), sizes // 4
     content = b"".join(column.pieces) if column.kind == _BYTES else None
     is_there = counts > 0
@@ -275,7 +275,7 @@ def _integers(column: _FeatureColumn, sizes: NDArray[np.int64], place: str) -> t
     counted = np.concatenate([[0], np.cumsum(is_last)])[np.concatenate([[0], bounds])]
     is_whole = is_last[bounds[sizes > 0] - 1].all()
     if not is_whole or (ends - begins).max(initial=0) > 10:
-        raise ArgumentError(f"column '{column.name}' of {place} has integers that are not whole; write the file anew")
+        raise ArgumentError(f"column '{column.name}' of {place} has damaged integers; write the file again")
     values = (coded[begins] & 0x7F).astype(np.uint64)
     for place_of_byte in range(1, int((ends - begins).max(initial=0))):
         longer = ends - begins > place_of_byte

@@ -237,15 +237,15 @@ def _changed(name: str, before: StagedPartition, now: StagedPartition) -> str:
     rows = [sum(shard.rows for shard in one.shards) for one in (before, now)]
     how = f"{rows[0]} rows, and now {rows[1]}" if rows[0] != rows[1] else f"the same {rows[0]} rows, in other batches"
     return (
-        f"partition {now.partition} of data={name!r} was lost with its agent and computed once more: it had {how}. A "
-        "DataFrame that gives other rows each time (rand(), limit() without an order) must be written out, or checkpointed, "
-        "before"
+        f"partition {now.partition} of data={name!r} was lost with its agent and computed again, with a different "
+        f"result: it had {how}. A DataFrame whose rows change at each computation (rand(), limit() without an order) "
+        "must be written out, or checkpointed, before"
     )
 
 
 def not_brought(name: str, cause: str) -> str:
     """Build the error message of a DataFrame whose transfer to the workers has failed."""
-    return f"data={name!r} could not be brought to the workers: {cause}"
+    return f"data={name!r} could not be sent to the workers: {cause}"
 
 
 def described(table: FrameTable) -> str:

@@ -99,15 +99,13 @@ class ParquetFiles:
         if missing := sorted(set(absent) - set(self._fill)):
             folders = [part for part in url.split("/")[:-1] if part.partition("=")[0] in missing]
             raise ArgumentError(
-                f"{url} has no column {', '.join(missing)}; there are {', '.join(sorted(there))}"
-                + f"; names of folders ({', '.join(folders)}) are no columns" * bool(folders)
+                f"{url} has no column {', '.join(missing)}; its columns are {', '.join(sorted(there))}"
+                + f"; names of folders ({', '.join(folders)}) are not columns" * bool(folders)
             )
         read = [field for field in schema if self._columns is None or field.name in self._columns]
         types = list(arrow_columns.flat(read))
         if twice := sorted(name for name, count in Counter(name for name, _ in types).items() if count > 1):
-            raise ArgumentError(
-                f"{url} has several columns called {', '.join(twice)}, of which a batch takes one; rename them"
-            )
+            raise ArgumentError(f"{url} has several columns with the name {', '.join(twice)}; rename them")
         return {**dict(types), **{name: pa.null() for name in absent}}
 
     def _check_fill(self, types: Mapping[str, arrow_columns.Types]) -> None:
@@ -116,8 +114,8 @@ class ParquetFiles:
         there |= {name for group in self._groups for name in group.description.schema.to_arrow_schema().names}
         if unknown := sorted(name for name in self._fill if not {name, name.partition(".")[0]} & there):
             raise ArgumentError(
-                f"fill= names {', '.join(unknown)}, and {next(iter(types))} has no such column; there are "
-                f"{', '.join(sorted(there))}"
+                f"fill= has the column {', '.join(unknown)}, which {next(iter(types))} does not have; its columns "
+                f"are {', '.join(sorted(there))}"
             )
 
     def _check_lengths(self) -> list[str]:
@@ -144,8 +142,8 @@ class ParquetFiles:
                 first, there = seen.setdefault(name, (length, here))
                 if first != length:
                     raise ArgumentError(
-                        f"column '{name}' has {first:g} value(s) a row in {there}, and {length:g} in {here}: a batch needs "
-                        "lists that are all alike; pad or cut them before, or leave the column out"
+                        f"column '{name}' has {first:g} value(s) per row in {there}, but {length:g} in {here}, and "
+                        "all lists of a batch must have the same length; pad or cut them before, or drop the column"
                     )
         return sorted(compared)
 
@@ -245,5 +243,6 @@ def _opened(file: StoredFile, description: Any = None) -> Iterator[Any]:
             raise  # the store's error names the file already
         except (pa.ArrowException, OSError) as error:  # pyarrow reports a damaged page by an OSError
             raise StorageError(
-                f"{file.url} is no whole Parquet file, or was changed while it was read: {error}", file.url
+                f"{file.url} is not a complete Parquet file, or was changed while it was read: {error}; write it again",
+                file.url,
             ) from error

@@ -52,19 +52,17 @@ def problem(fields: Sequence[Field], is_streaming: bool = False) -> str:
         is_streaming: whether the DataFrame is a stream, which is rejected.
     """
     if is_streaming:
-        return "is a stream, which has no end; give what spark.read has read, or write the stream out before"
+        return "is a stream, which has no end; use a DataFrame of spark.read, or write the stream out before"
     if not fields:
         return "has no columns; select those that the training reads"
     counts = Counter(_names(fields))
     if twice := [name for name, count in counts.items() if count > 1]:
-        return (
-            f"has several columns called {', '.join(twice)}, of which a batch takes one; rename them, or df.drop(...)"
-        )
+        return f"has several columns with the name {', '.join(twice)}; rename them, or remove them by df.drop(...)"
     for field in fields:
         if kind := _without_array(field["type"]):
             return (
-                f"has the column {field['name']} with values of type {kind}, of which there is no array; "
-                f"df.drop({field['name']!r}), or make numbers, text or lists of it before"
+                f"has the column {field['name']} with values of type {kind}, which cannot be converted to an array; "
+                f"call df.drop({field['name']!r}), or convert the column to numbers, text or lists before"
             )
     return ""
 

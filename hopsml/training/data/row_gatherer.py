@@ -329,8 +329,8 @@ def _check_long(columns: Columns, shard: int, least: int) -> None:
     """Raise StorageError for a shard with fewer rows than before, whose missing rows would be read out of bounds."""
     if (most := min(map(len, columns.values()))) < least:
         raise StorageError(
-            f"part {shard} of the data has {most} rows, and had {least} or more when the data set was made; make it again, "
-            "and leave the data as it is while it is read"
+            f"part {shard} of the data has {most} rows, but had at least {least} when the data set was created; "
+            "create it again, and do not change the data while it is read"
         )
 
 
@@ -350,6 +350,6 @@ def _check_alike(some: Columns, other: Columns) -> None:
         )
         if one != another:
             raise ArgumentError(
-                f"column '{name}' is {one} in one part of the data and {another} in another: a batch needs all alike; write "
-                "the data anew with one schema"
+                f"column '{name}' is {one} in one part of the data and {another} in another, but must have one type; "
+                "rewrite the data with one schema"
             )

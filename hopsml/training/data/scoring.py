@@ -50,10 +50,10 @@ def evaluate(
     """
     if not callable(predict):
         raise ArgumentTypeError(
-            f"predict={predict!r:.80} cannot be called; give a model of Keras, or a function of an array"
+            f"predict={predict!r:.80} is not callable; pass a Keras model, or a function of an array"
         )
     if not isinstance(metrics, Mapping):
-        raise ArgumentTypeError(f"metrics={metrics!r:.80} has no names; give a dict: metrics={{'auc': roc_auc_score}}")
+        raise ArgumentTypeError(f"metrics={metrics!r:.80} has no names; pass a dict: metrics={{'auc': roc_auc_score}}")
     scorers = {name: _scorer(name, metric) for name, metric in metrics.items()}
     called = _callable(predict)
     for batch in replace(rows, epochs=1, window=0, drop_last=False):
@@ -70,7 +70,7 @@ def evaluate(
 def _column(batch: Mapping[str, Any], name: str) -> Any:
     """Return a column of a batch. Raises ArgumentError if there is none of this name."""
     if name not in batch:
-        raise ArgumentError(f"the data has no column {name}; there are {', '.join(batch)}")
+        raise ArgumentError(f"the data has no column {name}; its columns are {', '.join(batch)}")
     return batch[name]
 
 
@@ -81,8 +81,8 @@ def _check_rows(predictions: Any, rows: int) -> None:
     shape = tuple(predictions.shape if hasattr(predictions, "shape") else np.shape(predictions))
     if not shape or shape[0] != rows:
         raise ArgumentError(
-            f"predict made something of the shape {shape} of {rows} rows; it must return a prediction for each "
-            "of them, along the first axis"
+            f"predict returned an array of shape {shape} for {rows} rows; it must return one prediction for each "
+            "row, along the first axis"
         )
 
 
@@ -103,8 +103,8 @@ def _scorer(name: str, metric: Any) -> Any:
         return group_state.Scorer(name, metric)
     if not callable(metric):
         raise ArgumentError(
-            f"the metric {name!r} is a {type(metric).__name__}; it must be a function (labels, predictions) -> number, or a "
-            "metric of Keras"
+            f"the metric {name!r} is a {type(metric).__name__}; it must be a function (labels, predictions) -> "
+            "number, or a Keras metric"
         )
     return _OfAllRows(name, metric)
 

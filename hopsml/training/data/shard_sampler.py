@@ -210,8 +210,8 @@ class ShardSampler:
         for name, value in self._identity().items():
             if position.get(name) != value:
                 raise ArgumentError(
-                    f"the state to go on from was made with {name}={position.get(name)}, this data set has {name}={value}: "
-                    "it must be the same, or the same rows cannot be told apart"
+                    f"the stored state has {name}={position.get(name)}, but this data set has {name}={value}; use "
+                    "the same value, so that training continues with the remaining rows"
                 )
         self.epoch, legs = int(position["epoch"]), list[Leg]()
         while f"workers {len(legs)}" in position:

@@ -82,7 +82,7 @@ class StageFolder:
                 yield content
             part.rename(path)
         except OSError as error:
-            where = f"{socket.gethostname()} cannot keep the rows of {path.parent.name} in {path.parent}"
+            where = f"{socket.gethostname()} cannot store the rows of {path.parent.name} in {path.parent}"
             raise OSError(error.errno, f"{where}: {error.strerror or error}") from error
         finally:
             with contextlib.suppress(OSError):
@@ -227,7 +227,7 @@ class _OnlyWithToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         """Check the call's token. Raises FlightUnauthenticatedError for a wrong one."""
         offered = "\n".join(headers.get("authorization", ()))  # a repeated header never matches
         if not hmac.compare_digest(offered.encode(errors="surrogateescape"), self._expected):
-            raise flight.FlightUnauthenticatedError("this stage gives and takes rows with its run's token alone")
+            raise flight.FlightUnauthenticatedError("this stage accepts only requests with the token of its run")
 
 
 def _write(file: BinaryIO, reader: Any) -> tuple[StagedShard, ...]:
@@ -247,7 +247,7 @@ def _write(file: BinaryIO, reader: Any) -> tuple[StagedShard, ...]:
                 shards.append(StagedShard(number - count, count, rows, size))
                 count = rows = size = 0
     if not is_whole:
-        raise ValueError("the partition was not brought to its end")
+        raise ValueError("the partition was not written completely")
     if count:
         shards.append(StagedShard(number - count, count, rows, size))
     return tuple(shards)

@@ -52,8 +52,8 @@ _PAUSE_S = 0.05  # between two attempts to reach this agent's stage, which start
 _SHARDS = 1 << 20  # most shards of a partition
 # fillna ignores other types, and values within lists.
 _NULLS = (
-    "say what stands for them: df.fillna(...) for numbers, texts and Booleans, F.coalesce(column, F.lit(...)) for other "
-    "types, F.transform(...) within lists; or leave such rows out, df.where(...)"
+    "replace nulls: df.fillna(...) for numbers, texts and Booleans, F.coalesce(column, F.lit(...)) for other types, "
+    "F.transform(...) within lists; or drop such rows by df.where(...)"
 )
 
 
@@ -273,7 +273,7 @@ class StagedRows:
                     raise
                 if time.monotonic() > deadline:
                     raise StorageError(
-                        f"partition {one.partition} of data={self._name!r} cannot be had from {one.stage}: {error}",
+                        f"partition {one.partition} of data={self._name!r} cannot be read from {one.stage}: {error}",
                         one.stage,
                     ) from error
                 table = self._newer(table)
@@ -285,7 +285,7 @@ class StagedRows:
         import pyarrow as pa
 
         if stage is None:
-            raise FileNotFoundError(f"the stage at {one.stage} is gone")
+            raise FileNotFoundError(f"the stage at {one.stage} has ended")
         if stage.hostname == socket.gethostname() and (file := self._mapped(Path(stage.folder) / one.file(self._name))):
             if rows:
                 return pa.Table.from_batches([file.get_batch(shard.first).slice(0, rows)])
@@ -325,8 +325,9 @@ class StagedRows:
         """
         if is_cut_off():
             raise ArgumentError(
-                f"the rows of data={self._name!r} cannot be had in a process that was forked from a worker that has them; "
-                "give the DataLoader multiprocessing_context='forkserver' (or 'spawn') and a collate_fn that can be imported"
+                f"the rows of data={self._name!r} cannot be read in a process that was forked from a worker; give "
+                "the DataLoader multiprocessing_context='forkserver' (or 'spawn') and a collate_fn that can be "
+                "imported"
             )
         known = self._table
         while known is None or not suffices(known):
@@ -369,8 +370,8 @@ class StagedRows:
         """Return the address of this agent's stage. Raises RunError outside of the run."""
         if (file := self._address_file()) is None:
             raise RunError(
-                f"the rows of data={self._name!r} are there in the function that they were given to, while its run goes on; "
-                "nowhere else"
+                f"the rows of data={self._name!r} can be read only in the training function that received them, "
+                "while its run is running"
             )
         return decode_address(file.read_bytes())
 

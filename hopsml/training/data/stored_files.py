@@ -225,7 +225,7 @@ class BlockCache:
             with contextlib.suppress(FileNotFoundError):  # another process removed it first
                 (self._folder / name).unlink()
         if room < size:
-            raise OSError(errno.ENOSPC, "its disk is full but for what is left to others")
+            raise OSError(errno.ENOSPC, "its disk is full, except for the space reserved for other programs")
 
     def _pieces(self) -> list[CachedPiece]:
         """Return all files of the cache, and remove unfinished blocks that their process has abandoned."""
@@ -245,7 +245,7 @@ class BlockCache:
         try:
             privacy.make_own_folder(self._folder)
         except PermissionError as error:
-            raise PermissionError(f"it is not a folder of this user's alone: {error}") from error
+            raise PermissionError(f"other users have access to the folder: {error}") from error
 
     def _give_up(self, error: OSError) -> None:
         """Stop using the cache in this process, and log the reason once."""
@@ -254,7 +254,7 @@ class BlockCache:
         if was_usable:
             reason = error.strerror or str(error)
             log.warning(
-                "data is read from its store alone: the cache in %s cannot be used: %s (%s names another folder)",
+                "the cache in %s cannot be used, so data are read from the store: %s (set %s to another folder)",
                 self._folder, reason, FOLDER,
             )  # fmt: skip
 
@@ -339,13 +339,15 @@ class StoredFile:
         try:
             yield
         except PathNotFound as error:
-            raise PathNotFound(f"{self.url} was deleted while it was read as data; data must stay", self.url) from error
+            raise PathNotFound(
+                f"{self.url} was deleted while it was read as data; do not delete data during a run", self.url
+            ) from error
 
     def _changed(self, now: str) -> StorageError:
         """Return the error for a file that has changed."""
         return StorageError(
-            f"{self.url} was changed while it was read as data: it had {self.length} bytes when the data set was made, and "
-            f"has {now} now; write new data under a new name, and begin the training anew",
+            f"{self.url} was changed while it was read as data: it had {self.length} bytes when the data set was "
+            f"made, and has {now} now; write new data under a new name, and start the training again",
             self.url,
         )
 
@@ -368,12 +370,10 @@ def find_files(given: Paths, is_wanted: Callable[[str], bool], what: str, is_cac
     """
     paths = [given] if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(paths, Sequence) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
-        raise ArgumentTypeError(f"{given!r} is no path: give a URL or a local path, or a list of them")
+        raise ArgumentTypeError(f"{given!r} is not a path; pass a URL or a local path, or a list of them")
     texts = [os.fspath(one) for one in paths]
     if not all(texts) or not texts:
-        raise ArgumentError(
-            f"{given!r} names nothing: give the URL or local path of a file or a folder, or a list of them"
-        )
+        raise ArgumentError(f"{given!r} is empty; pass the URL or local path of a file or a folder, or a list of them")
     return [file for one in texts for file in _files_of(one, is_wanted, what, is_cached)]
 
 
@@ -385,8 +385,8 @@ def _files_of(given: str, is_wanted: Callable[[str], bool], what: str, is_cached
         if not set(given) & set("*?["):
             raise
         raise PathNotFound(
-            f"nothing is called {given}, and *, ? and [ stand for themselves in a path; give the folder, which is read with "
-            "all files at any depth, or the list of files",
+            f"there is no file or folder {given}; *, ? and [ are ordinary characters in a path. Pass the folder, "
+            "which is read with all files at any depth, or a list of files",
             given,
         ) from error
     if not itself.is_dir:
@@ -395,12 +395,12 @@ def _files_of(given: str, is_wanted: Callable[[str], bool], what: str, is_cached
     root = len(given.rstrip("/"))
     wanted = [entry for entry in below if is_wanted(entry.name) and not _is_hidden(entry.url[root:])]
     if not wanted:
-        raise ArgumentError(f"{given} holds no {what} among its {len(below)} file(s)")
+        raise ArgumentError(f"{given} contains no {what} among its {len(below)} file(s)")
     parts = [e.url for e in below if _is_part(e.name) and not is_wanted(e.name) and not _is_hidden(e.url[root:])]
     if parts:
         raise ArgumentError(
-            f"{parts[0]}: it looks like a part of the data and is called like no {what}, as {len(parts)} of the "
-            f"{len(below)} file(s) in {given} are: rename them, or give the list of those that are to be read"
+            f"{parts[0]}: this seems to be data, but its name is not that of a {what}, as for {len(parts)} of the "
+            f"{len(below)} file(s) in {given}; rename them, or pass the list of files to read"
         )
     return [_file(entry, is_cached) for entry in sorted(wanted, key=lambda entry: entry.url)]
 
@@ -426,7 +426,7 @@ class WholeFiles:
     def __init__(self, given: Paths, suffixes: Sequence[str] | None, is_cached: bool) -> None:
         """List the files; arguments and errors are those of ``hopsml.data.files``."""
         endings = None if suffixes is None else tuple(one.lower() for one in suffixes)
-        what = "file" if endings is None else f"file with a name that ends so (*{', *'.join(endings)})"
+        what = "file" if endings is None else f"file whose name matches *{', *'.join(endings)}"
         found = find_files(given, lambda name: endings is None or name.lower().endswith(endings), what, is_cached)
         self._groups = [found[begin:end] for begin, end in grouped([file.length for file in found])]
 

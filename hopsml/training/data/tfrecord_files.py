@@ -65,7 +65,7 @@ def decompressed(content: bytes, url: str) -> bytes:
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise StorageError(f"{url} is no whole GZIP file: {error}; write it anew", url) from error
+        raise StorageError(f"{url} is not a complete GZIP file: {error}; write it again", url) from error
 
 
 def split_records(read: Read, length: int, most_bytes: int, url: str) -> list[RecordSpan]:
@@ -102,7 +102,7 @@ def _ends(read: Read, length: int, url: str) -> Iterator[int]:
             piece_at, piece = at, read(at, min(_PIECE if is_small else HEADER, length - at))
         header = piece[at - piece_at : at - piece_at + HEADER]
         if not _is_length(header):
-            raise _damaged(url, number, at, "the checksum of its length is another one")
+            raise _damaged(url, number, at, "its length does not match its checksum")
         size = HEADER + _LENGTH.unpack_from(header)[0] + FOOTER
         if size > length - at:
             raise _cut_off(url, number, at, length)
@@ -127,14 +127,14 @@ def record_offsets(content: bytes, span: RecordSpan, url: str) -> tuple[NDArray[
         at += HEADER + size + FOOTER
     if at != len(content) or len(begins) != span.rows:
         raise StorageError(
-            f"{url} was changed while it was read: between bytes {span.begin} and {span.end} are other records than there "
-            "were; write new data under a new name",
+            f"{url} was changed while it was read: the records between bytes {span.begin} and {span.end} differ from "
+            "those before; write new data under a new name",
             url,
         )
     where, sizes = np.array(begins, np.int64), np.array(lengths, np.int64)
     if (bad := _first_damaged(content, where, sizes)) is not None:
         offset = span.begin + begins[bad] - HEADER
-        raise _damaged(url, span.first + bad, offset, "its content and its checksum do not agree")
+        raise _damaged(url, span.first + bad, offset, "its content does not match its checksum")
     return where, sizes
 
 
@@ -177,8 +177,8 @@ def _is_length(header: bytes) -> bool:
 def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
     """Return the error for a damaged record."""
     return StorageError(
-        f"{url}: record {number} (counted from 0), at byte {offset}, is damaged, or the file holds no TFRecords: {why}; "
-        "write the file anew",
+        f"{url}: record {number} (counted from 0), at byte {offset}, is damaged, or the file does not contain "
+        f"TFRecords: {why}; write the file again",
         url,
     )
 
@@ -186,8 +186,8 @@ def _damaged(url: str, number: int, offset: int, why: str) -> StorageError:
 def _cut_off(url: str, number: int, offset: int, length: int) -> StorageError:
     """Return the error for a truncated file."""
     return StorageError(
-        f"{url} ends after {length} bytes, within record {number} (counted from 0), which begins at byte {offset}: it was "
-        "cut off, or is still being written; write it anew",
+        f"{url} ends after {length} bytes, within record {number} (counted from 0), which begins at byte {offset}: "
+        "it was cut off, or is still being written; write it again",
         url,
     )
 
@@ -219,7 +219,8 @@ class TFRecordFiles:
         self._fill = {name: self._flat(name, value) for name, value in (fill or {}).items()}
         if unknown := sorted(set(self._fill) - set(self._features or self._fill)):
             raise ArgumentError(
-                f"fill= names {', '.join(unknown)}, which features= leaves out; there are {', '.join(self._features or ())}"
+                f"fill= has the column {', '.join(unknown)}, which features= omits; its columns are "
+                f"{', '.join(self._features or ())}"
             )
         what = "TFRecord file (*.tfrecord*, part-*)"
         found = stored_files.find_files(given, lambda name: _NAMES.fullmatch(name) is not None, what, is_cached)
@@ -304,8 +305,8 @@ class TFRecordFiles:
             if name not in table.column_names and name not in self._fill:
                 there = ", ".join(table.column_names)
                 raise ArgumentError(
-                    f"column '{name}' of {place} is in none of the records{f', which have {there}' * bool(there)}; leave it "
-                    f"out of features=, or say what stands for it, fill={{{name!r}: ...}}"
+                    f"column '{name}' of {place} is in none of the records{f', which have {there}' * bool(there)}; "
+                    f"remove it from features=, or give a value for it, fill={{{name!r}: ...}}"
                 )
         absent = pa.table({name: pa.nulls(rows) for name in self._fill if name not in table.column_names})
         found = arrow_columns.arrays(table, self._fill, place)
@@ -374,7 +375,7 @@ def _shaped(array: NDArray[Any], shape: tuple[int, ...], name: str, place: str) 
     """Reshape a column's rows. Raises ArgumentError if the number of values differs."""
     if math.prod(array.shape[1:]) != math.prod(shape):
         raise ArgumentError(
-            f"column '{name}' of {place} has {math.prod(array.shape[1:])} value(s) in each record, and features= gives it "
-            f"the shape {shape}; name the shape that it has"
+            f"column '{name}' of {place} has {math.prod(array.shape[1:])} value(s) in each record, but the shape "
+            f"{shape} in features=; correct the shape"
         )
     return array.reshape(len(array), *shape)

@@ -282,7 +282,7 @@ class CommitWriter:
         try:
             self.wait()
         except BaseException as error:  # noqa: BLE001 the training itself has succeeded
-            print(f"hopsml: the last commit could not be made: {type(error).__name__}: {error}", flush=True)
+            print(f"hopsml: the last commit failed: {type(error).__name__}: {error}", flush=True)
 
     def close(self) -> None:
         """End the thread, in a process that continues without commits."""
@@ -340,9 +340,9 @@ class CommitWriter:
         if 2 * size <= room:
             return True
         print(
-            f"hopsml: a commit has {size / 1e6:.0f} MB and two are kept, but only {room / 1e6:.0f} MB of memory may be "
-            "used here: commits go to the local disk, which is slower; give the executors more memory overhead "
-            "(spark.executor.memoryOverhead) to keep them in memory",
+            f"hopsml: a commit has {size / 1e6:.0f} MB and two are stored, but only {room / 1e6:.0f} MB of memory "
+            "are available, so commits are written to the local disk, which is slower; increase "
+            "spark.executor.memoryOverhead to store them in memory",
             flush=True,
         )
         return False

@@ -99,7 +99,7 @@ class State:
         """
         for name in values:
             if name.startswith("_") or hasattr(type(self), name):
-                raise ArgumentError(f"State(): a value cannot be named '{name}'; choose another name")
+                raise ArgumentError(f"State(): the name '{name}' is reserved; choose another name")
         self.__dict__.update(_values=values, **dict.fromkeys(_OWN))
         self._context = current()
         self._port = self._context.commits if self._context is not None else None
@@ -130,7 +130,9 @@ class State:
         elif name in self.__dict__:
             self.__dict__[name] = value
         else:
-            raise AttributeError(f"this State has no value '{name}'; name it when the State is made: State({name}=...)")
+            raise AttributeError(
+                f"this State has no value '{name}'; pass it when the State is created: State({name}=...)"
+            )
 
     @property
     def batches(self) -> int:
@@ -181,8 +183,9 @@ class State:
             _looping = (self._port, self)
         elif _looping[1] is not self:
             raise ArgumentError(
-                f"resume(): this function has looped over another State before, with {', '.join(_looping[1]._values)}; a "
-                "commit holds the values of one: give all of them to one State, and loop over its resume(...) several times"
+                "resume(): this function has already resumed another State, with the values "
+                f"{', '.join(_looping[1]._values)}, but a commit contains one State; put all values into one State, "
+                "and call its resume(...) several times"
             )
 
     def _has_batches(self, data: Sampler | BatchReader) -> bool:
@@ -285,7 +288,7 @@ class State:
             OSError: there is not enough space for the commit.
         """
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-            raise ArgumentError(f"commit(every={every!r}): it must be a number of batches of 1 or more")
+            raise ArgumentError(f"commit(every={every!r}): it must be a number of batches, 1 or more")
         if self._writer is None:
             self._note_no_commits()
             return False
@@ -312,7 +315,8 @@ class State:
         with_servers = "a run with parameter servers" if context.spec.group.relaunches else "a run of fixed size"
         where = "a trial" if context.trial is not None else with_servers
         remedy = (
-            "a trial's own checkpoints go into trial.checkpoint_dir, and an elastic trial has workers_per_trial=(1, 2)"
+            "write the checkpoints of a trial into trial.checkpoint_dir, or make the trial elastic with "
+            "workers_per_trial=(1, 2)"
             if context.trial is not None
             else "start it with min_workers= (the same number as max_workers= keeps the size), or write checkpoints "
             "with hopsml.tensorflow.Checkpointer or hopsml.tensorflow.callbacks()"
@@ -435,8 +439,8 @@ class State:
         plain = set(self._values) - set(self._trackables())
         if plain != set(snapshot.values):
             raise ArgumentError(
-                f"the state to go on from holds the values {sorted(snapshot.values)}, this State has {sorted(plain)}: "
-                "they must be the same"
+                f"the stored state has the values {sorted(snapshot.values)}, but this State has {sorted(plain)}; use "
+                "the same values"
             )
 
     # ------------------------------------------------------------------------------------------ what is in it
@@ -465,8 +469,8 @@ def _opened(data: Sampler | Dataset) -> contextlib.AbstractContextManager[Sample
         return contextlib.nullcontext(data)
     if not hasattr(data, "reader"):
         raise ArgumentTypeError(
-            f"resume(): {data!r:.80} is a {type(data).__name__}, which tells no place to go on from; give a Sampler over "
-            "the indices of its samples, or a data set of hopsml.data"
+            f"resume(): {data!r:.80} is a {type(data).__name__}, which has no position from which training can "
+            "continue; pass a Sampler over the indices of its samples, or a data set of hopsml.data"
         )
     return contextlib.closing(data.reader())
 
@@ -477,6 +481,6 @@ def _pickled(name: str, value: Any) -> bytes:
         return pickle.dumps(value, protocol=5)
     except Exception as error:
         raise ArgumentError(
-            f"State: the value '{name}' ({type(value).__name__}) cannot be committed: {type(error).__name__}: {error}; "
-            "keep what it is made from instead, or leave it out of the State"
+            f"State: the value '{name}' ({type(value).__name__}) cannot be committed: {type(error).__name__}: "
+            f"{error}; store plain values instead, or remove it from the State"
         ) from error

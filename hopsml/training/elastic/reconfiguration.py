@@ -218,4 +218,4 @@ class _Watch:
         if now - self._waits_since > PATIENCE_S + (context.spec.group.silence_s or 0.0):
             self._waits_since = now
             lost = "a member" if self._group.lost_rank is None else f"rank {self._group.lost_rank}"
-            self._port.announce(WorkerReconfigured(context.generation, problem=f"it cannot reach {lost} any more"))
+            self._port.announce(WorkerReconfigured(context.generation, problem=f"it can no longer reach {lost}"))

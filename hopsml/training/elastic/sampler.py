@@ -81,8 +81,8 @@ class Sampler:
             raise ArgumentError(f"scaling={scaling!r}: it must be 'constant' or 'linear'")
         if drop_last and n_samples < global_batch_size:
             raise ArgumentError(
-                f"drop_last=True with n_samples={n_samples} and global_batch_size={global_batch_size} leaves no batch "
-                "at all; keep the last one, or make batches smaller"
+                f"drop_last=True with n_samples={n_samples} and global_batch_size={global_batch_size} leaves no "
+                "batch; use drop_last=False, or a smaller batch"
             )
         try:
             seed = operator.index(seed)  # also a NumPy integer, which a commit could not hold
@@ -171,8 +171,9 @@ class Sampler:
         for name in ("n_samples", "seed"):
             if position[name] != getattr(self, name):
                 raise ArgumentError(
-                    f"the state to go on from was made with {name}={position[name]}, this sampler has "
-                    f"{name}={getattr(self, name)}: it must be the same, or the same samples cannot be told apart"
+                    f"the stored state has {name}={position[name]}, but this sampler has "
+                    f"{name}={getattr(self, name)}; use the same value, so that training continues with the "
+                    "remaining samples"
                 )
         self.epoch, self.offset = int(position["epoch"]), int(position["offset"])
         if "ramp_start" in position:

@@ -44,8 +44,8 @@ class GradientNoiseScale:
         self.decay = number("decay", decay, 0, 1, below=True)
         if big_batch <= small_batch:
             raise ArgumentError(
-                f"big_batch={big_batch} with small_batch={small_batch}: the noise is seen in the difference of gradients of "
-                "two batch sizes, so two workers or more are needed, or two parts of a worker's batch"
+                f"big_batch={big_batch} with small_batch={small_batch}: the gradient noise is estimated from two "
+                "different batch sizes; use at least two workers, or two parts of a worker's batch"
             )
         self._noise, self._signal, self._has_steps = 0.0, 0.0, False
 
@@ -105,10 +105,12 @@ class GradientNoiseScale:
             math.floor(math.log2(whole_number("most", most))),
         )
         if low > high:
-            raise ArgumentError(f"advise(least={least}, most={most}): there is no power of two between them")
+            raise ArgumentError(
+                f"advise(least={least}, most={most}): there is no power of two between these bounds; widen them"
+            )
         scale = self.noise_scale
         if math.isnan(scale):
-            raise ArgumentError("advise() before the first add(): there is nothing to advise from")
+            raise ArgumentError("advise() was called before the first add(); add gradients first")
         wanted = high if scale == math.inf else round(math.log2(max(scale, 1.0)))
         return int(2 ** min(max(wanted, low), high))
 
@@ -146,7 +148,7 @@ class BatchSizeSchedule:
         )
         epochs = [epoch for epoch, _ in self.changes]
         if not epochs or epochs[0] != 0 or epochs != sorted(set(epochs)):
-            raise ArgumentError(f"BatchSizeSchedule of epochs {epochs}: they must begin with 0 and ascend")
+            raise ArgumentError(f"BatchSizeSchedule of epochs {epochs}: they must start with 0 and increase")
         self._asked: int | None = None
 
     @classmethod
@@ -177,8 +179,8 @@ class BatchSizeSchedule:
         """
         if sampler.scaling != "linear":
             raise ArgumentError(
-                f"follow() with Sampler(scaling={sampler.scaling!r}): its batch stays the same whatever the group; make it "
-                "with scaling='linear'"
+                f"follow() with Sampler(scaling={sampler.scaling!r}): the global batch of this sampler does not "
+                "depend on the group; create it with scaling='linear'"
             )
         wanted = self.workers(sampler.epoch + sampler.offset / sampler.n_samples)
         if wanted in (self._asked, sampler.world_size):

@@ -137,8 +137,8 @@ class Recipe:
         choice("optimizer", self.optimizer, OPTIMIZERS)
         if not isinstance(self.schedule, schedules.Schedule):
             raise ArgumentTypeError(
-                f"schedule={self.schedule!r}: it must be one of hopsml.large_batch's: Constant(), Steps(), Cosine(), "
-                "Polynomial() or SlowStart(); it is written in epochs, at the reference batch"
+                f"schedule={self.schedule!r}: it must be a schedule of hopsml.large_batch: Constant(), Steps(), "
+                "Cosine(), Polynomial() or SlowStart(); it is written in epochs, at the reference batch"
             )
         self._check_warmup()
 
@@ -156,8 +156,8 @@ class Recipe:
         early = [each for each in getattr(self.schedule, "boundaries", ()) if each < length]
         if early:
             raise ArgumentError(
-                f"Steps(boundaries=...) lowers the rate at epoch {early[0]:g}, amid warmup_epochs={length:g}: begin the "
-                "steps behind the warm-up, or shorten it"
+                f"Steps(boundaries=...) lowers the rate at epoch {early[0]:g}, amid warmup_epochs={length:g}: place "
+                "the steps after the warm-up, or shorten it"
             )
         late = [each for each in getattr(self.schedule, "boundaries", ()) if each >= self.epochs]
         if late:
@@ -193,8 +193,8 @@ class BatchPlan:
     def __post_init__(self) -> None:
         if self.batch_size > self.n_samples:
             raise ArgumentError(
-                f"batch_size={self.batch_size} with n_samples={self.n_samples}: a batch cannot be larger than the data; "
-                f"take {self.n_samples} at most"
+                f"batch_size={self.batch_size} with n_samples={self.n_samples}: a batch cannot be larger than the "
+                f"data; use at most {self.n_samples}"
             )
 
     @property

@@ -48,7 +48,7 @@ def choice(name: str, value: Any, known: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``known``; raise ArgumentError with the nearest name otherwise."""
     names = list(known)
     if value not in names:
-        raise ArgumentError(f"{name}={value!r} is not known; {suggestions.instead(str(value), names, '')}")
+        raise ArgumentError(f"{name}={value!r} is unknown; {suggestions.instead(str(value), names, '')}")
     return str(value)
 
 
@@ -96,7 +96,9 @@ class Steps:
         )
         number("decay", self.decay, 0, 1, above=True)
         if list(self.boundaries) != sorted(set(self.boundaries)):
-            raise ArgumentError(f"Steps(boundaries={self.boundaries}): they must ascend, each an epoch of its own")
+            raise ArgumentError(
+                f"Steps(boundaries={self.boundaries}): they must be different epochs in ascending order"
+            )
 
     def factor(self, epoch: Any, warmup_epochs: float, epochs: float, space: Any = PlainNumbers) -> Any:
         """Return the factor at ``epoch``, which may be a fraction."""

@@ -47,7 +47,7 @@ def score_of(value: Any, metric: str) -> float:
         wanted = name_of(metric, fields)
         if wanted not in fields:
             raise ArgumentError(
-                f"the search is about '{wanted}', which is not in what the training function returned "
+                f"the search is about '{wanted}', which is not among the values that the training function returned "
                 f"{unknown_metric(wanted, fields)}: return it, or name one of those as the metric"
             )
         found, name = fields[wanted], f"'{wanted}'"

@@ -52,9 +52,9 @@ def test_mistakes_are_one_sentence(cli: Cli, weights: str) -> None:
     cli("models", "export", weights, "digits")
     for arguments, words in (
         (("export", weights, "digits", "--metric", "accuracy"), "it must be NAME=NUMBER"),
-        (("export", weights, "digits", "--version", "1"), "version 1 of the model 'digits' is there already"),
+        (("export", weights, "digits", "--version", "1"), "version 1 of the model 'digits' already exists"),
         (("show", "digit"), "did you mean digits?"),
-        (("alias", "digits", "1", "latest"), "stand for versions already"),
+        (("alias", "digits", "1", "latest"), "already denote versions"),
     ):
         ended = cli("models", *arguments)
         assert ended.status == 1 and words in ended.err and len(ended.err.splitlines()) == 1

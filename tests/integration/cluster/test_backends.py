@@ -72,7 +72,7 @@ class TestLocal(BackendContract):
         found = traces(tmp_path)
         os.kill(found[1].agent, signal.SIGSTOP)
         try:
-            with pytest.raises(WorkerFailed, match="no sign of life for 2 s") as caught:
+            with pytest.raises(WorkerFailed, match="no message for 2 s") as caught:
                 run.result(WAIT_S)
             assert caught.value.rank == 1
             assert not living([found[0].worker, found[0].child])

@@ -175,7 +175,7 @@ def test_a_writer_that_was_stopped_is_woken(tmp_path: Path) -> None:
         await agent.written()
         assert found(agent.directory) == [1]
         (note,) = agent.notes
-        assert "was stopped (SIGSTOP); it is woken" in note
+        assert "was stopped (SIGSTOP), and is resumed" in note
 
     play(tmp_path, story)
 
@@ -303,7 +303,7 @@ def test_a_full_disk_is_told_of_once_when_it_begins_and_once_when_it_ends(tmp_pa
                 await agent.written()
                 assert agent.outcome(held) == FAILED
             (begin,) = agent.notes
-            assert "step-000000001 could not be written, the training goes on: OSError: [Errno 28]" in begin
+            assert "step-000000001 could not be written, and training continues: OSError: [Errno 28]" in begin
             with pytest.raises(OSError, match=r"step-000000003 could not be written: .*No space left"):
                 agent.handover.wait_stored(held, f"{disk}/step-000000003", 1.0)
             (disk / "filler").unlink()
@@ -352,7 +352,7 @@ def test_who_waits_for_the_store_may_stop_waiting(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         agent.hold(True)
         held = agent.save(1)
-        with pytest.raises(StorageTimeout, match="still on its way"):
+        with pytest.raises(StorageTimeout, match="still being copied"):
             agent.handover.wait_stored(held, "step-000000001", 0.01)
         agent.hold(False)
         await asyncio.to_thread(agent.handover.wait_written)

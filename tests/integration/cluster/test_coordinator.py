@@ -352,7 +352,7 @@ def test_a_request_that_cannot_be_carried_out_ends_its_run_and_no_other(crowd: C
 def test_a_run_of_an_id_that_is_going_on_is_an_error_of_its_own(crowd: Coordinator) -> None:
     big = crowd.start_run(request("app_1", 201))  # waits: there are 200
     same = crowd.start_run(request("app_1", 2))
-    assert same.wait(WAIT_S) and "app_1 is going on already" in str(same.error)
+    assert same.wait(WAIT_S) and "app_1 is already running" in str(same.error)
     assert not big.is_over
     crowd.cancel("app_1", "enough")
     assert big.wait(WAIT_S) and isinstance(big.error, RunCancelled)

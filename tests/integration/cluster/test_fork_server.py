@@ -160,13 +160,13 @@ def test_an_error_that_cannot_say_itself_is_named(tmp_path):
         raise WithoutWords
 
     last = run(tmp_path, train).events[-1]
-    assert last.cause == "WithoutWords: (it cannot say more: its text raises RuntimeError)"
+    assert last.cause == "WithoutWords: (its text is not available, since str() raises RuntimeError)"
     assert "raise WithoutWords" in last.traceback and not last.secondary
 
     def leave():
         sys.exit(WithoutWords())
 
-    assert "called sys.exit((it cannot say more" in run(tmp_path, leave).events[-1].cause
+    assert "called sys.exit((its text is not available" in run(tmp_path, leave).events[-1].cause
 
 
 @pytest.mark.parametrize("log", ["on a full disk", "closed"])
@@ -229,7 +229,7 @@ def test_what_threads_still_save_when_the_function_returns_is_there(tmp_path):
 
     ended = run(tmp_path, train)
     assert (tmp_path / "by-a-thread").read_text() == (tmp_path / "by-a-pool").read_text() == "saved"
-    assert "waiting a while for its threads: saver" in ended.log
+    assert "waiting a few seconds for saver" in ended.log
 
 
 def crash() -> None:
@@ -262,7 +262,7 @@ def test_what_cannot_be_sent_is_said(tmp_path):
     import threading
 
     _, note, last = run(tmp_path, lambda: threading.Lock()).events
-    assert isinstance(note, WorkNote) and "a lock, is left out: it cannot be pickled" in note.text
+    assert isinstance(note, WorkNote) and "a lock, is omitted: it cannot be pickled" in note.text
     assert isinstance(last, WorkerFinished) and cloudpickle.loads(last.result) is None
 
 
@@ -278,7 +278,7 @@ def test_a_full_disk_costs_lines_of_the_log_and_not_the_training(tmp_path):
 
     with small_disk.mounted(tmp_path / "disk", 1_000) as disk:
         _, note, last = run(disk, train).events
-    assert note.text == "lines of its log are lost, its disk takes no more: No space left on device"
+    assert note.text == "lines of its log are lost, since its disk cannot be written: No space left on device"
     assert isinstance(last, WorkerFinished) and cloudpickle.loads(last.result) == 7
 
 

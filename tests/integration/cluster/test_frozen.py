@@ -115,7 +115,7 @@ def test_a_mirror_that_is_stopped_loses_nothing_and_delays_by_seconds(tmp_path: 
     assert asyncio.run(close()) == []
     assert time.monotonic() - began < WAIT_S
     assert (target / "logs" / "g0-rank0.log").read_text() == "last words"
-    assert "it is woken" in notes[0] and "process that mirrors files" in notes[0]
+    assert "is resumed" in notes[0] and "process that mirrors files" in notes[0]
     assert not for_good or any("it is ended" in note for note in notes)
 
 

@@ -103,7 +103,7 @@ def test_what_is_left_out_is_said_with_its_lines_and_where_the_whole_is(tmp_path
     (word,) = [line for line in text.splitlines() if "skipped" in line]
     shown = text.count(LINE.decode())
     cut = 1 if (WINDOW - TAIL) % len(LINE) else 0
-    assert word.startswith("… ") and word.endswith(" skipped here; the whole log: hdfs://nn/logs/rank0.log")
+    assert word.startswith("… ") and word.endswith("were skipped here; the whole log is hdfs://nn/logs/rank0.log")
     assert int(word.split()[1]) + shown == 100_000
     assert len(text) <= WINDOW + len(word) + 2 and shown > (WINDOW - len(LINE) * (2 + cut)) // len(LINE) - 2
 
@@ -174,7 +174,7 @@ def test_a_flood_of_output_delays_neither_the_result_nor_a_heartbeat(store: Path
     result = run.result(WAIT_S)
     assert (store.parent / run.directory.log(0, 0).removeprefix("file://")).stat().st_size == FLOOD_MB * 1_000_000
     live = run.logs(0)
-    assert "skipped here; the whole log: " in live and len(live) < 4 * WINDOW + result.seconds * local_tree.RATE
+    assert "were skipped here; the whole log is " in live and len(live) < 4 * WINDOW + result.seconds * local_tree.RATE
     assert live.endswith(LINE.decode())
     assert max(gaps) < 5  # of the lease's 10 s
 

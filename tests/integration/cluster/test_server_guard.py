@@ -311,8 +311,8 @@ def test_of_other_machines_members_alone_are_let_in(network: Network, port: int)
         ("", ""),
         (config("127.0.0.1", port=1), ""),  # alone
         (config("worker-0.example", "worker-1.example", port=1), "numeric"),
-        (config("127.0.0.1", "127.0.0.2", port=1, own=7), "who its members are"),
-        ("{", "who its members are"),
+        (config("127.0.0.1", "127.0.0.2", port=1, own=7), "does not list the members"),
+        ("{", "does not list the members"),
         (config("127.0.0.1", "127.0.0.2", port=1), "not found"),
     ],
 )

@@ -83,7 +83,9 @@ def test_an_agent_that_cannot_join_says_why() -> None:
     assert ended.wait(WAIT_S)
     backend.close()
     (problem,) = said
-    assert problem.startswith("a local agent could not join: ConnectionError: no address of the coordinator answers")
+    assert problem.startswith(
+        "a local agent could not join: ConnectionError: the coordinator answers at none of its addresses"
+    )
     assert backend._processes == {} and backend._watchers == []
 
 

@@ -101,7 +101,7 @@ def test_a_run_says_which_checkpoint_a_full_disk_has_not_taken(store: Path, tmp_
     (behind,) = read_json(run, "status.json")["not_on_shared_storage"]["0"]
     assert f"{disk}/checkpoints/step-000000003: " in behind and "No space left on device" in behind
     (note,) = [note for note in run.state.notes if "could not be written" in note]
-    assert "step-000000003 could not be written, the training goes on" in note
+    assert "step-000000003 could not be written, and training continues" in note
 
 
 def train(kept: str) -> dict[str, Any]:

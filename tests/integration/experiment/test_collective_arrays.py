@@ -70,7 +70,7 @@ def test_who_does_not_come_is_named_and_what_to_do_about_it(tmp_path: Path, monk
     )  # fmt: skip
     monkeypatch.setattr(contexts, "_current", context)
     with pytest.raises(
-        CollectiveTimeout, match=r"missing: rank 1; .* start_timeout=0.1 s .*longer, or call hopsml.barrier"
+        CollectiveTimeout, match=r"missing: rank 1; .* start_timeout=0.1 s .*longer one, or call hopsml.barrier"
     ):
         hopsml.barrier()
     for port in ports:
@@ -144,7 +144,9 @@ def test_the_evaluator_is_in_no_collective(store: Path) -> None:
     said: list[Any] = []
     run.on_message(lambda rank, value: said.append(value))
     assert run.result(WAIT_S).value == "trained"
-    assert said == ["this worker is the evaluator, which does not train: it is in no collective"]
+    assert said == [
+        "this worker is the evaluator, which does not train and takes part in no collective operation; call it on training workers only"
+    ]
 
 
 def test_in_a_cluster_that_asks_for_it_every_run_encrypts(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

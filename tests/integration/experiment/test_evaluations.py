@@ -111,7 +111,7 @@ def test_another_function_judges_under_another_name_and_not_under_the_same(store
     unnamed = experiment.evaluate(judge, training.run_dir, name="unnamed", **wishes)
     assert "best_step" not in unnamed.metrics
     log = Path(unnamed.log.removeprefix("file://")).read_text()
-    assert log.count("has a finite number named 'metric'") == 1 and "say metric='accuracy'" in log
+    assert log.count("has a finite value of the metric 'metric'") == 1 and "pass metric='accuracy'" in log
     result = experiment.evaluate(worse, training.run_dir, name="worse", **wishes)
     assert (result.metrics["evaluated"], result.metrics["best_step"], result.metrics["metric"]) == (2, 10, -0.5)
     assert files(training.run_dir) == first, "the other evaluation's"
@@ -161,7 +161,7 @@ def test_a_store_that_is_away_for_a_while_ends_no_evaluation(store: Path, tmp_pa
         run = experiment.submit_evaluation(judge, training.run_dir, metric="accuracy", progress=False, keep_warm=60.0)
         wait_until(lambda: "best" in files(training.run_dir), "the first")
         (folder / "run.json").rename(tmp_path / "away")  # what it asks for each time
-        wait_until(lambda: "the evaluation waits for the store" in run.logs(), "the evaluator's word")
+        wait_until(lambda: "the evaluation waits until the store" in run.logs(), "the evaluator's word")
         (tmp_path / "away").rename(folder / "run.json")
         save(training.run_dir, tmp_path / "b", 20, 0.75)
     assert run.result(WAIT_S).metrics["evaluated"] == 2
@@ -200,7 +200,9 @@ def test_commits_of_a_fixed_group_and_an_evaluation_of_nothing_are_noted(store: 
     assert "Remedy: start it with min_workers=" in note
     run = experiment.submit_evaluation(judge, training.run_dir, progress=False, keep_warm=60.0)
     assert run.result(WAIT_S).metrics["evaluated"] == 0
-    assert any("has no complete checkpoint, so nothing was evaluated: fit() makes" in note for note in run.state.notes)
+    assert any(
+        "has no complete checkpoint, so nothing was evaluated: write checkpoints" in note for note in run.state.notes
+    )
 
 
 def test_commits_of_an_elastic_group_are_stored_and_nothing_is_noted(store: Path) -> None:

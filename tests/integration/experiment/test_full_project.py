@@ -101,9 +101,9 @@ def test_what_does_not_fit_is_left_where_it_is_and_takes_no_room_of_the_records(
     result = run.result(WAIT_S)
     assert result.unrecorded == {} and run.directory.read_status()["state"] == "FINISHED"
     assert [url.rpartition("/")[2] for url in result.artifacts] == ["first.bin"]
-    (note,) = [note for note in run.state.notes if "could not be brought to" in note]
+    (note,) = [note for note in run.state.notes if "could not be copied to" in note]
     assert f"{run.run_dir}/artifacts: 3.0 MB, and " in note
-    found = re.search(r"it is left in (\S+) on ", note)
+    found = re.search(r"they are in (\S+) on ", note)
     assert found is not None
     left = Path(found[1])
     assert sorted(path.name for path in left.iterdir()) == ["first.bin", "second.bin"]

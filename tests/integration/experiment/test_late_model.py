@@ -1,4 +1,4 @@
-"""Tests of models that are built late or outside the strategy's scope, and of optimizers built by the first step."""
+"""Tests of models that are built late or outside of the strategy's scope, and of optimizers built by the first step."""
 
 from __future__ import annotations
 

@@ -166,9 +166,9 @@ def test_tasks_find_one_another_by_name(project: Path) -> None:
     assert sorted(role for role, _ in told) == ["chief", "worker"] and told[0][0] == "chief"
     assert all(sorted(named) == addresses for _, named in told) and len(set(addresses)) == 2
     assert all(named == told[0][1] for _, named in told), "all are told the same"
-    assert "address('worker', 1): there is no such task; this one knows of 1 chief, 1 worker" in refused
+    assert "address('worker', 1): there is no such task; the tasks are 1 chief, 1 worker" in refused
     other = experiment.distributed(nameless, num_workers=2, keep_warm=60.0, progress=False)
-    assert "tasks have names where hopsml sets TF_CONFIG" in str(other.value)
+    assert "tasks have roles only if hopsml sets TF_CONFIG" in str(other.value)
     assert hopsml.distributed.role() == "chief", "outside of a run"
 
 

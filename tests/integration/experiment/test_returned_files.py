@@ -96,16 +96,16 @@ def test_what_cannot_travel_stays_behind_with_a_note_and_the_rest_arrives(store:
     assert run.directory.read_status()["state"] == "FINISHED"
     notes = {found[1]: note for note in run.state.notes if (found := re.search(r"the entry (\S+) of what the", note))}
     assert set(notes) == {"['path']", "['folder']", "['lock']", "['deep']['generator']", "['itself']", "['circle']"}
-    assert re.search(r"'missing/plot\.png' is not there: write it before.*worker's folder is /", notes["['path']"])
-    assert "'folder' is a folder: save it below" in notes["['folder']"]
-    assert re.search(r"a lock, is left out: it cannot be pickled \(TypeError: .*; return numbers", notes["['lock']"])
+    assert re.search(r"'missing/plot\.png' is missing; write it before.*worker's folder is /", notes["['path']"])
+    assert "'folder' is a folder; save it below" in notes["['folder']"]
+    assert re.search(r"a lock, is omitted: it cannot be pickled \(TypeError: .*; return numbers", notes["['lock']"])
     assert "holds itself" in notes["['itself']"] and "holds itself" in notes["['circle']"]
 
 
 def test_a_value_of_which_nothing_can_travel_leaves_a_finished_run(store: Path) -> None:
     run = submit(lambda: (n for n in range(3)))
     assert run.result(WAIT_S).value is None
-    assert any("returned, a generator, is left out: it cannot be pickled" in note for note in run.state.notes)
+    assert any("returned, a generator, is omitted: it cannot be pickled" in note for note in run.state.notes)
 
 
 def test_a_value_that_is_too_large_is_kept_in_the_run_directory(store: Path) -> None:
@@ -115,11 +115,11 @@ def test_a_value_that_is_too_large_is_kept_in_the_run_directory(store: Path) -> 
 
     run = submit(train)
     assert run.result(WAIT_S).value == {"accuracy": 0.9}
-    (kept,) = [found[1] for note in run.state.notes if (found := re.search(r"it is kept in (\S+), for", note))]
+    (kept,) = [found[1] for note in run.state.notes if (found := re.search(r"it is stored in (\S+); read", note))]
     assert kept == f"{run.run_dir}/artifacts/result-2.pickle"
     whole = pickle.loads(local_path(kept).read_bytes())
     assert whole == {"large": bytes(returned.MAX_RESULT), "accuracy": 0.9}
-    assert any("left out of what the driver gets: 'large' (48 MiB)" in note for note in run.state.notes)
+    assert any("not sent to the driver: 'large' (48 MiB)" in note for note in run.state.notes)
 
 
 def test_a_trials_odd_entry_does_not_fail_it(store: Path) -> None:
@@ -129,7 +129,9 @@ def test_a_trials_odd_entry_does_not_fail_it(store: Path) -> None:
     found = experiment.search(train, {"x": ("DISCRETE", [1])}, searcher="grid", progress=False, metric="loss")
     assert found.value == 1.0 and list(found.trials.state) == ["completed"]
     (log,) = local_path(found.run_dir).glob("trials/*/*.log")
-    assert "the entry ['odd'] of what the training function returned, a generator, is left out" in log.read_text()
+    assert (
+        "the entry ['odd'] of the value that the training function returned, a generator, is omitted" in log.read_text()
+    )
 
 
 def test_what_is_saved_in_the_workers_folder_is_kept(store: Path) -> None:
@@ -167,7 +169,7 @@ def test_what_a_failed_function_has_saved_is_kept_as_well(store: Path) -> None:
 
 
 def test_a_relative_path_that_is_not_there_is_looked_up_somewhere_and_that_is_said(store: Path) -> None:
-    with pytest.raises(WorkerFailed, match=r"'data\.csv' \(a relative path is looked up in the worker's folder /"):
+    with pytest.raises(WorkerFailed, match=r"'data\.csv' \(a relative path refers to the worker's folder /"):
         submit(lambda: Path("data.csv").read_text()).result(WAIT_S)
     with pytest.raises(WorkerFailed) as caught:
         submit(lambda: Path("/data.csv").read_text()).result(WAIT_S)
@@ -187,7 +189,7 @@ def test_a_trial_keeps_what_it_saved_and_not_what_another_did(store: Path) -> No
     kept = {path.parent.parent.name: path.name for path in local_path(found.run_dir).glob("trials/*/artifacts/*")}
     assert sorted(kept.values()) == ["model-0", "model-1", "model-2"] and len(kept) == 3
     (failed,) = found.trials[found.trials.state == "failed"].to_dict("records")
-    assert "is looked up in the worker's folder" in failed["error"]
+    assert "refers to the worker's folder" in failed["error"]
 
 
 def test_more_than_the_limit_is_left_out_and_named(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_an_algorithm_that_the_run_cannot_carry_out_is_refused() -> None:
         "algorithm='async_sgd' cannot train in this run; start the function by experiment.parameter_server"
         in of_servers
     )
-    assert "evry: no setting of algorithm='local_sgd'; it has every" in setting
+    assert "evry: not a setting of algorithm='local_sgd'; it has every" in setting
     changing = experiment.collective_all_reduce(
         lambda: loop_workload.refused("elastic_averaging"), min_workers=1, max_workers=1, **QUIET
     ).value

@@ -118,4 +118,4 @@ def test_two_members_on_one_gpu_are_told_that_each_needs_its_own() -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 2 and "Duplicate GPU" in done.stdout, done
     for line in lines:
-        assert re.match("ArgumentError .*each worker needs a GPU of its own", line), done
+        assert re.match("ArgumentError .*each worker needs a separate GPU", line), done

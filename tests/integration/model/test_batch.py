@@ -138,7 +138,7 @@ def test_executors_whose_python_has_no_hopsml_say_so_and_what_to_do(estimator: A
     )
     said = done.stderr.decode().splitlines()[-1]
     assert said.startswith("RuntimeError: hopsml.model.predict cannot compute here: ") and sys.executable in said
-    assert "let PYSPARK_PYTHON name an environment that has them on every node" in said
+    assert "set PYSPARK_PYTHON to an environment with them on every node" in said
 
 
 def test_an_estimator_that_cannot_be_pickled_names_its_part(project: str) -> None:
@@ -159,7 +159,7 @@ def test_a_pickle_of_somebody_else_is_not_loaded(estimator: Any, monkeypatch: py
     from hopsml.storage import trust
 
     monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
-    with pytest.raises(ArgumentError, match="to load a model is to run what is in it"):
+    with pytest.raises(ArgumentError, match="loading a model executes its content"):
         model.find("lr").local_files()
 
 
@@ -207,7 +207,7 @@ def test_a_copy_that_was_broken_off_is_put_away_and_a_long_name_is_a_name(
 def test_whole_numbers_that_the_model_cannot_hold_are_refused() -> None:
     bindings = columns.bind(Signature({"x": TensorSpec("uint8", (None,))}, {}), pa.schema([("x", pa.int64())]), None)
     for value in (300, -1):
-        with pytest.raises(ArgumentError, match=f"'x' holds {value}, and the model takes .*0 to 255"):
+        with pytest.raises(ArgumentError, match=f"'x' contains {value}, but the model takes .*0 to 255"):
             columns.tensors(bindings, pa.record_batch({"x": [7, value]}))
     assert columns.tensors(bindings, pa.record_batch({"x": [7, 255]}))["x"].tolist() == [7, 255]
 
@@ -239,7 +239,9 @@ def test_arrays_of_several_dimensions_are_lists_in_lists() -> None:
     pictures = [np.arange(6.0).reshape(2, 3), np.ones((2, 3))]
     table = batch.arrow_of(pd.DataFrame({"picture": pictures}))
     assert table["picture"].to_pylist() == [one.tolist() for one in pictures]
-    with pytest.raises(ArgumentError, match=r"'picture' of the table has arrays of the shapes \(1, 3\), \(2, 3\)"):
+    with pytest.raises(
+        ArgumentError, match=r"'picture' of the table has arrays of different shapes \(\(1, 3\), \(2, 3\)"
+    ):
         batch.arrow_of(pd.DataFrame({"picture": [pictures[0], np.ones((1, 3))]}))
 
 
@@ -268,11 +270,13 @@ def test_of_a_table_of_several_kinds_each_column_is_an_input(project: str, examp
 
 
 def test_an_example_that_is_given_is_not_passed_over(project: str) -> None:
-    with pytest.raises(ArgumentError, match="example= has no column 'town', by which the model was fitted; it has age"):
+    with pytest.raises(
+        ArgumentError, match="example= has no column 'town', with which the model was fitted; it has age"
+    ):
         model.export(of_people(), "people", example={"age": [1.0]})
     with pytest.raises(ArgumentError, match=r"the column 'age' is datetime64.*a request has numbers"):
         model.export(of_people(), "people", example=PEOPLE.assign(age=pd.Timestamp(0)))
-    with pytest.raises(ArgumentError, match="must be rows of numbers, or of texts; a table with both"):
+    with pytest.raises(ArgumentError, match="must be rows of numbers, or of texts; for a table with both"):
         model.export(of_people(), "people", example=PEOPLE.to_numpy())
     with pytest.raises(ArgumentError, match="StandardScaler has neither predict nor predict_proba"):
         model.export(StandardScaler().fit([[1.0], [2.0]]), "scaler", example=[[1.0]])
@@ -396,10 +400,10 @@ def test_a_table_of_numbers_alone_may_lack_some_of_them(project: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"town": [None, "Rome"]}, "input 'town' has a value in row 0 that is missing"),
-        ({"age": [np.nan, 1.0]}, "input 'age' has a value in row 0 that is missing or infinite"),
-        ({"age": [1.0, np.inf]}, "input 'age' has a value in row 1 that is missing or infinite"),
-        ({"town": ["Bonn", "Paris"]}, r"does not take the values of the input 'town': ValueError: .*'Paris'"),
+        ({"town": [None, "Rome"]}, "input 'town' has a missing or infinite value in row 0"),
+        ({"age": [np.nan, 1.0]}, "input 'age' has a missing or infinite value in row 0"),
+        ({"age": [1.0, np.inf]}, "input 'age' has a missing or infinite value in row 1"),
+        ({"town": ["Bonn", "Paris"]}, r"does not accept the values of the input 'town': ValueError: .*'Paris'"),
     ],
 )
 def test_values_that_the_estimator_does_not_take_are_refused_with_their_input(
@@ -413,7 +417,7 @@ def test_values_that_the_estimator_does_not_take_are_refused_with_their_input(
 
 def test_numbers_that_are_not_whole_are_none_of_whole_numbers(project: str) -> None:
     model.export(LogisticRegression().fit(MISSING[["rank"]], [0, 1, 1, 0]), "ranks", example=MISSING[["rank"]])
-    with pytest.raises(ArgumentError, match=r"the column 'rank' holds 1\.5, and the model takes int64"):
+    with pytest.raises(ArgumentError, match=r"the column 'rank' contains 1\.5, but the model takes int64"):
         model.predict(pd.DataFrame({"rank": [1.0, 1.5]}), "ranks")
     assert model.predict(pd.DataFrame({"rank": [1.0, 3.0]}), "ranks")["predict"].tolist() == [0, 1]
 

@@ -67,8 +67,8 @@ def of(rows, operator="Identity"):
 for call, words in (
     (lambda: model.export(of(1), "one"), "input 'x' has the shape [1, 4]: its first dimension must be free"),
     (lambda: model.export(of("rows", "NoSuch"), "no"), "'small' cannot be computed by ONNX Runtime"),
-    (lambda: model.to_onnx(made, None), "example= must have a row or more"),
-    (lambda: model.to_onnx(graph, rows), "it converts modules of PyTorch and estimators of scikit-learn"),
+    (lambda: model.to_onnx(made, None), "example= must have at least one row"),
+    (lambda: model.to_onnx(graph, rows), "only PyTorch modules and scikit-learn estimators can be converted"),
 ):
     try:
         call()
@@ -204,7 +204,7 @@ for name, (made, rows, wanted) in CASES.items():
 
 for made, words in (
     (LinearDiscriminantAnalysis(), "with float32 and int64: its output predict_proba differs for"),
-    (DummyClassifier(), "DummyClassifier cannot be converted to an ONNX graph that predicts as it does; with float32"),
+    (DummyClassifier(), "DummyClassifier cannot be converted to an ONNX graph with the same predictions; with float32"),
 ):
     try:
         model.to_onnx(made.fit(X, y), example=X)

@@ -189,12 +189,15 @@ def test_what_is_not_there_is_told_with_what_is(project: str, folder: MakeFolder
         (lambda: registry.find("digits", 3), "no version 3; it has 1, 2"),
         (lambda: registry.find("digits", "prodction"), "versions: 1, 2.*did you mean production"),
         (lambda: registry.get_best_model("digits", "acuracy", "MAX"), "metric 'acuracy'; did you mean accuracy"),
-        (lambda: registry.get_best_model("digits", "accuracy", "UP"), "direction='UP': it must be MAX or MIN"),
+        (
+            lambda: registry.get_best_model("digits", "accuracy", "UP"),
+            "direction='UP': the direction must be MAX or MIN",
+        ),
         (
             lambda: registry.find("digits", "best"),
-            "several metrics: accuracy, recall; name one, such as 'best:accuracy'",
+            "several metrics: accuracy, recall; select one, such as 'best:accuracy'",
         ),
-        (lambda: registry.find("digits", "best:"), "'best:': it must be 'best', or 'best:METRIC'"),
+        (lambda: registry.find("digits", "best:"), "'best:': the version must be 'best', or 'best:METRIC'"),
         (lambda: registry.delete_alias("digits", "canary"), "no version or alias 'canary'"),
         (lambda: registry.set_alias("digits", 9, "canary"), "no version 9"),
     ):
@@ -247,12 +250,12 @@ def test_a_model_has_a_name_that_a_folder_can_have(project: str, folder: MakeFol
 
 def test_a_number_is_given_once(project: str, folder: MakeFolder) -> None:
     exported(folder("a"), model_version=5)
-    with pytest.raises(ModelExists, match="version 5 of the model 'digits' is there already"):
+    with pytest.raises(ModelExists, match="version 5 of the model 'digits' already exists"):
         exported(folder("b"), model_version=5)
     assert exported(folder("c")).version == 6
     registry.delete("digits", 6)
     assert exported(folder("d")).version == 7
-    with pytest.raises(ModelExists, match="has been claimed: its export goes on, or was killed, or it was deleted"):
+    with pytest.raises(ModelExists, match="is locked: its export is running or was killed, or it was deleted"):
         exported(folder("e"), model_version=6)
     again = exported(folder("f"), model_version=5, overwrite=True)
     assert again.version == 5 and "weights.bin" in again.description.files
@@ -277,7 +280,7 @@ def test_an_export_that_was_overtaken_does_not_count(project: str, folder: MakeF
     slow = directory.acquire_version(url, 1)
     slow.fill(folder("slow"))
     fast = exported(folder("fast"), model_version=1, overwrite=True)
-    with pytest.raises(StorageError, match="claimed anew while the model was exported"):
+    with pytest.raises(StorageError, match="locked by another exporter while the model was exported"):
         slow.complete(fast.description)
     assert registry.find("digits", 1).description.digest == fast.description.digest
 
@@ -305,7 +308,7 @@ def test_a_version_that_is_deleted_while_it_is_exported(project: str, folder: Ma
     claim = directory.acquire_version(url, 1, overwrite)
     claim.fill(folder("slow"))
     registry.delete("digits", 1)
-    with pytest.raises(StorageError, match="was deleted or claimed anew while the model was exported"):
+    with pytest.raises(StorageError, match="was deleted or locked by another exporter while the model was exported"):
         claim.complete(made.description)
     with pytest.raises(ModelNotFound):
         registry.find("digits", 1)
@@ -316,7 +319,7 @@ def test_what_was_changed_on_the_store_is_not_used(project: str, folder: MakeFol
     version = exported(folder("a"))
     place = urls.join(version.files_url, "weights.bin")
     for_url(place).write_bytes(place, b"b" * 100)
-    with pytest.raises(DamagedModel, match=r"weights.bin is not what was exported \(100 bytes"):
+    with pytest.raises(DamagedModel, match=r"weights.bin differs from the exported file \(100 bytes"):
         version.local_files(private(tmp_path / "cache"))
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -357,7 +360,7 @@ def test_a_cache_that_others_may_write_to_is_refused(project: str, folder: MakeF
     version = exported(folder("a"))
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(ArgumentError, match="others than this user may write there"):
+    with pytest.raises(ArgumentError, match="other users can write to it"):
         version.local_files(tmp_path / "open")
 
 
@@ -402,7 +405,9 @@ def test_a_description_that_is_none_is_told_with_its_place(project: str, folder:
     place = urls.join(version.url, "model.json")
     content = json.loads(for_url(place).read_bytes(place))
     for_url(place).write_bytes(place, json.dumps({**content, "format": 99}).encode())
-    with pytest.raises(StorageError, match=r"Models/digits/1/model.json: a newer hopsml wrote it \(format 99"):
+    with pytest.raises(
+        StorageError, match=r"Models/digits/1/model.json: a newer version of hopsml wrote it \(format 99"
+    ):
         registry.find("digits")
     for_url(place).write_bytes(place, b"{}")
     with pytest.raises(StorageError, match=r"it is no model\.json of hopsml"):
@@ -423,10 +428,10 @@ def test_files_are_found_here_and_in_the_project(
         registry.export("nowhere", "digits")
     with pytest.raises(ArgumentError, match="takes one model"):
         registry.export(made, "digits", model_path=made)
-    with pytest.raises(ArgumentTypeError, match="a int is no model; give a Keras model"):
+    with pytest.raises(ArgumentTypeError, match="a int is not a model; pass a Keras model"):
         registry.export(3, "digits")
     program = type("ExportedProgram", (), {"__module__": "torch.export.exported_program"})()
-    with pytest.raises(ArgumentTypeError, match=r"is no model; give the torch.nn.Module that it was made of"):
+    with pytest.raises(ArgumentTypeError, match=r"is not a model; pass the torch.nn.Module from which it was made"):
         registry.export(program, "digits")
 
 
@@ -448,7 +453,7 @@ def test_a_full_disk_is_told_from_the_store(project: str, folder: MakeFolder, tm
     version = exported(folder("one"))
     with small_disk.mounted(tmp_path / "small", 64) as disk:
         small_disk.fill(disk)
-        with pytest.raises(QuotaExceeded, match=r"the full disk is that of .*small, where copies are kept"):
+        with pytest.raises(QuotaExceeded, match=r"the full disk is that of .*small, where copies of models are stored"):
             version.local_files(disk)
         assert [one.name for one in disk.iterdir()] == ["filler"]
 
@@ -461,7 +466,7 @@ def test_a_model_of_another_user_is_loaded_in_no_form(
     described = msgspec.structs.replace(theirs.description, artifacts={artifact: ""})
     monkeypatch.setattr(trust, "own_names", lambda url: frozenset({"somebody"}))
     assert theirs.local_files().is_dir(), "plain files"
-    with pytest.raises(ArgumentError, match="to load a model is to run what is in it"):
+    with pytest.raises(ArgumentError, match="loading a model executes its content"):
         Version(theirs.url, described).local_files()
 
 

@@ -67,10 +67,10 @@ class Peeking(torch.nn.Module):
 
 for given, words in (
     ((torch.nn.Sequential(torch.nn.Linear(4, 4), Peeking()), "peeking", rows[:2]), "the layer '1' (Peeking)"),
-    ((made, "silent", None), "does not tell what it takes: export(..., example=)"),
+    ((made, "silent", None), "are unknown; pass at least one row of them: export(..., example=)"),
     ((made, "wrong", {"imag": rows[:2]}), "forward() has no argument 'imag'; it has image, weight"),
-    ((linear, "wrong", rows[:2, :3]), "the model does not take the example (input: float32 [2, 3]): RuntimeError"),
-    ((linear, "wrong", torch.zeros(4)), "(input: float32 [4]) the model makes 'output_0': [1]; the first dimension"),
+    ((linear, "wrong", rows[:2, :3]), "the model does not accept the example (input: float32 [2, 3]): RuntimeError"),
+    ((linear, "wrong", torch.zeros(4)), "(input: float32 [4]) the model returns 'output_0': [1]; the first dimension"),
     ((linear, "wrong", 3.0), "input=3.0 is one number"),
 ):
     try:

@@ -45,10 +45,10 @@ def test_objects_of_a_running_spark_are_refused(spark: Any, monkeypatch: pytest.
         SparkSession._instantiatedSession = SparkSession._activeSession = None
     for name, said in refused.items():
         assert said is not None and "`value` (closure variable), a pyspark." in said, name
-        assert "exists on the driver alone; use it before the launch" in said
+        assert "exists only in the driver; use it before the launch" in said
     for name, said in through_driver.items():
-        assert said is not None and "can be read through the driver alone; write it to shared storage" in said, name
-    assert broadcast is not None and "hand its .value over" in broadcast
+        assert said is not None and "can be read only through the driver; write it to shared storage" in said, name
+    assert broadcast is not None and "pass its .value in args" in broadcast
     assert row is None  # plain data
 
 

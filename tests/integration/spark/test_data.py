@@ -280,7 +280,7 @@ def test_a_dataframe_that_fails_ends_the_run_with_its_reason(session: Any) -> No
         yield from batches
 
     frame = session.range(0, ROWS, 1, 2).mapInArrow(fail, "id long")
-    with pytest.raises(RunError, match="data='rows' could not be brought to the workers: ValueError: no such price"):
+    with pytest.raises(RunError, match="data='rows' could not be sent to the workers: ValueError: no such price"):
         submit(count, frame).result(WAIT_S)
 
 

@@ -72,7 +72,7 @@ def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
     pids = [pid for trace in found for pid in (trace.worker, trace.child)]
     wait_until(lambda: not living([*pids, found[rank].agent, found[rank].server]), "the end of it all", GONE_S)
     assert clock.awake() - began < GONE_S
-    assert caught.value.rank in doomed and "executor or the agent in it was ended" in caught.value.cause
+    assert caught.value.rank in doomed and "executor or the agent in it was killed" in caught.value.cause
     assert "Spark reports for executor" in caught.value.cause and "137 (exit status 137: SIGKILL:" in caught.value.cause
     check_run_dir(run, "FAILED")
     assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
@@ -113,7 +113,7 @@ def test_a_python_that_cannot_start_agents_is_the_error(
 def test_agents_that_cannot_reach_the_driver_are_the_error(spark: Any, store: Path) -> None:
     applications.current("local-cluster").coordinator.addresses = (("127.0.0.1", 1),)
     run = submit(lambda: None)
-    with pytest.raises(CoordinatorLost, match=r"no address of the coordinator answers: 127\.0\.0\.1:1"):
+    with pytest.raises(CoordinatorLost, match=r"the coordinator answers at none of its addresses: 127\.0\.0\.1:1"):
         run.result(WAIT_S)
 
 

@@ -197,7 +197,7 @@ def test_a_disk_that_others_have_filled_is_left_to_them(tmp_path: Path, caplog: 
         file.check(BlockCache(disk / "c", 1 << 30), 0, 3 << 20)
         assert kept(disk / "c") == 0
     (line,) = caplog.messages
-    assert "its disk is full but for what is left to others" in line
+    assert "its disk is full, except for the space reserved for other programs" in line
 
 
 def test_what_the_store_says_is_raised(tmp_path: Path) -> None:

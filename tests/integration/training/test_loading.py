@@ -26,10 +26,10 @@ def test_a_model_of_keras_of_fit_of_a_state_and_of_a_checkpointer(tmp_path: Path
     assert found["values"]["fit"] == {"step": 0, "fit": 1, "done": 0, "history": {"loss": [1.0]}, "rate": None}
     assert found["values"]["saved"] == {"step": 7, "epoch": 2}
     for name, width, deeper, unbuilt in found["refused"]:
-        assert "holds nothing named 'net'; it has: " in name and "model" in name
+        assert "has no object 'net'; it has: " in name and "model" in name
         assert "shape" in width.lower()
         assert "is of another model: it lacks ['model/" in deeper
-        assert "load_checkpoint(): objects have to be built, as for a State: " in unbuilt
+        assert "load_checkpoint(): objects must be built, as for a State: " in unbuilt
 
 
 @pytest.mark.torch
@@ -58,9 +58,9 @@ def test_a_module_of_torch_also_out_of_a_wrapper(tmp_path: Path) -> None:
         for model in (build(), Wrapper(build())):
             assert hopsml.load_checkpoint(folder, net=model) == {"step": 0, "losses": [0.5]}
             torch.testing.assert_close(getattr(model, "module", model).state_dict(), trained.state_dict())
-        with pytest.raises(ArgumentError, match=r"nothing named 'model'; it has: losses, net, optimizer"):
+        with pytest.raises(ArgumentError, match=r"no object 'model'; it has: losses, net, optimizer"):
             hopsml.load_checkpoint(folder, model=build())
-        with pytest.raises(ArgumentError, match=r"(?s)holds another net: .*size mismatch"):
+        with pytest.raises(ArgumentError, match=r"(?s)contains a different net: .*size mismatch"):
             hopsml.load_checkpoint(folder, net=build(5))
         with pytest.raises(ArgumentError, match="a list has no load_state_dict"):
             hopsml.load_checkpoint(folder, losses=[])
@@ -70,7 +70,7 @@ def test_a_module_of_torch_also_out_of_a_wrapper(tmp_path: Path) -> None:
 def test_a_folder_of_the_users_own_is_named(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").touch()
     with pytest.raises(
-        ArgumentError, match=r"holds neither state\.hopsml nor checkpoint\.json.*are read by what wrote them"
+        ArgumentError, match=r"holds neither state\.hopsml nor checkpoint\.json.*with the library that wrote them"
     ):
         hopsml.load_checkpoint(tmp_path)
     (tmp_path / "state.hopsml").write_bytes(b"short")

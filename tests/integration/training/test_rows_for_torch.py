@@ -179,7 +179,7 @@ def test_a_file_that_is_gone_is_named_behind_what_lies_before_it(tmp_path: Path)
 
 def test_without_batches_it_is_said(tmp_path: Path) -> None:
     _, error = raised(loader(parquet(tmp_path), num_workers=1))
-    assert "say how large they are: .batch(global_batch_size)" in str(error)
+    assert "set it by .batch(global_batch_size)" in str(error)
 
 
 @pytest.mark.variant

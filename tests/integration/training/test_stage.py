@@ -134,14 +134,14 @@ def test_a_fork_of_a_process_that_has_read_is_told_what_to_do(stage: Stage) -> N
             os._exit(0)
     os.close(end)
     with open(answer) as said:
-        assert "data='rows' cannot be had in a process that was forked from a worker" in (text := said.read())
+        assert "data='rows' cannot be read in a process that was forked from a worker" in (text := said.read())
     assert "give the DataLoader multiprocessing_context='forkserver'" in text
     os.waitpid(pid, 0)
 
 
 def test_outside_of_the_run_there_are_no_rows(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contexts, "_current", None)
-    with pytest.raises(RunError, match="are there in the function that they were given to, while its run goes on"):
+    with pytest.raises(RunError, match="can be read only in the training function that received them"):
         read(Dataset(StagedRows("rows")).batch(2))
 
 
@@ -283,7 +283,7 @@ def test_a_full_disk_is_said_with_its_folder(tmp_path: Path) -> None:
         client = StageClient(address)
         try:
             with pytest.raises(
-                flight.FlightServerError, match=r"cannot keep the rows of data-clicks in .*small.*: No space"
+                flight.FlightServerError, match=r"cannot store the rows of data-clicks in .*small.*: No space"
             ):
                 client.put("clicks", 0, 0, batch(0, 1).schema, [batch(0, 10_000) for _ in range(20)])
             assert not list(folder.rglob("*.part"))

@@ -71,7 +71,7 @@ def test_a_file_that_is_cut_off_is_named(rows: str) -> None:
     url = f"{rows}/part-1.parquet"
     system = filesystem.for_url(url)
     system.write_bytes(url, system.read_bytes(url)[:-20])
-    with pytest.raises(WorkerFailed, match=r"part-1\.parquet is no whole Parquet file"):
+    with pytest.raises(WorkerFailed, match=r"part-1\.parquet is not a complete Parquet file"):
         experiment.collective_all_reduce(read_all, args={"url": rows}, num_workers=1, progress=False)
 
 

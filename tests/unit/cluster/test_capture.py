@@ -268,7 +268,7 @@ def test_own_modules_imported_inside_are_told(
     )
     captured = capture(train.train)
     assert captured.own_imports == ("models",)
-    assert "train imports models when it runs" in caplog.text
+    assert "train imports models when it is called" in caplog.text
     assert capture(train.train, importable=["models"]).own_imports == ()
 
 
@@ -283,7 +283,7 @@ def unshippable() -> Iterator[tuple[str, Any, str]]:
     yield "thread", threading.current_thread(), "create it inside the function"
     yield "queue", queue.Queue(), "create it inside the function"
     yield "pool", pool, "create it inside the function"
-    yield "generator", (i for i in range(3)), "hand a list over"
+    yield "generator", (i for i in range(3)), "or pass a list"
     with socket.socket() as sock:
         yield "socket", sock, "open it inside the function"
     with open(__file__) as text:
@@ -440,7 +440,7 @@ def framework_object(module: str, name: str, **attributes: object) -> Any:
         ("pyspark.sql.connect.session", "SparkSession", "cannot start Spark jobs"),
         ("pyspark.sql.classic.dataframe", "DataFrame", "write it to shared storage"),
         ("pyspark.core.rdd", "RDD", "write it to shared storage"),
-        ("pyspark.core.broadcast", "Broadcast", "hand its .value over"),
+        ("pyspark.core.broadcast", "Broadcast", "pass its .value in args"),
         ("py4j.java_gateway", "JavaObject", "use it before the launch"),
         ("tensorflow.python.framework.ops", "EagerTensor", "NumPy arrays"),
     ],
@@ -468,13 +468,13 @@ def test_only_device_tensors_are_refused() -> None:
 
 @pytest.mark.parametrize("function", [None, 3, "train"])
 def test_no_function(function: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="a function was expected"):
+    with pytest.raises(ArgumentTypeError, match="the argument must be a function"):
         capture(function)
 
 
 @pytest.mark.parametrize("args", [[1], "lr", {1: 2}])
 def test_no_arguments(args: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="a dict from parameter names to values"):
+    with pytest.raises(ArgumentTypeError, match="it must be a dict of values by parameter name"):
         capture(scaled, args)
 
 

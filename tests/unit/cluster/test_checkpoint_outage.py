@@ -106,7 +106,7 @@ def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catch
         say(agents[6], "")
         run.gang.members[agents[7]] = lost
         say(agents[7], "")
-    assert run.state.notes == ["mirroring is behind: agent-0", "mirroring has caught up"] * 2
+    assert run.state.notes == ["mirroring is behind: agent-0", "mirroring is up to date again"] * 2
 
 
 def test_people_are_told_when_checkpoints_fail_first_and_when_they_are_written_again():
@@ -119,5 +119,5 @@ def test_people_are_told_when_checkpoints_fail_first_and_when_they_are_written_a
         event = apply_persisted(run, "b", Persisted("app_1", step, missed=7 if step == 61 else 0))
         assert event is not None and event.step == step  # type: ignore[union-attr]
     first, second = run.state.notes
-    assert first == "checkpoints cannot be written, which is tried again: step 1: nobody answers"
+    assert first == "checkpoints cannot be written; retrying: step 1: nobody answers"
     assert second == "checkpoints are written again; 7 were missed"

@@ -101,7 +101,7 @@ def test_addresses_are_whole_numbers_or_a_known_uuid() -> None:
 
 @pytest.mark.parametrize("address", ["1abc", "", "-1", "0x1", "1,2", "1.0", "GPU-unknown", "٣", "99999"])
 def test_other_addresses_are_refused(address: str) -> None:
-    with pytest.raises(ArgumentError, match="no GPU address"):
+    with pytest.raises(ArgumentError, match="not a GPU address"):
         parse_address(address, HOST)
 
 
@@ -186,7 +186,7 @@ def test_two_executors_with_the_same_address_get_two_gpus(
     with caplog.at_level(logging.WARNING), acquire_gpus(HOST, ["0"], bases=[locks]) as mine:
         assert mine.indices == (1,)
     assert "Spark granted GPU 0" in caplog.text
-    assert "GPU 1 was taken instead" in caplog.text
+    assert "GPU 1 is used instead" in caplog.text
 
 
 def test_four_executors_at_once_share_nothing(locks: Path, agents: list[Agent]) -> None:
@@ -216,7 +216,7 @@ def test_a_claim_waits_for_a_gpu_that_comes_free(locks: Path, agents: list[Agent
 def test_too_few_free_takes_none(locks: Path, agents: list[Agent]) -> None:
     agents.append(Agent(locks, 2))
     assert agents[0].indices() == (0, 1)
-    with pytest.raises(RunError, match=r"3 GPU\(s\) were wanted.*GPU 2 by nobody"):
+    with pytest.raises(RunError, match=r"3 GPU\(s\) were requested.*GPU 2 by nobody"):
         acquire_gpus(HOST, count=3, bases=[locks], timeout_s=0)
     with acquire_gpus(HOST, count=2, bases=[locks], timeout_s=0) as mine:
         assert mine.indices == (2, 3)
@@ -299,7 +299,7 @@ def test_nothing_asked_for_locks_nothing(locks: Path) -> None:
 def test_bad_requests(locks: Path) -> None:
     with pytest.raises(ArgumentError, match="count=-1"):
         acquire_gpus(HOST, count=-1, bases=[locks])
-    with pytest.raises(RunError, match="5 GPUs were wanted, but this host has 4"):
+    with pytest.raises(RunError, match="5 GPUs were requested, but this host has 4"):
         acquire_gpus(HOST, count=5, bases=[locks])
     with pytest.raises(ArgumentError, match="1abc"):
         acquire_gpus(HOST, ["1abc"], bases=[locks])
@@ -308,7 +308,7 @@ def test_bad_requests(locks: Path) -> None:
 def test_a_link_in_place_of_the_directory_is_refused(locks: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     private(locks).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match="is no directory"):
+    with pytest.raises(RunError, match="is not a directory"):
         acquire_gpus(HOST, ["0"], bases=[locks])
 
 
@@ -385,7 +385,7 @@ def test_another_user_cannot_keep_gpus_by_locking_all_there_is(
     stranger = as_stranger(lock_everything(open_locks / "hopsml-gpu-locks", *HOST))
     with stranger, acquire_gpus(HOST, count=4, bases=[open_locks], timeout_s=0.2) as mine:
         assert mine.indices == (0, 1, 2, 3)
-    assert "another user has locked GPU 0, but nobody computes on it" in caplog.text
+    assert "another user has locked GPU 0, but no process uses it" in caplog.text
 
 
 def test_of_another_users_word_as_much_is_believed_as_costs_nothing(open_locks: Path) -> None:
@@ -438,8 +438,8 @@ def test_a_worker_gets_all_gpus_that_nobody_else_has_and_a_note_names_the_rest(
         wide = gpu_lock.all_gpus(slot.indices, bases=[locks])
         assert wide.indices == (0, 1, 3)
         assert re.fullmatch(
-            r"of the 5 GPUs that its executor sees it has 3; held by others: GPU 2 by process \d+, "
-            r"GPU 4 by 2 process\(es\) that compute on it",
+            r"it has 3 of the 5 GPUs that its executor sees; other processes use: GPU 2 by process \d+, "
+            r"GPU 4 by 2 process\(es\) that use it",
             wide.note,
         )
         again = gpu_lock.all_gpus(slot.indices, bases=[locks])
@@ -455,8 +455,8 @@ def test_where_an_executor_has_one_gpu_or_none_a_note_says_so(locks: Path, monke
     one = gpu_lock.all_gpus((0,), bases=[locks])
     monkeypatch.setattr(gpu_lock, "host_gpus", tuple)
     none = gpu_lock.all_gpus((), bases=[locks])
-    assert (one.indices, one.note) == ((0,), "its executor has 1 GPU: nothing is mirrored between GPUs")
-    assert (none.indices, none.note) == ((), "its executor has no GPUs: nothing is mirrored between GPUs")
+    assert (one.indices, one.note) == ((0,), "its executor has 1 GPU, so nothing is mirrored between GPUs")
+    assert (none.indices, none.note) == ((), "its executor has no GPUs, so nothing is mirrored between GPUs")
 
 
 def end_of_agent(ports: network.SlotPorts | None, problem: str = "") -> list[str]:

@@ -37,7 +37,7 @@ def test_what_is_needed_is_just_enough_for_the_connections_of_all_agents(monkeyp
             ConnectionLimits.of_this_process().descriptors >= agents + 20 and acceptor.open_files_problem(agents) == ""
         )
         limited(monkeypatch, least - 1)
-        assert f"open {least - 1} files (ulimit -n), and " in acceptor.open_files_problem(agents)
+        assert f"open {least - 1} files (ulimit -n), but " in acceptor.open_files_problem(agents)
         assert f"needs {least}: raise it (ulimit -n, LimitNOFILE)" in acceptor.open_files_problem(agents)
     limited(monkeypatch, resource.RLIM_INFINITY)
     assert acceptor.open_files_problem(100_000) == ""
@@ -63,7 +63,7 @@ except errors.CoordinatorLost as error:
 def test_a_driver_says_so_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", tmp_path.as_uri())
     done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=END_S, check=False)
-    said = "this process may open 32 files (ulimit -n), and hopsml needs 64: raise it (ulimit -n, LimitNOFILE)\n"
+    said = "this process can open 32 files (ulimit -n), but hopsml needs 64; raise the limit (ulimit -n, LimitNOFILE)\n"
     assert (done.stdout, done.returncode) == (said, 0), done.stderr
 
 

@@ -169,9 +169,7 @@ def test_what_was_recorded_is_opened_with_the_secrets_given_again() -> None:
 def test_what_is_not_given_again_is_named_with_the_remedy() -> None:
     recorded = [{"name": "DB_PASSWORD", "type": "str", "variable": "DB_PASSWORD"}]
     assert secret_extraction.given_again(recorded, {}, {"DB_PASSWORD": "x"}, "run x")[0].value == "x"
-    with pytest.raises(
-        ArgumentError, match=r"run x was given secrets.*: DB_PASSWORD; set HOPSML_SECRET_DB_PASSWORD in"
-    ):
+    with pytest.raises(ArgumentError, match=r"run x received secrets.*: DB_PASSWORD; set HOPSML_SECRET_DB_PASSWORD in"):
         secret_extraction.given_again(recorded, {}, {}, "run x")
     with pytest.raises(ArgumentError, match="HOPSML_SECRET_PIN must be a whole number"):
         secret_extraction.given_again([{"name": "PIN", "type": "int", "variable": ""}], {"PIN": "x"}, {}, "run x")

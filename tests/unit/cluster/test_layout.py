@@ -167,7 +167,7 @@ def test_gpus_of_a_member_without_topology_are_in_bus_order() -> None:
 def test_an_unreadable_topology_is_noted_and_left_out() -> None:
     layout = form(one_gpu_each(TORN, 2))
     assert order(layout) == ["10.0.0.1-4000", "10.0.0.1-4001"]
-    note = "the GPU topology of host-10.0.0.1 is not used: the row GPU0 of the GPU topology has 1 of 2 links"
+    note = "the GPU topology of host-10.0.0.1 is ignored: the row GPU0 of the GPU topology has 1 of 2 links"
     assert layout.notes == (note,)
     assert form([member(gpu_indices=(1, 0), topology=TORN)]).notes == (note,)
 
@@ -358,7 +358,7 @@ def test_parameter_servers_see_no_gpu() -> None:
 
 
 def servers_refused(servers: int, possible: str) -> str:
-    rule = f"at least one must be left that trains, so 0 to {possible} parameter servers are possible"
+    rule = f"at least one member must train; use 0 to {possible} parameter servers"
     return f"parameter_servers={servers} with 2 member(s): {rule}"
 
 
@@ -375,8 +375,8 @@ def test_an_evaluator_apart_is_in_nobodys_cluster_and_alone_in_its_own() -> None
 
 
 def evaluator_refused(workers: int) -> str:
-    remedy = "ask for more workers or leave the evaluator out"
-    return f"evaluator=True with {workers} worker(s): the last of at least 3 becomes the evaluator; {remedy}"
+    remedy = "request more workers, or omit the evaluator"
+    return f"evaluator=True with {workers} worker(s): the evaluator is the last of at least 3 workers; {remedy}"
 
 
 @pytest.mark.parametrize(
@@ -413,12 +413,12 @@ def test_no_members() -> None:
 @pytest.mark.parametrize(("first", "second"), [("10.0.0.1", "10.0.0.1"), ("::1", "0:0::1"), ("N1.lan", "n1.lan.")])
 def test_one_address_twice(first: str, second: str) -> None:
     twins = [member(first), dataclasses.replace(member(second), agent_id="twin")]
-    with pytest.raises(ArgumentError, match=r"the address .* is given by two members, agent-.* and twin"):
+    with pytest.raises(ArgumentError, match=r"two members have the address .*, agent-.* and twin"):
         form(twins)
 
 
 def test_one_agent_twice() -> None:
-    with pytest.raises(ArgumentError, match=r"the agent id agent-10\.0\.0\.1-4000 is given by two members"):
+    with pytest.raises(ArgumentError, match=r"two members have the agent id agent-10\.0\.0\.1-4000"):
         form([member(), dataclasses.replace(member(), port=4001)])
 
 
@@ -441,9 +441,8 @@ def test_workers_with_different_numbers_of_gpus() -> None:
     with pytest.raises(ArgumentError) as refused:
         form(members)
     assert str(refused.value) == (
-        "the workers hold different numbers of GPUs (agent-10.0.0.1-4000 on host-10.0.0.1: 2, "
-        "agent-10.0.0.2-4000 on host-10.0.0.2: 1); one ring order serves all, so each must hold as many: set "
-        "spark.executor.resource.gpu.amount alike"
+        "the workers hold different numbers of GPUs (agent-10.0.0.1-4000 on host-10.0.0.1: 2, agent-10.0.0.2-4000 on "
+        "host-10.0.0.2: 1), but all need the same number; set the same spark.executor.resource.gpu.amount for all"
     )
     assert form(members, Roles(parameter_servers=1)).leader == "10.0.0.1:4000"  # a server needs none
 
@@ -459,7 +458,7 @@ def test_of_many_workers_with_different_numbers_of_gpus_twenty_are_shown(count: 
 def test_bus_ids_that_do_not_fit() -> None:
     with pytest.raises(ArgumentError, match="1 GPU indices and 2 bus ids"):
         form([member(gpu_indices=(0,), gpu_bus_ids=("a", "b"))])
-    with pytest.raises(ArgumentError, match="names a GPU twice"):
+    with pytest.raises(ArgumentError, match="lists a GPU twice"):
         form([member(gpu_indices=(1, 1))])
 
 
@@ -550,8 +549,8 @@ def test_what_the_user_set_is_not_overwritten(name: str, value: str) -> None:
     with pytest.raises(EnvironmentConflict) as refused:
         check_environment({name: value})
     assert str(refused.value) == (
-        f"{name} is already set ('{value}'), and hopsml sets it for every worker; unset it, or pass "
-        "honour_environment=True to keep it"
+        f"{name} is already set ('{value}'), but hopsml must set it for every worker; unset it, or pass "
+        "honour_environment=True to use its value"
     )
 
 
@@ -569,7 +568,7 @@ def test_what_the_user_set_is_honoured_when_asked_to() -> None:
 
 @pytest.mark.parametrize("value", ["{", "[1]", "chief"])
 def test_a_broken_tf_config_is_not_honoured(value: str) -> None:
-    with pytest.raises(EnvironmentConflict, match="no JSON object"):
+    with pytest.raises(EnvironmentConflict, match="not a JSON object"):
         check_environment({"TF_CONFIG": value}, honour=True)
 
 

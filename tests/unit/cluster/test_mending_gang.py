@@ -230,7 +230,7 @@ def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
 
 def test_a_worker_whose_connections_broke_by_themselves_lets_all_begin_anew() -> None:
     machine = at_work("a", "b")
-    assert machine.handle(events.Reconfigured("b", 0, problem="it cannot reach rank 0 any more"), 4.0) == []
+    assert machine.handle(events.Reconfigured("b", 0, problem="it can no longer reach rank 0"), 4.0) == []
     assert machine.phase is Phase.SETTLING
     (stop,) = machine.handle(events.Tick(), 4.0 + machine.spec.settle_s)
     assert isinstance(stop, events.StopWorkers) and set(stop.agent_ids) == {"a", "b"}

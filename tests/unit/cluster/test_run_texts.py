@@ -29,7 +29,7 @@ EOFError: EOF when reading a line
 @pytest.mark.parametrize(
     ("cause", "traceback", "words"),
     [
-        ("AssertionError", KERAS, ["outside the strategy's scope", "with strategy.scope():"]),
+        ("AssertionError", KERAS, ["outside of the strategy's scope", "with strategy.scope():"]),
         (
             "ValueError: Variable (w) was not created in the distribution strategy scope of (x)",
             "",
@@ -42,7 +42,7 @@ EOFError: EOF when reading a line
         (
             "ModuleNotFoundError: No module named 'here.sub'",
             "",
-            ["'here' is here and not on h1", "--ship-environment auto"],
+            ["'here' is installed here, but not on h1", "--ship-environment auto"],
         ),
         ("ModuleNotFoundError: No module named 'xgboost'", "", ["'xgboost' is not on h1", "pip install", "--py-files"]),
         ("ValueError: no", "", []),
@@ -101,11 +101,11 @@ def waiting(group: AnyGroup) -> ActiveRun:
 def test_where_nothing_is_known_of_the_agents_that_are_missing_that_is_said(group: AnyGroup, wanted: int) -> None:
     outcome, backend = ConcludeRun(Phase.FAILED, "start"), SimulatedBackend(2)
     text = why_missing(waiting(group), outcome, Pool(), backend, ())
-    assert text.startswith(f"0 of {wanted} agents are connected; those that were asked for have ended")
+    assert text.startswith(f"0 of {wanted} agents are connected; the requested agents have ended")
     assert why_missing(waiting(group), outcome, Pool(), backend, ("other",)).endswith("connected; other holds some")
 
 
-SILENT = "the agent on 10.0.0.2 (executor e) is gone: no sign of life for 10 s"
+SILENT = "the agent on 10.0.0.2 (executor e) was lost: no message for 10 s"
 BLACK_HOLE = "preflight: the slot of agent a2 on h (10.0.0.2/1): network: between it and a1: did not answer within 3 s"
 
 
@@ -114,7 +114,7 @@ def test_a_worker_that_falls_silent_names_the_network_and_what_goes_on_without_i
     text = str(
         error_of(ConcludeRun(Phase.FAILED, "worker", SILENT, "b", 1), state, "file:///run", None, "10.0.0.2", "")
     )
-    assert "network between the driver and 10.0.0.2 was cut for longer than 10 s" in text
+    assert "network between the driver and 10.0.0.2 was interrupted for more than 10 s" in text
     assert "heartbeat_timeout=" in text and "min_workers=" in text
 
 

@@ -108,7 +108,7 @@ def test_no_matrix(text: str) -> None:
     [
         ("\tGPU0\tGPU1\nGPU0\t X \tPIX\n", "no row of that name"),
         ("\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\n", "has 1 of 2 links"),
-        ("\tGPU0\tGPU1\nGPU0\t X \tWIFI\nGPU1\tWIFI\t X \n", "'WIFI' is no link between GPUs"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tWIFI\nGPU1\tWIFI\t X \n", "'WIFI' is not a link between GPUs"),
         ("\tGPU0\tGPU1\nGPU0\t X \t X \nGPU1\tPIX\t X \n", "'X' between GPU0 and GPU1"),
         ("\tGPU0\tGPU0\nGPU0\t X \tPIX\n", "names a GPU twice"),
     ],

@@ -108,7 +108,7 @@ def test_a_full_scratch_disk_is_named(tmp_path: Path) -> None:
     with small_disk.mounted(tmp_path / "scratch", 100) as scratch:
         small_disk.fill(scratch)
         failed = failure_of(tmp_path, scratch=scratch)
-    assert f"No space left on device (in {scratch}/agent; TMPDIR chooses another disk)" in failed.cause
+    assert f"No space left on device (in {scratch}/agent; set TMPDIR to use another disk)" in failed.cause
 
 
 def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> None:
@@ -346,11 +346,12 @@ def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwi
     with memory_limited_to(150) as procs:
         failed = killed(tmp_path / "a", grow, procs)
     assert failed.outside
-    assert "killed by signal 9 (SIGKILL); the kernel sent it for lack of memory: oom_kill in" in failed.cause
-    assert "; the limit of its memory is 150 MB (its memory had peaked at " in failed.cause
+    assert "killed by signal 9 (SIGKILL); the kernel sent this signal for lack of memory: oom_kill in" in failed.cause
+    assert "; its memory limit is 150 MB (its memory had peaked at " in failed.cause
     failed = killed(tmp_path / "b", lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert (
-        failed.outside and "hopsml did not send it, nor the kernel for lack of memory, as oom_kill in" in failed.cause
+        failed.outside
+        and "neither hopsml nor the kernel (for lack of memory) sent this signal, since oom_kill in" in failed.cause
     )
 
 

@@ -130,10 +130,10 @@ def test_a_folder_is_left_where_it_can_be(tmp_path: Path) -> None:
 
 
 def test_where_a_relative_path_was_looked_for_is_no_matter_of_absolute_ones(tmp_path: Path) -> None:
-    assert "is looked up in the worker's folder" in returned.missing_path_hint(
+    assert "refers to the worker's folder" in returned.missing_path_hint(
         FileNotFoundError(2, "gone", "data.csv"), tmp_path
     )
-    assert "is looked up in the worker's folder" in returned.missing_path_hint(
+    assert "refers to the worker's folder" in returned.missing_path_hint(
         PathNotFound("it is gone", "data.csv"), tmp_path
     )
     for url in ("/data/clicks.csv", "hdfs:///data/clicks.csv"):

@@ -94,7 +94,7 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         ({"compression": "fp32"}, ArgumentError, ["compression='fp32'", "None, or one of 'fp16', 'bf16', 'topk'"]),
         ({"compression": "topk", "topk": 2}, ArgumentError, ["topk=2", "more than 0 and less than 1"]),
         ({"compression": "topk", "topk": "1%"}, ArgumentTypeError, ["topk='1%'", "such as 0.01"]),
-        ({"topk": 0.1}, ArgumentError, ["topk=0.1 with compression=None", "choose that, or leave topk out"]),
+        ({"topk": 0.1}, ArgumentError, ["topk=0.1 with compression=None", "use that compression, or omit topk"]),
         ({"compression": "powersgd", "powersgd_rank": 0}, ArgumentError, ["powersgd_rank=0", "at least 1"]),
         ({"accumulate": 0}, ArgumentError, ["accumulate=0", "at least 1"]),
         ({"reduction": "mean"}, ArgumentError, ["reduction='mean'", "'sum', 'adasum'"]),
@@ -106,7 +106,7 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         (
             {"compression": "fp16", "tuned": True},
             ArgumentError,
-            ["tuned=True with compression", "leave one of the two out"],
+            ["tuned=True with compression", "omit one of the two"],
         ),
         (
             {"compression": "fp16", "merge_scope": 4},
@@ -201,7 +201,7 @@ def test_a_variable_that_the_user_has_set_is_refused(
 
 def test_a_broken_variable_is_refused_even_when_it_is_to_be_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "{cluster")
-    with pytest.raises(HopsmlError, match="no JSON object"):
+    with pytest.raises(HopsmlError, match="not a JSON object"):
         experiment.collective_all_reduce(train, honour_environment=True)
 
 

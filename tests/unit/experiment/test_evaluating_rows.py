@@ -113,7 +113,7 @@ def test_what_cannot_be_evaluated_is_refused(path: str, tmp_path: Path) -> None:
         ),
         (lambda x: 1.0, {"rows": lambda labels, found: len(found)}, ArgumentError, r"shape \(\) of 10 rows"),
         (None, {}, ArgumentTypeError, "predict=None cannot be called"),
-        (lambda x: x, [len], ArgumentTypeError, r"metrics=\[<built-in function len>\] has no names; give a dict"),
+        (lambda x: x, [len], ArgumentTypeError, r"metrics=\[<built-in function len>\] has no names; pass a dict"),
     ],
 )
 def test_what_makes_no_prediction_for_each_row(

@@ -80,7 +80,7 @@ COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "versioned_resources": Shown("experiment/test_launch.py::test_versioned_resources_are_copied_into_the_run_directory"),
     "description": Changes("why"),
     "evaluator": (Changes(True, {"num_workers": 3}), Shown("integration/experiment/test_evaluator.py::test_it_runs")),
-    "evaluator_gpu": (Changes(True, {"evaluator": True, "num_workers": 3}), Refused(True, "without evaluator=True")),
+    "evaluator_gpu": (Changes(True, {"evaluator": True, "num_workers": 3}), Refused(True, "needs evaluator=True")),
     "metric_key": Changes("accuracy"),
     "args": Changes({"x": 1}),
     "data": (
@@ -134,7 +134,7 @@ _STARTS = {name: COLLECTIVE[name] for name in sorted(fields_of(options.TrainingO
 PARAMETER_SERVER: dict[str, Entry | tuple[Entry, ...]] = {
     **{name: COLLECTIVE[name] for name in ("name", "local_logdir", "description", "metric_key", "args")},
     "evaluator": Changes(True),
-    "evaluator_gpu": (Changes(True, {"evaluator": True}), Refused(True, "without evaluator=True")),
+    "evaluator_gpu": (Changes(True, {"evaluator": True}), Refused(True, "needs evaluator=True")),
     "num_workers": Changes(3),
     "num_ps": (Changes(2), Refused(0, "at least 1")),
     **_STARTS,

@@ -126,5 +126,5 @@ def test_what_py_spy_says_in_words_that_help() -> None:
     assert "kernel.yama.ptrace_scope is 2 there" in explained(refused, 1, False, "2")
     assert "CAP_SYS_PTRACE" in explained("Error: Operation not permitted (os error 1)", 1, False, "")
     assert "--idle" in explained("Error: No stack counts found", 1, False, "")
-    assert explained("Error: no such process", 1, True, "") == "the worker has ended before it could be looked at"
+    assert explained("Error: no such process", 1, True, "") == "the worker ended before it could be profiled"
     assert explained("x\nError: Failed\n\n", 1, False, "") == "py-spy has ended with status 1: Error: Failed"

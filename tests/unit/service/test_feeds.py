@@ -247,7 +247,7 @@ def test_many_who_follow_one_log_are_one_reader(
         assert {await one for one in listeners} == {text * 10_000 + "last\n"}
         begins = [offset for offset in reads if 0 <= offset < 1_000_000]
         assert len(begins) == len(set(begins)) == 16, (
-            "what is there already is read once; looks at the end are not counted"
+            "what already exists is read once; looks at the end are not counted"
         )
 
     within_time(served, of)

@@ -225,7 +225,7 @@ def test_open_inference_protocol() -> None:
         (infer(shape=[1, -4]), "its shape must be a list of whole numbers"),
         (infer(data=[1, 1]), "its data have 2 values, but its shape [1, 4] has 4"),
         (infer(data="1111"), "its data must be a list"),
-        (infer(shape=[2**32, 2**32], data=[]), f"its shape [4294967296, 4294967296] is of {2**64}"),
+        (infer(shape=[2**32, 2**32], data=[]), f"its shape [4294967296, 4294967296] has {2**64}"),
         (infer(shape=[2**63 + 1, 1]), "its data have 4 values"),
         (infer(shape=[1] * 70, data=[1]), "its shape has 70 dimensions, but the model takes float32 (any, 4)"),
         (infer(shape=[0, 2**63], data=[]), "it has no rows"),
@@ -489,8 +489,8 @@ def test_null_is_a_value_that_is_missing_to_an_estimator(people: tuple[Any, Any]
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"instances": [ROW, {**ROW, "seen": None}]}, "input 'seen' has a value in row 1 that is missing"),
-        ({"instances": [{**ROW, "seen": "c"}]}, "does not take the values of the input 'seen': ValueError"),
+        ({"instances": [ROW, {**ROW, "seen": None}]}, "input 'seen' has a missing or infinite value in row 1"),
+        ({"instances": [{**ROW, "seen": "c"}]}, "does not accept the values of the input 'seen': ValueError"),
         ({"instances": [{**ROW, "town": 5}]}, "input 'town': it must contain text, but contains 5"),
         (
             msgspec.json.encode({"instances": [{**ROW, "town": msgspec.Raw(b"[" * 1000 + b"]" * 1000)}]}),
@@ -538,7 +538,7 @@ def test_null_in_lists_of_numbers(tmp_path: Path) -> None:
     assert found["predictions"] == pytest.approx(filled.predict([[nan, 2.0], [3.0, nan]]).tolist())
     strict = served(LinearRegression().fit(rows, targets), tmp_path, rows)
     status, text = refusal(f"{V1}:predict", {"instances": [[1, 2], [3, None]]}, strict)
-    assert status == 400 and "input 'X' has a value in row 1 that is missing" in text
+    assert status == 400 and "input 'X' has a missing or infinite value in row 1" in text
     status, text = refusal(f"{V1}:predict", {"instances": [None, [1, 2]]}, strict)
     assert status == 400 and "input 'X': its rows differ in shape" in text
 
@@ -551,7 +551,7 @@ def test_null_in_text_is_refused_with_its_input(tmp_path: Path) -> None:
     texts = ["good day", "bad day"]
     model = served(make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, [1, 0]), tmp_path, texts)
     status, text = refusal(f"{V1}:predict", {"instances": ["good", None]}, model)
-    assert status == 400 and "input 'X' has a value in row 1 that is missing" in text
+    assert status == 400 and "input 'X' has a missing or infinite value in row 1" in text
     for values in (["a", None], [None, 5], ["a", 5]):
         status, text = refusal(f"{V1}:predict", {"inputs": {"a": [1, 2], "b": [1, 2], "text": values}}, Two())
         assert status == 400 and "input 'text': it must contain text, but contains " in text

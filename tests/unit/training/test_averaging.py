@@ -100,12 +100,15 @@ def test_elastic_averaging_lets_workers_differ_and_ends_in_the_middle() -> None:
     ("make", "message"),
     [
         (lambda: LocalSGD(0), "every=0 is too small"),
-        (lambda: BlockMomentum(1, momentum=1.0), "momentum=1.0: that of block momentum must be from 0 to below 1"),
+        (lambda: BlockMomentum(1, momentum=1.0), "momentum=1.0: the momentum of block momentum must be at least 0"),
         (lambda: BlockMomentum(1, rate=0.0), "rate=0.0"),
-        (lambda: ElasticAveraging(1, beta=0.0), "beta=0.0: that of elastic averaging"),
+        (lambda: ElasticAveraging(1, beta=0.0), "beta=0.0: beta of elastic averaging"),
         (lambda: averaging("local_sdg", {}), "algorithm='local_sdg' is unknown; did you mean local_sgd"),
-        (lambda: averaging("local_sgd", {"beta": 1}), "beta: no setting of algorithm='local_sgd'; it has every"),
-        (lambda: averaging("sync_sgd", {"every": 1}), "every: no setting of algorithm='sync_sgd'; it has none"),
+        (lambda: averaging("local_sgd", {"beta": 1}), "beta: not a setting of algorithm='local_sgd'; it has every"),
+        (
+            lambda: averaging("sync_sgd", {"every": 1}),
+            "every: not a setting of algorithm='sync_sgd'; it has no settings",
+        ),
     ],
 )
 def test_settings_without_meaning_are_named(make: Any, message: str) -> None:

@@ -98,12 +98,17 @@ def test_what_stands_for_a_null() -> None:
         ([1, None], pa.int32(), {"c": "x"}, r"is of type int32, which 'x' is not"),
         ([1, None], pa.int32(), {"c": 0.5}, r"is of type int32, which 0.5 is not \(it would be 0\)"),
         ([[1], None], pa.list_(pa.int32()), {"c": [0.5]}, r"which \[0.5\] is not \(it would be \[0\]\)"),
-        ([[1], [2, 3]], pa.list_(pa.int32()), {}, r"holds lists of 1 to 2 values, and a batch needs all alike"),
+        ([[1], [2, 3]], pa.list_(pa.int32()), {}, r"has lists of 1 to 2 values, but all lists of a batch"),
         ([[1], None], pa.list_(pa.int32()), {}, r"has 1 null\(s\) in 2 rows"),
         ([[1], [None]], pa.list_(pa.int32()), {}, r"has 1 null\(s\) in 2 rows"),
         ([{"a": 1}, None], pa.struct({"a": pa.int32()}), {}, r"null"),
-        ([datetime.time(1)], pa.time64("us"), {}, r"is of type time64\[us\], which has no array"),
-        ([[("a", 1)]], pa.map_(pa.string(), pa.int32()), {}, r"is of type map<string, int32>, which has no array"),
+        ([datetime.time(1)], pa.time64("us"), {}, r"is of type time64\[us\], which cannot be converted to an array"),
+        (
+            [[("a", 1)]],
+            pa.map_(pa.string(), pa.int32()),
+            {},
+            r"is of type map<string, int32>, which cannot be converted to an array",
+        ),
         (
             [
                 {"type": 1, "size": None, "indices": None, "values": [1.0]},
@@ -111,7 +116,7 @@ def test_what_stands_for_a_null() -> None:
             ],
             VECTOR,
             {},
-            r"holds vectors of 1 to 2 values",
+            r"has vectors of 1 to 2 values",
         ),
     ],
 )

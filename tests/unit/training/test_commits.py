@@ -431,7 +431,7 @@ def test_a_function_of_several_loops_goes_on_in_the_one_that_was_under_way(worke
 def test_a_second_state_is_refused_before_it_writes_over_the_first(worker: Any) -> None:
     worker()
     count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(4, 2))
-    with pytest.raises(ArgumentError, match=r"another State before, with total; .*loop over its resume\(\.\.\.\)"):
+    with pytest.raises(ArgumentError, match=r"another State, with the values total, .*call its resume\(\.\.\.\)"):
         next(iter(hopsml.elastic.State(other=0).resume(hopsml.elastic.Sampler(4, 2))))
 
 
@@ -588,7 +588,7 @@ def test_a_state_that_does_not_fit_in_memory_is_said_with_both_sizes_and_goes_to
     state._writer.wait()
     said = [line for line in capsys.readouterr().out.splitlines() if "commit" in line]
     assert len(said) == 1, said  # at the first commit
-    assert "a commit has 3 MB and two are kept, but only 0 MB of memory may be used" in said[0]
+    assert "a commit has 3 MB and two are stored, but only 0 MB of memory are available" in said[0]
     assert "memoryOverhead" in said[0]
     slot = announced[-1].slot
     assert (tmp_path / "slots" / f"slot-{slot}").stat().st_size > 3_000_000
@@ -609,7 +609,7 @@ def test_a_state_of_other_values_is_refused(worker: Any) -> None:
     count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(4, 2))
     worker(newest=announced[-1].slot)
     other = hopsml.elastic.State(total=0, more=1)
-    with pytest.raises(ArgumentError, match=r"holds the values \['total'\].*\['more', 'total'\]"):
+    with pytest.raises(ArgumentError, match=r"has the values \['total'\].*\['more', 'total'\]"):
         next(iter(other.resume(hopsml.elastic.Sampler(4, 2))))
 
 

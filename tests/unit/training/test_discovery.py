@@ -42,7 +42,7 @@ def test_addresses_are_there_once_all_workers_are(tmp_path: Path) -> None:
     one.invalidate_addresses()
     one.announce(ListeningPlace(1, 0, 1, 2), "::1", {"rpc": 5, "metrics": 6})
     with pytest.raises(
-        StartTimeout, match=r"task 'server': 1 of 2 workers have said where they listen within 0 s; .*logs"
+        StartTimeout, match=r"task 'server': only 1 of 2 workers have reported their addresses within 0 s; .*logs"
     ):
         job.addresses("server", timeout_s=0, variables=given_)
     later = threading.Timer(0.2, one.announce, (ListeningPlace(1, 0, 0, 2), "node2", {"rpc": 3, "metrics": 4}))
@@ -106,7 +106,7 @@ def test_what_the_job_has_not(tmp_path: Path, task: str, port: str, words: str) 
 
 
 def test_outside_of_a_job() -> None:
-    with pytest.raises(ArgumentError, match="this process is no task of a job"):
+    with pytest.raises(ArgumentError, match="this process is not a task of a job"):
         job.addresses("server", variables={})
 
 

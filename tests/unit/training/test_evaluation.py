@@ -45,13 +45,13 @@ def test_a_metric_that_nothing_has_is_named_with_those_that_there_are() -> None:
         CheckpointEvaluation(20, {"loss": 0.25, "accuracy": float("nan")}),
     ]
     said = without_metric(found, Evaluation(run="r", patience=5))
-    assert "named 'metric'" in said and "they have: accuracy, loss." in said and "say metric='accuracy'" in said
-    assert "patience=5 ends nothing" in said and "patience" not in without_metric(found, Evaluation(run="r"))
+    assert "the metric 'metric'" in said and "they have: accuracy, loss." in said and "pass metric='accuracy'" in said
+    assert "patience=5 has no effect" in said and "patience" not in without_metric(found, Evaluation(run="r"))
     assert "they have: nothing" in without_metric([CheckpointEvaluation(10)], Evaluation(run="r"))
     for metric in ("loss", "accuracy"):
         assert without_metric(found, Evaluation(run="r", metric=metric)) == ""
     said = without_metric(judged(float("nan")), Evaluation(run="r"))
-    assert "they have: metric" in said and "see why it is NaN or infinite" in said and "say metric=" not in said
+    assert "they have: metric" in said and "check why it is NaN or infinite" in said and "pass metric=" not in said
     assert without_metric([], Evaluation(run="r")) == without_metric(judged(None), Evaluation(run="r")) == ""
 
 

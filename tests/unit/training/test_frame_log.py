@@ -173,7 +173,7 @@ def test_a_dataframe_without_partitions_has_a_table_too() -> None:
 def test_a_job_that_fails_ends_the_run_with_its_cause() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
-    assert log.failed("ValueError: no") == [Fail("data='clicks' could not be brought to the workers: ValueError: no")]
+    assert log.failed("ValueError: no") == [Fail("data='clicks' could not be sent to the workers: ValueError: no")]
 
 
 class Feeding(RuleBasedStateMachine):

@@ -59,7 +59,7 @@ def test_what_arrays_hold_is_taken(kind: Any) -> None:
     ("fields", "word"),
     [
         ([], "has no columns; select those"),
-        ([field("a", "long"), field("b", "long"), field("a", "string")], "has several columns called a, of which"),
+        ([field("a", "long"), field("b", "long"), field("a", "string")], "has several columns with the name a;"),
         ([field("m", MAP)], r"has the column m with values of type map, .*; df.drop\('m'\)"),
         ([field("m", struct(field("x", MAP)))], "column m with values of type map"),
         ([field("m", array(MAP))], "column m with values of type map"),
@@ -79,8 +79,8 @@ def test_what_arrays_hold_is_taken(kind: Any) -> None:
         ([field("m", array(MATRIX))], "column m with values of type MatrixUDT"),
         ([field("v", array(VECTOR))], "column v with values of type array of VectorUDT"),
         ([field("u", {"type": "udt", "class": "U", "sqlType": MAP})], "column u with values of type map"),
-        ([field("s", struct(field("a", "long"))), field("s.a", "long")], r"several columns called s\.a, of which"),
-        ([field("s", struct(field("a", "long"), field("a", "long")))], r"several columns called s\.a, of which"),
+        ([field("s", struct(field("a", "long"))), field("s.a", "long")], r"several columns with the name s\.a;"),
+        ([field("s", struct(field("a", "long"), field("a", "long")))], r"several columns with the name s\.a;"),
     ],
 )
 def test_what_they_cannot_hold_is_named(fields: list[dict[str, Any]], word: str) -> None:

@@ -125,7 +125,7 @@ def test_a_shard_that_lost_rows_is_named() -> None:
             return {name: column[:2299] if shard == 3 else column for name, column in super().read(shard).items()}
 
     order, rows = sampler(10_000), RowGatherer(Cut())
-    with pytest.raises(StorageError, match="part 3 of the data has 2299 rows, and had 2300 or more"):
+    with pytest.raises(StorageError, match="part 3 of the data has 2299 rows, but had at least 2300"):
         rows.chunk([order.next_pieces()])
     rows.close()
 

@@ -211,10 +211,10 @@ def test_a_state_of_other_data_is_refused() -> None:
     with pytest.raises(ArgumentError) as refused:
         Sampler(11, 2).go_to(Sampler(10, 2).position())
     assert str(refused.value) == (
-        "the state to go on from was made with n_samples=10, this sampler has n_samples=11: it must be the same, or the "
-        "same samples cannot be told apart"
+        "the stored state has n_samples=10, but this sampler has n_samples=11; use the same value, so that training continues with "
+        "the remaining samples"
     )
-    with pytest.raises(ArgumentError, match="made with seed=0, this sampler has seed=1"):
+    with pytest.raises(ArgumentError, match="has seed=0, but this sampler has seed=1"):
         Sampler(10, 2, seed=1).go_to(Sampler(10, 2).position())
 
 
@@ -238,8 +238,8 @@ def test_a_state_of_other_data_is_refused() -> None:
         (
             {"drop_last": True, "n_samples": 3},
             ArgumentError,
-            "drop_last=True with n_samples=3 and global_batch_size=4 leaves no batch at all; keep the last one, or make "
-            "batches smaller",
+            "drop_last=True with n_samples=3 and global_batch_size=4 leaves no batch; use drop_last=False, or a "
+            "smaller batch",
         ),
     ],
 )

@@ -207,7 +207,7 @@ def test_a_position_of_other_data_is_refused() -> None:
     position = sampler([5, 5]).position()
     sampler([5, 5]).go_to(position)
     for other in (sampler([5, 6]), sampler([4, 6]), sampler([5, 5], seed=2), sampler([5, 5], window=9)):
-        with pytest.raises(ArgumentError, match="it must be the same, or the same rows cannot be told apart"):
+        with pytest.raises(ArgumentError, match="use the same value, so that training continues"):
             other.go_to(position)
 
 

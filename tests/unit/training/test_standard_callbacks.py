@@ -28,4 +28,4 @@ def test_the_older_name_of_the_number_of_steps_is_accepted_with_one_line(
     monkeypatch.setattr(checks, "_noted", set())
     older: dict[str, Any] = {"checkpoint_every": 5}
     assert callbacks(**older) == callbacks(**older) == callbacks(checkpoint_every_steps=5) == []  # outside of a worker
-    assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is named checkpoint_every_steps now\n"
+    assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is now named checkpoint_every_steps\n"

@@ -92,7 +92,7 @@ def test_groups_that_would_share_keys_are_moved_apart(monkeypatch: pytest.Monkey
         ({"double_buffering": True, "merge_scope": 4}, "double_buffering with merge_scope"),
         ({"compression": "powersgd", "ring_order": [0]}, "compression with ring_order"),
         ({"compression": "gzip"}, "compression='gzip': it must be None, or one of 'fp16'"),
-        ({"topk": 0.5, "compression": "powersgd"}, "it is a setting of compression='topk'"),
+        ({"topk": 0.5, "compression": "powersgd"}, "this is a setting of compression='topk'"),
     ],
 )
 def test_a_setting_without_meaning_is_refused(arguments: dict[str, Any], words: str) -> None:
@@ -101,5 +101,5 @@ def test_a_setting_without_meaning_is_refused(arguments: dict[str, Any], words: 
 
 
 def test_a_setting_of_hopsmls_collective_says_what_to_choose() -> None:
-    with pytest.raises(ArgumentError, match="choose implementation='hopsml', or leave these settings out"):
+    with pytest.raises(ArgumentError, match="use implementation='hopsml', or omit these settings"):
         hopsml.tensorflow.strategy(reduction="adasum", implementation="ring")

@@ -191,14 +191,14 @@ def test_what_stands_for_a_feature_that_a_record_lacks(tmp_path: Path) -> None:
     assert absent["v"].tolist() == [[1, 2]] * 3
     assert read(file, ["w"], fill={"w": 7})["w"].tolist() == [7] * 3  # though nothing else is read
     assert read(file, fill={"id": 0, "x": [0.0, 0.0], "t": b"", "w": 7})["w"].tolist() == [7] * 3
-    with pytest.raises(ArgumentError, match=r"fill= names w, which features= leaves out; there are id"):
+    with pytest.raises(ArgumentError, match=r"fill= has the column w, which features= omits; its columns are id"):
         read(file, ["id"], fill={"id": 0, "w": 7})
     with pytest.raises(
         ArgumentError, match=r"column 'id' of .*a\.tfrecord, records 0 to 2, has 2 null\(s\) in 3 rows; say"
     ):
         read(file, ["id"])
     with pytest.raises(
-        ArgumentError, match=r"column 'w' of .*a\.tfrecord, .*is in none of the records, which have id; leave"
+        ArgumentError, match=r"column 'w' of .*a\.tfrecord, .*is in none of the records, which have id; remove"
     ):
         read(file, ["id", "w"], fill={"id": 0})
 
@@ -206,10 +206,10 @@ def test_what_stands_for_a_feature_that_a_record_lacks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "word"),
     [
-        ([{"c": [1]}, {"c": [1, 2]}], r"column 'c' of .*a\.tfrecord, records 0 to 1, holds lists of 1 to 2 values"),
+        ([{"c": [1]}, {"c": [1, 2]}], r"column 'c' of .*a\.tfrecord, records 0 to 1, has lists of 1 to 2 values"),
         (
             [{"c": 1}, {"c": 0.5}],
-            r"column 'c' holds integers in one record, and floats in record 1 \(counted from 0\) of .*a\.tfrecord: a batch",
+            r"column 'c' holds integers in one record, and floats in record 1 \(counted from 0\) of .*a\.tfrecord: all records",
         ),
         ([{"c": 1, "d": 1}, {"c": 2}], r"column 'd' of .*a\.tfrecord, .*has 1 null\(s\) in 2 rows"),
     ],
@@ -225,12 +225,12 @@ def test_features_that_are_not_the_same_in_all_records(tmp_path: Path, rows: Any
     [
         ({"c": 1}, {"c": [1, 2]}, None, "column 'c' of B, holds lists of 2 .*first record of A there are single val"),
         ({"c": [1, 2]}, {"c": [1, 2, 3]}, None, "column 'c' of B, holds lists of 3 .*A there are lists of 2"),
-        ({"c": 1}, {"c": 0.5}, None, "column 'c' is int64 in A and float in B: a batch needs all alike"),
+        ({"c": 1}, {"c": 0.5}, None, "column 'c' is int64 in A and float in B: all "),
         ({"c": b"1"}, {"c": 1}, ["c"], "column 'c' is large_binary in A and int64 in B"),
         ({"c": [1, 2]}, {"c": [0.5]}, None, "column 'c' is int64 in A and float in B"),
-        ({"c": 1, "d": 1}, {"c": 1}, None, r"column 'd' is in A, and B has none: .*fill=\{'d': ...\}"),
-        ({"c": 1}, {"c": 1, "d": 1}, None, "column 'd' is in B, and A has none"),
-        ({"c": 1, "d": 1}, {"c": 1}, ["d"], "column 'd' is in A, and B has none"),
+        ({"c": 1, "d": 1}, {"c": 1}, None, r"column 'd' is in A, but not in B, .*fill=\{'d': ...\}"),
+        ({"c": 1}, {"c": 1, "d": 1}, None, "column 'd' is in B, but not in A"),
+        ({"c": 1, "d": 1}, {"c": 1}, ["d"], "column 'd' is in A, but not in B"),
         ({"c": [1] * 4}, {"c": [1] * 6}, {"c": (2, 2)}, r"'c' of B, has 6 value\(s\) .* the shape \(2, 2\)"),
     ],
 )
@@ -345,7 +345,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path, kept: int) -> None:
     with pytest.raises(StorageError, match=rf"a\.tfrecord ends after \d+ bytes, within record 2 .* at byte {offset}"):
         hopsml.data.tfrecords(str(file))
     file.write_bytes(gzip.compress(b"".join(whole))[:-9])
-    with pytest.raises(StorageError, match=r"a\.tfrecord is no whole GZIP file"):
+    with pytest.raises(StorageError, match=r"a\.tfrecord is not a complete GZIP file"):
         hopsml.data.tfrecords(str(file))
 
 
@@ -361,7 +361,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path, kept: int) -> None:
 def test_records_that_are_no_examples(tmp_path: Path, record: bytes, word: str) -> None:
     file = tmp_path / "a.tfrecord"
     file.write_bytes(framed(example(row(0))) + framed(record))
-    with pytest.raises(ArgumentError, match=rf"record 1 .* of .*a\.tfrecord is no tf\.train\.Example: .*{word}"):
+    with pytest.raises(ArgumentError, match=rf"record 1 .* of .*a\.tfrecord is not a tf\.train\.Example: .*{word}"):
         read(file)
 
 
@@ -386,7 +386,7 @@ def test_whatever_the_bytes_are_they_are_refused_in_words_or_read(some: bytes, c
 
 def test_what_is_no_tfrecord_file(tmp_path: Path) -> None:
     (tmp_path / "part-0").write_text("id,x\n1,2\n3,4\n")
-    with pytest.raises(StorageError, match=r"part-0: record 0 .*is damaged, or the file holds no TFRecords"):
+    with pytest.raises(StorageError, match=r"part-0: record 0 .*is damaged, or the file does not contain TFRecords"):
         hopsml.data.tfrecords(str(tmp_path))
 
 
@@ -410,14 +410,14 @@ def test_a_file_that_is_deleted_or_changed_meanwhile_is_named(tmp_path: Path) ->
 def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PathNotFound, match="nowhere"):
         hopsml.data.tfrecords(str(tmp_path / "nowhere"))
-    with pytest.raises(ArgumentError, match=r"holds no TFRecord file \(\*\.tfrecord\*, part-\*\) among its 0 file"):
+    with pytest.raises(ArgumentError, match=r"contains no TFRecord file \(\*\.tfrecord\*, part-\*\) among its 0 file"):
         hopsml.data.tfrecords(str(tmp_path))
     (tmp_path / "a.txt").touch()
-    with pytest.raises(ArgumentError, match=r"holds no TFRecord file .*among its 1 file"):
+    with pytest.raises(ArgumentError, match=r"contains no TFRecord file .*among its 1 file"):
         hopsml.data.tfrecords(str(tmp_path))
-    with pytest.raises(ArgumentTypeError, match=r"give a list of names: features=\['id'\]"):
+    with pytest.raises(ArgumentTypeError, match=r"pass a list of names: features=\['id'\]"):
         hopsml.data.tfrecords(str(tmp_path), "id")
-    with pytest.raises(ArgumentTypeError, match=r"3 is no path"):
+    with pytest.raises(ArgumentTypeError, match=r"3 is not a path"):
         hopsml.data.tfrecords(3)  # type: ignore[arg-type]
     (tmp_path / "b.tfrecord").touch()
     assert list(hopsml.data.tfrecords(str(tmp_path)).batch(4)) == []

@@ -195,9 +195,9 @@ def test_nan_is_a_number_that_says_something() -> None:
         (
             {"loss": 1},
             "accuracy",
-            "the search is about 'accuracy', which is not in what the training function returned",
+            "the search is about 'accuracy', which is not among the values that the training function returned",
         ),
-        ({"a": 1, "b": 2}, "", "which is not in what the training function returned \\('a', 'b'\\)"),
+        ({"a": 1, "b": 2}, "", "which is not among the values that the training function returned \\('a', 'b'\\)"),
         ({}, "", "training function returned .nothing."),
         (True, "", "a value of type bool"),
         (np.ones(3), "", "type ndarray"),

@@ -103,9 +103,9 @@ def test_what_is_no_data_is_refused(images: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PathNotFound, match="nowhere"):
         hopsml.data.files(str(tmp_path / "nowhere"))
-    with pytest.raises(ArgumentError, match=r"empty holds no file among its 0 file"):
+    with pytest.raises(ArgumentError, match=r"empty contains no file among its 0 file"):
         hopsml.data.files(str(tmp_path / "empty"))
-    with pytest.raises(ArgumentError, match=r"holds no file with a name that ends so \(\*\.gif\) among its 42 file"):
+    with pytest.raises(ArgumentError, match=r"contains no file whose name matches \*\.gif among its 42 file"):
         hopsml.data.files(str(images), [".gif"])
-    with pytest.raises(ArgumentTypeError, match=r"give a list of names: suffixes=\['\.jpg'\]"):
+    with pytest.raises(ArgumentTypeError, match=r"pass a list of names: suffixes=\['\.jpg'\]"):
         hopsml.data.files(str(images), ".jpg")

@@ -13,7 +13,7 @@ from hopsml.cluster.agent.network import Bootstrap
 
 FAILED_AT_LAUNCH = (
     # beginning of the text that ``why_unavailable`` then returns
-    "Spark has given up, as its executors fail when they are launched"
+    "Spark stopped the application, since its executors fail at launch"
 )
 
 

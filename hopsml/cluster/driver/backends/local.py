@@ -175,7 +175,7 @@ class LocalBackend:
         ended = [process.returncode for process in processes if process.poll() is not None]
         if ended:
             return f"{len(ended)} of {len(processes)} local agent processes ended (status {ended})"
-        return f"{len(processes)} local agent processes run but have not connected"
+        return f"{len(processes)} local agent processes are running, but have not connected"
 
     def others_wait(self) -> bool:
         """Return False, as only this application uses the slots."""

@@ -34,13 +34,15 @@ CONTAINER_ENDS = {  # org.apache.hadoop.yarn.api.records.ContainerExitStatus, an
     -102: "YARN preempted the container for another queue or application",
     -103: "YARN ended the container for its virtual memory: set yarn.nodemanager.vmem-check-enabled to false, or raise "
     "spark.executor.memoryOverhead",
-    -104: "YARN ended the container for its physical memory: raise spark.executor.memoryOverhead (Python processes count "
-    "there, not in spark.executor.memory)",
-    -105: "Spark had YARN end the container",
+    -104: "YARN ended the container for its physical memory: raise spark.executor.memoryOverhead (Python processes "
+    "use this memory, not spark.executor.memory)",
+    -105: "Spark requested the end of the container",
     -106: "the ResourceManager ended the container",
     -107: "the application had ended",
-    137: "SIGKILL: by the kernel for lack of memory (dmesg of the node), by the NodeManager (its log), or by a user",
-    143: "SIGTERM: by the NodeManager, as for preemption or a node that is decommissioned (its log), or by a user",
+    137: "SIGKILL, sent by the kernel for lack of memory (see dmesg of the node), by the NodeManager (see its log), "
+    "or by a user",
+    143: "SIGTERM, sent by the NodeManager, for instance for preemption or a decommissioned node (see its log), or "
+    "by a user",
 }
 PYTHON_CRASHED = "Python worker exited unexpectedly"
 MOST_REASON = 600  # characters of Spark's message
@@ -99,13 +101,15 @@ class SparkBackend:
         """Return the slots of an executor, and as text the settings from which they follow."""
         slots = max(1, self._tasks_per_executor(bare=True))
         gpus = self._profiles.gpus
-        by_cores = f"its cores {self._cores_per_executor()} over spark.task.cpus={self._int('spark.task.cpus', 1)}"
+        by_cores = (
+            f"its cores {self._cores_per_executor()} divided by spark.task.cpus={self._int('spark.task.cpus', 1)}"
+        )
         if gpus and gpus < slots:
             return (
                 gpus,
-                f"spark.executor.resource.gpu.amount={gpus} (slots an executor with a GPU; {slots} by {by_cores})",
+                f"spark.executor.resource.gpu.amount={gpus} (slots per executor with a GPU; {slots} by {by_cores})",
             )
-        return slots, f"{slots} slots an executor ({by_cores})"
+        return slots, f"{slots} slots per executor ({by_cores})"
 
     def _cores_per_executor(self) -> int:
         """Return the number of cores of an executor."""
@@ -133,9 +137,9 @@ class SparkBackend:
         if master == "yarn":
             return 2, "spark.executor.instances is not set: YARN gives 2"
         if (most := self._int("spark.cores.max", 0)) and (cores := self._int("spark.executor.cores", 0)):
-            return most // cores, f"spark.cores.max={most} over spark.executor.cores={cores}"
+            return most // cores, f"spark.cores.max={most} divided by spark.executor.cores={cores}"
         self._await_executors(1)
-        return max(1, self._executors()), f"master {master}: the executors it has given"
+        return max(1, self._executors()), f"master {master}: the executors that it has granted"
 
     def _executors(self) -> int:
         """Return the number of executors that are registered now, without the driver."""
@@ -244,7 +248,7 @@ class SparkBackend:
                 stage = tracker.getStageInfo(stage_id)
                 running += stage.numActiveTasks if stage else 0
         return (
-            f"Spark has {executors} executors and runs {running} agent tasks: executors for the others were not "
+            f"Spark has {executors} executors and {running} running agent tasks; executors for the others were not "
             "granted, or an agent cannot reach the driver"
         )
 
@@ -523,7 +527,7 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
         # Spark restarts only tasks that have failed: a slot whose agent was disconnected must not remain empty.
         was_lost = not last_word.startswith((DISMISSED, NEVER_JOINED) if attempt == 0 else DISMISSED)
         if was_lost and attempt + 1 < most:
-            raise RuntimeError(f"this agent of hopsml's was lost: {last_word}")
+            raise RuntimeError(f"this hopsml agent was lost: {last_word}")
         yield last_word
 
     return body
@@ -536,8 +540,8 @@ def _cause(error: Exception) -> str:
     python = [line for line in lines if re.match(r"^[A-Za-z_.]*(Error|Exception): ", line) and "org.apache" not in line]
     if python and python[-1].startswith("ModuleNotFoundError"):
         return (
-            f"the executors' Python cannot start an agent: {python[-1]}; let PYSPARK_PYTHON name an environment that "
-            "has hopsml on every node, or ship one with spark.archives"
+            f"the executors' Python cannot start an agent: {python[-1]}; set PYSPARK_PYTHON to an environment with "
+            "hopsml on every node, or ship one with spark.archives"
         )
     cause = python[-1] if python else next((line for line in lines if "aborted" in line), lines[0])
     return f"the Spark job that holds the agents failed: {cause[:500]}"

@@ -151,15 +151,15 @@ def why_none(launches: Launches, containers: int | None, address: str, last_line
     """
     reach = (
         f"An executor must reach the driver at {address} (spark.driver.host and spark.driver.port) and at "
-        "spark.blockManager.port: a host with several addresses names the right one with SPARK_LOCAL_IP or "
-        f"spark.driver.host, a firewall needs fixed ports for the other two, all of them keys of the profile ({HOWTO})"
+        "spark.blockManager.port: on a host with several addresses set SPARK_LOCAL_IP or spark.driver.host; with a "
+        f"firewall set fixed values for both ports. All of these are keys of the profile ({HOWTO})"
     )
     if not launches.granted and containers == 0:
         return "Spark has granted no executor: the cluster is full, or spark.executor.* requests more than a node has"
     if not launches.granted and containers is None:
         return (
-            "no executor has registered with the driver: the cluster is full, spark.executor.* requests more than a node "
-            f"has, or executors were granted and cannot reach the driver. {reach}"
+            "no executor has registered with the driver: the cluster is full, spark.executor.* requests more than a "
+            f"node has, or executors were granted but cannot reach the driver. {reach}"
         )
     granted = max(launches.granted, (containers or 0) + len(launches.ended))
     text = f"Spark was granted {granted} executor{'s' * (granted > 1)}, of which none has registered with the driver"

@@ -256,7 +256,7 @@ class Gate:
         faults = {one: list(self.own[one]) for one in known if self.own[one]}
         for one in group.waiting:
             if one not in known:
-                text = f"silence: no figures within {FIGURES_S:g} s: look at the agent's log"
+                text = f"silence: no measurements were received within {FIGURES_S:g} s; check the log of the agent"
                 faults.setdefault(one, []).append(Fault("silence", text))
         compared = (rules.version_faults(known), rules.core_faults(known, self.limits))
         for one, more in [item for found in compared for item in found.items()]:
@@ -305,7 +305,11 @@ class Gate:
             for fault in found:
                 if (one, fault.rule) not in group.told:
                     group.told.add((one, fault.rule))
-                    end = "it is set aside" if group.mode == "enforce" and one in group.waiting else "it trains anyway"
+                    end = (
+                        "it is excluded"
+                        if group.mode == "enforce" and one in group.waiting
+                        else "it is used nevertheless"
+                    )
                     actions.append(Warn(run_id, f"preflight: {self._name(one)}: {fault.text} ({end})"))
         if not group.waiting:
             return actions

@@ -36,7 +36,7 @@ class Fault:
 LIMITS = SlotLimits()
 LEAST_PEERS = 2  # with two members it is unknown which one is unusual
 _UNLIMITED = -1
-_LOCAL_REMEDY = "both are on one host, so look at what keeps its processors busy: other programs, or too many workers"
+_LOCAL_REMEDY = "both are on the same host; check which programs load its processors, or use fewer workers per host"
 
 
 def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: SlotLimits = LIMITS) -> list[Fault]:
@@ -55,7 +55,7 @@ def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: 
         (
             _below(facts.open_files, limits.open_files),
             "open-file limit",
-            f"{facts.open_files}, at least {limits.open_files} are needed: raise it (ulimit -n, LimitNOFILE)",
+            f"{facts.open_files}, at least {limits.open_files} are needed; raise it (ulimit -n, LimitNOFILE)",
         ),
         (
             _below(facts.stack_mb, limits.stack_mb),
@@ -65,19 +65,20 @@ def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: 
         (
             facts.shared_memory_mb < limits.shared_memory_mb,
             "shared memory",
-            f"{facts.shared_memory_mb:.0f} MB free in /dev/shm, at least {limits.shared_memory_mb:g} are needed: "
+            f"{facts.shared_memory_mb:.0f} MB free in /dev/shm, at least {limits.shared_memory_mb:g} are needed; "
             "enlarge it (docker run --shm-size)",
         ),
         (
             facts.disk_mb < limits.disk_mb,
             "disk space",
-            f"{facts.disk_mb:.0f} MB free in {facts.folder}, at least {limits.disk_mb:g} are needed: free some, or let "
-            "spark.local.dir name another disk",
+            f"{facts.disk_mb:.0f} MB free in {facts.folder}, at least {limits.disk_mb:g} are needed; free space, or "
+            "set spark.local.dir to another disk",
         ),
         (
             bool(facts.disk_problem),
             "disk write",
-            f"{facts.folder} cannot be written: {facts.disk_problem}; repair it, or let spark.local.dir name another",
+            f"{facts.folder} cannot be written: {facts.disk_problem}; repair it, or set spark.local.dir to another "
+            "folder",
         ),
         (
             not facts.disk_problem and facts.write_mb_s < limits.write_mb_s,
@@ -88,7 +89,8 @@ def own_faults(facts: PreflightFacts, admitted: float, received: float, limits: 
         (
             abs(skew_s) > limits.clock_skew_s,
             "clock skew",
-            f"{skew_s:+.1f} s from the driver's clock, at most {limits.clock_skew_s:g} are tolerable: run NTP there",
+            f"{skew_s:+.1f} s from the driver's clock, at most {limits.clock_skew_s:g} s are allowed; synchronise "
+            "the clock with NTP",
         ),
     )
     found = [Fault(rule, f"{rule}: {text}") for failed, rule, text in checks if failed]
@@ -103,9 +105,10 @@ def shared_hosts(members: Sequence[PreflightFacts]) -> dict[str, str]:
     if all(facts.guards for facts in members):
         return {}
     return {
-        facts.host: f"{facts.host} is shared with {', '.join(facts.others[:3])}"
-        f"{f' and {len(facts.others) - 3} more' if len(facts.others) > 3 else ''}: TensorFlow's server there obeys whoever "
-        "connects to it, as this user (docs/security.md)"
+        facts.host: f"{facts.host} is shared with "
+        f"{', '.join(facts.others[:3])}{f' and {len(facts.others) - 3} more' if len(facts.others) > 3 else ''}: "
+        "TensorFlow's server there executes requests of any client with the rights of this user "
+        "(docs/security.md)"
         for facts in members
         if facts.others
     }
@@ -119,16 +122,17 @@ def _below(value: float, least: float) -> bool:
 def _gpu_faults(gpu: GpuFacts, limits: SlotLimits) -> list[Fault]:
     """Return the faults of one GPU."""
     checks = (
-        (gpu.ecc_errors > 0, "GPU ECC", f"{gpu.ecc_errors} uncorrected memory errors, none is tolerable: reset it"),
+        (gpu.ecc_errors > 0, "GPU ECC", f"{gpu.ecc_errors} uncorrected memory errors, none is allowed; reset the GPU"),
         (
             gpu.temperature_c > limits.gpu_temperature_c,
             "GPU temperature",
-            f"{gpu.temperature_c} °C, at most {limits.gpu_temperature_c} are tolerable: look at its cooling",
+            f"{gpu.temperature_c} °C, at most {limits.gpu_temperature_c} °C are allowed; check its cooling",
         ),
         (
             gpu.processes > 0,
             "GPU processes",
-            f"{gpu.processes} of somebody else are on it, none may be: end them (nvidia-smi shows them)",
+            f"{gpu.processes} processes of other users are on the GPU, none is allowed; end them (nvidia-smi lists "
+            "them)",
         ),
     )
     return [Fault(rule, f"{rule}: GPU {gpu.index}: {text}") for failed, rule, text in checks if failed]
@@ -145,7 +149,9 @@ def version_faults(members: Mapping[str, PreflightFacts]) -> dict[str, list[Faul
         usual = Counter(held.values()).most_common(1)[0][0]  # the first of equals
         for agent_id, version in held.items():
             if version != usual:
-                text = f"version: {package} {version}, the other members have {usual}: install the same everywhere"
+                text = (
+                    f"version: {package} {version}, the other members have {usual}; install the same version everywhere"
+                )
                 faults.setdefault(agent_id, []).append(Fault(f"version of {package}", text))
     return faults
 
@@ -159,7 +165,7 @@ def core_faults(members: Mapping[str, PreflightFacts], limits: SlotLimits = LIMI
         if speed < limits.core_share * usual:
             text = (
                 f"core speed: {speed:.0f} MB/s of SHA-256, the median member has {usual:.0f}, at least "
-                f"{limits.core_share:.0%} of that is needed: look for throttling, or for another tenant"
+                f"{limits.core_share:.0%} of that is needed; check for throttling, or for other programs"
             )
             faults[agent_id] = [Fault("core speed", text)]
     return faults
@@ -193,7 +199,7 @@ def pair_faults(
     for asker, probe in failed:
         blamed, other = (asker, probe.agent_id) if count[asker] > count[probe.agent_id] else (probe.agent_id, asker)
         what = probe.problem or f"{probe.mb_s:.1f} MB/s, at least {limits.pair_mb_s:g} are needed"
-        remedy = _LOCAL_REMEDY if host(blamed) == host(other) else "look at route, firewall and cable"
+        remedy = _LOCAL_REMEDY if host(blamed) == host(other) else "check route, firewall and cable"
         text = f"network: between it and {name(other)}: {what}; {remedy}"
         faults.setdefault(blamed, []).append(Fault(f"network to {other}", text))
     return faults

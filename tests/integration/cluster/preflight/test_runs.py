@@ -66,7 +66,7 @@ def test_a_run_that_warns_names_the_slot_and_trains(store: Path, lowered: Lowere
     run = submit(soft_limits)
     run.result(WAIT_S)
     (note,) = [note for note in run.state.notes if note.startswith("preflight: ")]
-    assert "open-file limit: 200, at least 1024 are needed" in note and "it trains anyway" in note
+    assert "open-file limit: 200, at least 1024 are needed" in note and "it is used nevertheless" in note
     assert lowered.started == 2
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_enforces_trains_without_it_on_another(store: Path, lowered: 
     run = submit(soft_limits, preflight="enforce")
     files, size = run.result(WAIT_S).value
     (note,) = [note for note in run.state.notes if note.startswith("preflight: ")]
-    assert figure in note and "it is set aside" in note
+    assert figure in note and "it is excluded" in note
     assert lowered.started == 3
     assert files >= 1024 and size == resource.RLIM_INFINITY
 
@@ -96,7 +96,7 @@ def test_a_run_whose_every_slot_fails_says_so(store: Path, lowered: Lowered) -> 
 def test_an_elastic_run_takes_the_good_ones_and_the_next_run_looks_away(store: Path, lowered: Lowered) -> None:
     run = experiment.submit(soft_limits, min_workers=1, max_workers=2, progress=False, preflight="enforce")
     run.result(WAIT_S)
-    assert any("it is set aside" in note for note in run.state.notes)
+    assert any("it is excluded" in note for note in run.state.notes)
     off = submit(soft_limits, preflight="off")
     off.result(WAIT_S)
     assert not [note for note in off.state.notes if "preflight" in note]

@@ -58,7 +58,7 @@ def test_a_run_that_warns_waits_for_nothing_and_hears_of_it_once() -> None:
     assert found.granted("run", ("a1", "a2"), NOW) == [Pass("run", ("a1", "a2"))]
     (warning,) = tell(found, "a1", open_files=100)
     assert isinstance(warning, Warn) and "the slot of a1: open-file limit: 100" in warning.text
-    assert "it trains anyway" in warning.text
+    assert "it is used nevertheless" in warning.text
     assert tell(found, "a2") == []
     assert found.tick(NOW + 100) == []
 
@@ -141,7 +141,7 @@ def test_a_bad_slot_is_set_aside_and_a_whole_group_asks_again() -> None:
     found.granted("run", ("a1", "a2"), NOW)
     tell(found, "a1", disk_mb=1.0)
     warning, aside, again = tell(found, "a2")
-    assert "disk space: 1 MB" in warning.text and "it is set aside" in warning.text
+    assert "disk space: 1 MB" in warning.text and "it is excluded" in warning.text
     assert aside == SetAside("run", ("a1",)) and again == RepeatProbe("run", ("a2",), 2)
     found.granted("run", ("a2", "a3"), NOW)
     assert answer(found, tell(found, "a3")) == [Pass("run", ("a2", "a3"))]
@@ -164,7 +164,7 @@ def test_silence_is_a_fault_in_the_end() -> None:
     tell(found, "a1")
     assert found.tick(NOW + FIGURES_S - 0.1) == []
     warning, aside, again = found.tick(NOW + FIGURES_S)
-    assert "no figures within 10 s" in warning.text
+    assert "no measurements were received within 10 s" in warning.text
     assert aside == SetAside("run", ("a2",)) and again == RepeatProbe("run", ("a1",), 2)
 
 
@@ -255,7 +255,10 @@ def test_a_host_that_others_use_is_said_once_and_sets_nobody_aside() -> None:
     actions = tell(found, "a2")
     actions += answer(found, actions)
     (warning,) = [action for action in actions if isinstance(action, Warn)]
-    assert "10.0.0.1 is shared with bob, eve, mallory and 1 more: TensorFlow's server there obeys" in warning.text
+    assert (
+        "10.0.0.1 is shared with bob, eve, mallory and 1 more: TensorFlow's server there executes requests"
+        in warning.text
+    )
     assert actions[-1] == Pass("run", ("a1", "a2"))
     assert [action for action in found.agent_left("a2", NOW) if isinstance(action, Warn)] == []
 

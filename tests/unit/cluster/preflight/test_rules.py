@@ -51,7 +51,7 @@ def test_a_good_slot_has_no_fault_and_unlimited_is_enough() -> None:
         ({"clock": 1007.0}, "clock skew", "+7.0 s"),
         ({"gpus": (GpuFacts(0, 0, 50, 0), GpuFacts(3, 2, 50, 0))}, "GPU ECC", "GPU 3: 2 uncorrected"),
         ({"gpus": (GpuFacts(0, 0, 97, 0),)}, "GPU temperature", "97 °C, at most 90"),
-        ({"gpus": (GpuFacts(1, 0, 50, 2),)}, "GPU processes", "GPU 1: 2 of somebody else"),
+        ({"gpus": (GpuFacts(1, 0, 50, 2),)}, "GPU processes", "GPU 1: 2 processes of other users"),
     ],
 )
 def test_a_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: str, figure: str) -> None:
@@ -124,6 +124,6 @@ def test_a_slow_pair_is_a_fault_with_its_figure() -> None:
 def test_between_slots_of_one_host_no_cable_is_at_fault() -> None:
     slow = [("a", PeerProbed("b", 4.7))]
     (fault,) = rules.pair_faults(slow, str, lambda one: "10.0.0.1")["b"]
-    assert "4.7 MB/s" in fault.text and "processors busy" in fault.text and "cable" not in fault.text
+    assert "4.7 MB/s" in fault.text and "load its processors" in fault.text and "cable" not in fault.text
     (fault,) = rules.pair_faults(slow, str, str)["b"]
     assert "cable" in fault.text and "processors" not in fault.text

@@ -150,7 +150,7 @@ def test_labels_are_smoothed() -> None:
         ({"learning_rate": -1}, ArgumentError, "learning_rate=-1: it must be more than 0"),
         ({"learning_rate": math.nan}, ArgumentError, "learning_rate=nan"),
         ({"learning_rate": "fast"}, ArgumentTypeError, "learning_rate='fast' is a str"),
-        ({"scaling": "linaer"}, ArgumentError, "scaling='linaer' is not known; did you mean linear"),
+        ({"scaling": "linaer"}, ArgumentError, "scaling='linaer' is unknown; did you mean linear"),
         ({"optimizer": "lasr"}, ArgumentError, "did you mean lars"),
         ({"optimizer": "zebra"}, ArgumentError, "there are: momentum, lars"),
         ({"momentum": 1.0}, ArgumentError, "momentum=1.0: it must be at least 0 and less than 1"),
@@ -166,11 +166,11 @@ def test_a_recipe_without_meaning_is_refused(given: dict[str, Any], kind: type[E
 
 
 def test_batches_and_steps_without_meaning_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="a batch cannot be larger than the data; take 100 at most"):
+    with pytest.raises(ArgumentError, match="a batch cannot be larger than the data; use at most 100"):
         recipe().at(101, 100)
     with pytest.raises(ArgumentError, match="batch_size=0"):
         recipe().at(0, 100)
-    with pytest.raises(ArgumentError, match="they must ascend"):
+    with pytest.raises(ArgumentError, match="in ascending order"):
         large.Steps((30.0, 30.0))
     with pytest.raises(ArgumentError, match="scaling='cube'"):
         large.Normalizer(1, 2).learning_rate(0.1, "cube")
@@ -193,7 +193,7 @@ def test_the_noise_scale_of_gradients_and_what_it_refuses() -> None:
         noise.advise()
     noise.add_gradients([np.float32([2, 0])], [np.float32([1, 1])])
     assert noise.noise_scale == math.inf and noise.advise(most=4096) == 4096
-    with pytest.raises(ArgumentError, match="two workers or more"):
+    with pytest.raises(ArgumentError, match="at least two workers"):
         large.GradientNoiseScale(small_batch=32, big_batch=32)
     with pytest.raises(ArgumentError, match="small_squared_norm"):
         noise.add(math.inf, 1)
@@ -278,21 +278,21 @@ def test_the_nearest_power_of_two_within_the_limits_is_advised(
         (lambda: large.GradientNoiseScale(1, 2, decay=-0.1), "decay=-0.1: it must be at least 0 and less than 1"),
         (
             lambda: large.GradientNoiseScale(8, 4),
-            "big_batch=4 with small_batch=8: the noise is seen in the difference of gradients of two batch sizes, so two "
-            "workers or more are needed, or two parts of a worker's batch",
+            "big_batch=4 with small_batch=8: the gradient noise is estimated from two different batch sizes; use at "
+            "least two workers, or two parts of a worker's batch",
         ),
         (lambda: noise_of(1).add(-1, 1), "small_squared_norm=-1.0: it must be at least 0"),
         (lambda: noise_of(1).add(1, -1), "big_squared_norm=-1.0: it must be at least 0"),
         (lambda: noise_of(1).add(1, math.nan), "big_squared_norm=nan: it must be at least 0"),
         (
             lambda: noise_of(1).advise(least=5, most=7),
-            "advise(least=5, most=7): there is no power of two between them",
+            "advise(least=5, most=7): there is no power of two between these bounds; widen them",
         ),
         (lambda: noise_of(1).advise(least=0), "least=0 is too small; it must be at least 1"),
         (lambda: noise_of(1).advise(most=0), "most=0 is too small; it must be at least 1"),
         (
             lambda: large.GradientNoiseScale(1, 2).advise(),
-            "advise() before the first add(): there is nothing to advise from",
+            "advise() was called before the first add(); add gradients first",
         ),
     ],
 )
@@ -360,7 +360,7 @@ def test_a_group_that_grows_amid_the_warm_up_does_not_change_the_rate_at_once() 
 
 def test_schedules_of_workers_without_meaning_are_refused() -> None:
     for changes in ((), ((1, 2),), ((0, 2), (0, 4))):
-        with pytest.raises(ArgumentError, match="they must begin with 0 and ascend"):
+        with pytest.raises(ArgumentError, match="they must start with 0 and increase"):
             batch_sizes.BatchSizeSchedule(changes)
     with pytest.raises(ArgumentError, match="scaling='linear'"):
         large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16))
@@ -407,7 +407,7 @@ def test_a_schedule_requests_each_size_once_and_never_the_size_that_the_group_ha
         (lambda: large.BatchSizeSchedule.doubling(1, 0, 4), r"^every=0: it must be more than 0$"),
         (
             lambda: large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16)),
-            r"whatever the group; make it with scaling='linear'$",
+            r"does not depend on the group; create it with scaling='linear'$",
         ),
     ],
 )
