@@ -133,12 +133,13 @@ class TestControlGroups:
         (folder / file).write_text("max 9\noom_kill 2\n")
         watch = usage.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, line))
         assert watch.explain().startswith(
-            f"neither hopsml nor the kernel (for lack of memory) sent this signal, since oom_kill in {folder / file} is still 2; check"
+            f"neither hopsml nor the kernel (for lack of memory) sent this signal, since "
+            f"oom_kill in {folder / file} is still 2; check"
         )
         (folder / file).write_text("max 99\noom_kill 3\n")
         assert watch.explain() == (
-            f"the kernel sent this signal for lack of memory: oom_kill in {folder / file} went from 2 to 3; its memory limit "
-            "is 64 MB"
+            f"the kernel sent this signal for lack of memory: oom_kill in {folder / file} went from 2 to 3; "
+            "its memory limit is 64 MB"
         )
 
     def test_without_a_counter_nothing_is_said_of_who_sent_sigkill(self, tmp_path: Path) -> None:

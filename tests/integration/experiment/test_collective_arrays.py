@@ -145,7 +145,8 @@ def test_the_evaluator_is_in_no_collective(store: Path) -> None:
     run.on_message(lambda rank, value: said.append(value))
     assert run.result(WAIT_S).value == "trained"
     assert said == [
-        "this worker is the evaluator, which does not train and takes part in no collective operation; call it on training workers only"
+        "this worker is the evaluator, which does not train and takes part in no collective "
+        "operation; call it on training workers only"
     ]
 
 

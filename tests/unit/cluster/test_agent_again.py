@@ -47,7 +47,7 @@ LOST = "ExecutorLostFailure (executor 2 exited {caused} by one of the running ta
         ("Container container_e01_1_0001_01_000002 on host: node3 was preempted.", -102, "YARN preempted the container"),
         ("Container from a bad node: container_1 on host: node3. Exit status: 137. Diagnostics: [2026-11-28 10:00:00.000]"
          "Container killed on request. Exit code is 137\n", 137, "SIGKILL, sent by the kernel for lack of memory"),
-        ("Container from a bad node: container_1 on host: node3. Exit status: 143. Diagnostics: ...", 143, "SIGTERM, sent by"),
+        ("Container from a bad node: container_1 on host: node3. Exit status: 143. Diagnostics: ...", 143, "SIGTERM, sent"),
         ("Command exited with code 137", 137, "SIGKILL, sent by the kernel for lack of memory"),
     ],
 )  # fmt: skip

@@ -38,7 +38,7 @@ def test_what_is_needed_is_just_enough_for_the_connections_of_all_agents(monkeyp
         )
         limited(monkeypatch, least - 1)
         assert f"open {least - 1} files (ulimit -n), but " in acceptor.open_files_problem(agents)
-        assert f"needs {least}: raise it (ulimit -n, LimitNOFILE)" in acceptor.open_files_problem(agents)
+        assert f"needs {least}; raise the limit (ulimit -n, LimitNOFILE)" in acceptor.open_files_problem(agents)
     limited(monkeypatch, resource.RLIM_INFINITY)
     assert acceptor.open_files_problem(100_000) == ""
 

@@ -134,7 +134,7 @@ def test_a_vector_of_sparks_ml_is_told_what_to_do() -> None:
     vector = pa.struct(
         [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", FLOATS)]
     )
-    with pytest.raises(ArgumentError, match="convert it with pyspark.ml.functions.vector_to_array"):
+    with pytest.raises(ArgumentError, match=r"convert it with pyspark\.ml\.functions\.vector_to_array"):
         bind(signature(features=TensorSpec("float32", (None, 4))), pa.schema([("features", vector)]))
     with pytest.raises(ArgumentError, match=r"and 'features' is a vector of Spark ML; .*vector_to_array"):
         bind(signature(X=TensorSpec("float32", (None, 4))), pa.schema([("id", pa.int64()), ("features", vector)]))
@@ -156,5 +156,5 @@ def test_texts_come_out_as_texts_and_go_in() -> None:
 
 
 def test_an_output_does_not_hide_a_column() -> None:
-    with pytest.raises(ArgumentError, match="already has a column 'digit'.*pass a prefix"):
+    with pytest.raises(ArgumentError, match=r"already has a column 'digit'.*pass a prefix"):
         output_fields(signature(), pa.schema([("digit", pa.int64())]), "")

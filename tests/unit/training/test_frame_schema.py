@@ -60,7 +60,7 @@ def test_what_arrays_hold_is_taken(kind: Any) -> None:
     [
         ([], "has no columns; select those"),
         ([field("a", "long"), field("b", "long"), field("a", "string")], "has several columns with the name a;"),
-        ([field("m", MAP)], r"has the column m with values of type map, .*; df.drop\('m'\)"),
+        ([field("m", MAP)], r"has the column m with values of type map, .*; call df.drop\('m'\)"),
         ([field("m", struct(field("x", MAP)))], "column m with values of type map"),
         ([field("m", array(MAP))], "column m with values of type map"),
         ([field("m", array(struct(field("x", "long"))))], "column m with values of type array of struct"),

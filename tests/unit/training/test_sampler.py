@@ -211,8 +211,8 @@ def test_a_state_of_other_data_is_refused() -> None:
     with pytest.raises(ArgumentError) as refused:
         Sampler(11, 2).go_to(Sampler(10, 2).position())
     assert str(refused.value) == (
-        "the stored state has n_samples=10, but this sampler has n_samples=11; use the same value, so that training continues with "
-        "the remaining samples"
+        "the stored state has n_samples=10, but this sampler has n_samples=11; use the same value, so that "
+        "training continues with the remaining samples"
     )
     with pytest.raises(ArgumentError, match="has seed=0, but this sampler has seed=1"):
         Sampler(10, 2, seed=1).go_to(Sampler(10, 2).position())

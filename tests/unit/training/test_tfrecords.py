@@ -209,7 +209,7 @@ def test_what_stands_for_a_feature_that_a_record_lacks(tmp_path: Path) -> None:
         ([{"c": [1]}, {"c": [1, 2]}], r"column 'c' of .*a\.tfrecord, records 0 to 1, has lists of 1 to 2 values"),
         (
             [{"c": 1}, {"c": 0.5}],
-            r"column 'c' holds integers in one record, and floats in record 1 \(counted from 0\) of .*a\.tfrecord: all records",
+            r"column 'c' holds integers in one record, and floats in record 1 \(counted from 0\) of .*a\.tfrecord: all",
         ),
         ([{"c": 1, "d": 1}, {"c": 2}], r"column 'd' of .*a\.tfrecord, .*has 1 null\(s\) in 2 rows"),
     ],
