@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from hopsml.errors import PathNotFound
+from hopsml.search.metric import is_of_batch
 from hopsml.storage import run_logs
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import RunDir, parse_lines
@@ -94,11 +95,22 @@ class Reports:
 
 def last_report(directory: RunDir) -> dict[str, Any]:
     """Return the newest line of ``metrics.jsonl``; empty if nothing was reported."""
+    reports = _last_reports(directory)
+    return reports[-1] if reports else {}
+
+
+def newest_values(directory: RunDir) -> dict[str, Any]:
+    """Return the newest value of each metric among the last reports, those within epochs after all others."""
+    values = {name: value for report in _last_reports(directory) for name, value in report.items()}
+    return {name: values[name] for name in sorted(values, key=is_of_batch) if name not in ("step", "time")}
+
+
+def _last_reports(directory: RunDir) -> list[dict[str, Any]]:
+    """Return the reports at the end of ``metrics.jsonl``, oldest first."""
     system = for_url(directory.metrics)
     try:
         length = system.status(directory.metrics).length
         data = system.read_range(directory.metrics, max(0, length - TAIL), TAIL)
     except PathNotFound:
-        return {}
-    reports = parse_lines(data.decode(errors="replace"))
-    return reports[-1] if reports else {}
+        return []
+    return parse_lines(data.decode(errors="replace"))

@@ -378,9 +378,7 @@ def _with_note(row: RunRow, noted: Noted | None) -> RunRow:
 def _row(stored: catalog.StoredRun) -> RunRow:
     """Return the row of a run; one without a result has the values that were reported last."""
     if stored.status is None and stored.main_metric is None:
-        newest = live.last_report(stored.directory)
-        reported = {name: value for name, value in newest.items() if name not in ("step", "time")}
-        stored = dataclasses.replace(stored, outputs=reported)
+        stored = dataclasses.replace(stored, outputs=live.newest_values(stored.directory))
     row = msgspec.structs.replace(row_of(stored), progress=progress_of(stored))
     _encoder.encode(row)  # fails here for values that a response cannot contain
     return row

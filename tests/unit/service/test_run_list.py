@@ -288,3 +288,14 @@ def test_a_running_run_has_the_progress_that_its_driver_recorded(project: Projec
     assert progress() == {"app_1": RunProgress(3, 40, "epoch"), "app_2": None}
     going.write("driver.json", {"time": 1.0, "progress": {"done": "3", "total": None}})
     assert progress() == {"app_1": RunProgress(19, None, "step"), "app_2": None}, "of another version of hopsml"
+
+
+def test_the_metric_of_a_run_that_goes_on_is_that_of_its_epochs(project: ProjectOnDisk) -> None:
+    run, index = project.run("app_1", state=None), RunIndex(project.url)
+    run.report(1, batch_loss=2.5)
+    index.refresh()
+    assert index.rows()["app_1"].metric_name == "batch_loss"
+    run.report(2, loss=2.0), run.report(3, batch_loss=1.5)
+    index.refresh()
+    row = index.rows()["app_1"]
+    assert (row.metric_name, row.metric) == ("loss", 2.0)

@@ -27,7 +27,7 @@ function Head({ detail, now }) {
     ${detail.description && html`<p>${detail.description}</p>`}
     ${(row.cause || detail.error) && html`<div class="trouble"><strong>${row.cause || detail.error.split("\n")[0]}</strong>${detail.error.includes("\n") && !hasFailed(row) && html`<details><summary class="small">The whole error</summary><pre>${detail.error}</pre></details>`}</div>`}
     <${Facts} first=${row.metric_name ? 2 : 1} facts=${[
-      [row.is_search ? `Best ${row.metric_name}` : row.metric_name, row.metric_name ? number(row.metric) : null],
+      [row.is_search ? `Best ${row.metric_name}` : ONGOING.includes(row.state) ? row.metric_name : `Returned ${row.metric_name}`, row.metric_name ? number(row.metric) : null],
       [ONGOING.includes(row.state) ? "Running for" : "Took", duration(took(row, now))],
       [row.progress ? `${row.progress.unit[0].toUpperCase()}${row.progress.unit.slice(1)}` : "Step", progressText(row.progress) ?? (detail.step === null ? null : number(detail.step))],
       ["Started", html`<span title=${exactTime(row.started)}>${time(row.started)}</span>`],
