@@ -29,6 +29,7 @@ from hopsml.cluster.gang.server_machine import ServerGroupMachine
 from hopsml.core import redact, settings
 from hopsml.errors import HopsmlError
 from hopsml.storage.run_dir import find
+from hopsml.tracking.catalog import MALFORMED
 
 _KINDS: tuple[type[GroupMachine], ...] = (ElasticGroupMachine, IndependentGroupMachine, ServerGroupMachine)
 MACHINES = {one.__name__: one for one in _KINDS}
@@ -153,6 +154,9 @@ def main(run: str) -> int:
             print(line)
     except (Differs, HopsmlError) as error:
         print(f"replay_gang: {error}", file=sys.stderr)
+        return 1
+    except (*MALFORMED, msgspec.MsgspecError) as error:
+        print(f"replay_gang: gang.jsonl is damaged or incomplete ({error}); replay another run", file=sys.stderr)
         return 1
     return 0
 

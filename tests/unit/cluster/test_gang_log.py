@@ -24,6 +24,7 @@ from hopsml.cluster.gang.machine import GroupMachine
 from hopsml.cluster.gang.server_machine import ServerGroupMachine
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup, IndependentGroup, ServerGroup
 from hopsml.errors import WorkerFailed
+from hopsml.storage.run_dir import RunDir
 from tests.helpers.cluster.backend_contract import submit
 from tests.helpers.cluster.workloads import WAIT_S
 from tests.unit.cluster import test_elastic_gang, test_gang, test_given_back, test_independent_gang
@@ -217,3 +218,22 @@ def test_a_run_that_fails_leaves_its_gangs_events_and_one_that_finishes_does_not
     finished.result(WAIT_S)
     refused = subprocess.run([*command[:-1], finished.run_dir], cwd=REPOSITORY, capture_output=True, text=True)
     assert refused.returncode == 1 and "gang.jsonl" in refused.stderr
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("damage", ["cut", "empty", "deep", "unknown kind", "other types"])
+def test_a_damaged_gang_log_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+    whole = failing().to_jsonl()
+    first = whole.splitlines(keepends=True)[0]
+    content = {
+        "cut": whole[:-100],
+        "empty": b"",
+        "deep": first + b"[" * 100_000,
+        "unknown kind": whole.replace(b'"kind": "Failed"', b'"kind": "msgspec"'),
+        "other types": first.replace(b'"generation": 0', b'"generation": []') + b"{}\n",
+    }[damage]
+    directory = RunDir(f"file://{tmp_path}")
+    directory.write_run({"name": "damaged"})
+    directory.write_gang_log(content)
+    assert replay_gang.main(str(tmp_path)) == 1
+    assert "is damaged or incomplete" in capsys.readouterr().err
