@@ -165,10 +165,11 @@ class RestApplication:
     async def _asked(self, target: receiving.Target, batcher: Batcher, body: bytes) -> bodies.InferenceRequest:
         """Parse the body of a request."""
         signature, missing = batcher.model.signature, contract.missing_of(batcher.model)
+        named = {name: one.signature.inputs for name, one in contract.signatures_of(batcher.model).items()}
 
         def parse() -> bodies.InferenceRequest:
             if target.what == "predict":
-                return bodies.asked_v1(body, signature.inputs, missing)
+                return bodies.asked_v1(body, signature.inputs, missing, named)
             return bodies.asked_v2(body, signature, missing)
 
         return await self._beside(len(body), parse)
@@ -182,7 +183,7 @@ class RestApplication:
     async def _computed(self, batcher: Batcher, asked: bodies.InferenceRequest, deadline: float) -> Arrays:
         """Compute a prediction with its deadline; errors become HTTP errors."""
         try:
-            return await batcher.predict(asked.inputs, deadline)
+            return await batcher.of_signature(asked.signature).predict(asked.inputs, deadline)
         except QueueFull as error:
             raise RequestRefused(429, f"{error}; try again, or start more replicas", {"retry-after": "1"}) from None
         except DeadlinePassed as error:
@@ -215,9 +216,12 @@ class RestApplication:
         version = self._chosen(target)
         if what == "model_ready":
             return _Answer(200, bodies.dumps({"name": self._name, "ready": True}))
-        signature = holder.batcher(version).model.signature
+        model = holder.batcher(version).model
+        signature = model.signature
         if what == "metadata":
-            return _Answer(200, bodies.dumps(bodies.metadata_v1(self._name, version, signature)))
+            named = {name: one.signature for name, one in contract.signatures_of(model).items()}
+            signatures = {bodies.SIGNATURE: signature, **named}
+            return _Answer(200, bodies.dumps(bodies.metadata_v1(self._name, version, signatures)))
         versions = [one for one, state in holder.versions.items() if state == "AVAILABLE"]
         platform = holder.platform(version)
         return _Answer(200, bodies.dumps(bodies.metadata_v2(self._name, versions, platform, signature)))

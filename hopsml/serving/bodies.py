@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hopsml.model.flavors.contract import MissingValues
     from hopsml.serving.loaded_versions import Arrays
 
-SIGNATURE = "serving_default"  # the only signature that is served
+SIGNATURE = "serving_default"  # answers requests that name none
 DATATYPES = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
     "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "float32": "FP32", "float64": "FP64",
@@ -43,12 +44,14 @@ class InferenceRequest:
         by_rows: True if the request has ``instances``, False for ``inputs``.
         outputs: Requested outputs; empty for all.
         id: ID of the request, which the answer repeats.
+        signature: Name of the signature that answers.
     """
 
     inputs: Arrays
     by_rows: bool = True
     outputs: tuple[str, ...] = ()
     id: str | None = None
+    signature: str = SIGNATURE
 
 
 def loads(body: bytes) -> dict[str, Any]:
@@ -83,13 +86,19 @@ def dumps(content: Any) -> bytes:
 # ------------------------------------------------------------------------------------------ TensorFlow Serving
 
 
-def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValues | None = None) -> InferenceRequest:
+def asked_v1(
+    body: bytes,
+    inputs: Mapping[str, TensorSpec],
+    missing: MissingValues | None = None,
+    named: Mapping[str, Mapping[str, TensorSpec]] = MappingProxyType({}),
+) -> InferenceRequest:
     """Parse ``{"instances": [...]}``, by rows, or ``{"inputs": ...}``, by inputs.
 
     Args:
         body: Body of the request.
         inputs: Inputs of the model.
         missing: As for ``tensors.array_of``.
+        named: Inputs by name of the model's further signatures, which ``signature_name`` selects.
 
     Raises:
         RequestRefused: (400) The body is invalid.
@@ -100,15 +109,16 @@ def asked_v1(body: bytes, inputs: Mapping[str, TensorSpec], missing: MissingValu
         raise bad_request(
             f"the key '{unknown[0][:80]}' is unknown; a request has instances or inputs, and optionally signature_name"
         )
-    if content.get("signature_name", SIGNATURE) not in (SIGNATURE, ""):
-        raise bad_request(
-            f"signature_name={str(content['signature_name'])[:80]!r}: only {SIGNATURE} is served; omit signature_name"
-        )
+    name = content.get("signature_name") or SIGNATURE
+    if not isinstance(name, str) or (name != SIGNATURE and name not in named):
+        known = ", ".join((SIGNATURE, *named))
+        raise bad_request(f"the model has no signature_name={str(name)[:80]!r}; use one of {known}, or omit it")
+    inputs = named.get(name, inputs)
     if ("instances" in content) == ("inputs" in content):
         raise bad_request("a request must have either instances (a list of rows) or inputs (one list for each input)")
     if "instances" in content:
-        return InferenceRequest(_of_instances(content["instances"], inputs, missing))
-    return InferenceRequest(_of_columns(content["inputs"], inputs, missing), by_rows=False)
+        return InferenceRequest(_of_instances(content["instances"], inputs, missing), signature=name)
+    return InferenceRequest(_of_columns(content["inputs"], inputs, missing), by_rows=False, signature=name)
 
 
 def _of_instances(rows: Any, inputs: Mapping[str, TensorSpec], missing: MissingValues | None) -> Arrays:
@@ -170,16 +180,19 @@ def answer_v1(outputs: Arrays, asked: InferenceRequest) -> bytes:
 _TENSORFLOWS = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF", "str": "DT_STRING"}
 
 
-def metadata_v1(model: str, version: int, signature: Signature) -> Any:
-    """Return the signature in TensorFlow Serving's form."""
-    definition = {
-        "inputs": {name: _tensor_info(name, tensor) for name, tensor in signature.inputs.items()},
-        "outputs": {name: _tensor_info(name, tensor) for name, tensor in signature.outputs.items()},
-        "method_name": "tensorflow/serving/predict",
+def metadata_v1(model: str, version: int, signatures: Mapping[str, Signature]) -> Any:
+    """Return the signatures, by name, in TensorFlow Serving's form."""
+    definitions = {
+        each: {
+            "inputs": {name: _tensor_info(name, tensor) for name, tensor in signature.inputs.items()},
+            "outputs": {name: _tensor_info(name, tensor) for name, tensor in signature.outputs.items()},
+            "method_name": "tensorflow/serving/predict",
+        }
+        for each, signature in signatures.items()
     }
     return {
         "model_spec": {"name": model, "signature_name": "", "version": str(version)},
-        "metadata": {"signature_def": {"signature_def": {SIGNATURE: definition}}},
+        "metadata": {"signature_def": {"signature_def": definitions}},
     }
 
 

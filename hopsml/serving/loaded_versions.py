@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from hopsml.core import redact
+from hopsml.model.flavors.contract import signatures_of
 from hopsml.serving.routes import Load, Route, RouteAction, Router, RouteRefused, Turned, Unload
 
 if TYPE_CHECKING:
@@ -253,8 +254,19 @@ def next_batch(waiting: deque[Waiting], most_rows: int) -> list[Waiting]:
     return batch
 
 
+class _Limits(TypedDict):
+    """Arguments that the queues of a model's signatures share."""
+
+    most_rows: int
+    most_waiting: int
+    on_batch: Callable[[int], None]
+
+
 class Batcher:
-    """Request queue of one loaded model; all methods must be called on one event loop."""
+    """Request queue of one loaded model, with a queue for each further signature.
+
+    All methods must be called on one event loop. Rows of two signatures are never in one batch.
+    """
 
     def __init__(
         self,
@@ -280,9 +292,15 @@ class Batcher:
         self._most_waiting = most_waiting
         self._waiting: deque[Waiting] = deque()
         self._computing: asyncio.Task[None] | None = None
+        limits: _Limits = {"most_rows": most_rows, "most_waiting": most_waiting, "on_batch": on_batch}
+        self._named = {name: Batcher(one, executor, **limits) for name, one in signatures_of(model).items()}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + sum(len(batcher) for batcher in self._named.values())
+
+    def of_signature(self, name: str) -> Batcher:
+        """Return the queue of a further signature of the model; this one for any other name."""
+        return self._named.get(name, self)
 
     async def predict(self, inputs: Arrays, deadline: float) -> Arrays:
         """Compute the model's outputs for these rows in the next batch; errors of the model are passed on.

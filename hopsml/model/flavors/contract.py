@@ -144,6 +144,11 @@ def takes_missing(description: ModelDescription) -> bool:
     return next((artifact for artifact in LOADERS if artifact in description.artifacts), "") == "sklearn"
 
 
+def signatures_of(model: LoadedModel) -> Mapping[str, LoadedModel]:
+    """Return a model's further signatures by name, each as a model; empty for all but a SavedModel."""
+    return getattr(model, "named", {})
+
+
 def missing_of(model: LoadedModel) -> MissingValues | None:
     """Return the replacements of missing values; None for a model that requires all values."""
     return getattr(model, "missing", None)

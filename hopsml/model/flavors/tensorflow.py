@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = "saved_model"
 _SERVING = "serving_default"
+_INTERNAL = "__saved_model"  # beginning of the names of TensorFlow's own signatures
 
 
 def keeps() -> bool:
@@ -49,14 +50,17 @@ def save(model: Any, folder: Path, example: Any) -> SavedModel:
 
 def read_signature(folder: Path) -> Signature | None:
     """Return the serving signature in the file of a SavedModel, without loading it; None if it has none."""
+    return read_signatures(folder).get(_SERVING)
+
+
+def read_signatures(folder: Path) -> dict[str, Signature]:
+    """Return the signatures in the file of a SavedModel by name, without loading it."""
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
     content = saved_model_pb2.SavedModel()
     content.ParseFromString((folder / "saved_model.pb").read_bytes())
     found = content.meta_graphs[0].signature_def
-    if _SERVING not in found:
-        return None
 
     def spec(tensor: Any) -> TensorSpec:
         name, shape = tf.dtypes.as_dtype(tensor.dtype).name, tf.TensorShape(tensor.tensor_shape)
@@ -66,7 +70,11 @@ def read_signature(folder: Path) -> Signature | None:
     def specs(tensors: Any) -> dict[str, TensorSpec]:
         return {name: spec(tensors[name]) for name in sorted(tensors, key=natural_key)}
 
-    return Signature(specs(found[_SERVING].inputs), specs(found[_SERVING].outputs))
+    return {
+        name: Signature(specs(one.inputs), specs(one.outputs))
+        for name, one in found.items()
+        if not name.startswith(_INTERNAL)
+    }
 
 
 def limit_threads(count: int) -> None:
@@ -79,7 +87,7 @@ def limit_threads(count: int) -> None:
 
 
 def load(folder: Path, description: ModelDescription) -> LoadedModel:
-    """Load a SavedModel for calls of its serving signature.
+    """Load a SavedModel for calls of its signatures.
 
     Raises:
         ArgumentError: TensorFlow is not installed, or the model has no serving signature.
@@ -98,18 +106,19 @@ def load(folder: Path, description: ModelDescription) -> LoadedModel:
             f"version {description.version} of the model '{description.name}' has no serving signature; export a "
             "Keras model, or a tf.Module whose __call__ is a tf.function with an input_signature"
         )
-    return _Servable(model, signature)
+    named = {name: one for name, one in read_signatures(place).items() if name != _SERVING and name in model.signatures}
+    return _Servable(model, _SERVING, signature, {name: _Servable(model, name, one, {}) for name, one in named.items()})
 
 
 class _Servable:
-    """Loaded SavedModel with its serving signature."""
+    """One signature of a loaded SavedModel; ``named`` are the others by name."""
 
-    def __init__(self, model: Any, signature: Signature) -> None:
+    def __init__(self, model: Any, name: str, signature: Signature, named: Mapping[str, _Servable]) -> None:
         self._model, self.signature = model, signature  # holds a reference, because the model owns the variables
-        self._call = model.signatures[_SERVING]
+        self._call, self.named = model.signatures[name], named
 
     def predict(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Call the serving signature with one batch, and return its outputs."""
+        """Call the signature with one batch, and return its outputs."""
         import tensorflow as tf
 
         found = self._call(**{name: tf.constant(array) for name, array in inputs.items()})

@@ -151,7 +151,7 @@ def test_several_inputs_and_outputs_by_rows_and_by_columns() -> None:
         ({}, "either instances (a list of rows) or inputs"),
         ({**ONES, "inputs": []}, "either instances (a list of rows) or inputs"),
         ({**ONES, "signature": ""}, "the key 'signature' is unknown"),
-        ({**ONES, "signature_name": "train"}, "signature_name='train': only serving_default is served"),
+        ({**ONES, "signature_name": "train"}, "no signature_name='train'; use one of serving_default, or omit it"),
         ({"instances": []}, "instances must be a list with at least one row"),
         ({"instances": [[1, 2, 3]]}, "input 'x': it has the shape (1, 3), but the model takes float32 (any, 4)"),
         (
