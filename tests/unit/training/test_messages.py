@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import hopsml
 from hopsml import elastic
 from hopsml.cluster.worker import context as contexts
 from hopsml.cluster.worker.context import WorkerContext
+from hopsml.errors import ArgumentError
 from hopsml.training import messages
 from hopsml.training.tensorflow.fit.callbacks import ReportCallback
 
@@ -114,3 +116,19 @@ def test_the_end_of_an_epoch_is_told_in_any_case_as_its_report_is(told: Told, mo
     monkeypatch.setattr(messages.ProgressSender.__init__, "__defaults__", (60.0,))
     fit(ReportCallback(), batches=100, epochs=range(3), steps=100)
     assert told == [(1, 300, "step"), (100, 300, "step"), (200, 300, "step"), (300, 300, "step"), (300, 300, "step")]
+
+
+def test_a_callback_that_monitors_a_misspelt_metric_is_refused_at_the_first_epoch(told: Told) -> None:
+    def epoch(monitor: str) -> None:
+        callback = ReportCallback()
+        callback.set_companions((callback, SimpleNamespace(monitor=monitor), SimpleNamespace(monitor=None)))
+        callback._send = lambda logs: None  # type: ignore[method-assign]
+        callback.on_epoch_begin(0)
+        callback.on_epoch_end(0, {})  # without values, as of an epoch that the group left
+        callback.on_epoch_end(0, {"loss": 0.5, "val_accuracy": 0.5})
+
+    with pytest.raises(
+        ArgumentError, match=r"monitor='val_acuracy'.*'loss', 'val_accuracy'.; did you mean 'val_accuracy'"
+    ):
+        epoch("val_acuracy")
+    epoch("val_loss"), epoch("accuracy")  # metrics of other epochs, or of a fit with other data

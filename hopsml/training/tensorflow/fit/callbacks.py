@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from hopsml.cluster.worker.context import current
 from hopsml.errors import ArgumentError
-from hopsml.search.metric import BATCH
+from hopsml.search.metric import BATCH, is_misspelt, unknown_metric
 from hopsml.storage.run_dir import fit_name, fit_of
 from hopsml.training.checkpoint_files import complete_checkpoints
 from hopsml.training.messages import ProgressSender
@@ -327,6 +327,12 @@ class ReportCallback(FitHooks):
         self._progress = ProgressSender()
         # Batches of an earlier epoch, used if Keras does not know the number in advance.
         self._epoch, self._batches = 0, 0
+        self._monitored: dict[str, str] = {}  # metric -> the callback that decides by it
+
+    def set_companions(self, callbacks: Sequence[Any]) -> None:
+        """Store the metrics by which Keras's callbacks of this ``fit`` decide; called when training begins."""
+        named = [(getattr(one, "monitor", None), type(one).__name__) for one in callbacks]
+        self._monitored = {metric: kind for metric, kind in named if isinstance(metric, str)}
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the count of batches from an earlier call of ``fit``."""
@@ -346,7 +352,16 @@ class ReportCallback(FitHooks):
             self._send({f"{BATCH}{name}": value for name, value in (logs or {}).items()})
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Send the epoch's values, including those of the validation."""
+        """Send the epoch's values, including those of the validation.
+
+        Raises:
+            ArgumentError: a callback decides by a misspelt metric, of which Keras only warns at each epoch.
+        """
+        for metric, kind in self._monitored.items():
+            if metric not in (logs or {}) and any(is_misspelt(metric, name) for name in logs or {}):
+                raise ArgumentError(
+                    f"{kind}(monitor={metric!r}): there is no such metric {unknown_metric(metric, list(logs or {}))}"
+                )
         self._epoch = epoch + 1
         self._tell_progress(0, at_once=True)
         self._send(logs)
