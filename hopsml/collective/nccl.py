@@ -120,7 +120,8 @@ class GpuGroup:
         """Reduce all members' ``source`` into ``target``, of the same shape and type; "mean" is only for floats."""
         if reduction == "mean" and source.type.startswith(("int", "uint")):
             raise ArgumentError(
-                f"a mean of {source.type}: NCCL computes means of floats only; use a sum, and divide it"
+                f"the mean of {source.type} values cannot be computed, since NCCL supports means of floats only; "
+                "compute a sum, and divide it"
             )
         kind = known(REDUCTIONS, "reduction", reduction)
         self._call("all_reduce", f"{reduction} {name}", source, target, "ncclAllReduce", source.count, kind)

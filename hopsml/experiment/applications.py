@@ -66,10 +66,10 @@ class Application:
         """Return a note for a caller whose profile differs from the running application's; "" if it is the same."""
         if profile is None or profile == self.profile:
             return ""
-        there = f"was started with profile {self.profile!r}" if self.profile else "was there before"
+        there = f"was started with profile {self.profile!r}" if self.profile else "was already running"
         return (
-            f"profile={profile!r} has no effect: the application {self.id} ({self.backend.name}) {there}; for another one "
-            "end it first (experiment.shutdown(), and spark.stop() where it is yours)"
+            f"profile={profile!r} has no effect, since the application {self.id} ({self.backend.name}) {there}; for "
+            "another profile end it first (experiment.shutdown(), and spark.stop() if you have started Spark)"
         )
 
 
@@ -192,7 +192,7 @@ def _start_zygote(preload: tuple[str, ...], context: Any, profile: profiles.Prof
     try:
         return ZygoteProcess(preload, variables)
     except OSError:
-        log.warning("the agents import %s themselves", ", ".join(preload), exc_info=True)
+        log.warning("the agents import the modules %s themselves", ", ".join(preload), exc_info=True)
         return None
 
 
@@ -478,8 +478,8 @@ def spark(profile: str | None = None) -> SparkSession:
     context = getattr(current(profile).backend, "context", None)
     if context is None:
         raise ArgumentError(
-            "this profile has no Spark (master: none); choose another one, profile= or HOPSML_PROFILE: `hopsml profiles` "
-            "lists them"
+            "this profile runs without Spark (master: none); choose another one with profile= or HOPSML_PROFILE; "
+            "`hopsml profiles` lists them"
         )
     from pyspark.sql import SparkSession
 

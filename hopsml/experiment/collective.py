@@ -135,7 +135,10 @@ def _group(options: AnyGroupOptions) -> AnyGroup:
     size = AS_MANY_AS_THERE_ARE if most is None else most
     evaluator = isinstance(options, RunOptions) and options.evaluator
     if fewest is not None and evaluator:
-        raise ArgumentError("evaluator=True with min_workers: a group that may change has no evaluator; leave one out")
+        raise ArgumentError(
+            "evaluator=True and min_workers exclude each other, since an elastic group has no "
+            "evaluator; omit one of them"
+        )
     if evaluator and most is not None:
         verbs.check_evaluator(most)
     elastic = specified(ElasticGroup, options, size=size, min_size=fewest or 1, drain_s=SETTINGS.drain_s)
@@ -157,7 +160,9 @@ def _without_effect(options: AnyGroupOptions) -> tuple[str, ...]:
 
     most, fewest = verbs.group_size(options.num_workers, options.min_workers, options.max_workers)
     if fewest is None:
-        reason = "the group has a fixed size, and ends with its first loss; give min_workers= for one that may change"
+        reason = (
+            "the group has a fixed size, and ends with its first lost worker; pass min_workers= for an elastic group"
+        )
         notes += unused([name for name in names(ElasticGroup) if name not in names(FixedGroup)], reason)
     if most == 1:
         notes += unused(names(Communication), "one worker exchanges nothing")
@@ -239,8 +244,8 @@ def build_mirrored(options: MirroredOptions) -> plan.Plan:
     """Check a call completely and return the plan of its run; nothing is started."""
     if options.evaluator:
         raise ArgumentError(
-            "mirrored(evaluator=True): it trains on one executor, and an evaluator needs another one; leave it out, or use "
-            "experiment.collective_all_reduce(train, num_workers=3, evaluator=True)"
+            "mirrored(evaluator=True): mirrored() uses one executor, but an evaluator needs another one; omit "
+            "evaluator, or use experiment.collective_all_reduce(train, num_workers=3, evaluator=True)"
         )
     return _plan_of(
         options,

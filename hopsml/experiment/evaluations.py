@@ -86,13 +86,14 @@ def continue_evaluation(
         first = name == FIRST_EVALUATION
         how, named, option = ("", "", "") if first else (f" as {name!r}", f", name={name!r}", f" --name {name}")
         raise ArgumentError(
-            f"run {directory.run_id} was never evaluated{how}, so no function is known: experiment.evaluate(function, "
-            f"{directory.run_id!r}{named}), or 'hopsml runs evaluate {directory.run_id} --function FILE.py:NAME{option}'"
+            f"run {directory.run_id} was never evaluated{how}, so there is no recorded function; call  "
+            f"experiment.evaluate(function, {directory.run_id!r}{named}), or 'hopsml runs evaluate "
+            f"{directory.run_id} --function FILE.py:NAME{option}'"
         )
     again = repeat.build(earlier, profile=profile, progress=progress)
     asked = again.spec.evaluation
     if asked is None:
-        raise ArgumentError(f"{facts.evaluator_json} names {earlier}, which is no evaluation: remove that file")
+        raise ArgumentError(f"{facts.evaluator_json} contains {earlier}, which is not an evaluation; remove that file")
     wishes = {
         "metric": metric if metric is None else checks.text("metric", metric),
         "direction": direction if direction is None else checks.direction("direction", direction),
@@ -136,9 +137,9 @@ def _check_function(function: Callable[..., Any], facts: EvaluationStore) -> Non
     earlier, now = str(facts.evaluator().get("function") or ""), called(function)
     if earlier and earlier != now:
         raise ArgumentError(
-            f"{now}: the checkpoints of run {facts.run.run_id} are judged by {earlier} as the evaluation {facts.name!r}, "
-            f"and each once; give this function's evaluation a name of its own, such as name={now.rpartition('.')[2]!r}, or "
-            f"remove {facts.folder}"
+            f"{now}: the evaluation {facts.name!r} of run {facts.run.run_id} uses the function {earlier}; give the "
+            f"evaluation with this function another name, such as name={now.rpartition('.')[2]!r}, or remove "
+            f"{facts.folder}"
         )
 
 
@@ -150,6 +151,6 @@ def _arguments(function: Callable[..., Any], given: Mapping[str, Any] | None) ->
         inspect.signature(function).bind(Path(), **found)
     except TypeError as error:
         raise ArgumentError(
-            f"evaluate(): the function is called with a checkpoint's folder and with args={found!r:.80}: {error}"
+            f"evaluate(): the function must accept the folder of a checkpoint and args={found!r:.80}: {error}"
         ) from None
     return found

@@ -66,8 +66,8 @@ def datasets(data: Mapping[str, Any] | None, verb: str) -> dict[str, Dataset]:
     for name, frame in data.items():
         if not hasattr(frame, "mapInArrow"):
             raise ArgumentTypeError(
-                f"{verb}(): data={{{name!r}: ...}} is a {type(frame).__name__}; it must be a DataFrame of Spark's. What "
-                "lies in files needs no Spark: hopsml.data.parquet(url) in the function; small data travels by args="
+                f"{verb}(): data={{{name!r}: ...}} is a {type(frame).__name__}; it must be a Spark DataFrame. Read "
+                "files without Spark by hopsml.data.parquet(url) in the function, and pass small data in args="
             )
         if problem := push.problem(frame.schema.jsonValue()["fields"], frame.isStreaming):
             raise ArgumentError(f"{verb}(): the DataFrame of data={{{name!r}: ...}} {problem}")
@@ -79,9 +79,7 @@ def with_rows(args: Mapping[str, Any] | None, rows: Mapping[str, Any], verb: str
     if not rows or (args is not None and not isinstance(args, Mapping)):
         return args
     if both := sorted(set(rows) & set(args or {})):
-        raise ArgumentTypeError(
-            f"{verb}(): {', '.join(both)} is given by args= and by data=; leave it out in one of them"
-        )
+        raise ArgumentTypeError(f"{verb}(): {', '.join(both)} is in args= and in data=; remove it from one of them")
     return {**(args or {}), **rows}
 
 
@@ -106,8 +104,9 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
     """
     if missing := sorted(set(names) - set(frames)):
         raise ArgumentError(
-            f"the function was given DataFrames, data={{{', '.join(map(repr, missing))}}}, which are not kept with the run: "
-            "begin it by its verb once more, with data= (and resume=, to go on from its checkpoint; of a search warm_start=)"
+            f"the function was given DataFrames, data={{{', '.join(map(repr, missing))}}}, which are not stored with "
+            "the run; start it again by its verb, with data= (and resume= to continue from its checkpoint, or "
+            "warm_start= for a search)"
         )
     if not frames:
         return
@@ -123,9 +122,9 @@ def check(names: Collection[str], frames: Mapping[str, Any], application: Applic
     most = most_workers(capacity)
     if most is not None and size > most:
         raise NotEnoughSlots(
-            f"data= with {size} workers: they take all {most + 1} slots of this cluster ({capacity.setting}), and Spark "
-            "needs at least one beside them to compute the DataFrame; ask for fewer workers (of a search max_executors=), "
-            "or give executors another core"
+            f"data= with {size} workers: they use all {most + 1} slots of this cluster ({capacity.setting}), but "
+            "Spark needs at least one more to compute the DataFrame; request fewer workers (for a search "
+            "max_executors=), or give executors another core"
         )
 
 
@@ -206,8 +205,8 @@ class FrameFeed:
                     return
                 event()
         except Exception as error:
-            log.exception("the rows of run %s cannot be brought", self._run_id)
-            self._fail(f"its rows cannot be brought to the workers: {type(error).__name__}: {error}")
+            log.exception("the rows of run %s cannot be sent", self._run_id)
+            self._fail(f"its rows cannot be sent to the workers: {type(error).__name__}: {error}")
         finally:
             self._spark.cancel()
             for client in self._clients.values():
@@ -242,12 +241,14 @@ class FrameFeed:
     def _ended(self, word: SidecarWord) -> None:
         before = self._stages.pop(word.agent_id, None)
         if word.is_final:
-            self._fail(f"the process that keeps its rows cannot be kept alive: {word.ended}")
+            self._fail(f"the process that stores its rows ends again and again: {word.ended}")
         elif before is not None:
             self._clients.pop(before.url).close()
             self._stuck_at = time.monotonic() + _STUCK_S
             if any(one.stage == before.url for kept in self._logs.values() for one in kept.placed.values()):
-                self._note(f"the rows that {before.url} has kept are brought again from Spark: {word.ended}")
+                self._note(
+                    f"the rows that were stored by {before.url} are computed and sent again by Spark: {word.ended}"
+                )
         for kept in self._logs.values():
             self._do(kept, kept.stage_ended(word.agent_id, self._wanted, time.monotonic()))
 
@@ -418,17 +419,17 @@ def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
         try:
             return JvmPush(frame)
         except Exception as error:  # noqa: BLE001 py4j's: a column of another type, another Spark's classes
-            log.info("the rows of data=%r go by Python: %s", name, _cause(str(error)))
+            log.info("the rows of data=%r are sent by Python instead of Spark's JVM: %s", name, _cause(str(error)))
     return PythonPush(name, frame)
 
 
 _NO_SLOT = (
-    f"Spark has started no task of data= for {_NO_TASK_S:g} s, and no other job's tasks run: the agents hold all slots of "
-    "the executors. Request fewer workers, or give executors another core (spark.executor.cores)"
+    f"Spark has started no task of data= for {_NO_TASK_S:g} s, and no other job's tasks run: the agents use all "
+    "slots of the executors. Request fewer workers, or give executors another core (spark.executor.cores)"
 )
 _OTHERS_WORK = (
-    "the rows of data= wait for a slot: tasks of other Spark jobs and the agents hold all. Request fewer workers, give "
-    "executors another core (spark.executor.cores), or end the other jobs"
+    "the rows of data= wait for a slot, since tasks of other Spark jobs and the agents use all slots. Request fewer "
+    "workers, give executors another core (spark.executor.cores), or end the other jobs"
 )
 
 

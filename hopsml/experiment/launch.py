@@ -39,9 +39,9 @@ _ORDERS = (
     ("args_dict", "name", "local_logdir", "description", "metric_key"),
     ("args_dict", "name", "local_logdir", "versioned_resources", "description"),
 )
-_ONE_WORKER = "each combination runs on one worker; collective_all_reduce() trains on several"
+_ONE_WORKER = "each combination runs on one worker; use collective_all_reduce() to train on several"
 _OF_GROUPS = {one.name for one in fields(RunOptions)} - {one.name for one in fields(LaunchOptions)}
-_ABSENT = {**dict.fromkeys(_OF_GROUPS, _ONE_WORKER), "args": "args_dict holds a list of values for each parameter"}
+_ABSENT = {**dict.fromkeys(_OF_GROUPS, _ONE_WORKER), "args": "args_dict contains the values of each parameter"}
 
 
 _verb = Verb(LaunchOptions, "launch", orders=_ORDERS, absent=_ABSENT)
@@ -92,7 +92,8 @@ def zipped(table: Any) -> list[dict[str, Any]]:
     lengths = {name: len(values) for name, values in table.items()}
     if len(set(lengths.values())) > 1:
         raise ArgumentError(
-            f"the lists of args_dict have different lengths, {lengths}; they are zipped and must be equal"
+            f"the lists of args_dict have different lengths, {lengths}; their values are combined by position, so "
+            "the lengths must be equal"
         )
     count = next(iter(lengths.values()), 1)
     if count == 0:

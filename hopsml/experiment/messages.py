@@ -59,7 +59,7 @@ class ProfileRequestHandler:
         try:
             self._settle(*self._under_way)
             if self._under_way is not None:
-                mailbox.answer_profile_request(self._directory, wish, "failed", "the run has ended meanwhile")
+                mailbox.answer_profile_request(self._directory, wish, "failed", "the run has ended")
         except StorageError:
             pass
 
@@ -68,7 +68,7 @@ class ProfileRequestHandler:
         if wish is None or not wish.is_open:
             return
         if is_first:
-            old = "it was asked for before this attempt at the run began; ask again"
+            old = "it was requested before this attempt of the run started; repeat the request"
             mailbox.answer_profile_request(self._directory, wish, "failed", old)
             return
         path = mailbox.profile_path(wish, time.time())
@@ -81,7 +81,7 @@ class ProfileRequestHandler:
     def _settle(self, wish: ProfileRequest, path: str, until: float) -> None:
         problem = self._answer_to(wish)
         if problem is None and time.monotonic() > until:
-            problem = f"the agent of rank {wish.rank} has not answered: it, or its worker, is frozen or gone"
+            problem = f"the agent of rank {wish.rank} has not answered: it or its worker is stopped, or has ended"
         if problem is None:
             return
         mailbox.answer_profile_request(self._directory, wish, "failed" if problem else "done", problem or path)
@@ -143,10 +143,10 @@ class Messages:
             self._dropped += not room
             first = self._dropped == 1 and not room
         if first:
-            why = "on_message's function is too slow" if self._functions else "nobody has called on_message"
+            why = "on_message's function is too slow" if self._functions else "on_message was not called"
             self._note(
-                f"values that workers send are dropped from now on: {self._waiting} ({self._bytes / 1e6:.0f} MB) wait, "
-                f"at most {MOST_KEPT} ({MOST_BYTES / 1e6:.0f} MB) are kept, and {why}"
+                f"values that workers send are dropped from now on: {self._waiting} ({self._bytes / 1e6:.0f} MB) "
+                f"wait, the limit is {MOST_KEPT} ({MOST_BYTES / 1e6:.0f} MB), and {why}"
             )
         return room
 
@@ -205,7 +205,7 @@ class Messages:
         try:
             value = pickle.loads(data)
         except Exception:
-            log.exception("run %s: what rank %d sent cannot be read here", self._run_id, rank)
+            log.exception("run %s: a value that rank %d sent cannot be read here", self._run_id, rank)
             return _NOTHING
         if isinstance(value, ResizeRequest):
             self._on_resize(rank, value.size)
@@ -216,4 +216,6 @@ class Messages:
         try:
             function(rank, value)
         except Exception:
-            log.exception("run %s: on_message's function failed with what rank %d sent", self._run_id, rank)
+            log.exception(
+                "run %s: the function of on_message failed with a value that rank %d sent", self._run_id, rank
+            )

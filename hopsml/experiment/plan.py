@@ -110,9 +110,9 @@ def _check_environment(environ: Mapping[str, str], honour: bool) -> None:
         if worker is None:
             raise
         raise EnvironmentConflict(
-            f"this is rank {worker.rank} of run {worker.run_id} already, which calls the training function, or the program "
-            "of hopsml submit --framework: call the verb in a driver, outside of that, or pass honour_environment=True for "
-            "a run of its own in this worker"
+            f"this is rank {worker.rank} of run {worker.run_id} already, which calls the training function, or the "
+            "program of hopsml submit --framework: call the verb in a driver, outside of the training function, or "
+            "pass honour_environment=True for a separate run in this worker"
         ) from None
 
 
@@ -121,7 +121,7 @@ def start_on(plan: Plan) -> tuple[Run, applications.Application]:
     try:
         return _start_on(plan)
     except (PermissionRefused, QuotaExceeded) as error:  # the traceback through storage code has no useful information
-        raise type(error)(f"{error}; HOPSML_PROJECT_URL says where runs are kept", error.path) from None
+        raise type(error)(f"{error}; HOPSML_PROJECT_URL sets the folder for runs", error.path) from None
     except KeyboardInterrupt as interrupt:  # for instance while Spark starts: that traceback has no useful information
         tracebacks.shortened(interrupt)
         raise
@@ -180,8 +180,12 @@ def _start_on(plan: Plan) -> tuple[Run, applications.Application]:
         raise
     try:
         if continues:
-            where = f"the checkpoint of step {begins.step}" if begins.url else "the beginning: it had no checkpoint yet"
-            _note(run, f"goes on with {continues} from {where}")
+            where = (
+                f"the checkpoint of step {begins.step}"
+                if begins.url
+                else "the beginning, since it has no checkpoint yet"
+            )
+            _note(run, f"continues {continues} from {where}")
         unrecorded = f"the run cannot be repeated: {captured.unrecorded}" if captured.unrecorded else ""
         _note(run, *plan.notes, alike, as_tuned, application.passed_over(plan.profile), unrecorded, captured.large)
         reporting.follow(run, record, application.environment, register_as=spec.register_as, group=plan.siblings)
@@ -209,8 +213,9 @@ def _refuse_plaintext(spec: RunSpec) -> None:
     plain = "JAX's collectives" if spec.framework == "jax" else "TensorFlow's servers" if spec.group.relaunches else ""
     if plain and spec.communication.encryption and spec.group.size != 1:
         raise ArgumentError(
-            f"experiment.{spec.verb} with encryption ({Settings.encryption.name}=1 asks for it in all runs): {plain} send "
-            f"in plain text; {ONLY_HOPSMLS_ENCRYPTS}: experiment.collective_all_reduce or experiment.torch take it"
+            f"experiment.{spec.verb} with encryption ({Settings.encryption.name}=1 requests it for all runs), but "
+            f"{plain} send in plain text; {ONLY_HOPSMLS_ENCRYPTS}: experiment.collective_all_reduce or "
+            "experiment.torch take it"
         )
 
 
@@ -287,7 +292,7 @@ def _start_run(
 
 
 def _taken(run: Run, successor: str) -> None:
-    run.cancel(f"another driver has taken it up: it goes on in {successor}")
+    run.cancel(f"another driver has continued it in {successor}")
 
 
 def _before_status(recording: Recording | None, events: EventsFolderCreator) -> None:
@@ -314,7 +319,7 @@ class EventsFolderCreator:
         try:
             for_url(self._directory.events).make_dirs(self._directory.events)
         except (HopsmlError, OSError) as error:
-            logger.warning("the folder %s was not made: %s", self._directory.events, error)
+            logger.warning("the folder %s was not created: %s", self._directory.events, error)
 
     def wait(self) -> None:
         """Wait until the folder has been created or refused; the storage timeout bounds the time."""
@@ -342,14 +347,14 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
         group = replace(group, size=group.within(capacity.limit + bare))
     if lacking := capacity.lacks(group.size, bare):
         raise NotEnoughSlots(
-            f"{_asked(group, spec.roles)}, but {lacking} ({capacity.setting}); ask for fewer workers, or raise that setting "
-            "before the application starts"
+            f"{_asked(group, spec.roles)}, but {lacking} ({capacity.setting}); request fewer workers, or raise that "
+            "setting before the application starts"
         )
     if group.relaunches:
         verbs.check_servers(group.size, spec.roles)
     elif spec.roles.evaluator:
         verbs.check_evaluator(group.size)
-    alike = f"{spec.roles.without_gpu} GPUs are held by members that need none: {capacity.alike}"
+    alike = f"{spec.roles.without_gpu} GPUs are assigned to members that need none: {capacity.alike}"
     return group, bare, alike if capacity.alike and spec.roles.without_gpu else ""
 
 

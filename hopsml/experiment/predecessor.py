@@ -77,7 +77,7 @@ def begin(
         PathNotFound: a file of ``versioned_resources`` does not exist.
     """
     if _open:
-        raise RunError("an experiment is under way already; call experiment.end() before", _open[0][1].run_dir)
+        raise RunError("an experiment is already running; call experiment.end() first", _open[0][1].run_dir)
     if local_logdir:
         raise ArgumentError(
             f"begin(local_logdir={local_logdir!r:.80}): the driver has no such folder; write below the directory that "
@@ -95,7 +95,7 @@ def begin(
 def end(metric: Any = None) -> None:
     """End the run that ``begin`` started, with a metric if one is given; raises RunError if there is none."""
     if not _open:
-        raise RunError("no experiment is under way; call experiment.begin() before")
+        raise RunError("no experiment is running; call experiment.begin() first")
     manager, run = _open.pop()
     atexit.unregister(_left_open)
     if metric is not None:
@@ -188,9 +188,11 @@ def of_evolution(options: EvolutionOptions) -> calls.SearchCall:
     population = checks.whole_number("population", options.population)
     generations = checks.whole_number("generations", options.generations)
     if population <= 3:
-        raise RuleError(f"population={population}: it must be more than 3, as a member moves by three others")
+        raise RuleError(
+            f"population={population}: it must be more than 3, since each member moves by the difference of others"
+        )
     if generations <= 1:
-        raise RuleError(f"generations={generations}: there must be more than 1")
+        raise RuleError(f"generations={generations}: the number must be more than 1")
     table = _table("differential_evolution", "boundary_dict", options.boundary_dict)
     space = Searchspace.from_boundaries(table, categories=True)
     own = {

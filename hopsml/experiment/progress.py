@@ -104,7 +104,7 @@ class ShownOutput:
         told = []
         if not self._left_out:
             told, self._told_s = (
-                ["... too much output for a terminal; the last lines of it follow when it is over"],
+                ["... too much output for a terminal; its last lines follow at the end"],
                 now_s,
             )
         elif now_s - self._told_s >= TELL_EVERY_S:
@@ -121,7 +121,7 @@ class ShownOutput:
         return shown
 
     def _summary(self, left_out: int = 0) -> str:
-        return f"... {left_out or self._left_out} lines are left out; all of the output is in {self._log()}"
+        return f"... {left_out or self._left_out} lines are not shown; the whole output is in {self._log()}"
 
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ def _display_or_lines(
         try:
             return display()
         except Exception:  # a failing display must not end a training
-            log.warning("%s cannot be displayed, so its progress is printed", what, exc_info=True)
+            log.warning("%s cannot be displayed, so progress is printed as lines", what, exc_info=True)
     return lines()
 
 

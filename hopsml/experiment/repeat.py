@@ -107,15 +107,13 @@ def _check_may_go_on(directory: RunDir) -> None:
     status = directory.read_status()
     if status is not None and status.get("state") == Lifecycle.FINISHED:
         raise ArgumentError(
-            f"run {directory.run_id} has finished: there is nothing to go on with; experiment.rerun repeats it, and "
-            f"collective_all_reduce(..., resume={directory.run_id!r}) trains on from its last checkpoint"
+            f"run {directory.run_id} has finished, so it cannot be resumed; experiment.rerun repeats it, and "
+            f"collective_all_reduce(..., resume={directory.run_id!r}) continues training from its last checkpoint"
         )
     if successor := directory.successor():
         raise takeover.refusal(directory, successor)
     if status is None and takeover.driver_lives(directory):
-        raise ArgumentError(
-            f"run {directory.run_id} is under way: its driver lives; cancel it there first, or wait for its end"
-        )
+        raise ArgumentError(f"run {directory.run_id} is still running; cancel it first, or wait for its end")
 
 
 def continuing(again: plan.Plan, directory: RunDir) -> plan.Plan:
@@ -137,13 +135,13 @@ def build(
     recorded = directory.read_run()
     if "search" in recorded:
         raise ArgumentError(
-            f"run {directory.run_id} is a search: experiment.continue_search({directory.run_id!r}, num_trials=...) goes "
-            "on with it; to repeat it, start its script again with the same seed"
+            f"run {directory.run_id} is a search: experiment.continue_search({directory.run_id!r}, num_trials=...) "
+            "continues it; to repeat it, start its script again with the same seed"
         )
     if "combinations" in recorded:
         names = ", ".join(recorded["combinations"])
         raise ArgumentError(
-            f"run {directory.run_id} is a launch of several combinations: take one of them by its folder in "
+            f"run {directory.run_id} is a launch of several combinations; give the folder of one of them in "
             f"{directory.url}: {names:.200}"
         )
     shipped = record.shipped(directory, recorded)

@@ -111,7 +111,7 @@ def follow(
     uri = settings.mlflow_tracking_uri(profile_environment)
     if not uri:
         if register_as:
-            _note(run, f"register_as={register_as!r} has no effect: no MLflow is used; set MLFLOW_TRACKING_URI")
+            _note(run, f"register_as={register_as!r} has no effect, since MLflow is not used; set MLFLOW_TRACKING_URI")
         return
     try:
         order = _order_of(uri, run.run_id, record, register_as=register_as, group=group)
@@ -122,7 +122,7 @@ def follow(
         followed.lost = bool(run.state.members) or bool((record.get("spec") or {}).get("evaluation"))
         run.add_done_callback(lambda future: followed.end())
     except Exception as error:  # noqa: BLE001 a record of a run must not fail it
-        _note(run, f"MLflow is not told of this run: {type(error).__name__}: {error}")
+        _note(run, f"this run is not sent to MLflow: {type(error).__name__}: {error}")
 
 
 class Trials:
@@ -172,7 +172,7 @@ class Trials:
             followed.rows(entries.report_rows(reports))
             followed.end()
         except Exception:  # a record of a trial must not fail it
-            logger.warning("MLflow is not told of %s", title, exc_info=True)
+            logger.warning("%s is not sent to MLflow", title, exc_info=True)
 
 
 def group_of(run_url: str, name: str) -> RunGroup:

@@ -79,12 +79,13 @@ def _trained_apart(facts: Mapping[str, Any]) -> str:
     alone = f"{facts['trained_alone']} workers trained separately"
     if facts["formed"]:
         return (
-            f"{alone}: a group was formed, but no gradients were merged in it, and the result is that of rank 0 alone; "
-            "build the model and its optimizer inside strategy.scope(); a loop of your own calls strategy.run() as well"
+            f"{alone}: a group was formed, but no gradients were merged in it, and the result is that of rank 0 "
+            "only; build the model and its optimizer inside strategy.scope(); in your own training loop call "
+            "strategy.run() as well"
         )
     return (
-        f"{alone}: no TensorFlow group was formed, so no gradients were merged, and the result is that of rank 0 alone; "
-        "call hopsml.tensorflow.strategy() first in the training function, and build the model in its scope"
+        f"{alone}: no TensorFlow group was formed, so no gradients were merged, and the result is that of rank 0 "
+        "only; call hopsml.tensorflow.strategy() first in the training function, and build the model in its scope"
     )
 
 
@@ -159,9 +160,7 @@ def write_last_records(records: Mapping[str, Callable[[], object]], tell: Callab
         if left:
             if rounds == 1:
                 first = next(iter(passing.values()))
-                tell(
-                    f"{_in_words(left)} cannot be written, which is tried again for {PATIENCE_S:g} s: {_reason(first)}"
-                )
+                tell(f"{_in_words(left)} cannot be written; retrying for {PATIENCE_S:g} s: {_reason(first)}")
             time.sleep(pause_s)
     return failed
 
@@ -187,7 +186,7 @@ def unrecorded_text(unrecorded: Mapping[str, str], with_reason: bool = False) ->
     if ".outputs.json" in unrecorded:
         text += "; only this program has what the function returned (result.value)"
     if "status.json" in unrecorded:
-        text += "; `hopsml runs ls` cannot know how the run ended"
+        text += "; `hopsml runs ls` cannot show how the run ended"
     return text
 
 

@@ -230,7 +230,7 @@ class Run(Handle[Result]):
         smallest, largest = self._limits
         if self._resize is None:
             raise ArgumentError(
-                f"run {self.run_id} has a fixed size; start it with min_workers= and max_workers= to resize it"
+                f"run {self.run_id} has a fixed size and cannot be resized; start it with min_workers= and max_workers="
             )
         if isinstance(size, bool) or not isinstance(size, int) or not smallest <= size <= largest:
             raise ArgumentError(
@@ -243,7 +243,9 @@ class Run(Handle[Result]):
         try:
             self.resize(size)  # type: ignore[arg-type]
         except (ArgumentError, CoordinatorLost) as error:
-            self.state.publish(Change("note", rank, f"rank {rank} asked for another size: {error}"))
+            self.state.publish(
+                Change("note", rank, f"the request of rank {rank} for another size was refused: {error}")
+            )
 
     def on_message(self, function: Callable[[int, Any], None]) -> None:
         """Call ``function(rank, value)`` for what workers have sent by ``hopsml.send``, in order, earlier values too.
@@ -270,7 +272,7 @@ class Run(Handle[Result]):
         """
         data = pickled(value, "Run.send()")
         if self._tell is None:
-            raise ArgumentError(f"run {self.run_id} is not under way in this process: nothing can be sent to it")
+            raise ArgumentError(f"run {self.run_id} was not started in this process, so no message can be sent to it")
         for receiver in sorted(self.state.members) if rank is None else (rank,):
             self._tell(receiver, data)
 

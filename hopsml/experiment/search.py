@@ -106,8 +106,8 @@ def learned_from(given: Any, space: Searchspace, direction: str) -> list[Learned
                 found.append((config, Outcome(end, sign * value, row.get("step"))))
     if items and not found:
         raise ArgumentError(
-            "warm_start: none of its trials has a value and a configuration of this search space; leave it out, or give the "
-            "space the same parameters"
+            "warm_start: none of its trials has a value and a configuration of this search space; omit warm_start, "
+            "or give the space the same parameters"
         )
     return found
 

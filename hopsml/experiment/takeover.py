@@ -58,7 +58,7 @@ class SignOfLife:
                 try:
                     self._give()
                 except StorageError as error:  # without storage no other process can continue the run
-                    log.debug("no sign of life in %s: %s", self._directory.url, error)
+                    log.debug("no heartbeat in %s: %s", self._directory.url, error)
         finally:
             _under_way.discard(self._directory.url)
 
@@ -92,7 +92,7 @@ def driver_lives(directory: RunDir, driver: Mapping[str, Any] | None = None) -> 
     if catalog.driver_lives(who) is False or _silent_s(directory) > OLD_S:
         return False
     before, deadline = _last(directory), time.monotonic() + WATCH_S
-    log.warning("waiting for %g s whether the driver of %s gives a sign of life", WATCH_S, directory.url)
+    log.warning("waiting %g s for a heartbeat of the driver of %s", WATCH_S, directory.url)
     while time.monotonic() < deadline:
         time.sleep(LOOK_S)
         if _last(directory) != before:
@@ -260,8 +260,8 @@ class EarlierRuns:
             self._answered.add(decision.run.url)
         if isinstance(decision, RefuseAgain) and not self._forgives:
             raise RunError(
-                f"it has failed by its own code in an earlier attempt at {self._application_id}, and is not started "
-                f"again: {decision.run.raised}",
+                f"it failed by an error of its code in an earlier attempt of {self._application_id}, and is not "
+                f"started again: {decision.run.raised}",
                 decision.run.url,
             )
         return decision.run.url
@@ -291,7 +291,7 @@ def _read(directory: RunDir) -> EarlierRun | None:
 
 def refusal(left: RunDir, successor: str) -> ArgumentError:
     """Return the error for an attempt to resume a run that another run, ``successor``, has resumed already."""
-    return ArgumentError(f"run {left.run_id} goes on in {successor} already: resume that one")
+    return ArgumentError(f"run {left.run_id} was already continued in {successor}; resume that run")
 
 
 def end(url: str, successor: RunDir) -> None:

@@ -52,18 +52,20 @@ def settled(communication: Communication, function: str, workers: int) -> tuple[
         return communication, f"tuned=True has no effect: {function}() was not tuned for {workers} workers ({url})"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
-            f"{url} is no record of hopsml runs tune-communication ({type(error).__name__}: {error})", url
+            f"{url} is not a record of hopsml runs tune-communication ({type(error).__name__}: {error}); run that "
+            "command again",
+            url,
         ) from error
     if communication.implementation not in ("auto", implementation):
         return (
             communication,
-            f"tuned has no effect: the run names {communication.implementation}, tuning chose {chosen}",
+            f"tuned has no effect, since the run sets {communication.implementation}, and tuning chose {chosen}",
         )
     try:
         found = _completed(communication, given)
     except ArgumentError as error:
         return communication, f"tuned has no effect: tuning chose {chosen}, and {error}"
-    return found, f"communication as it was tuned: {chosen}, {ratio:.2f} of the default's time"
+    return found, f"tuned communication: {chosen}, {ratio:.2f} of the time with the default settings"
 
 
 def _completed(section: _Section, given: Mapping[str, Any]) -> _Section:

@@ -87,7 +87,7 @@ def of_call(options: RunOptions, *, lossy: Iterable[str] = (), file: str | None 
     gradients, workers = _observed(options)
     trained = workers - int(options.evaluator)
     if trained < 2:
-        raise ArgumentError("one worker reduces nothing: there is nothing to tune")
+        raise ArgumentError("one worker reduces no gradients, so there is nothing to tune; use at least two workers")
     given = {"gradients": gradients, "candidates": tried, "rounds": rounds, "turn_s": TURN_S}
     asked = _asked(options, "communication")
     spec = replace(asked.spec, group=FixedGroup(size=trained), roles=Roles(), preload=("tensorflow",))
@@ -114,8 +114,8 @@ def _observed(options: RunOptions) -> tuple[list[Gradient], int]:
     result = run.result()
     if not result.value:
         raise ArgumentError(
-            f"{capture.name_of(options.train_fn)}() has not computed the gradients of several weights by a "
-            "tf.GradientTape: there is nothing to tune"
+            f"{capture.name_of(options.train_fn)}() has not computed gradients of several weights with "
+            "tf.GradientTape, so there is nothing to tune"
         )
     return result.value, len(result.workers)
 

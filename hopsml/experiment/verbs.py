@@ -34,7 +34,7 @@ def group_size(num_workers: Any, min_workers: Any, max_workers: Any) -> tuple[in
         return wanted, None
     if wanted is not None:
         if largest is not None and largest != wanted:
-            raise ArgumentError(f"num_workers={wanted} and max_workers={largest} disagree; give one of them")
+            raise ArgumentError(f"num_workers={wanted} and max_workers={largest} differ; pass only one of them")
         largest = wanted
     smallest = 1 if smallest is None else smallest
     if largest is not None and smallest > largest:
@@ -54,7 +54,9 @@ def environment(value: Mapping[str, str] | None, share: str | None) -> dict[str,
 def check_evaluator(size: int) -> None:
     """Raise RuleError for fewer than three workers, of which the last one becomes the evaluator."""
     if size < 3:
-        raise RuleError(f"evaluator=True needs at least 3 workers, the last becomes the evaluator; there are {size}")
+        raise RuleError(
+            f"evaluator=True needs at least 3 workers, since the last one becomes the evaluator; there are {size}"
+        )
 
 
 def check_servers(size: int, roles: Roles) -> None:
@@ -94,7 +96,7 @@ def keyword_arguments(function: Callable[..., Any], args: Mapping[str, Any] | No
     return dict(args)
 
 
-_WITHOUT_EFFECT = {"cleanup_generations": "the folders of all generations stay"}
+_WITHOUT_EFFECT = {"cleanup_generations": "the folders of all generations are stored"}
 
 
 def without_effect(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -181,8 +183,8 @@ class Verb(Generic[_Parameters, _Options]):
         for name in known:
             if name not in given and self._signature.parameters[name].default is inspect.Parameter.empty:
                 raise ArgumentTypeError(
-                    f"{self._called}() needs '{name}' behind the function; help(experiment.{self._called}) says "
-                    "what it is"
+                    f"{self._called}() needs the argument '{name}' after the function; see "
+                    f"help(experiment.{self._called})"
                 )
 
 
@@ -230,13 +232,14 @@ def _training_function(
 def _callable(value: Any, verb: str) -> Callable[..., Any]:
     if isinstance(value, (str, bytes)):
         raise ArgumentTypeError(
-            f"{verb}({value!r:.80}): a path is no training function; put the training of the notebook or script into a "
-            "function, which builds hopsml.tensorflow.strategy() where it had hvd.init(), and pass that"
+            f"{verb}({value!r:.80}): the training function must be a function, not a path; put the training code of "
+            "the notebook or script into a function, with hopsml.tensorflow.strategy() instead of hvd.init(), and "
+            "pass it"
         )
     if not callable(value):
         raise ArgumentTypeError(
-            f"{verb}(): the training function is {value!r:.80}, a {type(value).__name__}; pass the function "
-            f"itself, not its result: {verb}(train), without parentheses behind train"
+            f"{verb}(): the training function is {value!r:.80}, a {type(value).__name__}; pass the function itself, "
+            f"not its result: {verb}(train), without parentheses after train"
         )
     if inspect.iscoroutinefunction(value):
         raise ArgumentTypeError(
@@ -244,8 +247,8 @@ def _callable(value: Any, verb: str) -> Callable[..., Any]:
         )
     if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
         raise ArgumentTypeError(
-            f"{verb}(): {value.__name__} is a generator (there is a yield in it), which a call only makes and does not run; "
-            "the training function must be an ordinary one, with return"
+            f"{verb}(): {value.__name__} is a generator function (it contains a yield), which does not run when it "
+            "is called; the training function must be an ordinary one, with return"
         )
     return value  # type: ignore[no-any-return]
 
@@ -258,7 +261,7 @@ def _take_by_position(verb: str, rest: Sequence[Any], named: dict[str, Any], ord
     longest = max(len(order) for order in orders)
     if len(rest) > longest:
         raise ArgumentTypeError(
-            f"{verb}() takes at most {longest} arguments behind the training function by position, got {len(rest)}"
+            f"{verb}() takes at most {longest} arguments after the training function by position, got {len(rest)}"
         )
     fitting = [
         order

@@ -341,7 +341,7 @@ def _source(layer: dict[str, Any]) -> tuple[str, int, int]:
     _collect(layer["inbound_nodes"], found)
     if len(set(found)) != 1:
         raise ArgumentError(
-            f"layer {layer['name']} has {len(set(found))} inputs; one with a single input can be left out"
+            f"layer {layer['name']} has {len(set(found))} inputs; only layers with a single input can be left out"
         )
     return found[0]
 

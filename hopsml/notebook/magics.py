@@ -82,7 +82,7 @@ def _start(project_url: str) -> Page:
             page.close()
             problems.seek(0)
             said = problems.read().strip()[-2000:]
-            raise HopsmlError(said or f"hopsml ui ended with exit status {process.returncode}, and said nothing")
+            raise HopsmlError(said or f"hopsml ui ended with exit status {process.returncode}, without output")
     return Page(title, address.port, process, f"?{address.query}")
 
 
@@ -107,10 +107,12 @@ def register(shell: Any) -> None:
             call = decorate(call)
         shell.register_magic_function(call, "line", function.__name__)
 
-    run = argument("run", nargs="?", default="", help="id, URL or path of the run; the youngest one by default")
+    run = argument("run", nargs="?", default="", help="id, URL or path of the run; the newest one by default")
     project = argument("--project", default="", help="URL of a project; this notebook's by default")
-    magic(runs, argument("--last", type=int, default=20, help="how many, the youngest first; 0 for all"), project)
-    magic(logs, run, argument("--rank", type=int, default=0, help="whose log; 0 by default"))
+    magic(
+        runs, argument("--last", type=int, default=20, help="maximum number of runs, newest first; 0 for all"), project
+    )
+    magic(logs, run, argument("--rank", type=int, default=0, help="rank of the worker; 0 by default"))
     magic(tensorboard_run, run)
     magic(hopsml_ui, project)
 
@@ -157,7 +159,7 @@ def directory_of(run: str) -> RunDir:
         return find(run, project)
     youngest = catalog.recent(project, 1)
     if not youngest:
-        raise ArgumentError(f"there are no runs in {project}; HOPSML_PROJECT_URL says where they are looked for")
+        raise ArgumentError(f"there are no runs in {project}; set HOPSML_PROJECT_URL to the project of the runs")
     return youngest[0].directory
 
 

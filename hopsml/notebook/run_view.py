@@ -241,11 +241,11 @@ def _waits_for(story: RunTimeline, members: Mapping[int, MemberView], size: int)
         case Phase.PARKING:
             return "the workers' next commit: the group is going to change"
         case Phase.MENDING:
-            return "the workers to go on with other members"
+            return "the workers to continue with other members"
         case Phase.REFORMING:
-            return "the end of the last group; another one follows"
+            return "the end of the previous group; another one follows"
         case Phase.SETTLING:
-            return "word of the worker that failed first"
+            return "the report of the worker that failed first"
         case _:
             return "the end of the workers and their last files"
 

@@ -51,10 +51,10 @@ class Copy:
             fetch(self._events, self.folder)
         except StorageError as error:
             if self._outage.failed(time.monotonic()):
-                log.warning("what is shown is not refreshed, which is tried again: %s", error)
+                log.warning("the shown events cannot be updated; retrying: %s", error)
         else:
             if self._outage.succeeded():
-                log.warning("what is shown is refreshed again")
+                log.warning("the shown events are updated again")
 
 
 class Server:
@@ -104,7 +104,8 @@ class Server:
         ended = self.process.poll()
         how = f"does not serve after {timeout_s:g} s" if ended is None else f"ended with exit status {ended}"
         raise HopsmlError(
-            f"TensorBoard {how}; is it installed ({extras.install('notebook')})? It said: {said or 'nothing'}"
+            f"TensorBoard {how}; check that it is installed ({extras.install('notebook')}). Its output: "
+            f"{said or 'nothing'}"
         )
 
 

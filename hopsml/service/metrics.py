@@ -12,19 +12,19 @@ from hopsml.service.store.rows import JobCount
 TURN_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 OTHER = "other"  # label of a queue that is not configured any more
 FAMILIES = {
-    "hopsml_jobs": ("gauge", "Jobs by queue and state, those that are over too."),
-    "hopsml_oldest_waiting_seconds": ("gauge", "How long the oldest job that waits in a queue has done so."),
+    "hopsml_jobs": ("gauge", "Jobs by queue and state, including ended jobs."),
+    "hopsml_oldest_waiting_seconds": ("gauge", "Waiting time of the oldest waiting job of a queue."),
     "hopsml_cluster_capacity": ("gauge", "GPUs, cores and bytes of memory of all nodes."),
-    "hopsml_cluster_free": ("gauge", "What of it is promised to nobody."),
-    "hopsml_leads": ("gauge", "1: this server runs the jobs; 0: it only answers."),
-    "hopsml_engine_problem": ("gauge", "1: the cluster could not be asked the last time."),
-    "hopsml_turn_seconds": ("histogram", "What a look at all jobs and at the cluster takes."),
+    "hopsml_cluster_free": ("gauge", "Free GPUs, cores and bytes of memory."),
+    "hopsml_leads": ("gauge", "1 if this server manages the jobs, else 0."),
+    "hopsml_engine_problem": ("gauge", "1 if the last poll of the cluster failed, else 0."),
+    "hopsml_turn_seconds": ("histogram", "Duration of a pass over all jobs and the cluster."),
     "hopsml_http_requests_total": ("counter", "Requests answered, by address, method and status."),
     "hopsml_http_request_seconds": (
         "histogram",
-        "From a request to the end of its answer, streams of events left out.",
+        "Duration from a request to the end of its answer, without event streams.",
     ),
-    "hopsml_event_streams": ("gauge", "Streams of events that are open."),
+    "hopsml_event_streams": ("gauge", "Open event streams."),
 }
 
 

@@ -54,9 +54,11 @@ def read(option: str, path: Path, check: Callable[[Any], Rules], fields: str) ->
     try:
         return check(yaml.safe_load(path.read_bytes()))
     except OSError as error:
-        raise ArgumentError(f"{option} {path}: it cannot be read: {error.strerror}; name a file") from error
+        raise ArgumentError(
+            f"{option} {path}: the file cannot be read: {error.strerror}; give a readable file"
+        ) from error
     except yaml.YAMLError as error:
-        raise ArgumentError(f"{option} {path}: this is no YAML: {_problem(error)}; correct it") from error
+        raise ArgumentError(f"{option} {path}: the file is not YAML: {_problem(error)}; correct it") from error
     except ValidationError as error:
         said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:SHOWN])
         raise ArgumentError(f"{option} {path}: {said}; {fields}") from error

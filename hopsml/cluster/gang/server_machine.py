@@ -299,7 +299,7 @@ class ServerGroupMachine(GroupMachine):
         if self.evaluator_until is not None and now >= self.evaluator_until:
             self.evaluator_until = None
             late = [m for m in self.members.values() if m.role == EVALUATOR and not m.is_end_known]
-            note = f"the evaluator is ended, {self.spec.evaluator_s:g} s after the chief's end"
+            note = f"the evaluator is stopped, since the chief ended {self.spec.evaluator_s:g} s ago"
             return [events.Note(note)] * bool(late) + self._stop((EVALUATOR,), self.spec.flush_s)
         if self.phase in TRAINING and (actions := self._look(now)):
             return actions

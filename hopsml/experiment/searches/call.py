@@ -166,12 +166,12 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     notes = without_budget(searcher, function)
     if rows and size_of(options.workers_per_trial) is not None:
         raise ArgumentError(
-            f"{verb}(): data= with workers_per_trial={options.workers_per_trial!r:.80}: rows that are brought once for all "
-            "trials are read by trials of one worker. Leave workers_per_trial= out, or write the DataFrame to Parquet, "
-            "which trials of several workers read by hopsml.data.parquet(url)"
+            f"{verb}(): data= with workers_per_trial={options.workers_per_trial!r:.80}: data= is supported only for "
+            "trials of one worker. Omit workers_per_trial=, or write the DataFrame to Parquet, and read it in the "
+            "trials by hopsml.data.parquet(url)"
         )
     if options.echo and size_of(options.workers_per_trial) is not None:
-        notes += ("echo has no effect with workers_per_trial: what a trial's workers print is in its logs",)
+        notes += ("echo has no effect with workers_per_trial; the output of the workers of a trial is in its logs",)
     framework = framework_of(options.framework)
     if framework != "tensorflow" and size_of(options.workers_per_trial) is None:
         notes += (f"framework={options.framework!r} has no effect: a trial of one worker forms no group",)
@@ -181,7 +181,7 @@ def checked(verb: str, options: SearchOptions, seed: int, may_be_empty: bool = F
     notes += advice_for(stopper, trials, searcher.total)
     endless = isinstance(options.searcher, str) and searcher.total is None and not searcher.counts
     if trials is None and endless and options.deadline is None and options.budget is None:
-        raise ArgumentError("num_trials=None: the search has no end; give num_trials, deadline or budget")
+        raise ArgumentError("num_trials=None: the search would not end; pass num_trials, deadline or budget")
     return SearchCall(
         run=specified(
             RunSpec,
@@ -243,16 +243,16 @@ def without_budget(searcher: Searcher, function: Callable[..., Any]) -> tuple[st
         return ()
     searcher.says_budget = False
     return (
-        f"{getattr(function, '__name__', function)} has no parameter {BUDGET}, so every trial of a configuration does the "
-        "same work, however far it comes: give it one, and train for so many steps; or, if it reports while it runs, use "
-        "stopper='asha' or 'hyperband' with searcher='random'",
+        f"{getattr(function, '__name__', function)} has no parameter {BUDGET}, so all trials of a configuration "
+        "train for the same number of steps; add the parameter, and train for this number of steps. If the function "
+        "reports during training, use stopper='asha' or 'hyperband' with searcher='random'",
     )
 
 
 def check_filled_in(space: Searchspace, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
     """Raise ArgumentError if a parameter of the function would get no value, or two."""
     if twice := sorted(set(args) & set(space.keys())):
-        raise ArgumentError(f"{', '.join(twice)} is in args and in the search space: it can have one value only")
+        raise ArgumentError(f"{', '.join(twice)} is in args and in the search space; remove it from one of them")
     known = parameters_of(function)
     if known is None:
         return
@@ -304,8 +304,8 @@ def isolated(isolation: Any) -> bool:
     """Return True for "process" (a process for each trial), False for "reuse"; else raise ArgumentError."""
     if isolation not in ("reuse", "process"):
         raise ArgumentError(
-            f"isolation={isolation!r} is not known; 'reuse' runs trials one after another in a process, 'process' gives "
-            "each one of its own"
+            f"isolation={isolation!r} is unknown; 'reuse' runs trials one after another in the same process, "
+            "'process' starts a new process for each trial"
         )
     return bool(isolation == "process")
 
@@ -315,7 +315,10 @@ def searcher_of(options: SearchOptions, space: Searchspace, seed: int) -> Search
     given = dict(options.searcher_args or {})
     if isinstance(options.searcher, Searcher):
         if given:
-            raise ArgumentError("searcher_args goes with a searcher's name; give them to the searcher that you made")
+            raise ArgumentError(
+                "searcher_args needs the name of a searcher; pass the arguments to the constructor "
+                "of your searcher instead"
+            )
         return options.searcher
     own = isinstance(options.searcher, type) and issubclass(options.searcher, Searcher)
     kind = options.searcher if own else registry.searcher_class(options.searcher)
@@ -332,7 +335,10 @@ def stopper_of(options: SearchOptions, space: Searchspace, seed: int) -> Stopper
     given = dict(options.stopper_args or {})
     if isinstance(options.stopper, Stopper):
         if given:
-            raise ArgumentError("stopper_args goes with a stopper's name; give them to the stopper that you made")
+            raise ArgumentError(
+                "stopper_args needs the name of a stopper; pass the arguments to the constructor of "
+                "your stopper instead"
+            )
         return options.stopper
     kind = registry.stopper_class(options.stopper)
     takes = inspect.signature(kind).parameters if kind is not None else {}
@@ -349,7 +355,7 @@ def duration(name: str, value: Any, unit_s: float = 1.0) -> float | None:
         unit = _UNITS.get(found.group(2).lower()) if found else None
         if found is None or unit is None:
             raise ArgumentError(
-                f"{name}={value!r} is no duration; write a number with s, min, h or d, such as '20 min'"
+                f"{name}={value!r} is not a duration; write a number with s, min, h or d, such as '20 min'"
             )
         seconds = float(found.group(1)) * unit
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -359,7 +365,7 @@ def duration(name: str, value: Any, unit_s: float = 1.0) -> float | None:
             f"{name}={value!r} is a {type(value).__name__}; it must be a number or text like '20 min'"
         )
     if not (seconds > 0 and math.isfinite(seconds)):
-        raise ArgumentError(f"{name}={value!r}: it must be more than nothing, and finite")
+        raise ArgumentError(f"{name}={value!r}: it must be greater than 0, and finite")
     return seconds
 
 

@@ -194,7 +194,7 @@ class Lanes:
     def _release_surplus(self) -> None:
         idle = [lane for lane in self.joined if not self._trials[lane]]
         for lane in idle[: self._surplus(self._wanted, self._allowed)]:
-            self._release(lane, "not needed any more")
+            self._release(lane, "no longer needed")
         if not self._surplus(self._allowed):
             self._break_off_at = math.inf
         elif self._break_off_at == math.inf:
@@ -216,7 +216,7 @@ class Lanes:
         self._break_off_at = math.inf
         newest = sorted(self.joined, key=lambda lane: self._began.get(lane, math.inf), reverse=True)
         for lane in newest[: self._surplus(self._allowed)]:
-            self._release(lane, "its slot is another job's from now on", at_once=True)
+            self._release(lane, "its slot was granted to another job", at_once=True)
 
     def close(self, value: Any = None, reason: str = "complete") -> None:
         """End the run as FINISHED; ``value`` is recorded like a returned one."""
@@ -238,7 +238,7 @@ def _ended(trial: RunTrial, message: TrialEnded) -> Ended:
             score = None if value is None else finite(score_of(value, trial.metric))
         except Exception as problem:  # noqa: BLE001 whatever its class does here: the trial has no result
             how, value = "failed", None
-            error = f"what it returned cannot be read on the driver ({type(problem).__name__}: {problem})"
+            error = f"its returned value cannot be read on the driver ({type(problem).__name__}: {problem})"
     outputs = redact.record(as_json(value))
     return Ended(message.number, message.attempt, how, score, outputs, redact.text(error), message.seconds)
 

@@ -131,7 +131,7 @@ class GroupExecutor:
         for group in self._groups.values():
             if time.monotonic() >= group.kill_at:
                 group.kill_at = float("inf")
-                group.run.cancel(f"it did not end in time after it was told to {group.told}")
+                group.run.cancel(f"it did not end in time after the request to {group.told}")
 
     def request_slots(self, count: int) -> None:
         """Report a higher number of slots to the dispatch; the trials' groups request the slots themselves."""
@@ -210,7 +210,7 @@ class GroupExecutor:
         group = self._groups[action.number]
         group.told = "stop" if action.how == "withdraw" else action.how
         if action.how == "withdraw":
-            group.run.cancel("it is not wanted any more")
+            group.run.cancel("it is no longer needed")
             return
         if action.patience_s > 0:
             group.kill_at = time.monotonic() + action.patience_s
@@ -231,7 +231,7 @@ class GroupExecutor:
     def close(self, value: Any) -> None:
         """Cancel all trials, and end the search's run as FINISHED with this value."""
         for group in list(self._groups.values()):
-            group.run.cancel("the search is over")
+            group.run.cancel("the search has ended")
         self._complete(value)
 
     # ------------------------------------------------------------------------------------------ one trial
@@ -255,7 +255,7 @@ class GroupExecutor:
     def _on_message(self, group: _Group, value: Any) -> None:
         if isinstance(value, trial.Left):
             group.told = value.how
-            group.run.cancel(f"the search has told it to {value.how}")
+            group.run.cancel(f"the search has requested it to {value.how}")
 
     def _over(self, group: _Group) -> None:
         """Queue the end of a trial whose run has ended; called on that run's thread, with complete files."""

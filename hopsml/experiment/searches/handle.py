@@ -304,7 +304,7 @@ class SearchRun(Handle[SearchResult]):
         seconds = duration("deadline", deadline)
         if self._future.done() or self._session.conclusion is not None:
             raise ArgumentError(
-                f"search {self.run_id} is over; experiment.continue_search({self.run_id!r}) goes on with it"
+                f"search {self.run_id} has ended; continue it by experiment.continue_search({self.run_id!r})"
             )
         self._session.post(Extend(trials, seconds))
 

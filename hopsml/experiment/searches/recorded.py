@@ -79,14 +79,14 @@ class SearchWriter:
                 self._journal.add(lines)
             except StorageError as error:
                 if outage.failed(time.monotonic()):
-                    self._note(f"the search waits: its journal cannot be written, and is tried again: {error}")
+                    self._note(f"the search waits, since its event log cannot be written; retrying: {error}")
                 while go_on() and not outage.may_try(time.monotonic()):
                     time.sleep(LOOK_S)
                 if not go_on():
                     raise
             else:
                 if outage.succeeded():
-                    self._note("the search goes on: its journal is written again")
+                    self._note("the search continues, since its event log is written again")
                 return
 
     def queue_file(self, url: str, content: Callable[[], bytes]) -> None:
@@ -142,10 +142,10 @@ class SearchWriter:
             for_url(url).write_bytes(url, content())
         except Exception:  # no data is lost, as the event log has it
             if self._outage.failed(time.monotonic()):
-                log.warning("%s could not be written, which is tried again with newer ones", url, exc_info=True)
+                log.warning("%s could not be written; newer ones are written later", url, exc_info=True)
         else:
             if self._outage.succeeded():
-                log.warning("the files that show how far the search is are written again: %s", url)
+                log.warning("the files with the progress of the search are written again: %s", url)
         now = time.monotonic()
         self._next_at[url] = now + max(EVERY_S, (now - began) / SHARE)
 
@@ -185,18 +185,22 @@ def call_of(directory: RunDir) -> SearchCall:
 def _checked_pickle(directory: RunDir, recorded: Any) -> bytes:
     """Return the content of ``code/search.pickle`` after checking it, without unpickling."""
     if not isinstance(recorded, dict):
-        raise ArgumentError(f"run {directory.run_id} is no search; experiment.resume goes on with a training")
+        raise ArgumentError(f"run {directory.run_id} is not a search; use experiment.resume to continue a training")
     if recorded.get("version") != VERSION:
         raise ArgumentError(
             f"search {directory.run_id} was recorded in version {recorded.get('version')!r}, and this hopsml reads "
-            f"{VERSION}: continue it with the hopsml that began it"
+            f"{VERSION}: continue it with the version of hopsml that started it"
         )
     url = urls.join(directory.code, PICKLE)
     if not filesystem.exists(url):
-        raise ArgumentError(f"search {directory.run_id} ended before it had begun: there is no {url}; start it again")
+        raise ArgumentError(
+            f"search {directory.run_id} ended before it was recorded, since there is no {url}; start it again"
+        )
     content = filesystem.for_url(url).read_bytes(url)
     if hashlib.sha256(content).hexdigest() != recorded.get("pickle_sha256"):
-        raise ArgumentError(f"{url} is not what search {directory.run_id} recorded: it was changed or damaged since")
+        raise ArgumentError(
+            f"{url} differs from the record of search {directory.run_id}: it was changed or damaged; start a new search"
+        )
     return content
 
 
@@ -234,8 +238,8 @@ def right_to_continue(directory: RunDir, lines: list[str]) -> Iterator[None]:
         holder = directory.read_json(url).get("process") or {}
         if catalog.driver_lives(holder) is not False:
             raise ArgumentError(
-                f"search {directory.run_id} goes on in process {holder.get('pid')} on {holder.get('host')} already: wait "
-                f"for its end; if that process has died, remove {url}"
+                f"search {directory.run_id} is already continued by process {holder.get('pid')} on "
+                f"{holder.get('host')}; wait for its end, or remove {url} if that process no longer exists"
             ) from None
         system.write_bytes(url, holding)
     try:
@@ -259,8 +263,8 @@ def check_is_over(directory: RunDir, lines: list[str]) -> None:
     here = catalog.driver_lives(who) if who != provenance.who() else None
     if here or (here is None and takeover.driver_lives(directory, who)):
         raise ArgumentError(
-            f"search {directory.run_id} is under way in process {sessions[-1].get('pid')} on {sessions[-1].get('host')}; "
-            "cancel it first, or wait for its end"
+            f"search {directory.run_id} is running in process {sessions[-1].get('pid')} on "
+            f"{sessions[-1].get('host')}; cancel it first, or wait for its end"
         )
 
 
@@ -421,7 +425,7 @@ def rows_of(directory: RunDir, space: Searchspace) -> list[dict[str, Any]]:
     """
     recorded = directory.read_run().get("search")
     if not isinstance(recorded, dict):
-        raise ArgumentError(f"run {directory.run_id} is no search: it has no trials to learn from")
+        raise ArgumentError(f"run {directory.run_id} is not a search, so it has no trials; give the id of a search")
     names = Names(lambda number: {}, by_id)
     facts = names.take_over(facts_of(lines_of(directory)))
     dispatch = journal.replay(facts, SearchSpec(None, _direction(recorded)), SilentSearcher(space))

@@ -152,7 +152,7 @@ def plot(study: optuna.Study, kind: str, metric: str, **options: Any) -> Any:
     """Return a plotly figure of a kind in ``PLOTS``; raises ArgumentError for others, or if plotly is missing."""
     optuna = _optuna()
     if kind not in PLOTS:
-        raise ArgumentError(f"plot({kind!r}): there is no such plot; there are {', '.join(sorted(PLOTS))}")
+        raise ArgumentError(f"plot({kind!r}): there is no such plot; the plots are {', '.join(sorted(PLOTS))}")
     try:
         optuna.visualization.is_available()
         draw = getattr(optuna.visualization, PLOTS[kind])

@@ -85,8 +85,8 @@ def _recordable(call: SearchCall) -> bytes:
     held += [name for name, one in call.space.parameters.items() if redact.names_a_secret(name) and _has_text(one)]
     if held or (held := secret_extraction.left_in(shipped, redact.known())):
         raise ArgumentError(
-            f"the search would write down a secret ({', '.join(held)}), in its space, its searcher or its stopper, which "
-            "are recorded with it; pass it among args=, which are recorded without secrets"
+            f"the space, the searcher or the stopper contains a secret ({', '.join(held)}), and these are recorded; "
+            "pass the secret in args=, which are recorded without secrets"
         )
     return shipped
 
@@ -146,7 +146,7 @@ def _nothing_left(dispatch: Dispatch) -> list[str]:
     """Return a note for a continued search that is complete already."""
     if not dispatch.is_complete:
         return []
-    return [f"nothing is left to do: all {len(dispatch.ledger)} trials are over; num_trials= gives the search more"]
+    return [f"all {len(dispatch.ledger)} trials have ended, so there is nothing to do; pass a larger num_trials="]
 
 
 def _dispatch(
@@ -188,8 +188,8 @@ def _other_frameworks(call: SearchCall, imported: Sequence[str]) -> list[str]:
     if call.framework != "tensorflow" or "tensorflow" in imported:
         return []
     return [
-        f"the function imports {name}, for which workers of a trial form no group: each trains alone unless it forms one "
-        f'itself; framework="{name}" forms it'
+        f"the function imports {name}, for which workers of a trial form no group: each worker trains separately "
+        f'unless the function forms a group; pass framework="{name}" to form it'
         for name in ("torch", "jax")
         if name in imported
     ]

@@ -41,7 +41,7 @@ class _Changes:
 
     def skipped_item(self, skipped: Counter[str]) -> _Change:
         parts = ", ".join(f"{count} {name}" for name, count in skipped.items())
-        return "skipped", {"text": f"{parts}: skipped here, because they were not read in time"}
+        return "skipped", {"text": f"{parts} were skipped here, since they were not read in time"}
 
 
 class SearchState:

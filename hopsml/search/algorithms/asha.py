@@ -116,10 +116,10 @@ def check_ladder(min_step: int, max_step: int | None, factor: int, names: tuple[
     """
     for name, value, least in zip(names, (min_step, max_step, factor), (1, 1, 2), strict=True):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ArgumentError(f"{name}={value!r}: an integer of {least} or more was expected")
+            raise ArgumentError(f"{name}={value!r}: it must be an integer, {least} or more")
     if max_step is not None and max_step < min_step:
         raise ArgumentError(
-            f"{names[0]}={min_step} is above {names[1]}={max_step}: a trial would be over before it is compared; swap them"
+            f"{names[0]}={min_step} is above {names[1]}={max_step}: a trial would end before it is compared; swap them"
         )
 
 
@@ -190,11 +190,11 @@ class AshaStopper(Stopper):
         check_ladder(min_step, max_step, reduction_factor, ("min_step", "max_step", "reduction_factor"))
         steps = None if max_step is None else rung_steps(min_step, max_step, reduction_factor)
         if isinstance(brackets, bool) or not isinstance(brackets, int) or brackets < 1:
-            raise ArgumentError(f"brackets={brackets!r}: an integer of 1 or more was expected")
+            raise ArgumentError(f"brackets={brackets!r}: it must be an integer, 1 or more")
         if steps is not None and brackets > len(steps):
-            raise ArgumentError(f"brackets={brackets}: 1 to {len(steps)} was expected, as there are no more rungs")
+            raise ArgumentError(f"brackets={brackets}: it must be 1 to {len(steps)}, the number of rungs")
         if mode not in MODES:
-            raise ArgumentError(f"mode={mode!r}: one of {', '.join(MODES)} was expected")
+            raise ArgumentError(f"mode={mode!r}: it must be one of {', '.join(MODES)}")
         self.max_step, self.factor, self.mode = max_step, reduction_factor, mode
         self._ladders = [
             (min_step * reduction_factor**place, None if steps is None else steps[place:]) for place in range(brackets)
@@ -362,8 +362,9 @@ class AshaSearcher(BudgetSearcher):
         least = reduction_factor ** (len(rung_steps(resource_min, resource_max, reduction_factor)) - 1)
         if num_trials is not None and num_trials < least:
             raise RuleError(
-                f"num_trials={num_trials}: with reduction_factor={reduction_factor} it takes {least} trials of budget "
-                f"{resource_min} until one comes to {resource_max}; give more, or a greater resource_min"
+                f"num_trials={num_trials}: with reduction_factor={reduction_factor}, {least} trials of budget "
+                f"{resource_min} are needed for one trial to reach {resource_max}; increase num_trials or "
+                "resource_min"
             )
         rule = AshaStopper(resource_max, resource_min, reduction_factor)
         super().__init__(space, seed, rule, searcher=searcher, configurations=num_trials, hand_over=hand_over)

@@ -91,7 +91,7 @@ class BudgetSearcher(Searcher):
     ) -> None:
         if BUDGET in space:
             raise ArgumentError(
-                f"the search space has a parameter {BUDGET!r}, which this search gives itself; leave it out"
+                f"the search space has a parameter {BUDGET!r}, which this search sets itself; remove it"
             )
         self.space, self.hand_over, self.configurations = space, hand_over, configurations
         self._rule = rule

@@ -187,13 +187,15 @@ def _within(place: float, own: float) -> float:
 
 def _check(generations: int | None, population: int, mutation: float, crossover: float) -> None:
     if generations is not None and (not isinstance(generations, int) or generations < 1):
-        raise ArgumentError(f"generations={generations!r}: 1 or more, or None was expected")
+        raise ArgumentError(f"generations={generations!r}: it must be 1 or more, or None")
     if not isinstance(population, int) or population < 4:
-        raise ArgumentError(f"population={population!r}: 4 or more was expected, as a member moves by three others")
+        raise ArgumentError(
+            f"population={population!r}: it must be 4 or more, since each member moves by the difference of others"
+        )
     if not 0 < mutation <= 2:
-        raise ArgumentError(f"mutation={mutation!r}: a factor above 0 and at most 2 was expected")
+        raise ArgumentError(f"mutation={mutation!r}: it must be a factor greater than 0 and at most 2")
     if not 0 <= crossover <= 1:
-        raise ArgumentError(f"crossover={crossover!r}: a probability from 0 to 1 was expected")
+        raise ArgumentError(f"crossover={crossover!r}: it must be a probability from 0 to 1")
 
 
 FIRST_DEVIATION = 0.11  # initial standard deviation, on the unit interval
@@ -218,12 +220,12 @@ class CmaEs(Searcher):
         check_filled(space)
         require("CMA-ES", "cmaes")
         if population is not None and (not isinstance(population, int) or population < 2):
-            raise ArgumentError(f"population={population!r}: 2 or more was expected")
+            raise ArgumentError(f"population={population!r}: it must be 2 or more")
         numbers = [found for found in space.parameters.values() if found.kind != CATEGORICAL and not found.when]
         if not numbers:
             names = ", ".join(space.keys())
             raise ArgumentError(
-                f"CMA-ES moves numbers, but {names} are categories or have a condition; 'tpe' takes them"
+                f"CMA-ES supports numbers only, but {names} are categories or have a condition; use 'tpe'"
             )
         self.space, self.seed = space, seed_of(seed)
         self._moved = [found for found in numbers if found.count != 1]

@@ -23,9 +23,9 @@ class Warmup:
 
     def __init__(self, space: Searchspace, seed: int, trials: int, fraction: float) -> None:
         if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
-            raise ArgumentError(f"num_warmup_trials={trials!r}: 1 or more was expected")
+            raise ArgumentError(f"num_warmup_trials={trials!r}: it must be 1 or more")
         if not 0 <= fraction <= 1:
-            raise ArgumentError(f"random_fraction={fraction!r}: a fraction from 0 to 1 was expected")
+            raise ArgumentError(f"random_fraction={fraction!r}: it must be a fraction from 0 to 1")
         self.space, self.seed, self.trials, self.fraction = space, seed, trials, fraction
         self._spread = RandomSearcher(space, seed, sobol=True)
 

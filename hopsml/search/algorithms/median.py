@@ -98,7 +98,7 @@ class MedianStop(Stopper):
     def __init__(self, min_trials: int = 10, interval: int = 1, min_step: int = 0) -> None:
         for name, value, least in (("min_trials", min_trials, 1), ("interval", interval, 1), ("min_step", min_step, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ArgumentError(f"{name}={value!r}: an integer of {least} or more was expected")
+                raise ArgumentError(f"{name}={value!r}: it must be an integer, {least} or more")
         self.min_trials, self.interval, self.min_step = min_trials, interval, min_step
         self._clear()
 

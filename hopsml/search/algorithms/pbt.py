@@ -94,17 +94,13 @@ class PopulationBased(Stopper):
         check_filled(space)
         for name, value, least in (("population", population, 2), ("interval", interval, 1), ("max_step", max_step, 1)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ArgumentError(f"{name}={value!r}: an integer of {least} or more was expected")
+                raise ArgumentError(f"{name}={value!r}: it must be an integer, {least} or more")
         if not 0 < quantile <= 0.5:
-            raise ArgumentError(
-                f"quantile={quantile!r}: more than 0 and at most 0.5 was expected, as the best are not the worst"
-            )
+            raise ArgumentError(f"quantile={quantile!r}: it must be greater than 0 and at most 0.5")
         if not 0 <= resample_probability <= 1:
-            raise ArgumentError(
-                f"resample_probability={resample_probability!r}: a probability from 0 to 1 was expected"
-            )
+            raise ArgumentError(f"resample_probability={resample_probability!r}: it must be a probability from 0 to 1")
         if not factors or not all(math.isfinite(factor) and factor > 0 for factor in factors):
-            raise ArgumentError(f"factors={factors!r}: numbers above 0 were expected, such as (1.2, 0.8)")
+            raise ArgumentError(f"factors={factors!r}: they must be numbers greater than 0, such as (1.2, 0.8)")
         self.space, self.population, self.interval, self.max_step = space, population, interval, max_step
         self.quantile, self.resample, self.factors = quantile, resample_probability, tuple(factors)
         self.seed, self.synchronous = seed_of(seed), bool(synchronous)

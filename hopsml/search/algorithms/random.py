@@ -129,7 +129,7 @@ def listed(space: Searchspace, points: int | Mapping[str, int]) -> Searchspace:
         )
     for count in by_name.values() if isinstance(points, Mapping) else (points,):
         if isinstance(count, bool) or not isinstance(count, int) or count < 2:
-            raise ArgumentError(f"points={points!r}: how many values of a number, 2 or more, was expected")
+            raise ArgumentError(f"points={points!r}: the number of values must be 2 or more")
     parameters = space.to_dict()
     for name, count in by_name.items():
         found = space.parameters[name]
@@ -156,7 +156,7 @@ def seed_of(seed: int | None) -> int:
     if seed is None:
         return secrets.randbits(32)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ArgumentError(f"seed={seed!r}: an integer, 0 or more, or None was expected")
+        raise ArgumentError(f"seed={seed!r}: it must be an integer, 0 or more, or None")
     return seed
 
 

@@ -70,13 +70,14 @@ class Bohb(Searcher):
         counts = {"min_points": (min_points, 2), "num_samples": (num_samples, 1), "factor": (factor, 2)}
         for name, (value, least) in counts.items():
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ArgumentError(f"{name}={value!r}: an integer of {least} or more was expected")
+                raise ArgumentError(f"{name}={value!r}: it must be an integer, {least} or more")
         for name, fraction in (("top_fraction", top_fraction), ("random_fraction", random_fraction)):
             if not 0 <= fraction <= 1:
-                raise ArgumentError(f"{name}={fraction!r}: a fraction from 0 to 1 was expected")
+                raise ArgumentError(f"{name}={fraction!r}: it must be a fraction from 0 to 1")
         if not (bandwidth_factor > 0 and min_bandwidth > 0):
             raise ArgumentError(
-                f"bandwidth_factor={bandwidth_factor!r}, min_bandwidth={min_bandwidth!r}: numbers above 0 were expected"
+                f"bandwidth_factor={bandwidth_factor!r}, min_bandwidth={min_bandwidth!r}: both must be numbers "
+                "greater than 0"
             )
         self.space, self.seed, self.factor = space, seed_of(seed), factor
         self.min_points = len(space) + 1 if min_points is None else min_points

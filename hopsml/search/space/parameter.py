@@ -271,13 +271,13 @@ def parameter(name: str, given: object, when: Mapping[str, Any] | None = None) -
         BoundsError: (an AssertionError, too) not two bounds, or not ascending.
     """
     if not isinstance(given, tuple | list) or len(given) not in (2, 3) or (len(given) == 3 and when is not None):
-        raise ArgumentError(f"{name}={given!r}: (type, region) was expected, such as ('DOUBLE', [0.1, 1.0])")
+        raise ArgumentError(f"{name}={given!r}: it must be (type, region), such as ('DOUBLE', [0.1, 1.0])")
     kind = given[0]
     if all(isinstance(value, int | float) for value in given):
         values = ", ".join(map(repr, given))
         raise ArgumentError(
-            f'{name}={given!r} names no type: (type, region) was expected, such as ("DOUBLE", [0.0, 1.0]) for what lies '
-            f'between two bounds, or ("DISCRETE", [{values}]) for these values'
+            f'{name}={given!r} names no type: it must be (type, region), such as ("DOUBLE", [0.0, 1.0]) for what '
+            f'lies between two bounds, or ("DISCRETE", [{values}]) for these values'
         )
     region = _region(name, given[1])
     conditions = _conditions(name, given[2] if len(given) == 3 else when)
@@ -302,10 +302,10 @@ def _region(name: str, given: object) -> list[Any]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         tolist = getattr(given, "tolist", None)  # an array
         if tolist is None:
-            raise ArgumentError(f"{name}: the region is {given!r}; a list of bounds or of values was expected, {_FORM}")
+            raise ArgumentError(f"{name}: the region is {given!r}; it must be a list of bounds or of values, {_FORM}")
         given = tolist()
         if not isinstance(given, list):
-            raise ArgumentError(f"{name}: the region is the single value {given!r}; a list was expected, {_FORM}")
+            raise ArgumentError(f"{name}: the region is the single value {given!r}; it must be a list, {_FORM}")
     return list(given)
 
 
@@ -313,15 +313,13 @@ def _conditions(name: str, given: object) -> dict[str, tuple[Any, ...]]:
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-        raise ArgumentError(
-            f"{name}: when={given!r}; a dict of lists was expected, such as {{'act': ['relu', 'gelu']}}"
-        )
+        raise ArgumentError(f"{name}: when={given!r}; it must be a dict of lists, such as {{'act': ['relu', 'gelu']}}")
     conditions = {}
     for key, values in given.items():
         if isinstance(values, str | bytes) or not isinstance(values, list | tuple | set | frozenset):
             values = [values]
         if not values:
-            raise ArgumentError(f"{name}: no value of {key!r} is listed in its when, so it would never be there")
+            raise ArgumentError(f"{name}: its when lists no value of {key!r}, so it would never be used")
         conditions[key] = tuple(values)
     return conditions
 
@@ -349,12 +347,14 @@ def _integer(name: str, kind: str, bound: Any) -> int:
             raise TypeError
         return operator.index(bound)
     except TypeError:
-        raise ArgumentError(f"{name}: the bound {bound!r} of {kind} is no integer; DOUBLE takes others") from None
+        raise ArgumentError(
+            f"{name}: the bound {bound!r} of {kind} is not an integer; use DOUBLE for other numbers"
+        ) from None
 
 
 def _real(name: str, kind: str, bound: Any) -> float:
     if isinstance(bound, bool | str | bytes) or not hasattr(bound, "__float__"):
-        raise ArgumentError(f"{name}: the bound {bound!r} of {kind} is no number; CATEGORICAL takes any values")
+        raise ArgumentError(f"{name}: the bound {bound!r} of {kind} is not a number; use CATEGORICAL for other values")
     if not math.isfinite(bound):
         raise ArgumentError(f"{name}: the bound {bound!r} of {kind} is not finite; give the widest that makes sense")
     return float(bound)
@@ -362,10 +362,10 @@ def _real(name: str, kind: str, bound: Any) -> float:
 
 def _bounds(name: str, kind: str, bounds: Sequence[float]) -> tuple[float, float]:
     if len(bounds) != 2:
-        raise BoundsError(f"{name}: {kind} takes two bounds, was given {bounds}; DISCRETE takes a list of values")
+        raise BoundsError(f"{name}: {kind} takes two bounds, not {bounds}; use DISCRETE for a list of values")
     low, high = bounds
     if not low < high:
         raise BoundsError(f"{name}: the lower bound {low} of {kind} is not less than the upper bound {high}; swap them")
     if kind in (LOGUNIFORM, LOGINTEGER) and low <= 0:
-        raise ArgumentError(f"{name}: the lower bound {low} of {kind} must be above 0, where a logarithm begins")
+        raise ArgumentError(f"{name}: the lower bound {low} of {kind} must be greater than 0 for a logarithmic scale")
     return low, high

@@ -161,7 +161,7 @@ def added_text(group: str, count: int, boot_s: float) -> str:
 def resting_text(group: str, failures: int, pause_s: float) -> str:
     """Return the text about a group that is paused after failed launches."""
     often = "" if failures == 1 else f", {failures} times in a row"
-    return f"nodes of {group!r} did not come{often}; they are asked for again in {duration_text(pause_s)}"
+    return f"requested nodes of {group!r} did not start{often}; they are requested again in {duration_text(pause_s)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def decide(
     launches = plan.launches(listed)
     memory = plan.idle(memory)
     ended = [
-        *(TerminateNode(node, "it has not come in time") for node in overdue if not node.is_used),
+        *(TerminateNode(node, "the node did not start in time") for node in overdue if not node.is_used),
         *plan.terminations(),
     ]
     drains = plan.drains(memory)
@@ -414,7 +414,7 @@ class _Plan:
     def drains(self, memory: FleetMemory) -> list[DrainNode]:
         """Return the drains: warned nodes at once; idle nodes, the longest idle first, down to the group's minimum."""
         found = [
-            DrainNode(node, "it will be taken away")
+            DrainNode(node, "the node will be removed")
             for node in self.nodes
             if node.is_warned and node.phase in (NodePhase.BOOTING, NodePhase.UP)
         ]
@@ -430,7 +430,7 @@ class _Plan:
     def terminations(self) -> list[TerminateNode]:
         """Return the terminations of drained nodes that are neither used nor promised."""
         return [
-            TerminateNode(node, "nothing runs on it any more")
+            TerminateNode(node, "no container runs on the node")
             for node in self.nodes
             if node.phase == NodePhase.DRAINING and not node.is_used and node.id not in self.recalled
         ]

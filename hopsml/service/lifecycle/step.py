@@ -217,7 +217,7 @@ def _judged(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -
             return NextStep(end(record, Ending.NOT_SUBMITTED, launch.cause, now))
         index, rule = next((index, rule) for index, rule in enumerate(record.tasks) if rule.name == launch.task)
         if not rule.relaunch or not record.retries:
-            said = f"task {launch.task} {_said(launch.state)}: {launch.cause or 'it did not say why'}"
+            said = f"task {launch.task} {_said(launch.state)}: {launch.cause or 'it gave no reason'}"
             return NextStep(end(record, Ending.FAILED, said, now))
         number = launch.number + 1
         again = TaskLaunch(
@@ -248,7 +248,7 @@ def _started(record: JobRecord, now: float) -> JobRecord:
 def _what_is_there(launches: Sequence[TaskLaunch]) -> str:
     """Return the cause of RUNNING; without a count of containers it covers the drivers only."""
     if all(launch.containers is not None for launch in launches):
-        return "all of its workers are there"
+        return "all of its workers are connected"
     return "its driver runs" if len(launches) == 1 else "all of its drivers run"
 
 
@@ -267,7 +267,7 @@ def _shrunk(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
     allowed = {rule.name: slots for rule, slots in zip(record.tasks, record.slots, strict=True) if slots}
     if all(_has_at_most(launch, allowed[launch.task]) for launch in record.newest if launch.task in allowed):
         has = ", ".join(f"{name} has {slots}" for name, slots in allowed.items())
-        return replace(record, shrinking_since_s=0.0, cause=f"slots are given back: {has}")
+        return replace(record, shrinking_since_s=0.0, cause=f"slots were released: {has}")
     if record.state == Lifecycle.RUNNING and now - max(record.shrinking_since_s, record.started_s) > SHRINK_S:
         cause = f"it has not given its slots back within {SHRINK_S:g} s ({record.cause}), and ends for that"
         return end(record, Ending.PREEMPTED, cause, now)

@@ -179,10 +179,10 @@ def change_text(spec: JobSpec, before: tuple[int, ...], after: tuple[int, ...], 
     """
     changed = [(name, old, new) for name, old, new in zip(spec.tasks, before, after, strict=True) if old != new]
     if in_favour_of:
-        said = ", ".join(f"{name} is to give {old - new} of {old} slots back" for name, old, new in changed)
-        return f"{said}, for {in_favour_of}, which goes first"
+        said = ", ".join(f"{name} must release {old - new} of {old} slots" for name, old, new in changed)
+        return f"{said} for {in_favour_of}, which has precedence"
     said = ", ".join(f"{name} grows from {old} to {new} slots" for name, old, new in changed)
-    return f"{said}, which nobody waits for"
+    return f"{said}, which no waiting job needs"
 
 
 def placement_of(stored: Sequence[dict[str, int]] | None) -> Placement:

@@ -148,15 +148,15 @@ async def on_http(request: Request, error: Exception) -> Response:
     status, headers = int(getattr(error, "status_code", 500)), dict(getattr(error, "headers", None) or {})
     said, remedy = {
         400: ("the body cannot be read", "send what /api/v1/openapi.json says"),
-        404: ("there is nothing at this address", "open the page at its root"),
-        408: ("the body did not come in time", "send it at once, and see that the connection is fast enough"),
-        413: ("the body is too long", "send less at once, and code as a workspace"),
+        404: ("this address does not exist", "open the page at its root"),
+        408: ("the body did not arrive in time", "send it without delay, and check that the connection is fast enough"),
+        413: ("the body is too long", "send less in one request, and send code as a workspace"),
     }.get(status, ("this cannot be answered", "open the page at its root"))
     if status == 405:
         taken = _taken(request)
         headers["allow"] = ", ".join(taken)
         said = f"this address takes {' and '.join(taken)}, not {request.method[:20]}"
-        remedy = f"send one of those that it takes: {headers['allow']}"
+        remedy = f"use one of these methods: {headers['allow']}"
     answer = JsonAnswer({"error": said, "remedy": remedy}, status_code=status)
     answer.headers.update(headers)
     return answer
@@ -172,7 +172,10 @@ def _taken(request: Request) -> list[str]:
 async def on_unknown(request: Request, error: Exception) -> Response:
     """Answer an unexpected exception with status 500; its traceback is written to the log."""
     log.exception("a request failed", exc_info=error)
-    said = {"error": f"{type(error).__name__} in the server", "remedy": "its terminal has the traceback"}
+    said = {
+        "error": f"{type(error).__name__} in the server",
+        "remedy": "see the traceback in the terminal of the server",
+    }
     return JsonAnswer(said, status_code=500)
 
 

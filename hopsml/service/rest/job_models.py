@@ -21,8 +21,8 @@ RoleName = Literal["viewer", "user", "operator", "admin"]
 class RefusalAnswer(BaseModel):
     """Response of every request that fails, with a status from 400 on."""
 
-    error: str = Field(description="What is wrong.")
-    remedy: str = Field(description="What helps; empty where that is all that can be said.")
+    error: str = Field(description="Description of the error.")
+    remedy: str = Field(description="Remedy; empty if there is none.")
 
 
 class Submission(BaseModel):
@@ -30,11 +30,11 @@ class Submission(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    spec: str = Field(max_length=1 << 20, description="The job file, as it stands.")
+    spec: str = Field(max_length=1 << 20, description="Content of the job file.")
     workspace: str = Field(
         default="",
         pattern="^([0-9a-f]{64})?$",
-        description="What uploading its code has given; none where it needs none.",
+        description="Digest of the uploaded code; null if the job needs no code.",
     )
 
 
@@ -44,7 +44,7 @@ class QueuePlace(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     queue: str | None = Field(
-        default=None, pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", description="The one it has else."
+        default=None, pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", description="Default: the unchanged value."
     )
     priority: int | None = Field(default=None, ge=1, le=100, description="Higher is more urgent.")
 
@@ -78,26 +78,27 @@ class JobProgressAnswer(BaseModel):
 class JobAnswer(BaseModel):
     """A job and its state."""
 
-    id: str = Field(description="Its name and number.")
-    serial: int = Field(description="Its number, which no other job has.")
+    id: str = Field(description="Name and number of the job.")
+    serial: int = Field(description="Unique number of the job.")
     name: str
     owner: str
     queue: str
     priority: int
     state: Lifecycle
-    cause: str = Field(description="Why it is in this state.")
-    tries: int = Field(description="How often it was started.")
-    retries: int = Field(description="How many failures are still forgiven.")
-    preemptions: int = Field(description="How often it had to make room for another one.")
+    cause: str = Field(description="Reason for the state.")
+    tries: int = Field(description="Number of starts.")
+    retries: int = Field(description="Number of remaining retries.")
+    preemptions: int = Field(description="Number of preemptions.")
     submitted_s: float
-    started_s: float = Field(description="0: it does not run, or has not yet.")
-    ended_s: float = Field(description="0: it is not over.")
+    started_s: float = Field(description="Start of the job; 0 if it has not started.")
+    ended_s: float = Field(description="End of the job; 0 if it has not ended.")
     actions: list[str] = Field(
         description="What can be done with it in this state: pause, resume, cancel, move, clone, remove."
     )
     why: str = Field(
         default="",
-        description="Why it does not run, with numbers; empty where it does, is over, or a list was asked without it.",
+        description="Reason for waiting, with numbers; empty if the job runs or has ended, or if the list was "
+        "requested without reasons.",
     )
 
     progress: JobProgressAnswer | None = Field(
@@ -126,15 +127,17 @@ class JobDetail(JobAnswer):
     spec: str = Field(description="The job file, checked, as YAML.")
     profile: str
     applications: list[ApplicationAnswer]
-    sizes: list[SizeAnswer] = Field(description="Of each task how many slots it has; an elastic one may get others.")
+    sizes: list[SizeAnswer] = Field(description="Number of slots of each task; that of an elastic task may change.")
 
 
 class SizeAnswer(BaseModel):
     """Numbers of slots of a task."""
 
     task: str
-    slots: int = Field(description="That it has; 0 while it does not run.")
-    target: int = Field(description="That it is to have: fewer where it is about to give some back.")
+    slots: int = Field(description="Current number of slots; 0 if the task does not run.")
+    target: int = Field(
+        description="Target number of slots; lower than the current number while the task releases slots."
+    )
     fewest: int
     most: int
 
@@ -143,9 +146,9 @@ class ApplicationAnswer(BaseModel):
     """An application that was started for a task."""
 
     task: str
-    number: int = Field(description="From 1 on; more where the task was relaunched.")
+    number: int = Field(description="Number of the attempt, from 1; higher after a relaunch of the task.")
     state: Lifecycle
-    application_id: str = Field(description="YARN's; empty where there is none yet.")
+    application_id: str = Field(description="Application id of YARN; empty before the submission.")
     tag: str
     cause: str
 
@@ -172,15 +175,15 @@ class JobRunAnswer(BaseModel):
     id: str
     state: str
     metric_name: str
-    metric: float | None = Field(description="The main one; null where there is none, or no number.")
+    metric: float | None = Field(description="Main metric; null if there is none, or if it is not a number.")
 
 
 class MetricAnswer(BaseModel):
     """A metric that a run has reported; null where no value was a number."""
 
     name: str
-    reports: int = Field(description="How often it was reported.")
-    step: float = Field(description="Of the last report.")
+    reports: int = Field(description="Number of reports.")
+    step: float = Field(description="Value of the last report.")
     last: float | None
     lowest: float | None
     highest: float | None
@@ -189,7 +192,9 @@ class MetricAnswer(BaseModel):
 class JobMetricsAnswer(JobRunAnswer):
     """A run of a job's task, with all metrics that it, or one of its trials, has reported."""
 
-    trial: str = Field(default="", description="Of a search: the best trial, else the one with the most steps.")
+    trial: str = Field(
+        default="", description="Only for a search: the best trial, or else the trial with the most steps."
+    )
     metrics: list[MetricAnswer]
 
 
@@ -199,9 +204,9 @@ class RankLogAnswer(BaseModel):
     run: str
     newest: str = Field(description="The job's newest run.")
     lines: list[str]
-    end: int = Field(description="Where the next part begins, in lines.")
-    is_whole: bool = Field(description="Nothing more is there now.")
-    is_over: bool = Field(description="Nothing more will come from this run, or, of the newest one, from the job.")
+    end: int = Field(description="Offset of the next part, in lines.")
+    is_whole: bool = Field(description="True if there is no more output at present.")
+    is_over: bool = Field(description="True if the run (for the newest run: the job) will write no more output.")
 
 
 class Reasons(BaseModel):
@@ -214,7 +219,7 @@ class LogAnswer(BaseModel):
     """A part of a driver's log."""
 
     text: str
-    end: int = Field(description="Where the next part begins, in bytes.")
+    end: int = Field(description="Offset of the next part, in bytes.")
 
 
 class Amount(BaseModel):
@@ -237,7 +242,7 @@ class ClusterAnswer(BaseModel):
     free: Amount
     leads: bool
     leader: str = Field(description="Address of the server that runs the jobs.")
-    problem: str = Field(description="Why the cluster could not be asked the last time; empty: it could.")
+    problem: str = Field(description="Error of the last poll of the cluster; empty if it succeeded.")
 
 
 class TokenRequest(BaseModel):
@@ -247,8 +252,10 @@ class TokenRequest(BaseModel):
 
     user: str = Field(min_length=1, max_length=200)
     role: RoleName = "viewer"
-    label: str = Field(default="", max_length=200, description="What it is for.")
-    lasts_s: float | None = Field(default=None, gt=0, lt=1e10, description="Seconds; for ever where it is left out.")
+    label: str = Field(default="", max_length=200, description="Purpose of the token.")
+    lasts_s: float | None = Field(
+        default=None, gt=0, lt=1e10, description="Lifetime in seconds; without it the token does not expire."
+    )
 
 
 class TokenAnswer(BaseModel):
@@ -278,15 +285,15 @@ class NewToken(BaseModel):
 class ScheduleAnswer(BaseModel):
     """A schedule that submits a job at given times."""
 
-    id: str = Field(description="Its name and number.")
+    id: str = Field(description="Name and number of the job.")
     owner: str
     schedule: str = Field(description="Cron's five fields.")
     zone: str
     overlap: str = Field(description="skip, queue or cancel.")
     is_paused: bool
-    planned_s: float = Field(description="When its next job comes.")
-    last_job: str = Field(description="Empty: there was none yet.")
-    note: str = Field(description="What came of the last time, where it was no job.")
+    planned_s: float = Field(description="Time of the next job.")
+    last_job: str = Field(description="Last job; empty if there is none.")
+    note: str = Field(description="Outcome of the last time if no job was started.")
     spec: str = Field(description="The job file, checked, as YAML.")
 
 
@@ -320,10 +327,10 @@ class NodeAnswer(BaseModel):
     """A node of the cluster, with the jobs that use it."""
 
     name: str
-    label: str = Field(description="As YARN's partitions; empty for none.")
+    label: str = Field(description="Node label (partition of YARN); empty for none.")
     capacity: Amount
-    free: Amount = Field(description="What is promised to nobody.")
-    others: Amount = Field(description="What other tenants of the cluster use.")
+    free: Amount = Field(description="Free resources.")
+    others: Amount = Field(description="Resources that other applications of the cluster use.")
     jobs: list[JobOnNodeAnswer]
 
     @classmethod
@@ -359,12 +366,12 @@ class QueueAnswer(BaseModel):
     """A queue of the cluster, with its shares and their use."""
 
     name: str
-    weight: float = Field(description="Of its share in what all queues want.")
-    guaranteed: Amount = Field(description="So much it gets back from queues that have more than theirs.")
+    weight: float = Field(description="Weight of the queue in its share of the cluster.")
+    guaranteed: Amount = Field(description="Guaranteed resources, which the queue gets back by preemption.")
     limit: LimitAnswer
-    used: Amount = Field(description="What its jobs have, or are promised.")
+    used: Amount = Field(description="Resources that its jobs use or have reserved.")
     running: int = Field(description="How many jobs.")
-    waiting: int = Field(description="How many jobs; those that are paused are not counted.")
+    waiting: int = Field(description="Number of waiting jobs, without paused ones.")
 
     @classmethod
     def of(cls, found: QueueStatus) -> QueueAnswer:

@@ -319,7 +319,7 @@ async def told_to_wait(send: Send, wait_s: float) -> None:
     Further requests that were already sent on the same connection, which may be thousands, are dropped with it.
     """
     seconds = math.ceil(wait_s)
-    said = {"error": "there are too many calls of yours", "remedy": f"wait {seconds} s, then go on"}
+    said = {"error": "you have sent too many requests", "remedy": f"wait {seconds} s, then send the next request"}
     body = json.dumps(said).encode()
     headers = [
         (b"content-type", b"application/json"),

@@ -37,7 +37,7 @@ class NoteAnswer(BaseModel):
     run: str
     note: str
     tags: list[str]
-    who: str = Field(description="Who wrote it last; empty: nobody has.")
+    who: str = Field(description="Last author; empty if there is no note.")
     at_s: float
 
     @classmethod
@@ -52,8 +52,8 @@ class ViewRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, max_length=LONGEST_NAME)
-    query: str = Field(max_length=LONGEST_QUERY, description="Of the page's address: filter, sort, order.")
-    shared: bool = Field(default=False, description="Whether others see it, too.")
+    query: str = Field(max_length=LONGEST_QUERY, description="Query of the page's address: filter, sort, order.")
+    shared: bool = Field(default=False, description="True if other users see the view.")
 
 
 class ViewAnswer(ViewRequest):

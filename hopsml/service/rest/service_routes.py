@@ -66,8 +66,8 @@ class DatasetAnswer(BaseModel):
     """A data set, with the jobs that name it."""
 
     url: str
-    count: int = Field(description="How many jobs name it.")
-    living: int = Field(description="How many of them are not over.")
+    count: int = Field(description="Number of jobs that use it.")
+    living: int = Field(description="Number of these jobs that have not ended.")
     jobs: list[DatasetJobAnswer] = Field(description=f"The newest {notes.SHOWN} of them.")
 
 
@@ -140,10 +140,12 @@ class AuditAnswer(BaseModel):
 
     id: int
     at_s: float
-    user: str = Field(description="Empty where the token was nobody's.")
+    user: str = Field(description="User of the token; empty if the token is unknown.")
     role: str
     action: str
-    target: str = Field(description="A job, the id of a token, the digest of code; what the address named else.")
+    target: str = Field(
+        description="Object of the action: a job, the id of a token, the digest of code, or the name in the address."
+    )
     outcome: int = Field(description="The answer's HTTP status.")
     peer: str = Field(description="The address that it came from.")
 

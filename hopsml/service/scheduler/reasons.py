@@ -68,7 +68,7 @@ def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[Nod
     culprit = next((part for part in gang.parts if empty.place(GangShape((part,)), least=True) is None), None)
     if culprit is None:
         there = f"there are {amount(empty.capacity())}, on nodes that each of them would fit"
-        return f"its parts do not fit together: they need {amount(gang.least)}; {there}; ask for less"
+        return f"its parts do not fit together: they need {amount(gang.least)}; {there}; request less"
     return f"part {culprit.name!r} needs {culprit.at_least} x {amount(culprit.each)}; {_largest(culprit, empty)}"
 
 
@@ -204,15 +204,17 @@ class Reason:
         """Return the text of the cause."""
         match self.cause:
             case Cause.PUT_OFF:
-                return f"the cluster did not give all it was asked for; tried again at {clock(self.starts_s)}"
+                return (
+                    f"the cluster did not grant all requested containers; the next attempt is at {clock(self.starts_s)}"
+                )
             case Cause.LEAVING:
                 return "has its place, which others have to release first"
             case Cause.QUEUE_LIMIT | Cause.DRIVER_LIMIT:
                 return self.limit
             case Cause.ROOM_KEPT:
-                return f"room is kept for {self.in_favour_of}, which goes first"
+                return f"slots are reserved for {self.in_favour_of}, which has precedence"
             case Cause.DUE:
-                return "about to start"
+                return "is starting"
             case Cause.ELASTIC:
                 by = clock(self.release_by_s) if math.isfinite(self.release_by_s) else ""
                 return "; ".join(_size_text(*size, by) for size in self.sizes)
@@ -223,7 +225,7 @@ class Reason:
     def _lacks(self) -> str:
         """Return the text about a part for which there is no room."""
         if self.together:
-            return f"there is room for each of {', '.join(self.together)}, but not for all of them at once"
+            return f"there are enough slots for each of {', '.join(self.together)}, but not for all of them at once"
         count = sum(slots for _, slots in self.free)
         where = ", ".join(f"{node} {slots}" for node, slots in self.free[:SHOWN])
         rest = len(self.free) - SHOWN
@@ -332,7 +334,7 @@ def _size_text(name: str, used: int, placed: int, fewest: int, most: int, by: st
     said = f"{name} runs with {used} slot{'' if used == 1 else 's'} of {fewest} to {most}"
     if placed < used:
         return f"{said}, and has to release {used - placed}" + (f", or is stopped at {by}" if by else "")
-    return said + (", and gets more when some are free that nobody waits for" if used < most else "")
+    return said + (", and gets more when free slots are not needed by waiting jobs" if used < most else "")
 
 
 def _no_room(scheduler: Scheduler, job: QueuedJob, about: Reason, now: float) -> Reason:

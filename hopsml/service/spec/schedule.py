@@ -63,7 +63,7 @@ def due(table: Timetable, is_running: bool, following: Callable[[float], float],
         return Due(table)
     next_ = replace(table, planned_s=following(now), looked_s=now, note="")
     if is_running and table.overlap == "skip":
-        return Due(replace(next_, note="left out: the job before was not over"))
+        return Due(replace(next_, note="skipped, since the previous job had not ended"))
     return Due(next_, starts=True, cancels=is_running)
 
 

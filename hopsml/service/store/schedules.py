@@ -78,7 +78,7 @@ class Schedules:
                 others = select(func.count()).where(schedules.c.owner == owner)
                 if connection.execute(others).scalar_one() >= MOST:
                     raise ArgumentError(
-                        f"{owner} has {MOST} schedules, and more are not kept: remove some (`hopsml schedules rm`)"
+                        f"{owner} has {MOST} schedules, which is the limit; remove some (`hopsml schedules rm`)"
                     )
                 new = {"owner": owner, "name": name, "is_paused": False, "last_job": None, "version": 1}
                 connection.execute(insert(schedules).values(**new, **values))

@@ -80,8 +80,9 @@ def strategy(given: list[str]) -> Any:
     asked = context.spec.logical_devices if context is not None else None
     if kind == "CPU" and asked is not None and len(devices) != asked:
         raise ArgumentError(
-            f"logical_devices={asked}, but TensorFlow has {len(devices)} CPU device(s): it had begun to work before "
-            "they could be made; let nothing that is imported with the function call TensorFlow"
+            f"logical_devices={asked}, but TensorFlow has {len(devices)} CPU device(s): TensorFlow was initialized "
+            "before the logical devices could be created; do not call TensorFlow in modules that are imported with "
+            "the function"
         )
     collective_stats.formed("MirroredStrategy", len(devices))
     return tf.distribute.MirroredStrategy(devices)

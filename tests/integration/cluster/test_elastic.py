@@ -204,14 +204,14 @@ def test_a_driver_that_was_taken_for_dead_ends_its_run_and_adds_nothing_to_it(
 ) -> None:
     monkeypatch.setattr(takeover, "BEAT_S", 0.5)
     run = submit(tmp_path, args={"step_s": 0.1, "by_run": True}, checkpoint_every_s=0.1)
-    with pytest.raises(ArgumentError, match="is under way: its driver lives"):
+    with pytest.raises(ArgumentError, match="is still running; cancel it first"):
         experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
     monkeypatch.setattr(takeover, "driver_lives", lambda directory: False)  # its store was away for long, say
     again = plan.start(repeat.continuing(repeat.build(run, progress=False), run.directory))
     with pytest.raises(ArgumentError, match=f"goes on in .*{again.run_id} already"):
         experiment.resume(run)
-    with pytest.raises(RunCancelled, match=f"another driver has taken it up: it goes on in .*{again.run_id}"):
+    with pytest.raises(RunCancelled, match=f"another driver has continued it in .*{again.run_id}"):
         run.result(WAIT_S)
     check_result(again, 0)
     status = run.directory.read_status()

@@ -105,7 +105,9 @@ def test_another_function_judges_under_another_name_and_not_under_the_same(store
             save(training.run_dir, tmp_path / str(step), step, value)
     wishes: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
     experiment.evaluate(judge, training.run_dir, metric="accuracy", **wishes)
-    with pytest.raises(ArgumentError, match=r"worse: .* are judged by judge as the evaluation 'eval'.*name='worse'"):
+    with pytest.raises(
+        ArgumentError, match=r"worse: the evaluation 'eval' of run .* uses the function .*judge; .*name='worse'"
+    ):
         experiment.evaluate(worse, training.run_dir, **wishes)
     first = files(training.run_dir)
     unnamed = experiment.evaluate(judge, training.run_dir, name="unnamed", **wishes)
@@ -127,7 +129,7 @@ def test_another_function_judges_under_another_name_and_not_under_the_same(store
 def test_left_checkpoints_are_judged_by_the_function_of_the_last_evaluation(store: Path, tmp_path: Path) -> None:
     with experiment.recorded("a training") as training:
         save(training.run_dir, tmp_path / "a", 10, 0.5)
-        with pytest.raises(ArgumentError, match="was never evaluated, so no function is known"):
+        with pytest.raises(ArgumentError, match="was never evaluated, so there is no recorded function"):
             experiment.continue_evaluation(training.run_dir)
     with experiment.recorded("another") as other:
         save(other.run_dir, tmp_path / "b", 10, 0.5)
@@ -230,7 +232,9 @@ def test_what_is_wrong_is_said(store: Path, tmp_path: Path) -> None:
         save(training.run_dir, tmp_path / "a", 10, 0.5)
     with pytest.raises(ArgumentError, match=r"there is no .*run.json"):
         experiment.evaluate(judge, "nobody")
-    with pytest.raises(ArgumentError, match=r"called with a checkpoint's folder .*unexpected keyword argument 'x'"):
+    with pytest.raises(
+        ArgumentError, match=r"must accept the folder of a checkpoint .*unexpected keyword argument 'x'"
+    ):
         experiment.evaluate(judge, training.run_dir, args={"x": 1})
     for name in ("a/b", "", "step-000000010", "..", "x" * 61):
         with pytest.raises(ArgumentError, match="an evaluation's name has letters, digits, - and _"):

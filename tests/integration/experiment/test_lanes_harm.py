@@ -121,7 +121,7 @@ def test_more_and_fewer_lanes_and_the_idle_ones_go_first(store: Path, tmp_path: 
         trial = found.give(lanes[1])
         found.began(trial)
         found.lanes.hold_slots(1)
-        assert found.lost(lanes[0]) == "not needed any more"
+        assert found.lost(lanes[0]) == "no longer needed"
         found.give(lanes[0])  # goes nowhere
         found.lanes.hold_slots(2)
         third = found.joined()

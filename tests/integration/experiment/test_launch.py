@@ -80,7 +80,7 @@ def test_several_combinations_are_one_experiment(store: Path) -> None:
         assert json.loads((root / name / ".outputs.json").read_text())["id"] == root.name  # as published code reads it
         assert (root / name / "code" / "function.pickle").exists()
         assert "working" in (root / name / "logs" / "g0-rank0.log").read_text()
-    with pytest.raises(ArgumentError, match="several combinations: take one of them by its folder"):
+    with pytest.raises(ArgumentError, match="several combinations; give the folder of one of them"):
         repeat.build(result)
     assert [run["sum"] for run in json.loads(result.json())["runs"]] == [1, 1, 2]
     assert result.summary().count("state  ") == 3 and result.summary().endswith(result.run_dir)

@@ -117,9 +117,9 @@ def test_older_names_say_what_there_is_instead() -> None:
             AttributeError, match=f"experiment.{name} does not exist; use hopsml.experiment.collective_all_reduce"
         ):
             getattr(experiment, name)
-    with pytest.raises(TypeError, match=r"a path is no training function.*hvd.init"):
+    with pytest.raises(TypeError, match=r"the training function must be a function, not a path.*hvd.init"):
         experiment.horovod("/Projects/p/Jupyter/hvd.ipynb")
-    with pytest.raises(TypeError, match="a path is no training function"):
+    with pytest.raises(TypeError, match="the training function must be a function, not a path"):
         experiment.horovod(notebook="hvd.ipynb")
     with pytest.raises(TypeError, match="the training function is 3"):
         experiment.horovod(3)

@@ -320,7 +320,7 @@ def test_cancelled_and_continued(store: Path, capfd: pytest.CaptureFixture[str])
         max_executors=1, args={"gate": str(gate)}, keep_warm=60.0, patience=1.0,
     )  # fmt: skip
     wait_until(lambda: run.status().get("completed") == 2 and run.status()["trials_running"], "two trials to end")
-    with pytest.raises(ArgumentError, match="is under way in process"):
+    with pytest.raises(ArgumentError, match="is running in process"):
         experiment.continue_search(run, progress=False)
     assert run.cancel("enough")
     with pytest.raises(RunCancelled, match=r"enough.*0\.2"):
@@ -332,7 +332,7 @@ def test_cancelled_and_continued(store: Path, capfd: pytest.CaptureFixture[str])
     assert read(folder(result) / "status.json")["state"] == "FINISHED"
     capfd.readouterr()
     assert experiment.continue_search(result).counts["completed"] == 4
-    assert "nothing is left to do: all 4 trials are over" in capfd.readouterr().err
+    assert "all 4 trials have ended, so there is nothing to do" in capfd.readouterr().err
     more = submit_continued(result, num_trials=3, progress=False)
     assert more.result(END_S).counts["completed"] == 4, "the grid has no more"
 
@@ -350,7 +350,9 @@ def test_of_several_that_go_on_with_a_search_at_once_one_does(store: Path) -> No
         answers = list(pool.map(go_on, range(4)))
     (run,) = [answer for answer in answers if not isinstance(answer, str)]
     refused = [answer for answer in answers if isinstance(answer, str)]
-    assert len(refused) == 3 and all("goes on in process" in told or "is under way" in told for told in refused)
+    assert len(refused) == 3 and all(
+        "is already continued by process" in told or "is running in process" in told for told in refused
+    )
     assert len(run.result(END_S).trials) == 2
     assert len(experiment.continue_search(first, num_trials=1, progress=False).trials) == 3
 
@@ -360,7 +362,10 @@ def test_a_search_can_be_gone_on_with_after_a_try_that_never_began(store: Path) 
     directory, lines = RunDir(first.run_dir), recorded.lines_of(RunDir(first.run_dir))
     with pytest.raises(NotEnoughSlots), recorded.right_to_continue(directory, lines):
         raise NotEnoughSlots("no executor came")
-    with recorded.right_to_continue(directory, lines), pytest.raises(ArgumentError, match="goes on in process"):
+    with (
+        recorded.right_to_continue(directory, lines),
+        pytest.raises(ArgumentError, match="is already continued by process"),
+    ):
         recorded.right_to_continue(directory, lines).__enter__()
     (claim,) = folder(first).glob("continued-*.json")
     gone = {**read(claim)["process"], "pid": 1 << 22, "process_started": 1}
@@ -472,7 +477,7 @@ def test_a_flood_of_reports_from_ten_threads(store: Path) -> None:
         ({"x": ("DOUBLE", [1, 0])}, {}, "not less than"),
         ({"x": ("LOGUNIFORM", [0, 1])}, {}, "above 0"),
         ({"x": ("DOUBLE", [0, 1]), "z": ("DOUBLE", [0, 1])}, {}, "has no parameter z"),
-        ({"x": ("DOUBLE", [0, 1])}, {"args": {"x": 1}}, "one value only"),
+        ({"x": ("DOUBLE", [0, 1])}, {"args": {"x": 1}}, "remove it from one of them"),
         (SPACE, {"direction": "up"}, "'max' or 'min'"),
         (SPACE, {"searcher": "magic"}, "there are"),
         (SPACE, {"stopper": "magic"}, "there are"),
@@ -559,5 +564,5 @@ def test_a_search_goes_on_with_a_secret_that_its_files_do_not_hold(
 
 
 def test_a_secret_in_a_search_space_is_refused_with_the_remedy(store: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"would write down a secret \(api_key\).*pass it among args="):
+    with pytest.raises(ArgumentError, match=r"contains a secret \(api_key\).*pass the secret in args="):
         search(lambda api_key: 1.0, {"api_key": ("CATEGORICAL", ["s3cr3t-1", "s3cr3t-2"])}, num_trials=2)

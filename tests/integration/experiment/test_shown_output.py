@@ -60,7 +60,7 @@ def test_a_flood_shows_its_first_and_last_lines_and_where_the_rest_is() -> None:
     rest = output.end("", 2.0)
     assert rest[1:] == [str(number) for number in range(FLOOD - LAST_LINES, FLOOD)]
     left_out = FLOOD - sum(line.isdigit() for line in shown + rest)
-    assert rest[0] == f"... {left_out} lines are left out; all of the output is in /runs/r/logs/g0-rank0.log"
+    assert rest[0] == f"... {left_out} lines are not shown; the whole output is in /runs/r/logs/g0-rank0.log"
 
 
 def test_a_flood_that_is_over_while_the_run_goes_on() -> None:
@@ -75,7 +75,7 @@ def test_a_flood_without_an_end_is_counted_now_and_then() -> None:
     output, told = shown_output(), []
     for second in range(int(3 * TELL_EVERY_S)):
         told += [line for line in output.text("x\n" * 1000, float(second)) if line != "x"]
-    assert len(told) == 3 and told[0].startswith("... too much output") and "lines are left out" in told[1]
+    assert len(told) == 3 and told[0].startswith("... too much output") and "lines are not shown" in told[1]
 
 
 def test_a_steady_rate_is_shown_whole() -> None:
@@ -141,6 +141,6 @@ def test_a_terminal_is_not_flooded(store: Path, tmp_path: Path) -> None:
     lines = done.stderr.splitlines()
     assert done.returncode == 0 and len(lines) < 1000
     assert "[rank 0] line 0" in lines and "[rank 0] line 299999" in lines
-    (told,) = [line for line in lines if "lines are left out" in line][-1:]
+    (told,) = [line for line in lines if "lines are not shown" in line][-1:]
     log = Path(told.rpartition(" ")[2].removeprefix("file://"))
     assert len(log.read_text().splitlines()) == FLOOD

@@ -32,7 +32,7 @@ def test_a_run_takes_what_was_tuned(store: Path) -> None:
     run = experiment.submit(communication, num_workers=2, tuned=True, progress=False)
     assert run.result(END_S).metrics["implementation"] == "hopsml"
     assert run.result().implementation == "hopsml" and run.result().tuned is True
-    assert "communication as it was tuned: hopsml, 0.40 of the default's time" in run.state.notes
+    assert "tuned communication: hopsml, 0.40 of the time with the default settings" in run.state.notes
 
 
 def test_without_a_record_a_run_goes_its_usual_way(store: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_record_that_was_named_must_be_one(store: Path, tmp_path: Path) -> Non
         tuned.settled(Communication(tuned=str(file)), "train", 2)
     file.write_text('{"settings": {"implementation": "hopsml"}}')
     with pytest.raises(
-        StorageError, match=r"record.json is no record of hopsml runs tune-communication \(KeyError: 'chosen'\)"
+        StorageError, match=r"record.json is not a record of hopsml runs tune-communication \(KeyError: 'chosen'\)"
     ):
         tuned.settled(Communication(tuned=str(file)), "train", 2)
 
@@ -74,7 +74,7 @@ def test_what_was_given_by_name_stays(tmp_path: Path) -> None:
         (
             {"implementation": "hopsml"},
             {"implementation": "tensorflow", "merge_scope": 1},
-            "the run names hopsml, tuning chose it",
+            "since the run sets hopsml, and tuning chose it",
         ),
     ],
 )
@@ -92,5 +92,5 @@ def test_names_become_files(store: Path) -> None:
 
 
 def test_a_function_without_gradients_is_told_so(store: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"communication\(\) has not computed the gradients of several weights"):
+    with pytest.raises(ArgumentError, match=r"communication\(\) has not computed gradients of several weights"):
         experiment.tune_communication(communication, num_workers=2)

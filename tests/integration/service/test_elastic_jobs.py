@@ -109,7 +109,9 @@ def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_an
     job = client.submit(elastic_job(service)).id
     wait_until(lambda: newest(service, 1, 0), "a training with one worker")
     assert size(client, job) == JobSize("main", 1, 1, 1, 2)
-    assert client.why(job) == "main runs with 1 slot of 1 to 2, and gets more when some are free that nobody waits for"
+    assert client.why(job) == (
+        "main runs with 1 slot of 1 to 2, and gets more when free slots are not needed by waiting jobs"
+    )
     service.end("first")
     wait_until(lambda: newest(service, 2, 0), "its growth")
     assert size(client, job) == JobSize("main", 2, 2, 1, 2) and agents(service) == 2
@@ -141,10 +143,10 @@ def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_an
     )
     told = [change.cause for change in client.changes(job) if not change.task]
     assert told[3:7] == [
-        "main grows from 1 to 2 slots, which nobody waits for",
-        "main is to give 1 of 2 slots back, for urgent-3, which goes first",
-        "slots are given back: main has 1",
-        "main grows from 1 to 2 slots, which nobody waits for",
+        "main grows from 1 to 2 slots, which no waiting job needs",
+        "main must release 1 of 2 slots for urgent-3, which has precedence",
+        "slots were released: main has 1",
+        "main grows from 1 to 2 slots, which no waiting job needs",
     ]
     service.stop()
 

@@ -178,7 +178,7 @@ def test_a_launch_that_is_refused_is_not_repeated_at_once(service: Service) -> N
     for _ in range(3):
         service.turn()
     assert service.calls() == ["launch"]
-    assert "nodes of 'cpu' did not come; they are asked for again in" in service.manager.why(asked)
+    assert "requested nodes of 'cpu' did not start; they are requested again in" in service.manager.why(asked)
 
 
 def test_a_job_that_comes_just_before_its_node_is_closed_keeps_it(service: Service) -> None:

@@ -165,7 +165,7 @@ def test_rows_that_were_lost_with_their_agent_are_brought_again(session: Any, wa
     value = run.result(WAIT_S).value
     assert value["most"] == EPOCHS
     assert 0 <= value["missed"] <= 32  # the other one's share of the batch under way, where this process goes on
-    assert any("are brought again from Spark" in note for note in run.state.notes), run.state.notes
+    assert any("are computed and sent again by Spark" in note for note in run.state.notes), run.state.notes
 
 
 def held_back(folder: Path, first: int) -> Any:
@@ -226,7 +226,7 @@ def test_rows_wait_for_slots_that_other_jobs_hold_and_not_for_those_of_agents(
         wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2, "the other job", WAIT_S)
         run = submit(count, session.range(0, ROWS, 1, 4))
         wait_until(
-            lambda: any("wait for a slot: tasks of other" in note for note in run.state.notes), "the note", WAIT_S
+            lambda: any("wait for a slot, since tasks of other" in note for note in run.state.notes), "the note", WAIT_S
         )
         assert not run.done()
     finally:
@@ -375,7 +375,7 @@ def test_trials_of_a_search_read_rows_that_are_brought_once(session: Any, tmp_pa
     result = search.result(WAIT_S)
     assert result.config == {"scale": 6} and sorted(row["value"] for row in result.rows) == [1, 2, 3, 4, 5, 6]
     assert len(list(tmp_path.glob("computed-*"))) == 4
-    with pytest.raises(ArgumentError, match="begin it by its verb once more, with data="):
+    with pytest.raises(ArgumentError, match="start it again by its verb, with data="):
         experiment.continue_search(search, num_trials=2)
 
 
@@ -432,17 +432,17 @@ def test_a_search_leaves_spark_a_slot_and_goes_on_where_an_agent_is_lost(session
 
 def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, store: Path) -> None:
     frame = session.range(ROWS)
-    with pytest.raises(ArgumentTypeError, match=r"data={'rows': \.\.\.} is a list; it must be a DataFrame of Spark's"):
+    with pytest.raises(ArgumentTypeError, match=r"data={'rows': \.\.\.} is a list; it must be a Spark DataFrame"):
         submit(count, [1, 2])
     with pytest.raises(ArgumentTypeError, match="it must be a dict of DataFrames by the names"):
         experiment.submit(count, data=frame, progress=False)
     with pytest.raises(ArgumentTypeError, match="cannot be called with clicks"):
         experiment.submit(count, data={"clicks": frame}, progress=False)
-    with pytest.raises(ArgumentTypeError, match="rows is given by args= and by data="):
+    with pytest.raises(ArgumentTypeError, match="rows is in args= and in data="):
         submit(count, frame, {"rows": 1})
-    with pytest.raises(NotEnoughSlots, match="they take all 4 slots of this cluster"):
+    with pytest.raises(NotEnoughSlots, match="they use all 4 slots of this cluster"):
         submit(count, frame, num_workers=4)
-    with pytest.raises(ArgumentError, match=r"read by trials of one worker.* Leave workers_per_trial= out"):
+    with pytest.raises(ArgumentError, match=r"only for trials of one worker.* Omit workers_per_trial="):
         experiment.search(lambda rows, scale: scale, SCALE, data={"rows": frame}, workers_per_trial=2, progress=False)
     assert not list(store.glob("Experiments/*"))
 
@@ -450,7 +450,7 @@ def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, stor
 def test_a_run_that_was_fed_is_repeated_by_its_verb_alone(session: Any) -> None:
     run = submit(count, session.range(ROWS))
     run.result(WAIT_S)
-    with pytest.raises(ArgumentError, match="begin it by its verb once more, with data="):
+    with pytest.raises(ArgumentError, match="start it again by its verb, with data="):
         experiment.rerun(run.run_dir)
 
 

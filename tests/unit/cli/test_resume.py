@@ -80,7 +80,7 @@ def test_a_script_that_was_interrupted_says_how_to_continue_and_the_command_does
     assert later in ended.out
     assert RunDir(f"file://{project}/Experiments/{later}").read_run()["continues"].endswith(run)
     again = cli("runs", "resume", later)
-    assert again.status == 1 and "has finished: there is nothing to go on with" in again.err
+    assert again.status == 1 and "has finished, so it cannot be resumed" in again.err
 
 
 @pytest.mark.local
@@ -105,10 +105,10 @@ def test_a_search_is_continued_in_its_own_directory(tmp_path: Path, cli: Cli, mo
 @pytest.mark.fast
 def test_what_cannot_be_continued_is_explained(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}")
-    assert "give the run's id" in cli("resume", "app_9").err
+    assert "give the id, URL or path of a run" in cli("resume", "app_9").err
     folder = tmp_path / "Experiments" / "app_1"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"verb": "launch", "combinations": ["lr=1", "lr=2"], "workers": 1}')
     (folder / "status.json").write_text('{"state": "CANCELLED"}')
-    assert "take one of them by its folder" in cli("resume", "app_1").err
+    assert "give the folder of one of them" in cli("resume", "app_1").err
     assert "is no search; omit it" in cli("resume", "app_1", "--num-trials", "3").err

@@ -71,9 +71,9 @@ def test_a_store_that_is_away_ends_nothing_and_is_told_once(
     away.rename(events)
     (events / "events.out.tfevents.1").write_bytes(b"one two")
     wait_until(
-        lambda: copy.refresh() or caplog.messages[-1] == "what is shown is refreshed again", "the end of the outage"
+        lambda: copy.refresh() or caplog.messages[-1] == "the shown events are updated again", "the end of the outage"
     )
-    assert len(caplog.messages) == 2 and "not refreshed" in caplog.messages[0]
+    assert len(caplog.messages) == 2 and "cannot be updated" in caplog.messages[0]
     assert (copy.folder / "events.out.tfevents.1").read_bytes() == b"one two"
 
 

@@ -100,7 +100,7 @@ def test_an_evaluator_comes_to_its_own_end_or_is_ended_after_its_time() -> None:
             assert of_kind(machine.handle(events.Closed("evaluator", 0), 34.9), events.ConcludeRun)
             continue
         note, stop = machine.handle(events.Tick(), 35.0)
-        assert note == events.Note("the evaluator is ended, 30 s after the chief's end")
+        assert note == events.Note("the evaluator is stopped, since the chief ended 30 s ago")
         assert conclusion(machine, [stop]) == events.ConcludeRun(Phase.FINISHED)
         assert not of_kind(actions, events.ConcludeRun)
 

@@ -92,7 +92,7 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         ({"merge_scope": "none"}, ArgumentError, ["merge_scope='none'", "'all'"]),
         ({"merge_scope": 1.5}, ArgumentTypeError, ["merge_scope=1.5", "whole number"]),
         ({"compression": "fp32"}, ArgumentError, ["compression='fp32'", "None, or one of 'fp16', 'bf16', 'topk'"]),
-        ({"compression": "topk", "topk": 2}, ArgumentError, ["topk=2", "more than 0 and less than 1"]),
+        ({"compression": "topk", "topk": 2}, ArgumentError, ["topk=2", "greater than 0 and less than 1"]),
         ({"compression": "topk", "topk": "1%"}, ArgumentTypeError, ["topk='1%'", "such as 0.01"]),
         ({"topk": 0.1}, ArgumentError, ["topk=0.1 with compression=None", "use that compression, or omit topk"]),
         ({"compression": "powersgd", "powersgd_rank": 0}, ArgumentError, ["powersgd_rank=0", "at least 1"]),
@@ -116,7 +116,7 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
         (
             {"accumulate": 2, "double_buffering": True, "implementation": "tensorflow"},
             ArgumentError,
-            ["double_buffering and accumulate with implementation='tensorflow'", "choose implementation='hopsml'"],
+            ["double_buffering and accumulate with implementation='tensorflow'", "use implementation='hopsml'"],
         ),
         ({"start_timeout": 0}, ArgumentError, ["start_timeout=0", "more than 0"]),
         ({"start_timeout": float("nan")}, ArgumentError, ["start_timeout=nan"]),

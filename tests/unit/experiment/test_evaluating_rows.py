@@ -92,7 +92,7 @@ def test_what_cannot_be_evaluated_is_refused(path: str, tmp_path: Path) -> None:
 
     rows = hopsml.data.parquet(path).batch(7)
     for named in ({"features": "no"}, {"features": ["features", "no"]}, {"label": "no"}):
-        with pytest.raises(ArgumentError, match="the data has no column no; there are features, positive"):
+        with pytest.raises(ArgumentError, match="the data has no column no; its columns are features, positive"):
             evaluate(rows, {"error": error}, **named)
     with pytest.raises(ArgumentError, match="the metric 'auc' is a str; it must be a function"):
         evaluate(rows, {"auc": "auc"})
@@ -109,10 +109,10 @@ def test_what_cannot_be_evaluated_is_refused(path: str, tmp_path: Path) -> None:
             lambda x: x[:3],
             {"rows": lambda labels, found: len(found)},
             ArgumentError,
-            r"shape \(3, 2\) of 10 rows; it must",
+            r"shape \(3, 2\) for 10 rows; it must",
         ),
-        (lambda x: 1.0, {"rows": lambda labels, found: len(found)}, ArgumentError, r"shape \(\) of 10 rows"),
-        (None, {}, ArgumentTypeError, "predict=None cannot be called"),
+        (lambda x: 1.0, {"rows": lambda labels, found: len(found)}, ArgumentError, r"shape \(\) for 10 rows"),
+        (None, {}, ArgumentTypeError, "predict=None is not callable"),
         (lambda x: x, [len], ArgumentTypeError, r"metrics=\[<built-in function len>\] has no names; pass a dict"),
     ],
 )

@@ -77,7 +77,7 @@ MERGED = Shown("integration/experiment/test_in_force.py::test_a_group_says_how_i
 COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "name": Changes("digits"),
     "local_logdir": Changes(True),
-    "versioned_resources": Shown("experiment/test_launch.py::test_versioned_resources_are_copied_into_the_run_directory"),
+    "versioned_resources": Shown("integration/experiment/test_launch.py::test_versioned_resources_are_copied_into_the_run_directory"),
     "description": Changes("why"),
     "evaluator": (Changes(True, {"num_workers": 3}), Shown("integration/experiment/test_evaluator.py::test_it_runs")),
     "evaluator_gpu": (Changes(True, {"evaluator": True, "num_workers": 3}), Refused(True, "needs evaluator=True")),
@@ -141,7 +141,7 @@ PARAMETER_SERVER: dict[str, Entry | tuple[Entry, ...]] = {
 }
 MIRRORED: dict[str, Entry | tuple[Entry, ...]] = {
     **{name: COLLECTIVE[name] for name in ("name", "local_logdir", "description", "metric_key", "args")},
-    "evaluator": Refused(True, "trains on one executor"),
+    "evaluator": Refused(True, "uses one executor"),
     "logical_devices": (Changes(2), Refused(0, "at least 1")),
     **_STARTS,
 }
@@ -152,7 +152,7 @@ LAUNCH: dict[str, Entry | tuple[Entry, ...]] = {
         sorted(fields_of(options.RunOptions) - fields_of(options.LaunchOptions) - {"args"}),
         Refused(1, "has no argument .*each combination runs on one worker"),
     ),
-    "args": Refused(1, "args_dict holds a list"),
+    "args": Refused(1, "args_dict contains the values"),
 }  # fmt: skip
 SEARCH: dict[str, Entry | tuple[Entry, ...]] = {
     "searcher": Changes("random"),
@@ -348,7 +348,7 @@ def test_a_profile_that_comes_too_late_is_noted(store: Path) -> None:
     same.result(END_S)
     assert first.state.notes == [] == same.state.notes
     (note,) = again.state.notes
-    assert re.match(r"profile='yarn-cluster' has no effect: .* was started with profile 'local'", note)
+    assert re.match(r"profile='yarn-cluster' has no effect, since .* was started with profile 'local'", note)
 
 
 def test_a_model_that_nobody_registers_is_noted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

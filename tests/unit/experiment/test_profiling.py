@@ -93,14 +93,14 @@ def test_an_agent_that_is_silent_is_named(driver: Driver, monkeypatch: pytest.Mo
     until = messages.time.monotonic() + 10 + PROFILE_PATIENCE_S + 1
     monkeypatch.setattr(messages.time, "monotonic", lambda: until)
     driver.profiling.handle_requests()
-    assert driver.found().answer == "the agent of rank 1 has not answered: it, or its worker, is frozen or gone"
+    assert driver.found().answer == "the agent of rank 1 has not answered: it or its worker is stopped, or has ended"
 
 
 def test_the_end_of_the_run_answers_what_is_under_way(driver: Driver) -> None:
     driver.wish()
     driver.profiling.handle_requests()
     driver.profiling.give_up()
-    assert (driver.found().state, driver.found().answer) == ("failed", "the run has ended meanwhile")
+    assert (driver.found().state, driver.found().answer) == ("failed", "the run has ended")
 
 
 def test_so_many_are_kept(driver: Driver) -> None:

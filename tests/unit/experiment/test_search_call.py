@@ -53,9 +53,7 @@ def test_an_argument_of_an_algorithm_is_told_its_place(name: str, words: str) ->
 
 
 def test_data_of_a_search_are_dataframes_for_arguments_of_their_own() -> None:
-    with pytest.raises(
-        TypeError, match=r"search\(\): data={'rows': \.\.\.} is a list; it must be a DataFrame of Spark's"
-    ):
+    with pytest.raises(TypeError, match=r"search\(\): data={'rows': \.\.\.} is a list; it must be a Spark DataFrame"):
         checked(lambda lr, rows: lr, data={"rows": [1, 2]})
     with pytest.raises(TypeError, match="it must be a dict of DataFrames by the names"):
         checked(lambda lr, rows: lr, data=[1])

@@ -125,7 +125,7 @@ def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_
     with beating(left, taken), ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(take, successors))
         (winner,) = [answer for answer in answers if answer.startswith("file:")]
-        assert answers.count(f"run {left.run_id} goes on in {winner} already: resume that one") == 7
+        assert answers.count(f"run {left.run_id} was already continued in {winner}; resume that run") == 7
         wait_until(lambda: taken, "the old driver's notice")
     assert set(taken) == {winner} == {left.successor()}
     status = left.read_status()
@@ -133,7 +133,7 @@ def test_of_many_that_take_a_run_up_one_does_and_its_old_driver_hears_of_it(tmp_
     for successor in successors:
         status = successor.read_status()
         assert (status is None) == (successor.url == winner)
-        assert status is None or (status["state"], "goes on in" in status["error"]) == ("CANCELLED", True)
+        assert status is None or (status["state"], "continued in" in status["error"]) == ("CANCELLED", True)
 
 
 def test_a_driver_deletes_logs_of_generations_that_are_not_kept(tmp_path: Path) -> None:

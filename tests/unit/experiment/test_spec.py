@@ -109,7 +109,7 @@ def test_the_older_name_of_an_argument_is_accepted_with_one_line(
         assert (
             verb.options(seen_by_worker, min_workers=1, max_workers=2, checkpoint_every=17.0).checkpoint_every_s == 17
         )
-    assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is named checkpoint_every_s now\n"
+    assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is now named checkpoint_every_s\n"
     with pytest.raises(ArgumentTypeError, match="checkpoint_every and checkpoint_every_s are one argument"):
         verb.options(seen_by_worker, checkpoint_every=17.0, checkpoint_every_s=17.0)
 
@@ -150,7 +150,7 @@ def test_what_the_variable_says_of_encryption(monkeypatch: pytest.MonkeyPatch) -
         assert plan.encrypted(Communication()).encryption is expected
         assert plan.encrypted(Communication(encryption=True)).encryption
     monkeypatch.setenv("HOPSML_ENCRYPTION", "yes")
-    with pytest.raises(ArgumentError, match=r"HOPSML_ENCRYPTION='yes': it must be 1 .* or 0"):
+    with pytest.raises(ArgumentError, match=r"HOPSML_ENCRYPTION='yes': the value must be 1 .* or 0"):
         plan.encrypted(Communication())
 
 
@@ -193,7 +193,7 @@ def test_a_section_takes_what_it_knows_and_checks_it() -> None:
         unknown: int = 3
 
     assert specified(FixedGroup, Called(), size=2) == FixedGroup(size=2, start_timeout_s=5.0)
-    with pytest.raises(ValueError, match=r"start_timeout=0 is too small; it must be more than 0 seconds"):
+    with pytest.raises(ValueError, match=r"start_timeout=0 is too small; it must be greater than 0 seconds"):
         specified(FixedGroup, Called(0))
     with pytest.raises(TypeError, match=r"start_timeout='5' is a str; it must be a number of seconds"):
         specified(FixedGroup, Called("5"))

@@ -68,7 +68,7 @@ def test_the_end_of_the_workers_and_then_the_last_files_are_waited_for() -> None
 def test_a_failure_that_is_being_found_out_is_told() -> None:
     story = running()
     story.handle(Change("phase", text="finding out who failed first"), Phase.SETTLING, BEGAN + 8)
-    assert look(story).waits_for == "word of the worker that failed first" and look(story).state == "CLOSING"
+    assert look(story).waits_for == "the report of the worker that failed first" and look(story).state == "CLOSING"
 
 
 def test_the_clock_stops_with_the_run() -> None:

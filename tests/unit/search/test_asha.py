@@ -198,18 +198,18 @@ def test_its_state_is_all_that_it_knows(mode):
     [
         (
             {"max_step": 9, "reduction_factor": 3, "brackets": 4},
-            "brackets=4: 1 to 3 was expected, as there are no more rungs",
+            "brackets=4: it must be 1 to 3, the number of rungs",
         ),
-        ({"brackets": 0}, "brackets=0: an integer of 1 or more was expected"),
-        ({"brackets": True}, "brackets=True: an integer of 1 or more was expected"),
-        ({"brackets": 1.5}, "brackets=1.5: an integer of 1 or more was expected"),
-        ({"mode": "sometimes"}, "mode='sometimes': one of promote, stop was expected"),
-        ({"max_step": 0}, "max_step=0: an integer of 1 or more was expected"),
-        ({"min_step": 0}, "min_step=0: an integer of 1 or more was expected"),
-        ({"reduction_factor": 1}, "reduction_factor=1: an integer of 2 or more was expected"),
+        ({"brackets": 0}, "brackets=0: it must be an integer, 1 or more"),
+        ({"brackets": True}, "brackets=True: it must be an integer, 1 or more"),
+        ({"brackets": 1.5}, "brackets=1.5: it must be an integer, 1 or more"),
+        ({"mode": "sometimes"}, "mode='sometimes': it must be one of promote, stop"),
+        ({"max_step": 0}, "max_step=0: it must be an integer, 1 or more"),
+        ({"min_step": 0}, "min_step=0: it must be an integer, 1 or more"),
+        ({"reduction_factor": 1}, "reduction_factor=1: it must be an integer, 2 or more"),
         (
             {"max_step": 4, "min_step": 9},
-            "min_step=9 is above max_step=4: a trial would be over before it is compared; swap them",
+            "min_step=9 is above max_step=4: a trial would end before it is compared; swap them",
         ),
     ],
 )
@@ -229,15 +229,15 @@ def test_fewer_trials_than_it_takes_to_come_to_the_top_are_refused():
     with pytest.raises(ArgumentError) as refused:
         AshaSearcher(SPACE, num_trials=3)
     assert str(refused.value) == (
-        "num_trials=3: with reduction_factor=2 it takes 4 trials of budget 1 until one comes to 4; give more, or a "
-        "greater resource_min"
+        "num_trials=3: with reduction_factor=2, 4 trials of budget 1 are needed for one trial to reach 4; "
+        "increase num_trials or resource_min"
     )
     assert AshaSearcher(SPACE, num_trials=3, resource_min=2).configurations == 3
-    with pytest.raises(ArgumentError, match="it takes 8 trials of budget 1 until one comes to 8"):
+    with pytest.raises(ArgumentError, match="8 trials of budget 1 are needed for one trial to reach 8"):
         AshaSearcher(SPACE, num_trials=7, resource_max=8)
     with pytest.raises(ArgumentError, match="resource_min=5 is above resource_max=4"):
         AshaSearcher(SPACE, resource_min=5)
-    with pytest.raises(ArgumentError, match="reduction_factor=1: an integer of 2 or more"):
+    with pytest.raises(ArgumentError, match="reduction_factor=1: it must be an integer, 2 or more"):
         AshaSearcher(SPACE, reduction_factor=1)
 
 

@@ -164,7 +164,7 @@ def test_a_budget_that_nobody_takes_is_no_part_of_a_configuration(make):
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (lambda: AshaSearcher(SPACE, num_trials=3), "num_trials=3: .* it takes 4"),
+        (lambda: AshaSearcher(SPACE, num_trials=3), "num_trials=3: .* 4 trials"),
         (lambda: AshaSearcher(SPACE, reduction_factor=1), "reduction_factor=1"),
         (lambda: AshaSearcher(SPACE, resource_min=5), "resource_min=5 is above resource_max=4"),
         (lambda: AshaSearcher(Searchspace(budget=("INTEGER", [1, 4]))), "has a parameter 'budget'"),

@@ -239,5 +239,5 @@ def test_an_empty_space_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "grid"])  # which has no use for one
 def test_a_seed_is_a_number(name: str) -> None:
     for seed in (-1, 1.5, "7", True):
-        with pytest.raises(ValueError, match=f"seed={seed!r}: an integer, 0 or more, or None was expected"):
+        with pytest.raises(ValueError, match=f"seed={seed!r}: it must be an integer, 0 or more, or None"):
             make(name, plane(), seed=seed)  # type: ignore[arg-type]

@@ -163,9 +163,9 @@ COUNT = "how many brackets, 1 or more, was expected; None: without end"
         ({"max_step": 9, "n_iterations": 0}, f"n_iterations=0: {COUNT}"),
         ({"max_step": 9, "n_iterations": True}, f"n_iterations=True: {COUNT}"),
         ({"max_step": 9, "n_iterations": 1.5}, f"n_iterations=1.5: {COUNT}"),
-        ({"max_step": 9, "reduction_factor": 1}, "reduction_factor=1: an integer of 2 or more was expected"),
-        ({"max_step": 9, "min_step": 0}, "min_step=0: an integer of 1 or more was expected"),
-        ({"max_step": 0}, "max_step=0: an integer of 1 or more was expected"),
+        ({"max_step": 9, "reduction_factor": 1}, "reduction_factor=1: it must be an integer, 2 or more"),
+        ({"max_step": 9, "min_step": 0}, "min_step=0: it must be an integer, 1 or more"),
+        ({"max_step": 0}, "max_step=0: it must be an integer, 1 or more"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_rule(arguments, problem):
@@ -229,8 +229,8 @@ def test_what_is_not_asked_for_is_a_third_of_the_configurations_from_a_budget_of
     assert HyperbandSearcher(SPACE, min_budget=3, max_budget=12, eta=2).ask(0).config["budget"] == 3
     for arguments, problem in (
         ({}, MISSING.format("max_budget", "searcher_args")),
-        ({"max_budget": 9, "eta": 1}, "eta=1: an integer of 2 or more was expected"),
-        ({"max_budget": 9, "min_budget": 0}, "min_budget=0: an integer of 1 or more was expected"),
+        ({"max_budget": 9, "eta": 1}, "eta=1: it must be an integer, 2 or more"),
+        ({"max_budget": 9, "min_budget": 0}, "min_budget=0: it must be an integer, 1 or more"),
         ({"max_budget": 9, "n_iterations": 0}, f"n_iterations=0: {COUNT}"),
     ):
         with pytest.raises(ArgumentError) as refused:

@@ -156,11 +156,11 @@ def test_ten_trials_must_have_ended_before_one_is_stopped_where_nothing_else_is_
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"min_trials": 0}, "min_trials=0: an integer of 1 or more was expected"),
-        ({"interval": 0}, "interval=0: an integer of 1 or more was expected"),
-        ({"interval": 1.5}, "interval=1.5: an integer of 1 or more was expected"),
-        ({"min_step": -1}, "min_step=-1: an integer of 0 or more was expected"),
-        ({"min_trials": True}, "min_trials=True: an integer of 1 or more was expected"),
+        ({"min_trials": 0}, "min_trials=0: it must be an integer, 1 or more"),
+        ({"interval": 0}, "interval=0: it must be an integer, 1 or more"),
+        ({"interval": 1.5}, "interval=1.5: it must be an integer, 1 or more"),
+        ({"min_step": -1}, "min_step=-1: it must be an integer, 0 or more"),
+        ({"min_trials": True}, "min_trials=True: it must be an integer, 1 or more"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_rule(arguments, problem):

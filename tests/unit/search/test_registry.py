@@ -70,9 +70,9 @@ def test_arguments_that_it_does_not_take() -> None:
         ArgumentError, match=r"the searcher 'TPE': got an unexpected keyword argument 'gamma'; it takes num_war"
     ):
         registry.searcher("TPE", SPACE, gamma=0.2)
-    with pytest.raises(ArgumentError, match="num_warmup_trials=0: 1 or more"):
+    with pytest.raises(ArgumentError, match="num_warmup_trials=0: it must be 1 or more"):
         registry.searcher("tpe", SPACE, num_warmup_trials=0)
-    with pytest.raises(ArgumentError, match="random_fraction=2: a fraction"):
+    with pytest.raises(ArgumentError, match="random_fraction=2: it must be a fraction"):
         registry.searcher("gp", SPACE, random_fraction=2)
 
 
@@ -90,17 +90,19 @@ def test_without_a_search() -> None:
 
 
 def test_categories_are_nothing_for_cmaes() -> None:
-    with pytest.raises(ArgumentError, match="CMA-ES moves numbers, but act are categories or have a condition; 'tpe'"):
+    with pytest.raises(
+        ArgumentError, match="CMA-ES supports numbers only, but act are categories or have a condition; use 'tpe'"
+    ):
         registry.searcher("cmaes", Searchspace(act=("CATEGORICAL", ["relu", "gelu"])))
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"population": 3}, "population=3: 4 or more"),
-        ({"generations": 0}, "generations=0: 1 or more"),
-        ({"mutation": 0}, "mutation=0: a factor above 0"),
-        ({"crossover": 1.5}, "crossover=1.5: a probability"),
+        ({"population": 3}, "population=3: it must be 4 or more"),
+        ({"generations": 0}, "generations=0: it must be 1 or more"),
+        ({"mutation": 0}, "mutation=0: it must be a factor greater than 0"),
+        ({"crossover": 1.5}, "crossover=1.5: it must be a probability"),
     ],
 )
 def test_arguments_of_differential_evolution(arguments: dict[str, float], words: str) -> None:

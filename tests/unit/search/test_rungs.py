@@ -113,14 +113,14 @@ def test_who_leaves_makes_place_for_the_next():
 @pytest.mark.parametrize(
     ("ladder", "problem"),
     [
-        ((0, 9, 3), "first=0: an integer of 1 or more was expected"),
-        ((1, 0, 3), "last=0: an integer of 1 or more was expected"),
-        ((1, 9, 1), "factor=1: an integer of 2 or more was expected"),
-        ((True, 9, 3), "first=True: an integer of 1 or more was expected"),
-        ((1, 9.0, 3), "last=9.0: an integer of 1 or more was expected"),
-        ((1, 9, "3"), "factor='3': an integer of 2 or more was expected"),
-        ((1.5, 9, 3), "first=1.5: an integer of 1 or more was expected"),
-        ((10, 9, 3), "first=10 is above last=9: a trial would be over before it is compared; swap them"),
+        ((0, 9, 3), "first=0: it must be an integer, 1 or more"),
+        ((1, 0, 3), "last=0: it must be an integer, 1 or more"),
+        ((1, 9, 1), "factor=1: it must be an integer, 2 or more"),
+        ((True, 9, 3), "first=True: it must be an integer, 1 or more"),
+        ((1, 9.0, 3), "last=9.0: it must be an integer, 1 or more"),
+        ((1, 9, "3"), "factor='3': it must be an integer, 2 or more"),
+        ((1.5, 9, 3), "first=1.5: it must be an integer, 1 or more"),
+        ((10, 9, 3), "first=10 is above last=9: a trial would end before it is compared; swap them"),
     ],
 )
 def test_impossible_ladders_are_refused_by_name(ladder, problem):

@@ -443,8 +443,8 @@ def test_an_address_says_what_it_takes(served: Served, method: str, path: str, t
 
 
 def test_an_address_that_is_none_says_so(served: Served) -> None:
-    assert served.ask("GET", "no/such").json()["error"] == "there is nothing at this address"
-    assert served.ask("POST", "no/such").json()["error"] == "there is nothing at this address"
+    assert served.ask("GET", "no/such").json()["error"] == "this address does not exist"
+    assert served.ask("POST", "no/such").json()["error"] == "this address does not exist"
 
 
 def test_the_runs_of_a_job_are_its_own(served: Served, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_ec2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("provider: [", "this is no YAML"),
+        ("provider: [", "the file is not YAML"),
         (GROUPS, "provider: Field required.*a nodes file has"),
         (f"provider: {{command: a, ec2: {{}}}}\n{GROUPS}", "name one provider: command, or ec2"),
         (f"provider: {{}}\n{GROUPS}", "name one provider"),

@@ -113,7 +113,7 @@ def test_who_may_have_one_taken(served: Served, going: RunDir) -> None:
     assert taken.status_code == 202 and wish is not None and taken.json() == {"id": wish.id}
     assert (wish.rank, wish.seconds, wish.idle, wish.state, wish.by) == (1, 5, True, "asked", "user, by the page")
     again = ask("bob")
-    assert again.status_code == 400 and "user, by the page asked for" in again.json()["error"]
+    assert again.status_code == 400 and "as requested by user, by the page" in again.json()["error"]
     mailbox.answer_profile_request(going, wish, "failed", "no")
     going.write_status({"state": "FINISHED"})
     over = ask()

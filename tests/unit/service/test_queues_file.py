@@ -29,9 +29,9 @@ def test_queues_of_a_file_and_the_one_that_is_always_there(tmp_path: Path) -> No
         ("research: {limit: {gpus: -1}}", "research.limit.gpus"),
         (
             "default: {}\na: [",
-            "this is no YAML: line 2: expected the node content, but found '<stream end>'; correct it",
+            "the file is not YAML: line 2: expected the node content, but found '<stream end>'; correct it",
         ),
-        ("a: \udcff", "this is no YAML: unacceptable character #x00ff: invalid start byte; correct it"),
+        ("a: \udcff", "the file is not YAML: unacceptable character #x00ff: invalid start byte; correct it"),
         ("[a, b]", "valid dictionary"),
     ],
 )

@@ -114,7 +114,7 @@ def test_one_that_runs_lets_the_next_one_out(served: Served) -> None:
     start_due(schedules, ME, row.planned_s + 1)
     start_due(schedules, ME, row.planned_s + 86_401)
     assert jobs(served) == ["digits-1"]
-    assert served.jobs.store.job(1).state == Lifecycle.WAITING and "left out" in schedules.one(1).note
+    assert served.jobs.store.job(1).state == Lifecycle.WAITING and "skipped" in schedules.one(1).note
 
 
 def test_who_does_not_lead_starts_nothing_and_leaves_no_half(served: Served) -> None:

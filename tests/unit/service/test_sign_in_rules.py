@@ -74,7 +74,7 @@ def test_a_mail_address_counts_once_it_is_verified() -> None:
         ("{issuer: 'https://a', client_id: x, roles: {a: root}}", "roles.a"),
         ("{issuer: 'https://a', client_id: x, lasts: 12}", "lasts: .*write 90s"),
         ("{issuer: 'https://a', client_id: x, secret: y}", "secret: Extra inputs.*client_secret_file"),
-        ("[", "this is no YAML"),
+        ("[", "the file is not YAML"),
     ],
 )
 def test_mistakes_of_a_file_are_named(tmp_path: Path, text: str, said: str) -> None:

@@ -275,8 +275,8 @@ def _check_times(timeout_s: float | None, heartbeat_timeout_s: float) -> None:
         raise ArgumentError(f"timeout_s={timeout_s!r}: it must be a positive number of seconds, or None")
     if not heartbeat_timeout_s >= 1:
         raise ArgumentError(
-            f"heartbeat_timeout_s={heartbeat_timeout_s!r}: it must be 1 second or more, "
-            "because a shorter one takes a busy peer for a lost one"
+            f"heartbeat_timeout_s={heartbeat_timeout_s!r}: it must be 1 second or more, since with a shorter one a "
+            "busy worker counts as lost"
         )
 
 

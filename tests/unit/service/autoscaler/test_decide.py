@@ -177,7 +177,7 @@ def test_what_does_not_come_is_given_up_and_asked_for_again_after_a_pause_that_d
         told += [world.decided().view.waits["one"]] if "end cpu-2" in said else []
     gaps = [round(later - before) for before, later in itertools.pairwise(asked)]
     assert gaps[:4] == [165, 225, 345, 585]  # 100 s from the look that found it, and 60, 120, 240, 480
-    assert told == ["nodes of 'cpu' did not come, 2 times in a row; they are asked for again in 2 min"]
+    assert told == ["requested nodes of 'cpu' did not start, 2 times in a row; they are requested again in 2 min"]
 
 
 def test_a_group_whose_nodes_vanish_rests_and_placeholders_that_become_nodes_do_not_count() -> None:
@@ -383,7 +383,7 @@ def test_each_action_says_for_whom_or_why() -> None:
     world.turn(), world.turn()
     world.fleet["gpu-3"] = replace(world.fleet["gpu-3"], launched_s=0.0)
     world.now += 100.0
-    assert world.decided().actions[0] == TerminateNode(world.seen()[2], "it has not come in time")
+    assert world.decided().actions[0] == TerminateNode(world.seen()[2], "the node did not start in time")
     world.boots_s = 10.0
     world.waiting.pop("labelled")
     world.until_quiet(3)
@@ -395,12 +395,12 @@ def test_each_action_says_for_whom_or_why() -> None:
     cpu1, cpu2 = (next(node for node in world.seen() if node.id == name) for name in ("cpu-1", "cpu-2"))
     decision = world.decided()
     assert [action for action in decision.actions if isinstance(action, DrainNode)] == [
-        DrainNode(cpu2, "it will be taken away"),
+        DrainNode(cpu2, "the node will be removed"),
         DrainNode(cpu1, "idle for 2 min"),
     ]
     world.carry_out(decision)
     assert world.decided().actions[:2] == tuple(
-        TerminateNode(replace(node, phase=NodePhase.DRAINING), "nothing runs on it any more") for node in (cpu1, cpu2)
+        TerminateNode(replace(node, phase=NodePhase.DRAINING), "no container runs on the node") for node in (cpu1, cpu2)
     )
 
 
@@ -411,8 +411,8 @@ def test_a_group_that_rests_is_told_to_those_who_need_its_label_and_to_no_others
     world.waiting |= {"labelled": gang(1, label="gpu"), "plain": gang(99)}
     decision = world.decided()
     assert decision.actions == () and decision.view.waits == {
-        "labelled": "nodes of 'gpu' did not come; they are asked for again in 40 s;"
-        " nodes of 'fast' did not come, 3 times in a row; they are asked for again in 40 s"
+        "labelled": "requested nodes of 'gpu' did not start; they are requested again in 40 s;"
+        " requested nodes of 'fast' did not start, 3 times in a row; they are requested again in 40 s"
     }
     world.now += 39.9
     assert world.decided().actions == ()
@@ -493,7 +493,7 @@ def test_a_warned_node_that_boots_is_not_waited_for() -> None:
     world.fleet["cpu-1"] = replace(world.fleet["cpu-1"], is_warned=True)
     decision = world.decided()
     assert decision.actions == (
-        DrainNode(world.seen()[0], "it will be taken away"),
+        DrainNode(world.seen()[0], "the node will be removed"),
         LaunchNodes("cpu", 1, ("one",)),
     )
     assert decision.view.closed == frozenset()  # it has no name yet

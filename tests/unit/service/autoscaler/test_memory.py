@@ -217,11 +217,11 @@ class TestModel:
         (booting_text, ("g", 2, 150.0, 180.0, True), "2 nodes of 'g' are booting (since 2 min, usually 3 min)"),
         (added_text, ("g", 1, 60.0), "waits for 1 more node of group 'g', about 60 s"),
         (added_text, ("g", 3, 120.0), "waits for 3 more nodes of group 'g', about 2 min"),
-        (resting_text, ("g", 1, 60.0), "nodes of 'g' did not come; they are asked for again in 60 s"),
+        (resting_text, ("g", 1, 60.0), "requested nodes of 'g' did not start; they are requested again in 60 s"),
         (
             resting_text,
             ("g", 2, 240.0),
-            "nodes of 'g' did not come, 2 times in a row; they are asked for again in 4 min",
+            "requested nodes of 'g' did not start, 2 times in a row; they are requested again in 4 min",
         ),
     ],
 )

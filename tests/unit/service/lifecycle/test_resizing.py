@@ -67,7 +67,7 @@ def test_slots_are_given_back_when_the_driver_has_heard_of_it_and_holds_no_more(
     ):  # silent; not told yet, though it has few; still has one more
         assert stepped(smaller, 113.0, answer).record.shrinking_since_s == 112.0
     done = stepped(smaller, 114.0, SlotsAnswer(2, 2)).record
-    assert done.shrinking_since_s == 0.0 and done.cause == "slots are given back: train has 2"
+    assert done.shrinking_since_s == 0.0 and done.cause == "slots were released: train has 2"
     assert [change for change in differences(smaller, done) if not change[0]] == [("", Lifecycle.RUNNING, done.cause)]
 
 
@@ -126,7 +126,7 @@ def test_what_each_task_has_is_said_when_all_is_given_back() -> None:
     }
     assert (
         step(smaller, EngineSnapshot(seen), PREFIX, 113.0).record.cause
-        == "slots are given back: train has 2, serve has 1"
+        == "slots were released: train has 2, serve has 1"
     )
 
 

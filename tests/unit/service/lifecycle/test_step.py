@@ -80,7 +80,7 @@ def test_it_runs_when_all_containers_are_there_and_finishes_with_its_tasks() -> 
 def test_of_what_is_there_no_more_is_said_than_was_seen() -> None:
     one, two = placed(), placed(TRAIN, TaskRule("eval"))
     running = (Lifecycle.RUNNING, Lifecycle.RUNNING)
-    assert stepped(one, sight(one, *running, containers=3)).cause == "all of its workers are there"
+    assert stepped(one, sight(one, *running, containers=3)).cause == "all of its workers are connected"
     assert stepped(one, sight(one, *running)).cause == "its driver runs"
     assert stepped(two, sight(two, *running)).cause == "all of its drivers run"
 
@@ -399,7 +399,7 @@ def test_a_job_whose_tasks_have_finished_is_over_whatever_was_asked_of_it(ending
 def test_a_task_that_does_not_say_why_it_failed_is_said_not_to_have_said_it() -> None:
     record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
     failed = step(record, sight(record, Lifecycle.FAILED), PREFIX, 130.0).record
-    assert failed.cause == "task train failed: it did not say why" and failed.state == Lifecycle.FAILED
+    assert failed.cause == "task train failed: it gave no reason" and failed.state == Lifecycle.FAILED
     two = closing(Ending.NONE)
     failing = stepped(two, sight(two, Lifecycle.FAILED, Lifecycle.RUNNING), 130.0)
     assert (failing.ending, failing.ending_since_s) == (Ending.FAILED, 130.0)

@@ -33,7 +33,7 @@ def test_one_a_time_and_of_those_missed_one() -> None:
 
 def test_where_the_one_before_is_not_over() -> None:
     left_out = due(table(), True, following, 130.0)
-    assert not left_out.starts and "left out" in left_out.after.note and left_out.after.planned_s == 180.0
+    assert not left_out.starts and "skipped" in left_out.after.note and left_out.after.planned_s == 180.0
     waits = due(table(overlap="queue"), True, following, 130.0)
     assert not waits.starts and waits.after == table(overlap="queue")
     assert due(waits.after, False, following, 400.0).starts, "as soon as it is over"
@@ -51,7 +51,7 @@ def test_a_clock_that_was_years_ahead_does_not_stop_it() -> None:
 
 def test_a_note_is_that_of_the_last_time_alone() -> None:
     left_out = due(table(), True, following, 130.0).after
-    assert left_out == Timetable(180.0, 130.0, note="left out: the job before was not over")
+    assert left_out == Timetable(180.0, 130.0, note="skipped, since the previous job had not ended")
     assert due(left_out, False, following, 180.0).after == Timetable(240.0, 180.0)
     assert due(left_out, False, following, 100.0).after == replace(left_out, planned_s=120.0, looked_s=100.0)
 

@@ -425,7 +425,7 @@ def test_one_that_waits_for_nodes_does_not_stop_others_from_having_room_kept() -
     assert cluster.submit("needs a third node", gang(12)) == []
     assert cluster.submit("needs both", gang(8)) == []
     assert cluster.submit("long", gang(1), expected_s=1000.0) == []
-    assert why(cluster.scheduler, "long", 0.0).text(clock) == "room is kept for needs both, which goes first"
+    assert why(cluster.scheduler, "long", 0.0).text(clock) == "slots are reserved for needs both, which has precedence"
     assert cluster.ended("runs") == ["+needs both"]
 
 

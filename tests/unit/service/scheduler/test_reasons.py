@@ -95,7 +95,7 @@ class TestWhy:
         cluster.submit("waits", gang(12))
         cluster.later(60)
         cluster.submit("long", gang(2))
-        assert told(cluster, "long") == "room is kept for waits, which goes first"
+        assert told(cluster, "long") == "slots are reserved for waits, which has precedence"
 
     def test_limits_of_the_queue_and_another_that_would_do(self):
         queues = (Queue("small", limit=Resources(gpus=2, cores=2)), Queue("default"))
@@ -122,7 +122,9 @@ class TestWhy:
         cluster.submit("one", gang(2))
         cluster.runs.clear()
         cluster.scheduler.not_filled("one", cluster.now)
-        assert told(cluster, "one") == "the cluster did not give all it was asked for; tried again at 12:00"
+        assert (
+            told(cluster, "one") == "the cluster did not grant all requested containers; the next attempt is at 12:00"
+        )
         assert cluster.later(30) == ["+one"]
         assert told(cluster, "one") == ""
 
@@ -211,7 +213,7 @@ class TestWords:
             ),
             ({"ahead": 1}, "needs 1 slot of 1 GPU, 0 are free; 1 of queue q goes first"),
             ({"ahead": 2}, "needs 1 slot of 1 GPU, 0 are free; 2 of queue q go first"),
-            ({"together": ("x", "y")}, "there is room for each of x, y, but not for all of them at once"),
+            ({"together": ("x", "y")}, "there are enough slots for each of x, y, but not for all of them at once"),
             ({"starts_s": NOON}, "needs 1 slot of 1 GPU, 0 are free; starts about 12:00 at the earliest"),
             ({"would_start_with": 2}, "needs 1 slot of 1 GPU, 0 are free; would start now with 2"),
             ({"other_queues": ("r", "s")}, "needs 1 slot of 1 GPU, 0 are free; would start now in queue r or s"),
@@ -242,7 +244,7 @@ class TestWords:
             (
                 Cause.PUT_OFF,
                 {"starts_s": NOON},
-                "the cluster did not give all it was asked for; tried again at 12:00",
+                "the cluster did not grant all requested containers; the next attempt is at 12:00",
             ),
             (Cause.LEAVING, {}, "has its place, which others have to release first"),
             (
@@ -252,18 +254,18 @@ class TestWords:
             ),
             (Cause.QUEUE_LIMIT, {"limit": "too much", "starts_s": NOON}, "too much"),
             (Cause.DRIVER_LIMIT, {"limit": "too much", "other_queues": ("r",)}, "too much; would start now in queue r"),
-            (Cause.ROOM_KEPT, {"in_favour_of": "k"}, "room is kept for k, which goes first"),
+            (Cause.ROOM_KEPT, {"in_favour_of": "k"}, "slots are reserved for k, which has precedence"),
             (
                 Cause.ROOM_KEPT,
                 {"in_favour_of": "k", "starts_s": NOON},
-                "room is kept for k, which goes first; starts about 12:00 at the earliest",
+                "slots are reserved for k, which has precedence; starts about 12:00 at the earliest",
             ),
-            (Cause.DUE, {}, "about to start"),
+            (Cause.DUE, {}, "is starting"),
             (
                 Cause.ELASTIC,
                 {"sizes": (("x", 1, 1, 1, 4), ("y", 4, 4, 1, 4), ("z", 4, 3, 2, 9))},
-                "x runs with 1 slot of 1 to 4, and gets more when some are free that nobody waits for;"
-                " y runs with 4 slots of 1 to 4; z runs with 4 slots of 2 to 9, and has to release 1",
+                "x runs with 1 slot of 1 to 4, and gets more when free slots are not needed by waiting jobs; y runs "
+                "with 4 slots of 1 to 4; z runs with 4 slots of 2 to 9, and has to release 1",
             ),
             (Cause.NONE, {}, ""),
         ],
@@ -575,7 +577,7 @@ class TestRefusals:
         parts = SlotGroup("x", 2, Resources(gpus=2)), SlotGroup("y", 3, Resources(gpus=1))
         assert self.refused(*parts) == (
             "its parts do not fit together: they need 7 GPUs; there are 6 GPUs, 16 cores, 16 GiB, on nodes that each of"
-            " them would fit; ask for less"
+            " them would fit; request less"
         )
 
     def test_limits_of_the_queue_count_to_the_last(self):
