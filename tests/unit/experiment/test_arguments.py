@@ -118,7 +118,7 @@ VERBS = pytest.mark.parametrize("call", [experiment.collective_all_reduce, exper
             ArgumentError,
             ["double_buffering and accumulate with implementation='tensorflow'", "use implementation='hopsml'"],
         ),
-        ({"start_timeout": 0}, ArgumentError, ["start_timeout=0", "more than 0"]),
+        ({"start_timeout": 0}, ArgumentError, ["start_timeout=0", "greater than 0"]),
         ({"start_timeout": float("nan")}, ArgumentError, ["start_timeout=nan"]),
         ({"start_timeout": "60"}, ArgumentTypeError, ["start_timeout='60'", "seconds"]),
         ({"keep_warm": -1}, ArgumentError, ["keep_warm=-1"]),

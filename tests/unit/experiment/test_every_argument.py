@@ -77,7 +77,9 @@ MERGED = Shown("integration/experiment/test_in_force.py::test_a_group_says_how_i
 COLLECTIVE: dict[str, Entry | tuple[Entry, ...]] = {
     "name": Changes("digits"),
     "local_logdir": Changes(True),
-    "versioned_resources": Shown("integration/experiment/test_launch.py::test_versioned_resources_are_copied_into_the_run_directory"),
+    "versioned_resources": Shown(
+        "integration/experiment/test_launch.py::test_versioned_resources_are_copied_into_the_run_directory"
+    ),
     "description": Changes("why"),
     "evaluator": (Changes(True, {"num_workers": 3}), Shown("integration/experiment/test_evaluator.py::test_it_runs")),
     "evaluator_gpu": (Changes(True, {"evaluator": True, "num_workers": 3}), Refused(True, "needs evaluator=True")),
