@@ -388,7 +388,9 @@ def _in_order(parameters: Mapping[str, Parameter]) -> list[Parameter]:
 def _check_named(found: Parameter, name: str, allowed: Iterable[Any], parameters: Mapping[str, Parameter]) -> None:
     if name not in parameters:
         there = ", ".join(parameters)
-        raise ArgumentError(f"{found.name}: its when names {name!r}, which is no parameter; there are {there}")
+        raise ArgumentError(
+            f"{found.name}: its when has {name!r}, which is not a parameter; the parameters are {there}"
+        )
     other = parameters[name]
     if isinstance(other, Interval):
         raise ArgumentError(

@@ -135,7 +135,7 @@ def test_a_name_that_only_this_class_has_is_no_obstacle() -> None:
 @pytest.mark.parametrize(
     ("when", "words"),
     [
-        ({"activation": ["relu"]}, "'activation', which is no parameter; there are act, layers"),
+        ({"activation": ["relu"]}, "'activation', which is not a parameter; the parameters are act, layers"),
         ({"act": ["swish"]}, "act is 'swish', which is not of"),
         ({"layers": [True]}, "layers is True, which is not of"),
         ({"act": []}, "lists no value of 'act'"),

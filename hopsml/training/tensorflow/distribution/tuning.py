@@ -93,7 +93,7 @@ def measure(
     strategy = strategies.strategy(implementation="tensorflow")
     group, context = collective.group(), current()
     if group is None or context is None:
-        raise ArgumentError("one worker reduces nothing: there is nothing to tune")
+        raise ArgumentError("one worker reduces no gradients, so there is nothing to tune; use at least two workers")
     group.use()
     steps = {one.name: reduction(strategy, one, gradients) for one in candidates}
     slowest = max(_warm(step) for step in steps.values())
