@@ -110,7 +110,7 @@ def test_the_older_name_of_an_argument_is_accepted_with_one_line(
             verb.options(seen_by_worker, min_workers=1, max_workers=2, checkpoint_every=17.0).checkpoint_every_s == 17
         )
     assert capsys.readouterr().err == "hopsml: the argument checkpoint_every is now named checkpoint_every_s\n"
-    with pytest.raises(ArgumentTypeError, match="checkpoint_every and checkpoint_every_s are one argument"):
+    with pytest.raises(ArgumentTypeError, match="checkpoint_every and checkpoint_every_s are the same argument"):
         verb.options(seen_by_worker, checkpoint_every=17.0, checkpoint_every_s=17.0)
 
 
