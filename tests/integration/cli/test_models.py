@@ -51,7 +51,7 @@ def test_from_the_export_to_the_deletion(cli: Cli, weights: str) -> None:
 def test_mistakes_are_one_sentence(cli: Cli, weights: str) -> None:
     cli("models", "export", weights, "digits")
     for arguments, words in (
-        (("export", weights, "digits", "--metric", "accuracy"), "it must be NAME=NUMBER"),
+        (("export", weights, "digits", "--metric", "accuracy"), "a metric must be NAME=NUMBER"),
         (("export", weights, "digits", "--version", "1"), "version 1 of the model 'digits' already exists"),
         (("show", "digit"), "did you mean digits?"),
         (("alias", "digits", "1", "latest"), "already denote versions"),

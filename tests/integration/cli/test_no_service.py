@@ -126,7 +126,7 @@ def test_every_command_says_that_something_else_answers(
     monkeypatch.setenv("HOPSML_SERVER", stranger.address)
     for command in COMMANDS:
         line = told(cli, command)
-        assert f"what answers at {stranger.address} is no job service" in line and "set HOPSML_SERVER to" in line, line
+        assert f"the server at {stranger.address} is not a job service" in line and "set HOPSML_SERVER to" in line, line
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,9 @@ def test_nobody_answers(cli: Cli, code: None, stranger: Stranger, monkeypatch: p
         monkeypatch.setenv("HOPSML_SERVER", address)
         for command in commands:
             line = told(cli, command)
-            assert f"the job service at {address} does not answer" in line and "`hopsml server` runs" in line, line
+            assert f"the job service at {address} does not answer" in line and "`hopsml server` is running" in line, (
+                line
+            )
 
 
 @pytest.mark.parametrize(

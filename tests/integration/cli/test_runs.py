@@ -169,5 +169,5 @@ class TestRm:
 
 def test_sync_says_when_nothing_waits(project: Path, cli: Cli) -> None:
     ended = cli("runs", "sync")
-    assert ended.status == 0 and ended.out == f"no run of file://{project} has to be sent to MLflow\n"
+    assert ended.status == 0 and ended.out == f"MLflow has all runs of file://{project}\n"
     assert cli("runs", "sync", "unknown").status == 1

@@ -119,7 +119,7 @@ def test_what_is_asked_for(text: str, found: int | None) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "all", "1.5"])
 def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match=r"HOPSML_CORES=.*a number of cores"):
+    with pytest.raises(ArgumentError, match=r"HOPSML_CORES=.*the number of cores"):
         _ = Settings({"HOPSML_CORES": text}).cores
 
 

@@ -32,7 +32,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(messages: list[byt
 
 
 def test_what_is_no_stream_of_frames_is_an_error() -> None:
-    with pytest.raises(ValueError, match="the stream is broken"):
+    with pytest.raises(ValueError, match="the stream is damaged"):
         Frames().feed(b"\xff\xff\xff\xff....")
 
 

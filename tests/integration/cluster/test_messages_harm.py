@@ -32,7 +32,7 @@ def test_a_worker_that_reads_nothing_is_ended_and_holds_nobody_up(store: Path) -
     ready.get(timeout=WAIT_S)
     for _ in range(1 + worker_process.MOST_WAITING // (31 << 20)):
         run.send(bytes(31 << 20), rank=0)
-    with pytest.raises(WorkerFailed, match="of messages unread"):
+    with pytest.raises(WorkerFailed, match="MiB of messages"):
         run.result(WAIT_S)
 
 

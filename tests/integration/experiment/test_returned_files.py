@@ -94,12 +94,16 @@ def test_what_cannot_travel_stays_behind_with_a_note_and_the_rest_arrives(store:
     run = submit(train)
     assert run.result(WAIT_S).value == {"accuracy": 0.9, "deep": {"fine": [1, 2]}}
     assert run.directory.read_status()["state"] == "FINISHED"
-    notes = {found[1]: note for note in run.state.notes if (found := re.search(r"the entry (\S+) of what the", note))}
+    notes = {
+        found[1]: note
+        for note in run.state.notes
+        if (found := re.search(r"the entry (\S+) of the value that the", note))
+    }
     assert set(notes) == {"['path']", "['folder']", "['lock']", "['deep']['generator']", "['itself']", "['circle']"}
     assert re.search(r"'missing/plot\.png' is missing; write it before.*worker's folder is /", notes["['path']"])
     assert "'folder' is a folder; save it below" in notes["['folder']"]
     assert re.search(r"a lock, is omitted: it cannot be pickled \(TypeError: .*; return numbers", notes["['lock']"])
-    assert "holds itself" in notes["['itself']"] and "holds itself" in notes["['circle']"]
+    assert "contains itself" in notes["['itself']"] and "contains itself" in notes["['circle']"]
 
 
 def test_a_value_of_which_nothing_can_travel_leaves_a_finished_run(store: Path) -> None:
@@ -201,7 +205,7 @@ def test_more_than_the_limit_is_left_out_and_named(tmp_path: Path) -> None:
     (folder / "dangling").symlink_to("nowhere")
     note = returned.store_files(folder, tmp_path / "kept", limit_bytes=1500)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["small"]
-    assert "at most 0.0 GB are: large; save large files" in note
+    assert "are not stored, since the limit is 0.0 GB: large; save large files" in note
     assert returned.store_files(folder, tmp_path / "kept") == ""
     assert (tmp_path / "kept" / "large").stat().st_size == 2000
 

@@ -274,7 +274,7 @@ def test_an_example_that_is_given_is_not_passed_over(project: str) -> None:
         ArgumentError, match="example= has no column 'town', with which the model was fitted; it has age"
     ):
         model.export(of_people(), "people", example={"age": [1.0]})
-    with pytest.raises(ArgumentError, match=r"the column 'age' is datetime64.*a request has numbers"):
+    with pytest.raises(ArgumentError, match=r"the column 'age' is datetime64.*a request can contain only numbers"):
         model.export(of_people(), "people", example=PEOPLE.assign(age=pd.Timestamp(0)))
     with pytest.raises(ArgumentError, match="must be rows of numbers, or of texts; for a table with both"):
         model.export(of_people(), "people", example=PEOPLE.to_numpy())

@@ -410,7 +410,7 @@ def test_a_description_that_is_none_is_told_with_its_place(project: str, folder:
     ):
         registry.find("digits")
     for_url(place).write_bytes(place, b"{}")
-    with pytest.raises(StorageError, match=r"it is no model\.json of hopsml"):
+    with pytest.raises(StorageError, match=r"it is not a model\.json of hopsml"):
         registry.find("digits")
 
 
@@ -426,7 +426,7 @@ def test_files_are_found_here_and_in_the_project(
     assert version.description.flavor == "onnx" and version.description.artifacts == {"onnx": "x.onnx"}
     with pytest.raises(PathNotFound, match=r"there is no .*/nowhere and no .*project/nowhere"):
         registry.export("nowhere", "digits")
-    with pytest.raises(ArgumentError, match="takes one model"):
+    with pytest.raises(ArgumentError, match="takes exactly one model"):
         registry.export(made, "digits", model_path=made)
     with pytest.raises(ArgumentTypeError, match="a int is not a model; pass a Keras model"):
         registry.export(3, "digits")

@@ -210,7 +210,7 @@ def test_a_secret_is_asked_for_again_and_reaches_the_workers(store: Path, monkey
         repeat.rerun(first, progress=False)
     monkeypatch.setenv("UPLOAD_TOKEN", "s3cr3t-upload")
     with pytest.raises(
-        ArgumentError, match=r"given secrets.*: API_KEY, SECRET; set HOPSML_SECRET_API_KEY, HOPSML_SECRET_S"
+        ArgumentError, match=r"received secrets.*: API_KEY, SECRET; set HOPSML_SECRET_API_KEY, HOPSML_SECRET_S"
     ):
         repeat.rerun(first, progress=False)
     monkeypatch.setenv("HOPSML_SECRET_SECRET", "s3cr3t-url")

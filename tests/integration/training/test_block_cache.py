@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_used_is_one_line_and_no_failure(
     for _ in range(3):
         file.check(cache, 0, 3000)
     (line,) = caplog.messages
-    assert "data is read from its store alone" in line and str(tmp_path / "c") in line and "HOPSML_DATA_CACHE" in line
+    assert "so data are read from the store" in line and str(tmp_path / "c") in line and "HOPSML_DATA_CACHE" in line
     assert file.fetched == [(0, 3000)] * 3
 
 
