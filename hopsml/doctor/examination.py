@@ -20,9 +20,9 @@ from hopsml.cluster.worker import server_guard
 from hopsml.core import profiles, settings
 from hopsml.core.profiles import Profile
 from hopsml.core.variables import SETTINGS
-from hopsml.doctor import checks, facts, services
+from hopsml.doctor import checks, facts
 from hopsml.doctor.checks import Finding, Needs, Status, fail, ok, warn
-from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
+from hopsml.doctor.facts import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
 from hopsml.errors import ArgumentError
 from hopsml.storage import urls
 from hopsml.tracking import provenance
@@ -276,14 +276,14 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
         "addresses": lambda: facts.addresses(
             conf.get("spark.driver.host", ""), os.environ.get("SPARK_LOCAL_IP") or preset.get("SPARK_LOCAL_IP", "")
         ),
-        "project store": lambda: services.store(_project_url(loaded)),
-        "hdfs": services.hdfs,
-        "yarn": services.yarn,
+        "project store": lambda: facts.store(_project_url(loaded)),
+        "hdfs": facts.hdfs,
+        "yarn": facts.yarn,
     }
     if needs.spark:
         looks["executors' python"] = partial(facts.executors_python, conf.get("spark.pyspark.python", ""))
     if needs.master.startswith("spark://"):
-        looks["spark master"] = partial(services.spark_master, needs.master)
+        looks["spark master"] = partial(facts.spark_master, needs.master)
     return looks
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar, copy_context
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -54,7 +55,7 @@ ORDERS = (
 AnyGroupOptions = RunOptions | FrameworkOptions  # of the verbs that train on a group
 _verb = Verb(RunOptions, "collective_all_reduce", orders=ORDERS)
 SubmitHook = Callable[[RunOptions], NoReturn]  # gets the options of a training call, and ends it by an exception
-_submit_hook: SubmitHook | None = None  # of the script that ``run_script`` runs at present
+_submit_hook: ContextVar[SubmitHook | None] = ContextVar("submit_hook", default=None)  # of a script in ``run_script``
 
 
 @_verb
@@ -89,17 +90,17 @@ def run_script(path: str, submit_hook: SubmitHook) -> None:
         path: Path of the script.
         submit_hook: Called with the options of ``collective_all_reduce`` or ``submit``; the script gets its exception.
     """
-    global _submit_hook
-    _submit_hook = submit_hook
-    try:
-        runpy.run_path(path, run_name="__main__")
-    finally:
-        _submit_hook = None
+    copy_context().run(_run_hooked, path, submit_hook)
+
+
+def _run_hooked(path: str, submit_hook: SubmitHook) -> None:
+    _submit_hook.set(submit_hook)
+    runpy.run_path(path, run_name="__main__")
 
 
 def _start(options: RunOptions) -> Run:
-    if _submit_hook is not None:
-        _submit_hook(options)
+    if (hook := _submit_hook.get()) is not None:
+        hook(options)
     return plan.start(build(options))
 
 

@@ -23,8 +23,7 @@ from hopsml.service.retention import Retention
 from hopsml.service.scaler import Scaler
 from hopsml.service.spec import JobSpec, limits
 from hopsml.service.store import JobRow, JobStore
-from hopsml.service.store.accounts import Role, Secrets
-from hopsml.service.store.audit import AuditLog
+from hopsml.service.store.accounts import AuditLog, Role, Secrets
 from hopsml.service.workspaces import Workspaces, own_name
 
 log = logging.getLogger("hopsml.service")

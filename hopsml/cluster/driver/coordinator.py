@@ -20,7 +20,7 @@ import msgspec
 import uvloop
 
 from hopsml.cluster.agent.network import Bootstrap
-from hopsml.cluster.driver import worker_messages
+from hopsml.cluster.driver import group_start
 from hopsml.cluster.driver.actions import PoolActions, RunActions, report_sidecar_end
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarWord, SlotShares
 from hopsml.cluster.driver.backend_watcher import BackendWatcher
@@ -394,7 +394,7 @@ class Coordinator:
                 "it is not a member",
             )
             return
-        event = worker_messages.apply(run, session.agent_id, message)
+        event = group_start.apply(run, session.agent_id, message)
         if isinstance(message.event, worker_events.LogLines) and message.event.size:
             session.post(protocol.LogTaken(*key, message.event.size))
         if event is not None:
@@ -506,7 +506,7 @@ class Coordinator:
         run = self.runs.get(message.run_id)
         if run is None or session.work is None or session.work[0] != message.run_id:
             return
-        event = worker_messages.apply_persisted(run, session.agent_id, message)
+        event = group_start.apply_persisted(run, session.agent_id, message)
         if event is not None:
             self._event(message.run_id, event)
 

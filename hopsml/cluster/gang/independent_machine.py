@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
-from hopsml.cluster.gang.failures import Exclusions
-from hopsml.cluster.gang.machine import COMMON, LIVE, GroupMachine, MemberState, Table, table
+from hopsml.cluster.gang.machine import COMMON, LIVE, Exclusions, GroupMachine, MemberState, Table, table
 from hopsml.cluster.shared.spec import IndependentGroup
 
 FRUITLESS_LIMIT = 5  # workers in a row that died on a host without having sent a message

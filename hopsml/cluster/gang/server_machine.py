@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
-from hopsml.cluster.gang.failures import Failure
 from hopsml.cluster.gang.machine import (
     COMMON,
     LIVE,
     UNREPORTED,
+    Failure,
     GroupMachine,
     MemberState,
     Table,

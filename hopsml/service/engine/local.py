@@ -22,8 +22,7 @@ from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import OUTPUT, DriverOrder, DriverStatus
 from hopsml.service.driver import SCRIPT
-from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
-from hopsml.service.engine.submissions import SlotChannel, Submissions
+from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SlotChannel, Submissions, SubmitOrder
 from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.submission import environment

@@ -13,8 +13,7 @@ from hopsml import submission
 from hopsml.core import settings
 from hopsml.errors import ClusterError, StorageError
 from hopsml.service.driver import driver_requests
-from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SubmitOrder
-from hopsml.service.engine.submissions import SlotChannel, Submissions
+from hopsml.service.engine.base import EngineState, LogPiece, NodeSeen, SlotChannel, Submissions, SubmitOrder
 from hopsml.service.lifecycle.record import EngineSnapshot, SeenApplication
 from hopsml.service.scheduler.resources import Resources
 from hopsml.service.spec import job

@@ -24,7 +24,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hopsml.errors import ProviderError
-from hopsml.service.providers.base import GivenNode
+from hopsml.service.providers import GivenNode
 
 SHOWN = 500  # most characters of the executable's output in messages
 

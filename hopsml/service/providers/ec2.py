@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hopsml.errors import ProviderError
-from hopsml.service.providers.base import GivenNode
+from hopsml.service.providers import GivenNode
 
 DRAINING = "hopsml-draining"  # tags of an instance
 WARNED = "hopsml-warned"  # set by other services that receive interruption warnings, such as EventBridge

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from hopsml.errors import StoreError
 from hopsml.service.rest.threads import AUTHENTICATION
-from hopsml.service.store.accounts import Caller
-from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
+from hopsml.service.store.accounts import AuditEntry, AuditLog, Caller, with_change
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -31,8 +31,7 @@ from hopsml.service.rest.errors import HANDLERS, JsonAnswer
 from hopsml.service.rest.event_stream import Streams, events_route
 from hopsml.service.rest.limited import Limited, Limits, Metered
 from hopsml.service.rest.sign_in_routes import SignInRoutes
-from hopsml.service.store.accounts import Tokens
-from hopsml.service.store.audit import AuditLog
+from hopsml.service.store.accounts import AuditLog, Tokens
 from hopsml.service.store.notes import Notes
 
 if TYPE_CHECKING:

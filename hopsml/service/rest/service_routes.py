@@ -20,8 +20,7 @@ from hopsml.service.rest import job_models as models
 from hopsml.service.rest.job_routes import TheCaller, TheEntry, TheJobs, needs
 from hopsml.service.spec.fields import NAME_PATTERN
 from hopsml.service.store import notes
-from hopsml.service.store.accounts import Role, Tokens
-from hopsml.service.store.audit import AuditLog, AuditRow
+from hopsml.service.store.accounts import AuditLog, AuditRow, Role, Tokens
 
 router = APIRouter(prefix="/api/v1")
 metrics_router = APIRouter()

@@ -20,8 +20,7 @@ from hopsml.service.rest import access, page_files
 from hopsml.service.rest.errors import split, status_of
 from hopsml.service.rest.threads import AUTHENTICATION, SIGN_IN
 from hopsml.service.sign_in import LASTS_S, PendingSignIn, Provider, Seal, caller
-from hopsml.service.store.accounts import SIGNED_IN, Tokens
-from hopsml.service.store.audit import AuditEntry, with_change
+from hopsml.service.store.accounts import SIGNED_IN, AuditEntry, Tokens, with_change
 
 if TYPE_CHECKING:
     from starlette.types import Scope, Send

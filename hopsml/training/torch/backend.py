@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hopsml.cluster.worker import collective_stats
 from hopsml.errors import ArgumentError, CollectiveChanged
 from hopsml.training import collective
-from hopsml.training.torch.arrays import array_of, as_bytes, gathered, sparse_sum
+from hopsml.training.torch.state_tensors import array_of, as_bytes, gathered, sparse_sum
 
 if TYPE_CHECKING:
     import numpy as np

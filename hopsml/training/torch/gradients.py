@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from hopsml.cluster.worker import collective_stats
 from hopsml.training.torch import late_parameters
-from hopsml.training.torch.arrays import array_of, gathered, sparse_sum
 from hopsml.training.torch.backend import communication
+from hopsml.training.torch.state_tensors import array_of, gathered, sparse_sum
 
 if TYPE_CHECKING:
     import torch

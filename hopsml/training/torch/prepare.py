@@ -157,7 +157,7 @@ def _compare(module: torch.nn.Module) -> None:
 
 def _begin_equal(module: torch.nn.Module) -> None:
     """Copy rank 0's parameters and buffers to all workers."""
-    from hopsml.training.torch.arrays import as_bytes
+    from hopsml.training.torch.state_tensors import as_bytes
 
     joined = collective.group()
     assert joined is not None

@@ -23,8 +23,7 @@ from hopsml.service.lifecycle import (
 )
 from hopsml.service.store import JobStore, NewJob, RequestKind, StaleRecord
 from hopsml.service.store import store as stores
-from hopsml.service.store.accounts import Caller, Role, Tokens
-from hopsml.service.store.audit import AuditEntry, AuditLog, with_change
+from hopsml.service.store.accounts import AuditEntry, AuditLog, Caller, Role, Tokens, with_change
 from hopsml.service.store.notes import Notes, RunNote
 from hopsml.service.store.rows import Account, JobFilter, JobLimits, Leader
 from hopsml.service.store.store import check_lead, record_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.doctor import examination, facts, services
+from hopsml.doctor import examination, facts
 from hopsml.doctor.checks import Needs, Status
 from hopsml.storage import filesystem
 from hopsml.tracking import provenance
@@ -126,7 +126,7 @@ def test_limits_and_scratch_of_this_machine(monkeypatch: pytest.MonkeyPatch, ful
 
 def test_the_store_is_probed_without_a_trace(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/Projects/anna"
-    found = services.store(url)
+    found = facts.store(url)
     assert (found.problem, found.probed, found.skew_s) == ("", f"file://{tmp_path}", None)
     assert os.listdir(tmp_path) == []
 
@@ -136,7 +136,7 @@ def test_a_store_on_a_full_disk(full_disk: Path) -> None:
         (full_disk / "rest").write_bytes(bytes(2 << 20))
     except OSError:
         pass
-    found = services.store(f"file://{full_disk}")
+    found = facts.store(f"file://{full_disk}")
     assert found.kind and "No space left" in found.problem
     assert os.listdir(full_disk) == ["rest"]
 
@@ -156,15 +156,15 @@ def hadoop_conf(folder: Path, namenode: int, web: int) -> Path:
 
 def test_nothing_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, 1, 1)))
-    assert services.hdfs().kind == "StorageUnavailable"
-    assert "refused" in services.yarn().problem
-    assert "refused" in services.spark_master("spark://127.0.0.1:1,localhost:1").problems[1]
+    assert facts.hdfs().kind == "StorageUnavailable"
+    assert "refused" in facts.yarn().problem
+    assert "refused" in facts.spark_master("spark://127.0.0.1:1,localhost:1").problems[1]
 
 
 def test_frozen_services_are_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, silent: int) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, silent, silent)))
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"hdfs://127.0.0.1:{silent}/Projects/p")
-    monkeypatch.setattr(services, "STEP_S", 1.0)
+    monkeypatch.setattr(facts, "STEP_S", 1.0)
     began = clock.awake()
     report = examination.examine("local")
     assert clock.awake() - began < 15
@@ -211,9 +211,9 @@ def test_a_resource_manager_that_answers(monkeypatch: pytest.MonkeyPatch, tmp_pa
         thread.start()
         try:
             monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, 1, server.server_port)))
-            found = services.yarn()
+            found = facts.yarn()
             (tmp_path / "yarn-site.xml").write_text("<configuration>")
-            look = examination.gather({"yarn": services.yarn}, 5)["yarn"]
+            look = examination.gather({"yarn": facts.yarn}, 5)["yarn"]
         finally:
             server.shutdown()
             thread.join()

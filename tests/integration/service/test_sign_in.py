@@ -19,8 +19,7 @@ from joserfc.jwk import OctKey, RSAKey
 from hopsml.service.rest.limited import Limits, Rate
 from hopsml.service.rest.service_application import service_application
 from hopsml.service.sign_in import Provider, SignInRules
-from hopsml.service.store.accounts import SIGNED_IN, Role, Tokens
-from hopsml.service.store.audit import AuditLog
+from hopsml.service.store.accounts import SIGNED_IN, AuditLog, Role, Tokens
 from tests.helpers.service.served import Served
 from tests.integration.service.oidc_provider import CLIENT, SECRET, Claims, RunningProvider, running, signed
 from tests.integration.service.stage import Stage

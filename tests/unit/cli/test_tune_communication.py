@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from hopsml.cli import repeat as command
 from hopsml.errors import ArgumentError
 from hopsml.experiment import collective
+from hopsml.experiment.options import RunOptions
 from hopsml.experiment.tuning import Tuning
 from hopsml.tuning.choice import choose
 
@@ -56,4 +59,19 @@ def test_a_script_that_trains_nothing(
         script.write_text(content)
     with pytest.raises(ArgumentError, match=words):
         command.tune_communication(str(script))
-    assert collective._submit_hook is None
+
+
+def test_the_hook_of_a_script_applies_to_its_calls_alone(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from hopsml import experiment\nexperiment.submit(print)\n")
+    calls, elsewhere = [], []
+
+    def end(options: RunOptions) -> NoReturn:
+        calls.append(options)
+        with ThreadPoolExecutor(1) as others:
+            elsewhere.append(others.submit(collective._submit_hook.get).result())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collective.run_script(str(script), end)
+    assert len(calls) == 1 and elsewhere == [None] and collective._submit_hook.get() is None

@@ -12,8 +12,8 @@ import pytest
 from hopsml.cluster.agent import held_commits
 from hopsml.cluster.agent.held_commits import HeldCommits
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest
+from hopsml.cluster.driver.group_start import apply, apply_persisted
 from hopsml.cluster.driver.run_state import MemberView, RunState
-from hopsml.cluster.driver.worker_messages import apply, apply_persisted
 from hopsml.cluster.gang.machine import MemberState
 from hopsml.cluster.shared.protocol import Persisted, WorkerUpdate
 from hopsml.cluster.shared.spec import ElasticGroup, RunSpec

@@ -8,9 +8,9 @@ import pytest
 
 from hopsml.core import profiles
 from hopsml.core.profiles import Profile
-from hopsml.doctor import examination, services
+from hopsml.doctor import examination, facts
 from hopsml.doctor.checks import Finding, Needs, Status
-from hopsml.doctor.services import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
+from hopsml.doctor.facts import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
 
 pytestmark = pytest.mark.fast
 
@@ -151,4 +151,4 @@ def test_a_clock_that_was_never_set() -> None:
 
 @pytest.mark.parametrize(("theirs", "skew"), [(95.0, -5.0), (100.0, 0.0), (101.0, 0.0), (102.0, 0.0), (110.0, 8.0)])
 def test_skew_of_something_between_two_looks(theirs: float, skew: float) -> None:
-    assert services.skew(theirs, 100.0, 102.0) == skew
+    assert facts.skew(theirs, 100.0, 102.0) == skew

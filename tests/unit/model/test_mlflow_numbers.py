@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopsml.model import mlflow_registry
+from hopsml.model import registry
 from hopsml.model.description import ModelDescription
 from hopsml.model.version import Version
 
@@ -33,5 +33,5 @@ class Counting:
 def test_numbers_are_alike_where_that_costs_little(version: int, made: int) -> None:
     store = Counting(2)
     described = ModelDescription("digits", version, "files", datetime.now(UTC))
-    mlflow_registry._register(store, Version(f"file:///p/Models/digits/{version}", described))  # type: ignore[arg-type]
+    registry._register(store, Version(f"file:///p/Models/digits/{version}", described))  # type: ignore[arg-type]
     assert store.last == made and store.left == {1, 2, made}

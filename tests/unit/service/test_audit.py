@@ -13,8 +13,7 @@ from hopsml.errors import ArgumentError
 from hopsml.service import server
 from hopsml.service.jobs import DAY_S, DROP_S
 from hopsml.service.rest.audited import action_of
-from hopsml.service.store.accounts import Role
-from hopsml.service.store.audit import AuditEntry, AuditLog
+from hopsml.service.store.accounts import AuditEntry, AuditLog, Role
 from tests.helpers.service.served import Served
 
 pytestmark = pytest.mark.fast

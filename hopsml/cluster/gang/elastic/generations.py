@@ -16,8 +16,7 @@ from __future__ import annotations
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic.state import ElasticGroupState
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
-from hopsml.cluster.gang.failures import Failure, first_of
-from hopsml.cluster.gang.machine import MemberState
+from hopsml.cluster.gang.machine import Failure, MemberState, first_of
 from hopsml.cluster.gang.pace import Liveness
 from hopsml.storage.backoff import pause_s
 

@@ -20,8 +20,7 @@ from hopsml.cluster.gang.elastic.in_place import (
 )
 from hopsml.cluster.gang.elastic.state import TRAINING, ElasticGroupState
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
-from hopsml.cluster.gang.failures import Failure
-from hopsml.cluster.gang.machine import UNREPORTED, MemberState, ranks
+from hopsml.cluster.gang.machine import UNREPORTED, Failure, MemberState, ranks
 
 # Delays from the end of a member's function to the note that other members are still active, or idle since: members
 # that end one after another, such as scripts with sys.exit(main()) whose chief still saves, need no note.

@@ -28,8 +28,7 @@ from hopsml.cluster.gang.elastic.generations import (
 )
 from hopsml.cluster.gang.elastic.state import ElasticGroupState, Newcomer
 from hopsml.cluster.gang.events import Action, Phase
-from hopsml.cluster.gang.failures import Failure, first_of
-from hopsml.cluster.gang.machine import MemberState, ranks
+from hopsml.cluster.gang.machine import Failure, MemberState, first_of, ranks
 
 MEND_S = 5.0  # deadline for all members to continue; they need a hundredth of that
 GROW_S = 10.0  # after a loss, before all restart to admit a joining worker: more agents may be about to connect

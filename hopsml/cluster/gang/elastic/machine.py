@@ -38,8 +38,17 @@ from hopsml.cluster.gang.elastic.in_place import (
 )
 from hopsml.cluster.gang.elastic.state import TRAINING, ElasticGroupState
 from hopsml.cluster.gang.events import Action, ConcludeRun, Event, Phase
-from hopsml.cluster.gang.failures import Exclusions
-from hopsml.cluster.gang.machine import COMMON, LIVE, UNREPORTED, Table, cancel, failure_of, return_granted, table
+from hopsml.cluster.gang.machine import (
+    COMMON,
+    LIVE,
+    UNREPORTED,
+    Exclusions,
+    Table,
+    cancel,
+    failure_of,
+    return_granted,
+    table,
+)
 from hopsml.cluster.gang.pace import Pace
 
 # ------------------------------------------------------------------------------------ start

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from hopsml.cluster.gang import events
 from hopsml.cluster.gang.events import Action, ConcludeRun, Phase
-from hopsml.cluster.gang.failures import Exclusions, Failure, first_of
-from hopsml.cluster.gang.machine import GroupMachine, MemberState, ranks
+from hopsml.cluster.gang.machine import Exclusions, Failure, GroupMachine, MemberState, first_of, ranks
 from hopsml.cluster.gang.pace import Drains, Pace
 from hopsml.cluster.shared.spec import ElasticGroup, FixedGroup
 

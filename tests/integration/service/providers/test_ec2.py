@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from hopsml.errors import ProviderError
-from hopsml.service.providers.base import GivenNode
+from hopsml.service.providers import GivenNode
 from hopsml.service.providers.ec2 import DRAINING, WARNED, Ec2Provider, is_marked
 from tests.helpers.storage import s3_server
 

@@ -9,7 +9,7 @@ import pytest
 from hopsml.errors import CoordinatorLost
 from hopsml.service.driver import driver_requests
 from hopsml.service.driver.driver_requests import SlotsWatch
-from hopsml.service.engine.submissions import SlotChannel
+from hopsml.service.engine.base import SlotChannel
 from hopsml.service.lifecycle import SlotsAnswer
 from tests.helpers.cluster.workloads import wait_until
 
