@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.util
+import json
 import os
 import re
 import shutil
@@ -34,7 +36,8 @@ TESTED = {  # page -> words of each of its snippets
     "README.md": ("▶ import hopsml", "%load_ext", "HopsMLOperator(", "experiment.evaluate("),
     "docs/index.md": ("loss *= 1 - lr",),
     FIRST: ("loss *= 1 - lr",),
-    RUNS: ("experiment.resume(", "experiment.recorded(", "hopsml.load_checkpoint("),
+    RUNS: ("experiment.resume(", "experiment.recorded(", "EarlyStopping(", "hopsml.load_checkpoint("),
+    "docs/how-to/gpus.md": ("set_memory_growth(",),
     ELASTIC: ("state.resume(",),
     DATA: (
         "def train(clicks)",
@@ -42,7 +45,7 @@ TESTED = {  # page -> words of each of its snippets
         "hopsml.data.files(",
     ),  # the first: integration/spark/test_data.py
     "docs/how-to/large-batch.md": ("large.Recipe(",),
-    FRAMEWORKS: ("hopsml.torch.prepare(", "RabitTracker("),
+    FRAMEWORKS: ("hopsml.torch.prepare(", "lightning.Trainer(", "TrainingArguments(", "Accelerator(", "RabitTracker("),
     SEARCH: ("Searchspace(", "stopper_args=", 'framework="torch"'),
     MODELS: ("LogisticRegression()", "to_onnx(", "hopsml.model.set_alias(", "hopsml.model.predict("),
     NOTEBOOK: ("%load_ext",),
@@ -224,9 +227,38 @@ def test_models(home: Path) -> None:
 @pytest.mark.local
 def test_day_by_day(home: Path) -> None:
     recorded_run(home)
-    run(home, "import hopsml\n" + preambles.DAILY + "\n".join(snippets(RUNS)) + "experiment.shutdown()\n")
+    daily = [one for one in snippets(RUNS) if "EarlyStopping(" not in one]
+    run(home, "import hopsml\n" + preambles.DAILY + "\n".join(daily) + "experiment.shutdown()\n")
     statuses = sorted((home / "project" / "Experiments").glob("*/status.json"))
     assert len(statuses) == 4, "that which was resumed, was cancelled, goes on, is the driver's own"
+    (before,) = [one for one in statuses if one.parent.name == RUN_ID]
+    records = [json.loads(one.with_name("run.json").read_text()) for one in statuses]
+    assert [str(record.get("continues")).rpartition("/")[2] for record in records].count(RUN_ID) == 1, (
+        "a run of its own"
+    )
+    (rm,) = [block for block in snippets(RUNS, "sh") if "runs rm" in block]
+    found = {"HOPSML_PROJECT_URL": f"file://{home}/project", "HOPSML_MLFLOW": "0", "PYTHONPATH": str(ROOT)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", "-ec", rm], env={**os.environ, **found, "PATH": path}, check=True, timeout=TIMEOUT_S)
+    assert not before.exists() and len([one for one in statuses if one.exists()]) == 3
+
+
+@pytest.mark.tensorflow
+def test_all_workers_stop_early_together_and_as_many_checkpoints_remain_as_are_asked_for(home: Path) -> None:
+    printed = run(home, "import hopsml\n" + snippet(RUNS, "EarlyStopping(") + "print(stopped.metrics)\n")
+    assert "'workers_agree': True" in printed and 2 < int(re.findall(r"'epochs': (\d+)", printed)[0]) < 50
+    (run_dir,) = (home / "project" / "Experiments").iterdir()
+    saved = [one for one in run_dir.glob("checkpoints/**/manifest.json")]
+    assert len(saved) == 2, saved
+
+
+@pytest.mark.tensorflow
+@pytest.mark.variant  # without a GPU there is no memory that could grow
+def test_gpu_memory_that_grows(home: Path) -> None:
+    printed = run(
+        home, "import hopsml\n" + snippet("docs/how-to/gpus.md", "set_memory_growth(") + "print(result.metrics)\n"
+    )
+    assert "'replicas': 2" in printed
 
 
 @pytest.mark.local
@@ -283,15 +315,31 @@ def test_files_as_data(home: Path) -> None:
 
 @pytest.mark.tensorflow
 def test_notebook(home: Path) -> None:
-    recorded_run(home)
     cell = snippet(NOTEBOOK, "%load_ext").replace("%tensorboard_run", "")  # which starts a server for a browser
-    train = "def train(lr):\n    return {'accuracy': 1 - lr}\n"
+    train = snippet(FIRST, "loss *= 1 - lr").partition("if __name__")[0]
     run(
         home,
         "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
         f"import hopsml\nshell.user_ns['hopsml'] = hopsml\nshell.run_cell({train!r}).raise_error()\n"
         f"shell.run_cell({cell!r}).raise_error()\n",
     )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("packages", "words", "said"),
+    [
+        (("lightning",), "lightning.Trainer(", r'"loss": 0\.0\d+'),
+        (("transformers", "datasets", "accelerate"), "TrainingArguments(", r'"steps": 16\b'),
+        (("accelerate",), "Accelerator(", r'"processes": 2\b'),
+    ],
+    ids=["lightning", "trainer", "accelerate"],
+)
+def test_libraries_on_top_of_torch(home: Path, packages: tuple[str, ...], words: str, said: str) -> None:
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    printed = run(home, "from hopsml import experiment\n" + snippet(FRAMEWORKS, words), HOPSML_PROFILE="local")
+    assert re.search(said, printed), printed
 
 
 @pytest.mark.torch
