@@ -437,3 +437,20 @@ def test_a_folder_takes_a_files_place_and_the_other_way_round(project: str) -> N
     hdfs.dump("3", "c/f/y")
     hdfs.cp("c/f", "b", overwrite=True)
     assert hdfs.load("b/f/y") == b"3"
+
+
+def test_arguments_of_pandas_and_numpy_by_position(project: str) -> None:
+    hdfs.dump("a;b\n1;2\n", "t.csv")
+    frame = pandas_helper.read_csv("t.csv", ";")
+    assert frame.to_dict("list") == {"a": [1], "b": [2]}
+    pandas_helper.write_csv("u.csv", frame, ";", index=False)
+    assert hdfs.load("u.csv") == b"a;b\n1;2\n"
+    pandas_helper.write_json("u.json", frame, "records")
+    assert json.loads(hdfs.load("u.json")) == [{"a": 1, "b": 2}]
+    for wrong in (
+        lambda: pandas_helper.read_csv("t.csv", ";", sep=","),
+        lambda: pandas_helper.read_csv("t.csv", *"x" * 99),
+    ):
+        with pytest.raises(ArgumentTypeError, match="give its arguments by name"):
+            wrong()
+    assert numpy_helper.loadtxt("t.csv", float, "#", ";", None, 1).tolist() == [1.0, 2.0]
