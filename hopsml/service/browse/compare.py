@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hopsml.errors import ArgumentError
-from hopsml.search.metric import is_of_batch
+from hopsml.search.metric import is_misspelt, is_of_batch, unknown_metric
 from hopsml.service.browse.metrics import CHIEF, Metrics, Series
 from hopsml.service.browse.project import Project, understood
 from hopsml.service.browse.run_list import RunRow, displayed, row_of
@@ -82,7 +82,7 @@ def compared(
         most: Most points of a curve.
 
     Raises:
-        ArgumentError: There are no or too many runs, or the records of one are malformed.
+        ArgumentError: There are no or too many runs, the metric is misspelt, or the records of one are malformed.
         PathNotFound: A run does not exist.
     """
     ids = list(dict.fromkeys(run_ids))
@@ -92,6 +92,8 @@ def compared(
         stored = list(pool.map(lambda one: _read(project, one), ids))
         # The cached data of one run may be dropped for the next: 200 runs need not fit into memory together.
         tags = _tags(pool.map(lambda one: project.metrics(one).tags(), ids))
+        if tag not in tags and any(is_misspelt(tag, known) for known in tags):
+            raise ArgumentError(f"no run has reported the metric {tag!r:.80} {unknown_metric(tag, tags)}")
         chosen = tag if tag in tags else next(iter(tags), "")
         read = list(pool.map(lambda one: _of_run(project.metrics(one), chosen, step, most), ids))
     return RunComparison(

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from hopsml.errors import ArgumentError
 from hopsml.service.browse.compare import compared
 from hopsml.service.browse.metrics import KEPT_POINTS, Curve, Metrics, kept_indices
 from hopsml.service.browse.project import Project
@@ -42,6 +43,13 @@ def test_values_within_epochs_are_listed_after_those_of_epochs(project: ProjectO
     assert [tag for tag, _, _ in metrics.tags()] == ["loss", "batch_loss"]
     assert metrics.summary("loss") == (1.5, 1.5, 1.5)
     assert compared(Project(project.url), ["app_1"]).tag == "loss"
+
+
+def test_a_misspelt_metric_to_compare_is_refused_and_another_one_is_replaced(project: ProjectOnDisk) -> None:
+    project.run("app_1", state=None).report(1, accuracy=0.5)
+    with pytest.raises(ArgumentError, match=r"'acuracy' .'accuracy'.; did you mean 'accuracy'"):
+        compared(Project(project.url), ["app_1"], "acuracy")
+    assert compared(Project(project.url), ["app_1"], "loss").tag == "accuracy"
 
 
 def test_reports_and_samples_are_read_on(project: ProjectOnDisk) -> None:
