@@ -335,7 +335,7 @@ SCENARIOS = (
     Scenario("a worker that is ten times slower", lambda trial: None, args={"slow_rank": 1, "step_s": 0.03},
              notes="rank 1 on", quick=False),
     Scenario("loss of all agents, and the newest checkpoint is corrupted", _corrupted_checkpoint,
-             args={"step_s": 0.05}, options={"checkpoint_every_s": 0.1}, notes="is passed over"),
+             args={"step_s": 0.05}, options={"checkpoint_every_s": 0.1}, notes="is skipped"),
     Scenario("loss of network for 3 s", _network_away, args={"step_s": 0.12}, needs="local",
              around=networks.two_hosts, loses_nothing=True),
     Scenario("loss of network for good", network_lost, args={"step_s": 0.1}, options={"heartbeat_timeout": 2.0},

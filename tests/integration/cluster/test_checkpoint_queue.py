@@ -209,7 +209,7 @@ def test_a_disk_that_is_slow_gets_the_newest_of_each_training(tmp_path: Path, mo
         assert await agent.queue.close(PATIENCE_S) == []
         assert found(agent.directory) == [1, 3] and found(other) == [1]
         (note,) = agent.notes
-        assert "saved faster than they can be written" in note and "step-000000002 is passed over" in note
+        assert "saved faster than they can be written" in note and "step-000000002 is skipped" in note
 
     play(tmp_path, story)
 

@@ -408,7 +408,7 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
     try:
         with pytest.raises(ConnectionClosed):
             asyncio.run(asyncio.wait_for(take_nothing(), WAIT_S))
-        assert lost == ["took no message for 1 s"]
+        assert lost == ["read no message for 1 s"]
     finally:
         coordinator.close()
 

@@ -116,7 +116,7 @@ def test_a_mirror_that_is_stopped_loses_nothing_and_delays_by_seconds(tmp_path: 
     assert time.monotonic() - began < WAIT_S
     assert (target / "logs" / "g0-rank0.log").read_text() == "last words"
     assert "is resumed" in notes[0] and "process that mirrors files" in notes[0]
-    assert not for_good or any("it is ended" in note for note in notes)
+    assert not for_good or any("is killed" in note for note in notes)
 
 
 def test_a_mirror_that_dies_while_training_goes_on_is_replaced(tmp_path: Path) -> None:
