@@ -37,7 +37,7 @@ def outputs(value: Any, log: str, metric_key: str | None = None) -> dict[str, An
     recorded = {str(key): item for key, item in fields.items()}
     if metric_key is not None and metric_key not in recorded:
         hint = suggestions.instead(metric_key, recorded, f"there are: {', '.join(recorded)}")
-        raise ArgumentError(f"metric_key='{metric_key}' is not among what the training function returned; {hint}")
+        raise ArgumentError(f"metric_key='{metric_key}' is not among the returned values; {hint}")
     recorded["log"] = log
     return recorded
 

@@ -170,9 +170,7 @@ def test_missing_resources_are_refused_before_anything_is_started(store: Path) -
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_metric_key_that_is_not_returned_is_refused(store: Path, count: int) -> None:
-    with pytest.raises(
-        ArgumentError, match="metric_key='accuracy' is not among the value that the training function returned: sum"
-    ):
+    with pytest.raises(ArgumentError, match="metric_key='accuracy' is not among the returned values; there are: sum"):
         launch(add, {"a": list(range(count))}, "name", False, None, "accuracy")
 
 
