@@ -59,7 +59,7 @@ def settled(communication: Communication, function: str, workers: int) -> tuple[
     if communication.implementation not in ("auto", implementation):
         return (
             communication,
-            f"tuned has no effect, since the run sets {communication.implementation}, and tuning chose {chosen}",
+            f"tuned has no effect: the run sets {communication.implementation}, and tuning chose {chosen}",
         )
     try:
         found = _completed(communication, given)

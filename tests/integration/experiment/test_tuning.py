@@ -74,7 +74,7 @@ def test_what_was_given_by_name_stays(tmp_path: Path) -> None:
         (
             {"implementation": "hopsml"},
             {"implementation": "tensorflow", "merge_scope": 1},
-            "since the run sets hopsml, and tuning chose it",
+            "the run sets hopsml, and tuning chose it",
         ),
     ],
 )
