@@ -310,7 +310,9 @@ def test_a_full_disk_is_told_of_once_when_it_begins_and_once_when_it_ends(tmp_pa
             agent.save(4)
             await agent.written()
             assert found(disk) == [4]
-            assert agent.notes[1:] == [f"checkpoints are written again: {disk}/step-000000004; 3 could not be"]
+            assert agent.notes[1:] == [
+                f"checkpoints are written again: {disk}/step-000000004; 3 checkpoints could not be written before"
+            ]
 
     play(tmp_path, story)
 

@@ -296,7 +296,7 @@ def test_how_many_are_there_is_said_with_the_ticks_and_not_with_each_agent(
     monkeypatch.setattr(actions, "waiting_text", noted)
     state = crowd.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
-    assert said[0] == "waiting for executors: 0 of 200 agents there"
+    assert said[0] == "waiting for executors: 0 of 200 agents are connected"
     assert len(said) <= ticks + 1  # the one when it begins
 
 

@@ -137,4 +137,4 @@ def test_a_mirror_that_dies_while_training_goes_on_is_replaced(tmp_path: Path) -
         return notes
 
     notes = asyncio.run(live())
-    assert len(notes) == 1 and "another one takes its place" in notes[0]
+    assert len(notes) == 1 and "and is started again" in notes[0]

@@ -301,7 +301,7 @@ def test_nothing_is_kept_of_local_files_nor_without_room(
     assert [batch["content"].tolist() for batch in rows] == [[b"x"]]
     assert not cache.exists()
     monkeypatch.setenv("HOPSML_DATA_CACHE_BYTES", "10g")
-    with pytest.raises(ArgumentError, match=r"HOPSML_DATA_CACHE_BYTES='10g': it must be a number of bytes"):
+    with pytest.raises(ArgumentError, match=r"HOPSML_DATA_CACHE_BYTES='10g': the value must be a number of bytes"):
         list(rows)
 
 

@@ -22,7 +22,7 @@ def waiting() -> RunTimeline:
     """One of two agents is there."""
     story = RunTimeline(BEGAN)
     story.enter(Phase.WAITING, BEGAN)
-    story.handle(Change("phase", text="waiting for executors: 1 of 2 agents there"), Phase.WAITING, BEGAN + 1)
+    story.handle(Change("phase", text="waiting for executors: 1 of 2 agents are connected"), Phase.WAITING, BEGAN + 1)
     return story
 
 

@@ -60,8 +60,8 @@ def front_end(state: RunState) -> Iterator[FrontEnd]:
 def test_one_display_at_once_and_updates_of_it(state: RunState, front_end: FrontEnd) -> None:
     state.observe(RunDisplay(state, "digits", DIRECTORY, front_end).show())
     assert len(front_end.sent) == 1 and not front_end.sent[0][2]
-    state.publish(Change("phase", text="waiting for executors: 1 of 2 agents there"))
-    front_end.wait_for("waiting for executors: 1 of 2 agents there")
+    state.publish(Change("phase", text="waiting for executors: 1 of 2 agents are connected"))
+    front_end.wait_for("waiting for executors: 1 of 2 agents are connected")
     assert all(update for _, _, update in front_end.sent[1:])
     assert all(set(bundle) == {"text/plain", "text/html"} for _, bundle, _ in front_end.sent)
 

@@ -26,7 +26,7 @@ def failure(**more: str) -> WorkerFailed:
 
 def test_a_run_that_waits_says_for_what_and_since_when() -> None:
     view = look(waiting(), at=BEGAN + 12.5)
-    assert (view.state, view.waits_for) == ("WAITING", "executors: 1 of 2 agents there")
+    assert (view.state, view.waits_for) == ("WAITING", "executors: 1 of 2 agents are connected")
     assert view.stages == (StageView("executors", 12.5, True),)
 
 
