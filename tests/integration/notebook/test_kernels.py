@@ -103,7 +103,8 @@ def test_a_failed_cell_says_its_error_once_and_no_frame_of_ours(notebook: Kernel
     ):
         assert part in cell.traceback, cell.traceback
     assert not [frame for frame in OWN_FRAMES if frame in cell.traceback], cell.traceback
-    assert len(cell.traceback.splitlines()) <= 16
+    assert len(cell.traceback.splitlines()) <= 17
+    assert "HOPSML_TRACEBACK=full" in cell.traceback.splitlines()[-1], "with the file that has all frames"
     last = cell.display[-1]
     assert ": FAILED, " in last and "end of the log of rank 1:\n  before 1\n" in last
     assert "KeyError" not in last and "Traceback" not in last, last
@@ -124,7 +125,7 @@ def test_a_failure_that_nobody_sees_as_an_error_stands_in_the_display(notebook: 
 def test_a_wrong_call_is_the_cell_and_a_sentence_and_all_frames_are_there_for_who_asks(notebook: Kernel) -> None:
     wrong = "experiment.collective_all_reduce(lambda: 1, num_worker=2)"
     cell = notebook.run(wrong)
-    assert cell.error == "ArgumentTypeError" and len(cell.traceback.splitlines()) <= 6, cell.traceback
+    assert cell.error == "ArgumentTypeError" and len(cell.traceback.splitlines()) <= 7, cell.traceback
     assert not [frame for frame in OWN_FRAMES if frame in cell.traceback]
     notebook.run("%xmode Verbose")
     assert "hopsml/experiment" in notebook.run(wrong).traceback
