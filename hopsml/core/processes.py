@@ -306,6 +306,9 @@ def was_killed(status: int) -> bool:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _CRASHES
 
 
+KERNEL_KILL = "the kernel sent this signal for lack of memory"  # as part of a worker's cause of failure
+
+
 def describe_exit(status: int, sender: str = "hopsml did not send it") -> str:
     """Describe a wait status in words.
 

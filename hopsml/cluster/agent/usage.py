@@ -61,7 +61,7 @@ class OomWatch:
         if now > self._before:
             limit = f"; its memory limit is {self._memory.limit_bytes >> 20} MB" if self._memory else ""
             rise = f"oom_kill in {self._file} went from {self._before} to {now}"
-            return f"the kernel sent this signal for lack of memory: {rise}{limit}"
+            return f"{processes.KERNEL_KILL}: {rise}{limit}"
         return (
             f"neither hopsml nor the kernel (for lack of memory) sent this signal, since oom_kill in {self._file} is "
             f"still {now}; check for a resource manager, another user or a script that ends processes on this host"

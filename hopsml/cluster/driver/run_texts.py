@@ -14,6 +14,7 @@ from hopsml.cluster.gang.events import ConcludeRun, Phase
 from hopsml.cluster.gang.pool import Pool
 from hopsml.cluster.shared.worker_events import FailureReport
 from hopsml.core import tracebacks
+from hopsml.core.processes import KERNEL_KILL
 from hopsml.errors import CoordinatorLost, NotEnoughSlots, RunCancelled, RunError, StartTimeout, WorkerFailed
 
 # Functions in which Keras 3's optimizer asserts without a message, and which call it; its own lines may be missing in
@@ -30,7 +31,7 @@ _SILENT = re.compile(
 )
 _OF_NETWORK = re.compile(r"^preflight: .*: network: ")
 _MEMORY = re.compile(
-    r"^MemoryError|^(std::)?bad_alloc|[Cc]an(no|')t allocate memory|OOM when allocating|kernel sent it for lack of memory"
+    r"^MemoryError|^(std::)?bad_alloc|[Cc]an(no|')t allocate memory|OOM when allocating|" + re.escape(KERNEL_KILL)
 )
 _FULL_DISK = re.compile(r"^OSError: \[Errno (28|122)\]")  # ENOSPC, EDQUOT
 _GPU_MEMORY = re.compile(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OOM when allocating .*\bGPU\b")
