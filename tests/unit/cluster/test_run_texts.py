@@ -55,7 +55,7 @@ EOFError: EOF when reading a line
             ["than h1 has left", "fewer workers on a host"],
         ),
         (
-            "killed by SIGKILL: whether the kernel sent it for lack of memory is unknown, since no memory.events can be read",
+            "killed by SIGKILL: whether the kernel sent it for lack of memory is unknown, since no file can be read",
             "",
             [],
         ),
