@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,3 +35,18 @@ def store(tmp_path: Path) -> Iterator[Path]:
     """The project's folder of a test's own local application."""
     with local_application(tmp_path) as project:
         yield project
+
+
+def warm_application(start: Callable[[], object], *, autouse: bool = False) -> Any:
+    """Return a fixture for all tests of a file: the project's folder of one local application.
+
+    ``start`` makes the first run, so that its agents, and what they import, exist before the first test looks for leaks.
+    """
+
+    @pytest.fixture(scope="module", autouse=autouse)
+    def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+        with local_application(tmp_path_factory.mktemp("application")) as project:
+            start()
+            yield project
+
+    return application

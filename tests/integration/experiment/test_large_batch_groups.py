@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hopsml import experiment
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 120.0}
@@ -43,13 +41,12 @@ def train(optimizers: list[str], implementation: str) -> dict[str, Any]:
 OPTIMIZERS = ["lars", "lamb", "rmsprop_warmup"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with local_application(tmp_path_factory.mktemp("large")) as project:
-        # The agents are there, and what they import, before the first test looks for what it leaves behind.
-        given = {"optimizers": [], "implementation": "hopsml"}
-        experiment.collective_all_reduce(train, args=given, num_workers=2, **QUIET)
-        yield project
+application = warm_application(
+    lambda: experiment.collective_all_reduce(
+        train, args={"optimizers": [], "implementation": "hopsml"}, num_workers=2, **QUIET
+    ),
+    autouse=True,
+)
 
 
 @pytest.mark.parametrize(

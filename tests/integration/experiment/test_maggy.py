@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,16 @@ from hopsml.maggy.config import (
 )
 from hopsml.maggy.optimizer import GP, TPE, AbstractOptimizer, Asha, RandomSearch, searcher_of
 from hopsml.search.space.space import trial_id
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 
 pytestmark = pytest.mark.local
 
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 60.0, "seed": 3, "max_executors": 2}
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with local_application(tmp_path_factory.mktemp("maggy")) as project:
-        experiment.lagom(lambda x: x, searchspace=space(), optimizer="randomsearch", num_trials=4, **QUIET)
-        yield project
+store = warm_application(
+    lambda: experiment.lagom(lambda x: x, searchspace=space(), optimizer="randomsearch", num_trials=4, **QUIET)
+)
 
 
 def space() -> Searchspace:

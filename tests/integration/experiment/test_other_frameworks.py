@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,14 @@ import pytest
 import hopsml
 from hopsml import experiment
 from hopsml.errors import ArgumentError, WorkerFailed
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One application for all."""
-    with local_application(tmp_path_factory.mktemp("frameworks")) as folder:
-        experiment.distributed(lambda: None, num_workers=2, preload=["jax"], keep_warm=60.0, progress=False)
-        yield folder
+project = warm_application(
+    lambda: experiment.distributed(lambda: None, num_workers=2, preload=["jax"], keep_warm=60.0, progress=False)
+)
 
 
 def sharded(leave: bool = False) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,14 @@ from hopsml.experiment.options import ParameterServerOptions
 from hopsml.experiment.run import Run
 from tests.helpers.cluster.server_run import noted, process_of
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 from tests.helpers.training import server_workload
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 LONG_S = 3 * WAIT_S  # for a run
 
 
-@pytest.fixture(scope="module", autouse=True)
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for all tests here: its agents, and what they have imported, stay."""
-    with local_application(tmp_path_factory.mktemp("servers")) as project:
-        submit(dict).result(LONG_S)  # the agents are there before the first test looks for what it leaves behind
-        yield project
+application = warm_application(lambda: submit(dict).result(LONG_S), autouse=True)
 
 
 def submit(function: Any, workers: int = 2, servers: int = 1, **given: Any) -> Run:

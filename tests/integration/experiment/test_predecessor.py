@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,14 @@ from hopsml.maggy import Searchspace
 from hopsml.maggy.config import HyperparameterOptConfig
 from hopsml.model.description import checked_metrics
 from hopsml.search import registry
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 
 pytestmark = pytest.mark.local
 
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 60.0, "seed": 3, "max_executors": 2}
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with local_application(tmp_path_factory.mktemp("predecessor")) as project:
-        experiment.grid_search(lambda x: x, {"x": [1, 2]}, **QUIET)
-        yield project
+store = warm_application(lambda: experiment.grid_search(lambda x: x, {"x": [1, 2]}, **QUIET))
 
 
 def folder(url: str) -> Path:

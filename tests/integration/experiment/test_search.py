@@ -8,7 +8,6 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,19 +28,14 @@ from hopsml.storage.local import LocalFileSystem
 from hopsml.storage.run_dir import RunDir
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 
 pytestmark = pytest.mark.local
 
 SPACE = Searchspace(x=("DOUBLE", [0.0, 1.0]), y=("INTEGER", [0, 4]))
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One application for all tests here: agents stay warm."""
-    with local_application(tmp_path_factory.mktemp("search")) as project:
-        search(lambda x: x, {"x": ("DISCRETE", [1, 2, 3, 4])}, searcher="grid")
-        yield project
+store = warm_application(lambda: search(lambda x: x, {"x": ("DISCRETE", [1, 2, 3, 4])}, searcher="grid"))
 
 
 def bowl(x: float, y: int) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 import hopsml
 from hopsml import Searchspace, experiment
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 
 pytestmark = pytest.mark.local
 
@@ -20,14 +19,11 @@ STEPS = 12
 RATES = Searchspace(rate=("DOUBLE", [0.0, 1.0]))
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One application for all tests here: agents stay warm."""
-    with local_application(tmp_path_factory.mktemp("populations")) as project:
-        experiment.search(
-            lambda x: x, {"x": ("DISCRETE", [1, 2, 3, 4])}, searcher="grid", keep_warm=60.0, progress=False
-        )
-        yield project
+store = warm_application(
+    lambda: experiment.search(
+        lambda x: x, {"x": ("DISCRETE", [1, 2, 3, 4])}, searcher="grid", keep_warm=60.0, progress=False
+    )
+)
 
 
 def climb(rate: float) -> dict[str, Any]:

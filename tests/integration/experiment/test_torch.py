@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,12 @@ from hopsml.experiment import collective, plan, whole_script
 from hopsml.experiment.options import TorchOptions
 from hopsml.experiment.run import Run
 from tests.helpers.cluster.workloads import WAIT_S, wait_until
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One application for all: torch is imported once."""
-    with local_application(tmp_path_factory.mktemp("torch")) as folder:
-        submit(lambda: None, num_workers=2).result(WAIT_S)
-        yield folder
+project = warm_application(lambda: submit(lambda: None, num_workers=2).result(WAIT_S))
 
 
 def submit(function: Callable[..., Any], **given: Any) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +10,13 @@ import pytest
 
 from hopsml.errors import WorkerFailed
 from tests.helpers.clock import END_S
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 from tests.integration.experiment.test_torch import submit
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One application for all."""
-    with local_application(tmp_path_factory.mktemp("differing")) as folder:
-        submit(lambda: None, num_workers=2).result(END_S)
-        yield folder
+project = warm_application(lambda: submit(lambda: None, num_workers=2).result(END_S))
 
 
 def frozen() -> None:

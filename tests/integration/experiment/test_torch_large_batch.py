@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,16 @@ import numpy as np
 import pytest
 
 from hopsml import experiment
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 60.0}
 KINDS = ["lars", "lamb", "rmsprop_warmup"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with local_application(tmp_path_factory.mktemp("torch-large")) as folder:
-        experiment.torch(train, args={"kinds": [], "ends": ""}, num_workers=2, **QUIET)
-        yield folder
+application = warm_application(
+    lambda: experiment.torch(train, args={"kinds": [], "ends": ""}, num_workers=2, **QUIET), autouse=True
+)
 
 
 def train(kinds: list[str], ends: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from hopsml.errors import WorkerFailed
 from tests.helpers.cluster.workloads import WAIT_S
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 from tests.integration.experiment.test_torch import submit
 from tests.integration.experiment.torch_operations import play
 
@@ -33,12 +32,7 @@ ONCE_BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One application for all: torch is imported once."""
-    with local_application(tmp_path_factory.mktemp("operations")) as folder:
-        submit(lambda: None, num_workers=2).result(WAIT_S)
-        yield folder
+project = warm_application(lambda: submit(lambda: None, num_workers=2).result(WAIT_S))
 
 
 def played(folder: Path, backend: str, only: list[str] | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,13 @@ import pytest
 from hopsml import experiment
 from hopsml.errors import RunError, WorkerFailed
 from tests.helpers.cluster.workloads import WAIT_S
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 from tests.integration.experiment.test_torch import submit
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One application for all: torch is imported once."""
-    with local_application(tmp_path_factory.mktemp("prepare")) as folder:
-        submit(lambda: None, num_workers=2).result(WAIT_S)
-        yield folder
+project = warm_application(lambda: submit(lambda: None, num_workers=2).result(WAIT_S))
 
 
 def of_each_rank(cases: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hopsml import experiment
-from tests.helpers.local_application import local_application
+from tests.helpers.local_application import warm_application
 from tests.helpers.training import loop_workload
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]
 QUIET: dict[str, Any] = {"progress": False, "keep_warm": 120.0}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with local_application(tmp_path_factory.mktemp("loop")) as project:
-        # The agents are there, and what they import, before the first test looks for what it leaves behind.
-        experiment.parameter_server(loop_workload.train, args={"algorithms": []}, num_workers=2, num_ps=1, **QUIET)
-        yield project
+application = warm_application(
+    lambda: experiment.parameter_server(loop_workload.train, args={"algorithms": []}, num_workers=2, num_ps=1, **QUIET),
+    autouse=True,
+)
 
 
 @pytest.mark.variant  # of training/averaging.py, each by itself

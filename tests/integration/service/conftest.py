@@ -62,3 +62,15 @@ def opens(browser: Any, whole_stage: Stage) -> Iterator[Opens]:
     for _, context in tabs:
         context.close()
     assert [tab.said for tab, _ in tabs] == [[]] * len(tabs)
+
+
+@pytest.fixture
+def tab(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Tab]:
+    """A tab at the ``address`` of the test's file; the test may give a size and a theme."""
+    size, theme = getattr(request, "param", (WIDE, "light"))
+    with leaks.not_of_this_test():
+        context = browser.new_context(viewport=size, color_scheme=theme)
+        opened = Tab(context, address)
+    yield opened
+    context.close()
+    assert opened.said == []

@@ -82,18 +82,6 @@ def address(filled: ProjectOnDisk) -> Iterator[str]:
         assert process.wait(END_S) == 0
 
 
-@pytest.fixture
-def tab(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Tab]:
-    """A tab of its own; the test may ask for a size and a theme."""
-    size, theme = getattr(request, "param", (WIDE, "light"))
-    with leaks.not_of_this_test():
-        context = browser.new_context(viewport=size, color_scheme=theme)
-        opened = Tab(context, address)
-    yield opened
-    context.close()
-    assert opened.said == []
-
-
 def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None:
     page = tab.open("")
     rows = page.locator("table.runs tbody tr")

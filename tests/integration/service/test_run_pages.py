@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import leaks
 from tests.helpers.clock import END_S
 from tests.helpers.service.project import ProjectOnDisk, RunOnDisk
 from tests.integration.service.tabs import HOSTILE, NARROW, WIDE, Tab, until, violations
@@ -134,17 +133,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield process.stdout.readline().strip()
         process.terminate()
         assert process.wait(END_S) == 0
-
-
-@pytest.fixture
-def tab(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Tab]:
-    size, theme = getattr(request, "param", (WIDE, "light"))
-    with leaks.not_of_this_test():
-        context = browser.new_context(viewport=size, color_scheme=theme)
-        opened = Tab(context, address)
-    yield opened
-    context.close()
-    assert opened.said == []
 
 
 def test_who_holds_the_others_up_is_marked_in_the_ring_and_said(tab: Tab) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hopsml.storage import filesystem
 from tests.helpers import leaks
 from tools.hadoop import spark
 from tools.hadoop.cluster import Cluster
@@ -116,3 +117,10 @@ def whole_hadoop(request: pytest.FixtureRequest) -> Iterator[None]:
     cluster = request.config.stash.get(HADOOP, None)
     if cluster is not None and cluster.started:
         cluster.make_whole()
+
+
+@pytest.fixture
+def no_helpers_left() -> Iterator[None]:
+    """The processes through which this one reads HDFS end with the test."""
+    yield
+    filesystem.close_all()

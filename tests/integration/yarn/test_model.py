@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hopsml import model
-from hopsml.storage import filesystem
 from tests.integration.yarn.conftest import Hadoop
 
-pytestmark = pytest.mark.hadoop
-
-
-@pytest.fixture(autouse=True)
-def disconnected() -> Iterator[None]:
-    yield
-    filesystem.close_all()
+pytestmark = [pytest.mark.hadoop, pytest.mark.usefixtures("no_helpers_left")]
 
 
 def test_exporters_at_once_on_hdfs(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

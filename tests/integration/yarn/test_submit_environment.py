@@ -8,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,10 @@ import yaml
 from hopsml.storage import filesystem, urls
 from tests.integration.yarn.conftest import Hadoop
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.hadoop, pytest.mark.timeout(400), pytest.mark.usefixtures("no_helpers_left")]
 
 ROOT = Path(__file__).parents[3]
 JOB = Path(__file__).parent / "jobs" / "shipped.py"
-
-
-@pytest.fixture(autouse=True)
-def no_helpers_left() -> Iterator[None]:
-    """The processes through which this one reads HDFS end with the test."""
-    yield
-    filesystem.close_all()
 
 
 @pytest.fixture

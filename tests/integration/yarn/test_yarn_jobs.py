@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.helpers.clock import END_S, wait_until
 from tests.integration.yarn.conftest import Hadoop
 from tools.hadoop import spark
 
-pytestmark = pytest.mark.hadoop
+pytestmark = [pytest.mark.hadoop, pytest.mark.usefixtures("no_helpers_left")]
 
 ROOT = Path(__file__).parents[3]
 JOBS = Path(__file__).parent / "jobs"
@@ -33,13 +32,6 @@ def settings(hadoop: Hadoop) -> dict[str, str]:
     for role in ("appMasterEnv", "executorEnv"):
         conf[f"spark.yarn.{role}.{MARK}" if role == "appMasterEnv" else f"spark.{role}.{MARK}"] = project
     return {**conf, "spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
-
-
-@pytest.fixture(autouse=True)
-def no_helpers_left() -> Iterator[None]:
-    """The processes through which this one reads HDFS end with the test."""
-    yield
-    filesystem.close_all()
 
 
 def project_of(settings: dict[str, str]) -> str:

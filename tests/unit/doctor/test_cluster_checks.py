@@ -9,8 +9,9 @@ import pytest
 from hopsml.core import profiles
 from hopsml.core.profiles import Profile
 from hopsml.doctor import examination, facts
-from hopsml.doctor.checks import Finding, Needs, Status
+from hopsml.doctor.checks import Needs, Status
 from hopsml.doctor.facts import HdfsFacts, MasterFacts, StoreFacts, YarnFacts
+from tests.unit.doctor.test_checks import says
 
 pytestmark = pytest.mark.fast
 
@@ -18,12 +19,6 @@ LOCAL = Needs()
 YARN = Needs(profile="yarn", spark=True, yarn=True, distributed=True, master="yarn")
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 GIB = 1 << 30
-
-
-def says(finding: Finding, status: Status, *words: str) -> None:
-    assert finding.status is status, finding
-    for word in words:
-        assert word in f"{finding.summary} {finding.remedy}", (word, finding)
 
 
 def test_profile() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import pickle
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,8 @@ import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.training.data import batch_reader
 from hopsml.training.data.batch_reader import BatchReader
-from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
-THREAD = "hopsml-read-ahead"
 VECTOR = pa.struct(
     {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
 )
@@ -31,15 +27,6 @@ VECTOR = pa.struct(
 def dense_vector(size: int) -> dict[str, Any]:
     """One of Spark ML's."""
     return {"type": 1, "size": None, "indices": None, "values": [1.0] * size}
-
-
-@pytest.fixture(autouse=True)
-def no_thread_stays() -> Iterator[None]:
-    yield
-    for thread in threading.enumerate():
-        if thread.name == THREAD:
-            thread.join(END_S)
-    assert THREAD not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,10 @@ from hypothesis import strategies as st
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.training.data import tfrecord_files
-from tests.helpers.clock import END_S
 from tests.helpers.training import record_files
 from tests.helpers.training.record_files import example, framed
 
 pytestmark = pytest.mark.fast
-
-
-@pytest.fixture(autouse=True)
-def no_thread_stays() -> Iterator[None]:
-    yield
-    for thread in threading.enumerate():
-        if thread.name == "hopsml-read-ahead":
-            thread.join(END_S)
-            assert not thread.is_alive()
 
 
 def row(number: int) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,8 @@ import pytest
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, StorageError
 from hopsml.training.data.stored_files import grouped
-from tests.helpers.clock import END_S
 
 pytestmark = pytest.mark.fast
-
-
-@pytest.fixture(autouse=True)
-def no_thread_stays() -> Iterator[None]:
-    yield
-    for thread in threading.enumerate():
-        if thread.name == "hopsml-read-ahead":
-            thread.join(END_S)
-            assert not thread.is_alive()
 
 
 @pytest.fixture
