@@ -20,6 +20,7 @@ _MOVED = {
     "experiment.frameworks": "hopsml.experiment.collective",
     "experiment.mirroring": "hopsml.experiment.collective",
     "experiment.older_names": "hopsml.experiment.predecessor",
+    "experiment.older_names:instead_of": "hopsml.core.refused_names:missing",
     "experiment.parameter_servers": "hopsml.experiment.collective",
     "experiment.searches.names": "hopsml.experiment.searches.call",
     "experiment.spark_session": "hopsml.experiment.applications",
