@@ -22,10 +22,11 @@ import random
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import tomllib
 
 from tools.setup_environment import PYTHON, ROOT, VENV, is_current, run
 

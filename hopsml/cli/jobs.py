@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hopsml.cli import service_jobs
 from hopsml.cli.service_jobs import JobFile, check_installed, loaded_job
+from hopsml.core.newer_python import StrEnum
 from hopsml.core.variables import SETTINGS
 
 if TYPE_CHECKING:

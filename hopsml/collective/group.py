@@ -6,12 +6,13 @@ import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hopsml.collective.library import CallStatus, GroupOptions, load
+from hopsml.core.newer_python import Self
 from hopsml.errors import (
     ArgumentError,
     CollectiveChanged,

@@ -9,8 +9,7 @@ The members are strings: ``Lifecycle.FINISHED == "FINISHED"``, in JSON too.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
+from hopsml.core.newer_python import StrEnum
 from hopsml.errors import RunCancelled
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import ipaddress
 import os
 import re
@@ -12,12 +11,13 @@ from typing import Any
 
 from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.core import extras, settings
+from hopsml.core.newer_python import StrEnum
 from hopsml.core.profiles import Profile
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
 from hopsml.training.tensorflow.setup import KERAS, TENSORFLOW, parse_version, verdict
 
 
-class Status(enum.StrEnum):
+class Status(StrEnum):
     """Severity of a finding: with WARN all or some runs work, with FAIL runs under this profile fail."""
 
     OK = "ok"

@@ -20,6 +20,7 @@ from hopsml.cluster.driver.run_state import Change, Observer, RunState
 from hopsml.cluster.shared.layout import TRAINING_ROLES
 from hopsml.cluster.shared.plain import as_json, outputs
 from hopsml.core import states, tracebacks
+from hopsml.core.newer_python import FUTURE_TIMEOUTS
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ArgumentError, CoordinatorLost, HopsmlError, RunCancelled, RunError, WorkerFailed
 from hopsml.experiment import applications
@@ -112,7 +113,7 @@ class Handle(ABC, Generic[R]):
         while True:
             try:
                 return self._future.exception(max(0.0, min(_WAKE_S, deadline - time.monotonic())))
-            except TimeoutError:
+            except FUTURE_TIMEOUTS:
                 if time.monotonic() >= deadline:
                     raise
 

@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hopsml.cluster.worker.context import WorkerContext, current
 from hopsml.core import settings
+from hopsml.core.newer_python import UTC
 from hopsml.errors import ArgumentError, PathNotFound, StorageError
 from hopsml.model import description, directory, registry
 from hopsml.model.description import Lineage, ModelDescription, ModelFile

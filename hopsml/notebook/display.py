@@ -13,11 +13,12 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.core import tracebacks
+from hopsml.core.newer_python import Self
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.notebook import html, run_view

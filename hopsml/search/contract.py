@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
+from typing import Any
+
+from hopsml.core.newer_python import Self
 
 Config = dict[str, Any]  # name of a parameter -> value
 

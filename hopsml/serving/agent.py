@@ -21,6 +21,7 @@ import msgspec
 
 from hopsml.cluster.shared import tls
 from hopsml.core import file_locks, processes, redact
+from hopsml.core.newer_python import asyncio_timeout
 from hopsml.errors import HopsmlError
 from hopsml.model.registry import MODELS
 from hopsml.model.version import Version
@@ -112,7 +113,7 @@ class DriverConnection:
 
     async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_S):
+            async with asyncio_timeout(LAST_S):
                 await asyncio.wait(
                     [self._sending, asyncio.create_task(self._unsent.join())], return_when=asyncio.FIRST_COMPLETED
                 )

@@ -17,6 +17,7 @@ import msgspec
 from hopsml.cluster.driver.sessions import AgentHandler, Connection
 from hopsml.cluster.shared import tls
 from hopsml.cluster.shared.acceptor import Acceptor, Pending, logged_once, reporting
+from hopsml.core.newer_python import asyncio_timeout
 from hopsml.serving.front import Front
 from hopsml.serving.messages import (
     LONGEST_LINE,
@@ -214,7 +215,7 @@ class AgentServer:
             for place in self._places:
                 place.send(EndAgent())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(END_S):
+                async with asyncio_timeout(END_S):
                     while self._places:
                         self._changed.clear()
                         await self._changed.wait()

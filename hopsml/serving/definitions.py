@@ -30,12 +30,13 @@ import hashlib
 import os
 import re
 import tempfile
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from hopsml.core import settings, suggestions
+from hopsml.core.newer_python import UTC
 from hopsml.core.variables import SETTINGS, Settings
 from hopsml.errors import ArgumentError, ArgumentTypeError, PathNotFound, ServingNotFound, StorageError
 from hopsml.storage import privacy, urls

@@ -16,13 +16,14 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from hopsml.core import processes, redact
 from hopsml.core import settings as hopsml_settings
+from hopsml.core.newer_python import UTC
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
 from hopsml.serving.agent_server import AgentServer

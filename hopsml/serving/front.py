@@ -21,6 +21,7 @@ import msgspec
 
 from hopsml.cluster.shared.acceptor import logged_once
 from hopsml.cluster.shared.http_connections import accepting, mark_authenticated
+from hopsml.core.newer_python import asyncio_timeout_at, asyncio_wait_for
 from hopsml.serving.balancer import Balancer, is_sent_again
 from hopsml.serving.definitions import ServingLimits
 from hopsml.serving.messages import Command, SupervisorAnswer, decode_command
@@ -113,7 +114,7 @@ class Connections:
                 return kept
             self._drop(replica, kept)
         try:
-            reader, writer = await asyncio.wait_for(asyncio.open_connection(*address), CONNECT_TIMEOUT_S)
+            reader, writer = await asyncio_wait_for(asyncio.open_connection(*address), CONNECT_TIMEOUT_S)
         except OSError as error:  # includes TimeoutError
             raise NotReached(f"replica {replica} at {address[0]}:{address[1]} cannot be reached: {error}") from error
         connection = _Connection(reader, writer)
@@ -266,7 +267,7 @@ class Front:
         while (chosen := self._balancer.choose(tried)) is None:
             self._changed.clear()
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio_timeout_at(until):
                     await self._changed.wait()
             except TimeoutError:
                 raise RequestRefused(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hopsml.cluster.shared.http_connections import KEEP_ALIVE_S
+from hopsml.core.newer_python import asyncio_timeout_at
 
 if TYPE_CHECKING:
     from hopsml.serving.definitions import ServingLimits
@@ -108,7 +109,7 @@ async def body_in_time(limits: ServingLimits, headers: Mapping[bytes, bytes], re
         RequestRefused: (413) The body is too long; (408) it did not arrive in time; (400) the connection ended.
     """
     try:
-        async with asyncio.timeout_at(until):
+        async with asyncio_timeout_at(until):
             return await _whole_body(limits.body_bytes, headers, receive)
     except TimeoutError:
         raise RequestRefused(

@@ -19,6 +19,7 @@ from hopsml.cluster.shared.acceptor import Acceptor, logged_once
 from hopsml.cluster.shared.http_connections import accepting
 from hopsml.core import redact
 from hopsml.core.metrics import Counts
+from hopsml.core.newer_python import asyncio_wait_for
 from hopsml.core.processes import die_with_parent, write_no_core_dumps
 from hopsml.model.flavors import contract
 from hopsml.serving.application import RestApplication
@@ -139,7 +140,7 @@ class Replica:
         self._totals.append(waiting)
         self._line.send(TotalRequest(self._counts()))
         try:
-            return await asyncio.wait_for(waiting, TOTAL_TIMEOUT_S)
+            return await asyncio_wait_for(waiting, TOTAL_TIMEOUT_S)
         except TimeoutError:
             return self._counts()
 

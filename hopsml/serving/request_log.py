@@ -17,10 +17,11 @@ import re
 import socket
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopsml.core.newer_python import UTC, asyncio_wait_for
 from hopsml.errors import StorageError
 from hopsml.serving import bodies, definitions, tensors
 from hopsml.serving.definitions import ServingFolder
@@ -213,7 +214,7 @@ class Shipper:
     async def last(self) -> None:
         """Upload the remaining segments, when no replica writes any more."""
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._ship), LAST_TIMEOUT_S)
+            await asyncio_wait_for(asyncio.to_thread(self._ship), LAST_TIMEOUT_S)
         except TimeoutError:
             log.warning("the rest of the request log remains in %s, and is written at the next start", self._folder)
 

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 
 import msgspec
@@ -24,6 +24,7 @@ import msgspec
 from hopsml import submission
 from hopsml.core import processes, settings
 from hopsml.core import settings as hopsml_settings
+from hopsml.core.newer_python import UTC
 from hopsml.errors import (
     AlreadyServed,
     ApplicationNotFound,

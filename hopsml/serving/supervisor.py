@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from hopsml.core import processes, redact
+from hopsml.core.newer_python import asyncio_wait_for
 from hopsml.errors import HopsmlError, StorageError
 from hopsml.serving import server_records
 from hopsml.serving.definitions import ServingFolder
@@ -262,7 +263,7 @@ class Supervisor:
             one.heard.clear()
             one.line.send(SendCounts())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*(one.heard.wait() for one in others)), COUNTS_TIMEOUT_S)
+            await asyncio_wait_for(asyncio.gather(*(one.heard.wait() for one in others)), COUNTS_TIMEOUT_S)
         asker.line.send(TotalCounts(self._counts.total()))
 
     async def _tick(self) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, Protocol
 
+from hopsml.core.newer_python import OWN_PROCESS_GROUP
 from hopsml.submission import spark_command
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -123,7 +124,7 @@ class SparkSubmit:
                 stdin=self._guard.stdin,
                 stdout=self._kept,
                 stderr=self._kept,
-                process_group=0,  # Ctrl-C at a terminal is for this process, which passes it on once
+                **OWN_PROCESS_GROUP,  # Ctrl-C at a terminal is for this process, which passes it on once
             )
             undo.callback(self.end, signal.SIGKILL)
             self.ended = os.pidfd_open(self._process.pid)  # readable once the process has ended

@@ -21,6 +21,7 @@ from hopsml.cluster.shared.commit_slots import FAILED, PASSED_OVER, WRITTEN, Com
 from hopsml.cluster.shared.framing import receive_frame
 from hopsml.cluster.shared.worker_events import CheckpointAwaited, CheckpointSaved
 from hopsml.core import processes
+from hopsml.core.newer_python import asyncio_wait_for
 from hopsml.storage.run_dir import step_of
 
 WRITER = "hopsml.training.checkpoint_writer"
@@ -299,4 +300,4 @@ class _Writer:
         if self._server.broken:
             return
         with contextlib.suppress(ConnectionError, TimeoutError):  # the server ends at this moment, or is stopped
-            await asyncio.wait_for(self._server.exited(self._identity), _END_S)
+            await asyncio_wait_for(self._server.exited(self._identity), _END_S)

@@ -24,6 +24,7 @@ from hopsml.cluster.shared.acceptor import Acceptor, Pending, with_streams
 from hopsml.cluster.shared.commit_slots import CommitSlots
 from hopsml.cluster.shared.protocol import CommitSource, Formation, Persisted
 from hopsml.cluster.shared.tls import Identity, make_identity
+from hopsml.core.newer_python import asyncio_wait_for
 from hopsml.storage.backoff import Outage, pause_s
 
 _REQUEST = struct.Struct("<43sq?")
@@ -73,7 +74,7 @@ class CommitServer:
     async def _serve(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request."""
         try:
-            request = await asyncio.wait_for(reader.readexactly(_REQUEST.size), STALL_S)
+            request = await asyncio_wait_for(reader.readexactly(_REQUEST.size), STALL_S)
             token, step, or_newer = _REQUEST.unpack(request)
             if not hmac.compare_digest(token, self._token):
                 return
@@ -83,9 +84,9 @@ class CommitServer:
             if found is not None:
                 for start in range(0, len(found.content), CHUNK):
                     writer.write(found.content[start : start + CHUNK])
-                    await asyncio.wait_for(writer.drain(), STALL_S)
+                    await asyncio_wait_for(writer.drain(), STALL_S)
                 writer.write(_END.pack(found.is_whole()))
-            await asyncio.wait_for(writer.drain(), STALL_S)
+            await asyncio_wait_for(writer.drain(), STALL_S)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ssl.SSLError):
             pass  # the client has disconnected
         finally:
@@ -121,22 +122,22 @@ async def fetch_commit(
     context.load_verify_locations(cadata=certificate)
     host, _, port = address.rpartition(":")
     connecting = asyncio.open_connection(host.strip("[]"), int(port), ssl=context, limit=4 * CHUNK)
-    reader, writer = await asyncio.wait_for(connecting, STALL_S)
+    reader, writer = await asyncio_wait_for(connecting, STALL_S)
     try:
         writer.write(_REQUEST.pack(token.encode(), step, or_newer))
-        length, found = _ANSWER.unpack(await asyncio.wait_for(reader.readexactly(_ANSWER.size), STALL_S))
+        length, found = _ANSWER.unpack(await asyncio_wait_for(reader.readexactly(_ANSWER.size), STALL_S))
         if length < 0:
             raise LookupError(f"the agent at {address} does not hold the commit of step {step}")
         position = 0
         while position < length:
-            piece = await asyncio.wait_for(reader.read(min(CHUNK, length - position)), STALL_S)
+            piece = await asyncio_wait_for(reader.read(min(CHUNK, length - position)), STALL_S)
             if not piece:
                 raise ConnectionError(
                     f"the connection to the agent at {address} broke after {position} of {length} bytes"
                 )
             await take(position, piece)
             position += len(piece)
-        if not _END.unpack(await asyncio.wait_for(reader.readexactly(_END.size), STALL_S))[0]:
+        if not _END.unpack(await asyncio_wait_for(reader.readexactly(_END.size), STALL_S))[0]:
             raise InterruptedError(f"the agent at {address} now holds a newer commit than that of step {found}")
         return int(found), int(length)
     except asyncio.IncompleteReadError as error:

@@ -12,9 +12,10 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from hopsml.core import file_locks
+from hopsml.core.newer_python import Self
 from hopsml.errors import RunError
 
 # Independent of TMPDIR, which YARN sets for each container. In all of these folders, since another user may have taken

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopsml.core import processes
+from hopsml.core.newer_python import asyncio_wait_for
 from hopsml.storage import local, urls
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class LiveLog:
         last = False
         while not last:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), POLL_S)
+                await asyncio_wait_for(self._over.wait(), POLL_S)
             last = self._over.is_set()  # read before the size, so that all output until then is included
             size = await asyncio.to_thread(_size, self.path)
             start = self._flow.position

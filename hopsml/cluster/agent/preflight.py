@@ -33,6 +33,7 @@ from hopsml.cluster.shared.framing import framed, receive_frame
 from hopsml.cluster.shared.protocol import GpuFacts, Message, PeerProbed, PreflightFacts, ProbePeer
 from hopsml.cluster.worker import server_guard
 from hopsml.core import settings
+from hopsml.core.newer_python import asyncio_timeout
 
 MB = 1 << 20
 WRITE_BYTES = 4 * MB
@@ -230,7 +231,7 @@ class ProbeServer:
     async def _serve(self, pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client within the time limit."""
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio_timeout(TIMEOUT_S):
                 await self._answer(pending, reader, writer)
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client gets an error, too
@@ -267,7 +268,7 @@ async def probe(agent_id: str, address: str, token: str) -> PeerProbed:
             agent_id, 0.0, f"{address.rpartition(':')[0]} had no free port for this check: {settings.PORT_NEEDS}"
         )
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio_timeout(TIMEOUT_S):
             return PeerProbed(agent_id, await _exchange(address, token.encode()))
     except TimeoutError:
         return PeerProbed(agent_id, 0.0, f"{address} did not answer within {TIMEOUT_S:g} s")

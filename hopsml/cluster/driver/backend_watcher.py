@@ -15,6 +15,7 @@ from hopsml.cluster.driver.run_state import Change
 from hopsml.cluster.driver.sessions import AgentSession
 from hopsml.cluster.gang.pool import Pool
 from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.newer_python import asyncio_wait_for
 
 log = nonblocking_logger("hopsml.coordinator")
 Answer = TypeVar("Answer")
@@ -64,7 +65,7 @@ class BackendWatcher:
             if gone:
                 refuse(gone)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._agent_lost.wait(), POLL_S)
+                await asyncio_wait_for(self._agent_lost.wait(), POLL_S)
 
     async def watch_executors(self, drain: Callable[[AgentSession, str, float | None], None]) -> None:
         """Poll for other jobs that wait for idle slots, and for executors that end; the calls are slow.

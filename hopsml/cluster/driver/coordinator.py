@@ -33,6 +33,7 @@ from hopsml.cluster.forking.zygote import ZygoteProcess
 from hopsml.cluster.gang import events, pool
 from hopsml.cluster.shared import protocol, worker_events
 from hopsml.core.callbacks import nonblocking_logger
+from hopsml.core.newer_python import FUTURE_TIMEOUTS, AsyncioRunner, asyncio_wait_for
 from hopsml.errors import CoordinatorLost
 
 log = nonblocking_logger("hopsml.coordinator")
@@ -82,7 +83,7 @@ class Coordinator:
         self._former = GroupStarter(self.door.agents, self._event)
         self.pool = pool.Pool(keep_warm_s=keep_warm_s, singly=backend.grows, limit=allowed)
         self.runs: dict[str, ActiveRun] = {}
-        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._runner = AsyncioRunner(loop_factory=uvloop.new_event_loop)
         self._loop = self._runner.get_loop()
         self._watcher = BackendWatcher(backend, self._loop, self.door.agents, self.pool, self.runs)
         self._requests = PoolActions(
@@ -168,7 +169,7 @@ class Coordinator:
         self._call(self._hold, slots, answer)
         try:
             return answer.result(ANSWER_S)
-        except TimeoutError:
+        except FUTURE_TIMEOUTS:
             raise CoordinatorLost(f"the coordinator has not answered within {ANSWER_S:g} s") from None
 
     def send_to_worker(self, run_id: str, rank: int, data: bytes) -> None:
@@ -276,7 +277,7 @@ class Coordinator:
             self._requests.publish_waiting()
             self._close_when_idle()
             try:
-                await asyncio.wait_for(self._closing.wait(), TICK_S)
+                await asyncio_wait_for(self._closing.wait(), TICK_S)
             except TimeoutError:
                 pass
 

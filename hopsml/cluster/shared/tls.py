@@ -68,6 +68,8 @@ async def connect(
     raise ConnectionError(f"the coordinator answers at none of its addresses: {'; '.join(problems)}")
 
 
+from hopsml.core.newer_python import UTC
+
 MEMORY = "/dev/shm"  # folder whose files are in memory
 
 
@@ -116,8 +118,8 @@ def make_key_pair(name: str) -> tuple[bytes, bytes]:
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.datetime(1950, 1, 1, tzinfo=datetime.UTC))
-        .not_valid_after(datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC))
+        .not_valid_before(datetime.datetime(1950, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from hopsml.core.newer_python import StrEnum
 from hopsml.errors import ArgumentError
 from hopsml.service.scheduler.reasons import NodeKind
 from hopsml.service.scheduler.resources import NOTHING, Resources

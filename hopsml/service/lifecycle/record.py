@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from hopsml.core.newer_python import StrEnum
 from hopsml.core.states import Lifecycle
 
 

@@ -17,6 +17,7 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
+from hopsml.core.newer_python import asyncio_timeout
 from hopsml.errors import HopsmlError, StoreError
 from hopsml.service.rest.threads import FOLLOWING
 
@@ -111,7 +112,7 @@ class Broadcaster:
         if self._ended or self._feed.version != version:
             return True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._heartbeat_s):
+            async with asyncio_timeout(self._heartbeat_s):
                 await news.wait()
                 return True
         return False

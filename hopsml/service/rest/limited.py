@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hopsml.core.metrics import Meter
+from hopsml.core.newer_python import asyncio_timeout
 from hopsml.service.rest.audited import READING
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ def bounded(receive: Receive, most_bytes: int, most_s: float = BODY_S) -> Receiv
         from fastapi import HTTPException
 
         try:
-            async with asyncio.timeout(None if is_whole else max(0.0, until_s - time.monotonic())):
+            async with asyncio_timeout(None if is_whole else max(0.0, until_s - time.monotonic())):
                 message = await receive()
         except TimeoutError:
             raise HTTPException(408) from None

@@ -9,9 +9,9 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from operator import attrgetter
 
+from hopsml.core.newer_python import StrEnum
 from hopsml.core.states import Lifecycle
 from hopsml.service.scheduler.resources import CORES_LIKE_A_GPU, GangRequest, GangShape, Placement, Policy, Resources
 

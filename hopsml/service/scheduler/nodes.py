@@ -213,7 +213,8 @@ class Nodes:
 
     def copy(self) -> Array:
         """Return a copy of the free resources, by row, for use with ``add_placement`` and ``place``."""
-        return self._free.copy()
+        free: Array = self._free.copy()
+        return free
 
     def add_placement(self, trial: Array, gang: GangShape, placement: Placement, sign: int = 1) -> None:
         """Add the resources of a placement to ``trial``; with ``sign=-1`` subtract them."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
+from hopsml.core.newer_python import StrEnum
 from hopsml.service.scheduler import taking
 from hopsml.service.scheduler.job import JobPhase, QueuedJob
 from hopsml.service.scheduler.nodes import Nodes

@@ -256,11 +256,12 @@ class _Reader:
                 raise self._stop(
                     event, path, f"more than {len(values)} are given, and no more are allowed: ask for fewer"
                 )
+            place = (*path, key)
             if key in values:
-                before = self._document.line((*path, key))
-                self._problem(event, (*path, key), f"it stands there twice, first in line {before}: remove one of them")
-            found = self._node(next(self._events), (*path, key), depth + 1)
-            self._document.lines[(*path, key)] = _line(event)
+                before = self._document.line(place)
+                self._problem(event, place, f"it stands there twice, first in line {before}: remove one of them")
+            found = self._node(next(self._events), place, depth + 1)
+            self._document.lines[place] = _line(event)
             values[key] = found.value
             size += found.size + 1
         return _Node(values, size)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from hopsml.core.newer_python import Self
 from hopsml.errors import ArgumentError
 from hopsml.search.space.space import Searchspace, check_filled
 from hopsml.service.spec import fields, limits

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, WithJsonSchema
 
+from hopsml.core.newer_python import UTC
+
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
@@ -73,7 +75,7 @@ _ITEM = rf"(\*|{_VALUE}(-{_VALUE})?)(/[0-9]{{1,2}})?"
 _FIELD = rf"{_ITEM}(,{_ITEM})*"
 SCHEDULE_PATTERN = rf"^{_FIELD}( {_FIELD}){{4}}$"
 _NAMES = ("minute", "hour", "day", "month", "weekday")
-_UTC = datetime.UTC
+_UTC = UTC
 _FOLD = datetime.timedelta(hours=3)  # more than any zone's clocks are set back
 _SAMPLE = datetime.datetime(2026, 1, 1, tzinfo=_UTC)  # any day: croniter searches all years of a schedule from it
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from hopsml.core import redact
+from hopsml.core.newer_python import Self
 from hopsml.service.spec import limits
 from hopsml.service.spec.fields import (
     FILE_LETTER,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from hopsml.core.newer_python import StrEnum
 from hopsml.core.states import Lifecycle
 
 

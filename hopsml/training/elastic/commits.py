@@ -203,7 +203,7 @@ def unpickle(value: bytes) -> Any:
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     """Return the name under which a type is stored."""
-    return dtype.str if dtype.kind != "V" else dtype.name  # bfloat16 and float8 are identified only by name
+    return str(dtype.str if dtype.kind != "V" else dtype.name)  # bfloat16 and float8 are identified only by name
 
 
 def dtype_of(name: str) -> Any:

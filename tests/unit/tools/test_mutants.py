@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-import tomllib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
