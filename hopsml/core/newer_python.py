@@ -21,6 +21,13 @@ FUTURE_TIMEOUTS = (TimeoutError, concurrent.futures.TimeoutError)
 
 _Result = TypeVar("_Result")
 
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a line to what the traceback of an error shows; without effect before Python 3.11."""
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+
+
 if sys.version_info >= (3, 11):
     from asyncio import Runner as AsyncioRunner
     from asyncio import timeout as asyncio_timeout
@@ -86,6 +93,7 @@ __all__ = [
     "AsyncioRunner",
     "Self",
     "StrEnum",
+    "add_note",
     "asyncio_timeout",
     "asyncio_timeout_at",
     "asyncio_wait_for",

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hopsml.core.newer_python import UTC
+
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
@@ -67,8 +69,6 @@ async def connect(
             problems.append(f"{host}:{port}: {error}")
     raise ConnectionError(f"the coordinator answers at none of its addresses: {'; '.join(problems)}")
 
-
-from hopsml.core.newer_python import UTC
 
 MEMORY = "/dev/shm"  # folder whose files are in memory
 

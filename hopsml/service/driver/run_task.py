@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hopsml.core.newer_python import add_note
 from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError
 from hopsml.service.driver import driver_requests
@@ -194,7 +195,7 @@ def _command(job: JobSpec, job_file: Path, task: Task) -> Callable[..., Any]:
         if status:
             error = subprocess.CalledProcessError(status, shown)  # the cause of a job must not contain a whole script
             if status in _ABORTED:
-                error.add_note(_ABORT_HINT)
+                add_note(error, _ABORT_HINT)
             raise error
 
     return call
