@@ -65,7 +65,7 @@ lint: types style  ## run ruff, mypy --strict, vulture, and the checks of import
 
 types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/mypy --no-error-summary --strict tools benchmarks conf/discover_gpus.py
+	@$(BIN)/mypy --no-error-summary --python-version 3.11 --strict tools benchmarks conf/discover_gpus.py
 
 style: $(STAMP)
 	@$(BIN)/ruff check --quiet $(CHECKED)

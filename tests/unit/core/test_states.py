@@ -20,6 +20,7 @@ PACKAGE = Path(states.__file__).parents[1]
 OTHERS = (
     "core/refused_names.py",
     "airflow/jobs.py",
+    "core/refused_names.py",  # a name of Maggy
     "airflow/yarn_jobs.py",
     "yarn/",
     "tracking/mlflow/",
