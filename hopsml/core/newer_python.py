@@ -71,17 +71,13 @@ else:
             raise TimeoutError(*error.args) from error
 
     class StrEnum(str, enum.Enum):
-        """Members that are strings: ``str()`` and ``format()`` give the value, ``auto()`` the name in lower case."""
+        """Members that are strings: ``str()`` and ``format()`` give the value."""
 
         def __str__(self) -> str:
             return str(self.value)
 
         def __format__(self, format_spec: str) -> str:
             return format(str(self.value), format_spec)
-
-        @staticmethod
-        def _generate_next_value_(name: str, start: int, count: int, last_values: list[Any]) -> str:
-            return name.lower()
 
     # For Popen: the child leads a process group of its own in the same session, so that Ctrl-C does not reach it.
     OWN_PROCESS_GROUP: dict[str, Any] = {"preexec_fn": os.setpgrp}
