@@ -247,7 +247,8 @@ def get_model_server(serving_name: str) -> str:
     return _known(serving_name).model_server
 
 
-get_type, get_version = get_model_server, get_model_version  # their oldest names
+get_type = get_model_server  # its oldest name
+get_version = get_model_version  # its oldest name
 
 
 def get_artifact_path(serving_name: str) -> str:
