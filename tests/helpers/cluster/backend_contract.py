@@ -148,7 +148,7 @@ class BackendContract:
         os.kill(found[1].agent, 9)
         with pytest.raises(WorkerFailed) as caught:
             run.result(WAIT_S)
-        assert caught.value.rank == 1 and "agent" in caught.value.cause and "gone" in caught.value.cause
+        assert caught.value.rank == 1 and "the agent" in caught.value.cause and "was lost" in caught.value.cause
         self.check_loss(caught.value.cause, found[1].agent)
         pids = [pid for trace in found for pid in (trace.worker, trace.child)]
         wait_until(lambda: not living([*pids, found[1].server]), "end of the workers", GONE_S)

@@ -94,7 +94,7 @@ def test_what_goes_in_and_what_comes_out(airflow: Airflow) -> None:
     assert told["xcoms"]["also"]["return_value"] == told["xcoms"]["seen"]["return_value"]
     assert ended.lines_with("ended as FINISHED, but the sensor waits for FAILED")
     assert ended.lines_with("ended as FAILED: ValueError: this script fails; run directory file://")
-    assert ended.lines_with("profile 'nowhere' is not known")
+    assert ended.lines_with("profile 'nowhere' is unknown")
     assert ended.lines_with("hello from --by config")
     assert ended.lines_with("forged.json can be written by users other than")
     assert set(told["xcoms"]["started"]["return_value"]) == {"job"}

@@ -77,7 +77,7 @@ def test_a_name_that_resolves_to_loopback_on_a_host_with_ipv6_alone_is_skipped(t
 def test_all_addresses_of_a_host_are_listed(tmp_path: Path) -> None:
     devices = f"{WIRED} ip addr add 10.0.0.5/24 dev eth0; ip addr add 10.1.0.5/24 dev eth0"
     found = look(tmp_path, devices, "10.0.0.5 node1\n")
-    assert "announces 10.0.0.5" in found["summary"] and "it has 10.1.0.5 too" in found["summary"]
+    assert "connect to the driver at 10.0.0.5" in found["summary"] and "it also has 10.1.0.5" in found["summary"]
 
 
 def test_a_resolver_that_does_not_answer_fails_in_time_and_names_the_setting(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
         chain = runner.parents()  # host, fork server, agent
         place = {"host": 0, "host that hangs": 0, "fork server": 1, "agent": 2}[victim]
         (chain[place].suspend if victim == "host that hangs" else chain[place].kill)()
-        words = {"host": "SIGKILL", "host that hangs": "SIGSTOP", "fork server": "was killed", "agent": "is gone"}
+        words = {"host": "SIGKILL", "host that hangs": "SIGSTOP", "fork server": "was killed", "agent": "was lost"}
         assert words[victim] in found.lost(lane)
         wait_until(lambda: not runner.is_running() or runner.status() == psutil.STATUS_ZOMBIE, "the runner's end")
         other = found.joined()
