@@ -470,7 +470,8 @@ def test_a_missing_package_is_named_and_the_run_goes_on(
     assert run.result(END_S).metrics["metric"] == 1
     wait_until(lambda: run.state.notes, "the note")
     assert extras.install("mlflow") in run.state.notes[0]
-    assert json.loads((store / "Experiments" / run.run_id / "mlflow.json").read_text())["state"] == "refused"
+    record = store / "Experiments" / run.run_id / "mlflow.json"
+    wait_until(lambda: json.loads(record.read_text())["state"] == "refused", "the recorded refusal")
 
 
 def test_registering_says_what_is_missing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
