@@ -196,6 +196,12 @@ def _is_reducible(error: BaseException) -> bool:
     return bool(shown) and shown[0].tb_frame is last[0].tb_frame
 
 
+def is_fault(error: BaseException) -> bool:
+    """Return True if the last frame of an error is hopsml's and hopsml did not raise it on purpose."""
+    last = list(_frames(error.__traceback__))[-1:]
+    return bool(last) and is_own(last[0].tb_frame.f_code.co_filename) and not hasattr(error, "_render_traceback_")
+
+
 def _note_of(error: BaseException) -> str:
     """Store the complete traceback if some of it is about to be hidden; return a line that names its file, or ""."""
     traces = [one.__traceback__ for one in _chain(error)]

@@ -205,7 +205,8 @@ def text_of_traceback(error: BaseException, shown: TracebackType | None) -> str:
 def report_traceback(error: BaseException, file: Path, url: str) -> str:
     """Write a traceback without hopsml's frames to the log, and return it.
 
-    With frames of hopsml behind the user's the complete one is stored, and the log names its file.
+    With frames of hopsml behind the user's the complete one is stored, and the log names its file. An error that hopsml
+    did not raise on purpose, with hopsml's frame at its end, keeps all frames.
 
     Args:
         error: The error of the user's function.
@@ -215,7 +216,7 @@ def report_traceback(error: BaseException, file: Path, url: str) -> str:
     whole = text_of_traceback(error, tracebacks.from_user(error.__traceback__))
     with tracebacks.reduced(error, tracebacks.of_worker):
         text = text_of_traceback(error, error.__traceback__)
-    if tracebacks.shows_all():
+    if tracebacks.shows_all() or tracebacks.is_fault(error):
         text = whole
     tell(text)
     if text != whole:
