@@ -28,7 +28,7 @@ GONE_S = 10.0  # the promise: a failed run's workers are gone within this time
 CAUSES = {
     "exception": "KeyError: 'no such layer'",
     "sys.exit(3)": "called sys.exit(3)",
-    "os._exit(1)": "exit status 1 without returning",
+    "os._exit(1)": "exited with status 1 before the training function returned",
     "segmentation fault": "signal 11 (SIGSEGV)",
     "kill -9": "signal 9 (SIGKILL)",
 }
@@ -182,7 +182,7 @@ class BackendContract:
         assert clock.awake() - began < 3 + GONE_S
         assert "after 3 s" in str(caught.value) and "start_timeout=" in str(caught.value)
         host = run.status()["members"][1]["host"]
-        assert f"rank 1 on {host} has not begun" in str(caught.value) and "rank 0" not in str(caught.value)
+        assert f"rank 1 on {host} has not started the training function" in str(caught.value) and "rank 0" not in str(caught.value)
         check_run_dir(run, "FAILED")
 
     def test_more_workers_than_slots_is_an_error_at_once(self, store: Path) -> None:

@@ -209,7 +209,7 @@ def test_a_driver_that_was_taken_for_dead_ends_its_run_and_adds_nothing_to_it(
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
     monkeypatch.setattr(takeover, "driver_lives", lambda directory: False)  # its store was away for long, say
     again = plan.start(repeat.continuing(repeat.build(run, progress=False), run.directory))
-    with pytest.raises(ArgumentError, match=f"goes on in .*{again.run_id} already"):
+    with pytest.raises(ArgumentError, match=f"was already continued in .*{again.run_id}"):
         experiment.resume(run)
     with pytest.raises(RunCancelled, match=f"another driver has continued it in .*{again.run_id}"):
         run.result(WAIT_S)

@@ -241,8 +241,8 @@ def crash() -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda: os._exit(1), "exit status 1 without returning"),
-        (lambda: os._exit(0), "exit status 0 without returning"),
+        (lambda: os._exit(1), "exited with status 1 before the training function returned"),
+        (lambda: os._exit(0), "exited with status 0 before the training function returned"),
         (crash, "signal 11 (SIGSEGV)"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "signal 9 (SIGKILL)"),
     ],
@@ -289,7 +289,7 @@ def test_text_is_text_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path
 
     text = run(tmp_path, lambda: "models/none.h5").events[-1].result
     assert cloudpickle.loads(text) == "models/none.h5"
-    assert "is not there" in run(tmp_path, lambda: Path("models/none.h5")).events[1].text
+    assert "is missing" in run(tmp_path, lambda: Path("models/none.h5")).events[1].text
     (tmp_path / "cwd").mkdir()
     value = cloudpickle.loads(run(tmp_path, write).events[-1].result)
     assert value == {"plot": "Experiments/app_1/plot.png"}

@@ -29,4 +29,4 @@ def test_metrics_that_cannot_be_written_do_not_end_a_training(store: Path, lower
     assert run.result(WAIT_S).value == 399
     assert run.status()["members"][0]["step"] == 399  # the driver has heard them all
     (note,) = [note for note in run.state.notes if "metrics.jsonl" in note]
-    assert "rank 0: lines of metrics.jsonl are lost" in note and "File too large" in note
+    assert "rank 0: lines of metrics.jsonl were lost" in note and "File too large" in note

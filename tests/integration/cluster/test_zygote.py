@@ -133,7 +133,7 @@ def test_a_zygote_that_is_stopped_is_woken_and_one_that_stays_so_is_ended(own: Z
         if len(said) == 1:
             while processes.is_stopped(own.pid):
                 assert clock.awake() < deadline
-    assert [text.rpartition(" ")[2] for text in said if text] == ["woken", "ended"]
+    assert [text.rpartition(" ")[2] for text in said if text] == ["resumed", "killed"]
 
 
 def test_two_agents_have_servers_and_numbers_of_their_own(parent: ZygoteProcess, tmp_path: Path):

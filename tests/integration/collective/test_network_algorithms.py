@@ -223,7 +223,7 @@ def test_who_takes_no_part_is_named_by_all(algorithm: str) -> None:
 
 def test_options_that_cannot_be() -> None:
     names = ["127.0.0.1:1", "127.0.0.1:2"]
-    with pytest.raises(ArgumentError, match="algorithm 'tree' is none of auto, direct, pairwise, ring"):
+    with pytest.raises(ArgumentError, match="algorithm 'tree' is not one of auto, direct, pairwise, ring"):
         Group.form(0, names, secret=SECRET, algorithm="tree")
     with pytest.raises(ArgumentError, match="at least a second"):
         Group.form(0, names, secret=SECRET, network_timeout_s=0.1)

@@ -33,7 +33,7 @@ def test_alone_they_give_back_what_they_got() -> None:
     with pytest.raises(ArgumentError, match=r"reduction='product'.*sum, mean, min, max"):
         hopsml.all_reduce(x, "product")  # type: ignore[arg-type]
     for root in (1, 0.0, "0", None):
-        with pytest.raises(ArgumentError, match=rf"root={root!r}: there are 1 worker\(s\)"):
+        with pytest.raises(ArgumentError, match=rf"root={root!r}: the run has 1 worker\(s\)"):
             hopsml.broadcast(x, root=root)  # type: ignore[arg-type]
     assert hopsml.broadcast(x, root=np.int64(0)).tolist() == [0, 1, 2]
 

@@ -74,14 +74,14 @@ def test_the_reason_is_reported_once_if_writing_was_tried_again(project: Path, m
     run = submit(filled(project))
     run.result(WAIT_S)
     notes = [note for note in run.state.notes if "the result and" in note]
-    assert len(notes) == 2 and "is tried again" in notes[0] and "has ended as FINISHED" in notes[1]
+    assert len(notes) == 2 and "retrying" in notes[0] and "has ended as FINISHED" in notes[1]
     assert [note.count("No space left on device") for note in notes] == [1, 0]
     assert all("QuotaExceeded" not in note and ".outputs.json" not in note for note in notes)
 
 
 def test_room_that_is_made_meanwhile_is_used(project: Path) -> None:
     def make_room(change: Change) -> None:
-        if "is tried again" in change.text:
+        if "retrying for" in change.text:
             (project / "filler").unlink()
 
     run = submit(filled(project))

@@ -84,7 +84,7 @@ def misbehave(how: str) -> float:
 ENDS = {
     "raises": ("failed", "KeyError: 'no such layer'"),
     "exits": ("failed", "called sys.exit(0)"),
-    "leaves": ("died", "exit status 3 without returning"),
+    "leaves": ("died", "exited with status 3 before the training function returned"),
     "is killed": ("died", "signal 9 (SIGKILL)"),
     "returns text": ("failed", "a search needs a number"),
     "returns nothing": ("failed", "returned nothing"),

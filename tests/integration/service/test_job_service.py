@@ -217,7 +217,7 @@ def test_who_leaves_a_job_that_is_waited_for_is_told_that_it_goes_on(service: Jo
         assert waits.stdout.readline() == "one-1\n"
         assert "running one" in waits.stdout.readline()
         waits.send_signal(signal.SIGINT)
-        told = "one-1 continues: `hopsml jobs logs -f one-1` follows it, `hopsml jobs cancel one-1` ends it\n"
+        told = "one-1 continues: `hopsml jobs logs -f one-1` follows the job, `hopsml jobs cancel one-1` ends it\n"
         assert waits.stderr.read() == told and waits.wait(WAIT_S) == 128 + signal.SIGINT
     assert client.job("one-1").state == Lifecycle.RUNNING
     service.end("one")
@@ -466,7 +466,9 @@ def test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started(ser
     assert second.wait(ended.id, WAIT_S).state == Lifecycle.FINISHED
     service.stop()
     first.send_signal(signal.SIGCONT)
-    wait_until(lambda: client.cluster()["leads"] and not client.why(client.submit(service.job("later")).id), "its lead")
+    wait_until(lambda: client.cluster()["leads"], "its lead")
+    later = client.submit(service.job("later"))
+    wait_until(lambda: not client.why(later.id), "its slot")
     assert [client.job(job.id).state for job in (old, ended, fresh)] == [
         Lifecycle.RUNNING,
         Lifecycle.FINISHED,

@@ -80,7 +80,7 @@ def test_digits_are_predicted_as_where_they_were_trained(tmp_path: Path, monkeyp
             each = list(clients.map(lambda row: serving.predict("digits", [row])[0], given["rows"]))
         assert np.allclose(each, given["wanted"], atol=1e-5)
         with pytest.raises(
-            ArgumentError, match=r"input '\w+': it has the shape \(1, 63\), and takes float32 \(any, 64\)"
+            ArgumentError, match=r"input '\w+': it has the shape \(1, 63\), but the model takes float32 \(any, 64\)"
         ):
             serving.predict("digits", given["rows"][:1, :63])
     finally:

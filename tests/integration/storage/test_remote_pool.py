@@ -58,7 +58,7 @@ def test_a_helper_that_is_lent_when_the_pool_is_closed_ends_after_its_call(pool:
 
 
 def test_only_so_many_at_once(pool: HelperPool) -> None:
-    with pool.lend(30), pool.lend(30), pytest.raises(AllBusy, match="all 2 helper"), pool.lend(0.05):
+    with pool.lend(30), pool.lend(30), pytest.raises(AllBusy, match="all 2 storage helper processes"), pool.lend(0.05):
         pass
 
 

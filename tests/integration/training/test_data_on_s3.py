@@ -96,7 +96,7 @@ def test_trouble_names_the_file(bucket: str) -> None:
     folder = write(bucket, "tfrecord", records)
     with pytest.raises(PathNotFound, match="nowhere"):
         hopsml.data.tfrecords(f"{bucket}/nowhere")
-    with pytest.raises(ArgumentError, match="holds no Parquet file"):
+    with pytest.raises(ArgumentError, match="contains no Parquet file"):
         hopsml.data.parquet(folder)
     rows = hopsml.data.tfrecords(folder).batch(16)
     gone = f"{folder}/day=1/part-1.tfrecord"
