@@ -112,7 +112,7 @@ class BackendContract:
 
         run = submit(returns_a_lock)
         assert run.result(WAIT_S).value == {"loss": 0.5}
-        (note,) = [note for note in run.state.notes if "is left out" in note]
+        (note,) = [note for note in run.state.notes if "is omitted" in note]
         assert note.startswith("rank 0: the entry ['lock']") and "return numbers" in note
         check_run_dir(run, "FINISHED")
 
@@ -182,7 +182,9 @@ class BackendContract:
         assert clock.awake() - began < 3 + GONE_S
         assert "after 3 s" in str(caught.value) and "start_timeout=" in str(caught.value)
         host = run.status()["members"][1]["host"]
-        assert f"rank 1 on {host} has not started the training function" in str(caught.value) and "rank 0" not in str(caught.value)
+        assert f"rank 1 on {host} has not started the training function" in str(caught.value) and "rank 0" not in str(
+            caught.value
+        )
         check_run_dir(run, "FAILED")
 
     def test_more_workers_than_slots_is_an_error_at_once(self, store: Path) -> None:

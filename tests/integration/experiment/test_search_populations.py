@@ -64,7 +64,9 @@ def test_the_worst_of_a_population_go_on_from_the_best(store: Path, stopper: str
 def journal_of(run_dir: str) -> list[list[Any]]:
     """Return the events of a search's journal."""
     files = sorted(Path(run_dir.removeprefix("file://"), "journal").glob("*.jsonl"))
-    return [event for file in files for line in file.read_text().splitlines() if isinstance(event := json.loads(line), list)]
+    return [
+        event for file in files for line in file.read_text().splitlines() if isinstance(event := json.loads(line), list)
+    ]
 
 
 def test_bohb_trains_the_good_ones_longest_and_learns_where_they_lie(store: Path) -> None:
@@ -78,9 +80,9 @@ def test_bohb_trains_the_good_ones_longest_and_learns_where_they_lie(store: Path
     )  # fmt: skip
     far = {row["number"]: abs(row["config"]["x"] - 0.5) for row in result.rows}
     steps = dict.fromkeys(far, 9)
-    for kind, number, *rest in reversed(journal_of(result.run_dir)):
-        if kind == "report" and rest[2] is not None:
-            steps[number] = rest[0]  # of the first verdict: so short a trial has returned before it can be paused
+    for event in reversed(journal_of(result.run_dir)):
+        if event[0] == "report" and event[4] in ("pause", "stop"):
+            steps[event[1]] = event[2]  # of the first verdict: so short a trial has returned before it can be paused
     assert {1, 3, 9} <= set(steps.values())
     longest = [far[name] for name in far if steps[name] == 9]
     shortest = [far[name] for name in far if steps[name] == 1]

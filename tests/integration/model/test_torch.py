@@ -71,7 +71,7 @@ for given, words in (
     ((made, "wrong", {"imag": rows[:2]}), "forward() has no argument 'imag'; it has image, weight"),
     ((linear, "wrong", rows[:2, :3]), "the model does not accept the example (input: float32 [2, 3]): RuntimeError"),
     ((linear, "wrong", torch.zeros(4)), "(input: float32 [4]) the model returns 'output_0': [1]; the first dimension"),
-    ((linear, "wrong", 3.0), "input=3.0 is one number"),
+    ((linear, "wrong", 3.0), "input=3.0 is a single number"),
 ):
     try:
         model.export(given[0], given[1], example=given[2])

@@ -123,7 +123,9 @@ def test_nobody_without_the_token_and_nothing_too_long(served: str) -> None:
 
 def test_predict_says_what_does_not_fit(served: str) -> None:
     assert serving.predict(served, {"X": ROWS.tolist()}, version=1).tolist() == [1.0, 1.0]
-    with pytest.raises(ArgumentError, match=r"input 'X': it has the shape \(2, 3\), but the model takes float64 \(any, 4\)"):
+    with pytest.raises(
+        ArgumentError, match=r"input 'X': it has the shape \(2, 3\), but the model takes float64 \(any, 4\)"
+    ):
         serving.predict(served, ROWS[:, :3])
     with pytest.raises(ArgumentError, match="version 7 is not served; the served versions are 1"):
         serving.predict(served, ROWS, version=7)
@@ -264,7 +266,8 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            ServingError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use; use an address of this machine, and another port"
+            ServingError,
+            match=f"cannot listen at 127.0.0.1:{port}: Address already in use; use an address of this machine, and another port",
         ):
             serving.start("unstarted", model="digits", version=1, port=port)
     files = project / "Models" / "digits" / "1"
@@ -284,7 +287,7 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> No
     ):
         serving.start("of-old")
     serving.delete("of-old")
-    with pytest.raises(ArgumentError, match="replicas=0: it must be 1 to 1024"):
+    with pytest.raises(ArgumentError, match="replicas=0: the value must be 1 to 1024"):
         serving.start("unstarted", model="digits", replicas=0)
     with pytest.raises(ArgumentError, match=r"listen at 127.0.0.1 behind a proxy"):
         serving.start("unstarted", model="digits", host="0.0.0.0", without_token=True)

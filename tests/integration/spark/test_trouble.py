@@ -73,7 +73,10 @@ def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
     wait_until(lambda: not living([*pids, found[rank].agent, found[rank].server]), "the end of it all", GONE_S)
     assert clock.awake() - began < GONE_S
     assert caught.value.rank in doomed and "executor or the agent in it was killed" in caught.value.cause
-    assert "Spark reports for executor" in caught.value.cause and "137 (exit status 137: SIGKILL, sent" in caught.value.cause
+    assert (
+        "Spark reports for executor" in caught.value.cause
+        and "137 (exit status 137: SIGKILL, sent" in caught.value.cause
+    )
     check_run_dir(run, "FAILED")
     assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 

@@ -28,7 +28,7 @@ def test_a_model_of_keras_of_fit_of_a_state_and_of_a_checkpointer(tmp_path: Path
     for name, width, deeper, unbuilt in found["refused"]:
         assert "has no object 'net'; it has: " in name and "model" in name
         assert "shape" in width.lower()
-        assert "is of another model: it lacks ['model/" in deeper
+        assert "is from another model: it lacks ['model/" in deeper
         assert "load_checkpoint(): objects must be built, as for a State: " in unbuilt
 
 
