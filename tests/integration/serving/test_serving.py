@@ -265,10 +265,10 @@ def test_when_the_supervisor_is_killed_nothing_stays_and_it_can_be_started_again
 def test_what_cannot_be_started_says_why_and_leaves_nothing(project: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            ServingError,
-            match=f"cannot listen at 127.0.0.1:{port}: Address already in use; use an address of this machine, and another port",
-        ):
+        in_use = (
+            f"cannot listen at 127.0.0.1:{port}: Address already in use; use an address of this machine, and another"
+        )
+        with pytest.raises(ServingError, match=in_use):
             serving.start("unstarted", model="digits", version=1, port=port)
     files = project / "Models" / "digits" / "1"
     kept = project.parent / "kept"
