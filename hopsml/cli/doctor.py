@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopsml.cli.terminal import AsJson, ProfileOption
-from hopsml.tracking import strict_json
+from hopsml.tracking import listing
 
 if TYPE_CHECKING:
     from hopsml.doctor import Examination
@@ -64,7 +64,7 @@ def doctor(
         report = examine(profile)
     finally:
         filesystem.close_all()
-    print(strict_json.dumps(as_dict(report)) if as_json else screen(report))
+    print(listing.json_line(as_dict(report)) if as_json else screen(report))
     if report.status is Status.FAIL:
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hopsml.cli.terminal import AsJson, print_plain
-from hopsml.tracking import strict_json
+from hopsml.tracking import listing
 from hopsml.tracking.listing import figure, short, table, time_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def ls(
     found = model.versions(name, of) if name else [model.find(one, project=of) for one in model.models(of)]
     named = {one: model.aliases(one, of) for one in {version.name for version in found}}
     if as_json:
-        print(strict_json.dumps([{**version, "aliases": _aliases(version, named)} for version in found]))
+        print(listing.json_line([{**version, "aliases": _aliases(version, named)} for version in found]))
     elif not found:
         print(f"no models in {settings.project_url(of)}", file=sys.stderr)
     else:
@@ -62,7 +62,7 @@ def show(
     found = model.find(name, version, project or None)
     aliases = _aliases(found, {name: model.aliases(name, project or None)})
     if as_json:
-        print(strict_json.dumps({**found, "aliases": aliases}))
+        print(listing.json_line({**found, "aliases": aliases}))
         return
     facts = {title: text for title, text in _facts(found, aliases).items() if text}
     width = max(map(len, facts))

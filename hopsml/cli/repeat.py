@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hopsml.cli.terminal import AsJson, ProfileOption, RunArgument
-from hopsml.tracking import strict_json
+from hopsml.tracking import listing
 
 if TYPE_CHECKING:
     from hopsml.experiment.options import RunOptions
@@ -85,7 +85,7 @@ def tune_communication(
         )
     finally:
         experiment.shutdown()
-    print(strict_json.dumps(tuning_as_dict(found)) if as_json else tuning_text(found))
+    print(listing.json_line(tuning_as_dict(found)) if as_json else tuning_text(found))
 
 
 class _Tuned(BaseException):
@@ -177,7 +177,7 @@ def evaluate(
     finally:
         experiment.shutdown()
     judged, outcome = EvaluationStore(directory, name).written(), found.metrics
-    print(strict_json.dumps(evaluation_as_dict(judged, outcome)) if as_json else evaluation_text(judged, outcome))
+    print(listing.json_line(evaluation_as_dict(judged, outcome)) if as_json else evaluation_text(judged, outcome))
 
 
 def loaded(named: str) -> Callable[..., Any]:
@@ -264,7 +264,7 @@ def rerun(
         outcome = experiment.rerun(directory.url, profile=profile, progress=not as_json, ignore=ignore or ())
     finally:
         experiment.shutdown()
-    print(strict_json.dumps(as_dict(outcome)) if as_json else text(outcome))
+    print(listing.json_line(as_dict(outcome)) if as_json else text(outcome))
     if not outcome.verdict.same:
         raise typer.Exit(DIFFERS)
 

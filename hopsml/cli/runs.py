@@ -13,7 +13,7 @@ from hopsml.cli.repeat import evaluate, rerun, resume, tensorboard, tune_communi
 from hopsml.cli.terminal import AsJson, ProjectUrl, RunArgument, print_plain
 from hopsml.cli.watch import cancel, follow, logs, metrics, status
 from hopsml.core.states import Lifecycle
-from hopsml.tracking import strict_json
+from hopsml.tracking import listing
 from hopsml.tracking.listing import COLUMNS, GAP, NUMBERS, duration, fitted, row, short, table, time_text
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def ls(
     url = project or settings.project_url()
     found = catalog.recent(url, last or None)
     if as_json:
-        print(strict_json.dumps([_row_as_json(run) for run in found]))
+        print(listing.json_line([_row_as_json(run) for run in found]))
     elif not found:
         print(f"no runs in {url}", file=sys.stderr)
     else:
@@ -155,7 +155,7 @@ def show(run: RunArgument, as_json: AsJson = False) -> None:
     """Print everything that is recorded of a run."""
     stored = _read(run)
     if as_json:
-        print(strict_json.dumps(_everything(stored)))
+        print(listing.json_line(_everything(stored)))
         return
     for title, content in _sections(stored):
         if content:
@@ -176,7 +176,7 @@ def compare(
     if as_json:
         rows = [{"section": d.section, "name": d.name, "left": d.left, "right": d.right} for d in found]
         content = {"left": one.directory.url, "right": other.directory.url, "differences": rows, "source": source}
-        print(strict_json.dumps(content))
+        print(listing.json_line(content))
         return
     if not found and not source:
         print("no recorded value differs")
@@ -254,7 +254,7 @@ def sync(
         if not as_json:
             print("  ".join([directory.run_id, state, *notes]), flush=True)
     if as_json:
-        print(strict_json.dumps(rows))
+        print(listing.json_line(rows))
     elif not rows:
         print(f"MLflow has all runs of {url}")
     if any(row["state"] in (order.PENDING, order.REFUSED) for row in rows):

@@ -122,12 +122,12 @@ def ls(as_json: AsJson = False) -> None:
     """List the servings of the project."""
     from hopsml.serving import manager
     from hopsml.serving.definitions import servings_url
-    from hopsml.tracking import strict_json
+    from hopsml.tracking import listing
     from hopsml.tracking.listing import table
 
     found = manager.servings()
     if as_json:
-        print(strict_json.dumps([_plain(one) for one in found]))
+        print(listing.json_line([_plain(one) for one in found]))
     elif not found:
         print(f"no servings in {servings_url()}", file=sys.stderr)
     else:
@@ -145,10 +145,10 @@ def _ready(one: ServingStatus) -> str:
 def show(name: Existing, as_json: AsJson = False) -> None:
     """Print the state of a serving, and an example request."""
     from hopsml.serving import manager
-    from hopsml.tracking import strict_json
+    from hopsml.tracking import listing
 
     found = manager.status(name)
-    print(strict_json.dumps(_plain(found)) if as_json else found)
+    print(listing.json_line(_plain(found)) if as_json else found)
 
 
 @app.command()

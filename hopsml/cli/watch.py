@@ -14,7 +14,7 @@ import typer
 from hopsml.cli.terminal import AsJson, RunArgument, print_plain
 from hopsml.core import states
 from hopsml.core.states import Lifecycle
-from hopsml.tracking import catalog, strict_json
+from hopsml.tracking import catalog, listing
 
 if TYPE_CHECKING:
     from hopsml.experiment.searches.recorded import SearchReader
@@ -213,7 +213,7 @@ def _shown(reports: list[dict[str, Any]], columns: list[str], as_json: bool) -> 
     names = [*columns, *dict.fromkeys(name for report in reports for name in report if name not in (*columns, "time"))]
     if as_json:
         for report in reports:
-            print(strict_json.dumps(report))
+            print(listing.json_line(report))
     elif reports:
         times = any("time" in report for report in reports)
         rows = [tuple(figure(report.get(name)) for name in names) for report in reports]
@@ -345,7 +345,7 @@ def status(run: RunArgument, as_json: AsJson = False) -> None:
     search = search_reader(stored.directory, stored.run)
     of_search = {} if search is None else search_facts(search, stored.state)
     if as_json:
-        print(strict_json.dumps({**facts, **of_search}))
+        print(listing.json_line({**facts, **of_search}))
         return
     texts = {name: _text(name, value) for name, value in facts.items() if value not in (None, "")}
     trials = search_lines(of_search) if of_search else {}

@@ -22,7 +22,7 @@ from hopsml.experiment import applications
 from hopsml.experiment.result import status_record
 from hopsml.storage import run_dir, urls
 from hopsml.storage.run_dir import create_run_dir
-from hopsml.tracking import record, strict_json
+from hopsml.tracking import listing, record
 from hopsml.tracking.record import Recording
 
 
@@ -40,7 +40,7 @@ class Recorded:
 
     def json(self, **more: Any) -> str:
         """Return one line of JSON for scripts: metrics, run id and directory, and the given entries."""
-        return strict_json.dumps(
+        return listing.json_line(
             as_json({**self.metrics, "run_id": self.run_id, "run_dir": self.run_dir, **more}), ascii_only=True
         )
 

@@ -12,10 +12,10 @@ from hopsml.cluster.gang.elastic.health import WITHOUT_COMMITS
 from hopsml.cluster.shared.plain import as_json
 from hopsml.cluster.worker.collective_stats import PARAMETER_SERVERS
 from hopsml.errors import QuotaExceeded, StorageError
-from hopsml.notebook import html, result_view
+from hopsml.notebook import html, view
 from hopsml.storage import backoff, causes, filesystem, urls
 from hopsml.storage.run_dir import RunDir, step_of
-from hopsml.tracking import strict_json
+from hopsml.tracking import listing
 
 _PATHS = {
     "scoped_allocator": "merged by TensorFlow's scoped allocator",
@@ -294,7 +294,7 @@ class Result(tuple[str, Any]):
     def json(self, **more: Any) -> str:
         """Return one line of JSON for scripts: metrics, number of workers, run id, run directory, state and others.
 
-        A loss that is NaN is the text "NaN" (``hopsml.tracking.strict_json``). For several combinations: ``runs``, a
+        A loss that is NaN is the text "NaN" (``hopsml.tracking.listing.json_line``). For several combinations: ``runs``, a
         list of their objects, and id, directory and state of the whole.
 
         Args:
@@ -303,7 +303,7 @@ class Result(tuple[str, Any]):
         if several := getattr(self, "runs", None):
             runs = [json.loads(single.json()) for single in several]
             whole = {"runs": runs, "run_id": self.run_id, "run_dir": self.run_dir, "state": self.state}
-            return strict_json.dumps(as_json({**whole, **more}), ascii_only=True)
+            return listing.json_line(as_json({**whole, **more}), ascii_only=True)
         content = {
             **self.metrics,
             "workers": len(self.workers),
@@ -316,17 +316,17 @@ class Result(tuple[str, Any]):
             "state": self.state,
             **more,
         }
-        return strict_json.dumps(as_json(content), ascii_only=True)
+        return listing.json_line(as_json(content), ascii_only=True)
 
     def _repr_html_(self) -> str:
         """Return the result as HTML, which a notebook shows if it is the value of a cell."""
         paths = (("run directory", self.run_dir), ("events", self.logdir), ("log", self.log))
         if several := getattr(self, "runs", None):
             runs = [(single.run_id, single.metrics) for single in several]
-            return html.render_result(result_view.of_several(self.name, self.run_id, runs, paths[:1]))
+            return html.render_result(view.of_several(self.name, self.run_id, runs, paths[:1]))
         facts: dict[str, Any] = {"workers": len(self.workers)}
         facts |= {"steps per second": f"{self.steps_per_second:.1f}"} if self.steps_per_second else {}
-        found = result_view.of_run(self.name, self.run_id, self.seconds, self.metrics, facts, paths)
+        found = view.of_run(self.name, self.run_id, self.seconds, self.metrics, facts, paths)
         warnings = [settings_warning(self.in_force), unrecorded_text(self.unrecorded) if self.unrecorded else ""]
         return html.render_result(replace(found, notes=tuple(filter(None, warnings))))
 

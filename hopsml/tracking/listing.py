@@ -1,8 +1,9 @@
-"""Runs as rows of a table, for a terminal and for a notebook."""
+"""Runs and results as text: rows of a table, for a terminal and a notebook, and lines of JSON, for programs."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -10,6 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hopsml.tracking.catalog import StoredRun
+
+
+def json_line(content: Any, ascii_only: bool = False) -> str:
+    """Return the content as one line of JSON that every parser accepts.
+
+    Python writes a loss that diverged as NaN, and can read it; JavaScript, jq and strict parsers reject the whole line.
+    Here it is the text "NaN", an overflow "Infinity" or "-Infinity": ``float()``, like JavaScript's ``Number()``,
+    converts them to numbers again. The files of a run directory, which Python reads, contain the numbers.
+
+    Args:
+        content: What to write.
+        ascii_only: Escape all other characters.
+
+    Raises:
+        TypeError: JSON cannot represent a value.
+    """
+    return json.dumps(_finite(content), ensure_ascii=ascii_only, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
 
 COLUMNS = ("run", "name", "state", "workers", "started", "took", "result")
 NUMBERS = ("workers", "took")  # aligned at the right

@@ -14,13 +14,13 @@ from hopsml.cluster.driver import run_texts
 from hopsml.cluster.shared.plain import as_json
 from hopsml.core import extras
 from hopsml.errors import ArgumentError
-from hopsml.notebook import html, result_view
+from hopsml.notebook import html, view
 from hopsml.search.algorithms import random
 from hopsml.search.metric import METRIC, name_of
 from hopsml.search.space.parameter import Choice, Integers, Interval, LogIntegers, Parameter
 from hopsml.search.space.space import Searchspace
 from hopsml.storage import urls
-from hopsml.tracking import strict_json
+from hopsml.tracking import listing
 
 if TYPE_CHECKING:
     import optuna
@@ -369,11 +369,11 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
             "state": self.state,
             **more,
         }
-        return strict_json.dumps(as_json(content), ascii_only=True)
+        return listing.json_line(as_json(content), ascii_only=True)
 
     def _repr_html_(self) -> str:
         """Return the result as HTML, which a notebook shows if it is the value of a cell."""
-        view = result_view.of_search(
+        found = view.of_search(
             self.name,
             self.run_id,
             self.seconds,
@@ -384,7 +384,7 @@ class SearchResult(tuple[str, dict[str, Any], dict[str, Any]]):
             notes=self.notes,
             paths=(("run directory", self.run_dir), ("best trial", self.best.run_dir), ("events", self.logdir)),
         )
-        return html.render_result(view)
+        return html.render_result(found)
 
     def __repr__(self) -> str:
         done = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)

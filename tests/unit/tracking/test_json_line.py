@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from hopsml.tracking import strict_json
+from hopsml.tracking import listing
 
 pytestmark = pytest.mark.fast
 
@@ -24,7 +24,7 @@ def test_a_loss_that_diverged_is_json_and_a_number_again() -> None:
         "name": "é",
         "none": None,
     }
-    read: dict[str, Any] = json.loads(strict_json.dumps(content), parse_constant=refuse)
+    read: dict[str, Any] = json.loads(listing.json_line(content), parse_constant=refuse)
     assert read == {"loss": "NaN", "curve": [1.5, "Infinity", {"low": "-Infinity"}], "name": "é", "none": None}
     assert math.isnan(float(read["loss"])) and float(read["curve"][2]["low"]) == -math.inf
-    assert strict_json.dumps({"name": "é"}, ascii_only=True) == '{"name": "\\u00e9"}'
+    assert listing.json_line({"name": "é"}, ascii_only=True) == '{"name": "\\u00e9"}'
