@@ -15,10 +15,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hopsml.errors import ArgumentTypeError
-from hopsml.training.large_batch.batch_sizes import BatchSizeSchedule, GradientNoiseScale
 from hopsml.training.large_batch.recipe import BatchPlan, Normalizer, Recipe
 from hopsml.training.large_batch.rules import smooth_labels
-from hopsml.training.large_batch.schedules import Constant, Cosine, Polynomial, SlowStart, Steps
+from hopsml.training.large_batch.schedules import (
+    BatchSizeSchedule,
+    Constant,
+    Cosine,
+    GradientNoiseScale,
+    Polynomial,
+    SlowStart,
+    Steps,
+)
 
 if TYPE_CHECKING:
     import torch

@@ -164,11 +164,11 @@ def metrics(
     """
     from hopsml.core import settings
     from hopsml.storage.run_dir import find
-    from hopsml.tracking import live
+    from hopsml.tracking import catalog
 
     directory = find(run, settings.project_url())
     search = search_reader(directory, directory.read_run())
-    reports = live.Reports(directory.metrics) if search is None else _OfTrials(search)
+    reports = catalog.Reports(directory.metrics) if search is None else _OfTrials(search)
     found = list(reports.more())
     if last:
         found = found[-last:]
@@ -242,7 +242,7 @@ def logs(
     from hopsml.core import settings
     from hopsml.storage import run_logs
     from hopsml.storage.run_dir import find
-    from hopsml.tracking import live
+    from hopsml.tracking import catalog
 
     directory = find(run, settings.project_url())
     search = search_reader(directory, directory.read_run()) if generation is None else None
@@ -252,7 +252,7 @@ def logs(
     for piece in run_logs.pieces(directory, rank, generation) if search is None else search.output():
         is_empty = is_empty and not piece
         sys.stdout.buffer.write(piece)
-    if search is None and (note := live.empty_log_note(directory, rank, generation)):
+    if search is None and (note := catalog.empty_log_note(directory, rank, generation)):
         print_plain(note, to_stderr=True)
     elif search is not None and is_empty:
         print_plain(f"no trial of search {directory.run_id} has printed anything", to_stderr=True)
@@ -296,7 +296,7 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
     from hopsml.errors import ArgumentError
     from hopsml.storage.run_dir import find
     from hopsml.submission import to_stderr
-    from hopsml.tracking import catalog, live
+    from hopsml.tracking import catalog
 
     try:
         directory = find(run, settings.project_url())
@@ -306,7 +306,7 @@ def _follow_run(run: str, end: bool, rank: int) -> None:
         ) from None
     if end:
         cancel(run)
-    output, state, progress = live.Output(directory, rank), "", ""
+    output, state, progress = catalog.Output(directory, rank), "", ""
     search = search_reader(directory, directory.read_run())
     if search is not None:
         to_stderr(f"output of the trials: hopsml runs logs {run}, or {search.folder_of('TRIAL')}")
@@ -338,10 +338,10 @@ def status(run: RunArgument, as_json: AsJson = False) -> None:
     """Print the state of a run or a search: duration, workers, last metrics, driver, error."""
     from hopsml.core import settings
     from hopsml.storage.run_dir import find
-    from hopsml.tracking import catalog, live
+    from hopsml.tracking import catalog
 
     stored = catalog.read(find(run, settings.project_url()), brief=True)
-    facts = _facts(stored, live.last_report(stored.directory))
+    facts = _facts(stored, catalog.last_report(stored.directory))
     search = search_reader(stored.directory, stored.run)
     of_search = {} if search is None else search_facts(search, stored.state)
     if as_json:

@@ -23,7 +23,7 @@ from hopsml.notebook.style import Column, HtmlCell
 from hopsml.notebook.tensorboard import Page
 from hopsml.storage import run_logs, urls
 from hopsml.storage.run_dir import RunDir, find
-from hopsml.tracking import catalog, listing, live
+from hopsml.tracking import catalog, listing
 from hopsml.tracking.catalog import StoredRun
 
 # The server ends when its standard input is closed, so also if its parent is killed.
@@ -128,7 +128,7 @@ def logs(run: str = "", rank: int = 0) -> None:
     directory = directory_of(run)
     for piece in run_logs.pieces(directory, rank):
         print(piece.decode(errors="replace"), end="")
-    if note := live.empty_log_note(directory, rank):
+    if note := catalog.empty_log_note(directory, rank):
         print(note)
 
 

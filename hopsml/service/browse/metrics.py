@@ -24,7 +24,7 @@ from hopsml.errors import PathNotFound
 from hopsml.search.metric import is_of_batch
 from hopsml.storage.filesystem import for_url
 from hopsml.storage.run_dir import SYSTEM_METRICS, RunDir
-from hopsml.tracking.live import Reports
+from hopsml.tracking.catalog import Reports
 
 WINDOW = 12  # samples that are used: a minute at the usual interval
 LEAST_SAMPLES = 6

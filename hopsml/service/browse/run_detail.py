@@ -20,7 +20,7 @@ from hopsml.service.browse.run_list import RunRow, progress_of, row_of
 from hopsml.storage import urls
 from hopsml.storage.run_dir import RunDir
 from hopsml.storage.run_logs import found_logs
-from hopsml.tracking import catalog, live
+from hopsml.tracking import catalog
 
 MOST_POINTS = 200  # most points of a trial's curve in a response
 KEPT_OF_TRIAL = 1024  # most points of a trial's curve in memory
@@ -213,7 +213,7 @@ def read(directory: RunDir, trial: str = "") -> RunDetail:
     """
     stored = _trial(directory) if trial and not _has_record(directory) else catalog.read(directory)
     record, status = stored.run, stored.status or {}
-    newest = live.last_report(directory)
+    newest = catalog.last_report(directory)
     newest.pop("time", None)
     step = newest.pop("step", None)
     return RunDetail(

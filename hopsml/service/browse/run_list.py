@@ -28,7 +28,7 @@ from hopsml.core.states import ENDS, Lifecycle
 from hopsml.errors import ArgumentError, PathNotFound
 from hopsml.storage import filesystem, urls
 from hopsml.storage.run_dir import EXPERIMENTS
-from hopsml.tracking import catalog, live
+from hopsml.tracking import catalog
 
 LONGEST_VALUE = 200  # most characters of an argument in the table
 
@@ -378,7 +378,7 @@ def _with_note(row: RunRow, noted: Noted | None) -> RunRow:
 def _row(stored: catalog.StoredRun) -> RunRow:
     """Return the row of a run; one without a result has the values that were reported last."""
     if stored.status is None and stored.main_metric is None:
-        stored = dataclasses.replace(stored, outputs=live.newest_values(stored.directory))
+        stored = dataclasses.replace(stored, outputs=catalog.newest_values(stored.directory))
     row = msgspec.structs.replace(row_of(stored), progress=progress_of(stored))
     _encoder.encode(row)  # fails here for values that a response cannot contain
     return row
@@ -393,7 +393,7 @@ def progress_of(stored: catalog.StoredRun) -> RunProgress | None:
     done, total = (told.get(name) for name in ("done", "total"))
     if isinstance(done, int) and isinstance(total, int):
         return RunProgress(done, total, str(told.get("unit") or "step"))
-    step = live.last_report(stored.directory).get("step")
+    step = catalog.last_report(stored.directory).get("step")
     return RunProgress(step, None, "step") if isinstance(step, int) else None
 
 

@@ -19,10 +19,8 @@ from hopsml.service.rest import (
     job_models,
     job_routes,
     job_run_routes,
-    note_routes,
     page_files,
     run_routes,
-    schedule_routes,
     service_routes,
 )
 from hopsml.service.rest.access import Guarded
@@ -49,8 +47,6 @@ _ROUTERS = (
     job_run_routes.router,  # before the others, as /jobs/events is not a job
     job_routes.router,
     service_routes.router,
-    schedule_routes.router,
-    note_routes.router,
     service_routes.metrics_router,
 )
 

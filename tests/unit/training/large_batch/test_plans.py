@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hopsml
 from hopsml.errors import ArgumentError, ArgumentTypeError
-from hopsml.training.large_batch import batch_sizes, rules, schedules
+from hopsml.training.large_batch import rules, schedules
 from hopsml.training.large_batch.recipe import BatchPlan
 from tests.helpers.training import references
 
@@ -310,7 +310,7 @@ def test_what_was_refused_leaves_the_estimate_as_it_was() -> None:
 
 
 def test_squares_are_summed_in_float64_over_all_arrays() -> None:
-    squared_norm = batch_sizes.squared_norm
+    squared_norm = schedules.squared_norm
     assert squared_norm([np.float16([300, 400])]) == 250_000  # float16 ends at 65504
     assert squared_norm([np.float32([4096.5])]) == 4096.5**2  # which float32 would round
     assert squared_norm([[3, 4], np.ones((2, 3)), 2.0]) == 35
@@ -361,7 +361,7 @@ def test_a_group_that_grows_amid_the_warm_up_does_not_change_the_rate_at_once() 
 def test_schedules_of_workers_without_meaning_are_refused() -> None:
     for changes in ((), ((1, 2),), ((0, 2), (0, 4))):
         with pytest.raises(ArgumentError, match="they must start with 0 and increase"):
-            batch_sizes.BatchSizeSchedule(changes)
+            schedules.BatchSizeSchedule(changes)
     with pytest.raises(ArgumentError, match="scaling='linear'"):
         large.BatchSizeSchedule([(0, 2)]).follow(hopsml.elastic.Sampler(64, 16))
 
