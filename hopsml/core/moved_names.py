@@ -56,6 +56,7 @@ _MOVED = {
     "tracking.seeds": "hopsml.tracking.inputs",
     "training.discovery.lookup": "hopsml.training.discovery",
     "training.exchange": "hopsml.training.distributed",
+    "training.large_batch.batch_sizes": "hopsml.training.large_batch.schedules",
     "training.large_batch.noise_scale": "hopsml.training.large_batch.schedules",
     "training.large_batch.normalizer": "hopsml.training.large_batch.recipe",
     "training.report": "hopsml.training.messages",

@@ -1,4 +1,7 @@
-"""Reads and lists the recorded runs of a project, and decides which of them are still alive."""
+"""Reads and lists the recorded runs of a project, and decides which of them are still alive.
+
+Of a running run it also reads the printed output and the reported metrics.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Coordinator thread of the driver, which executes the decisions of the group and pool state machines.
 
-It converts messages to events; ``actions.py`` converts actions to messages, ``backend_watcher.py`` calls the backend, and
-``sessions.py`` manages the connections. A message about a run or a generation that is not its sender's is refused and
+It converts messages to events; ``actions.py`` converts actions to messages and calls the backend, and ``sessions.py``
+manages the connections. A message about a run or a generation that is not its sender's is refused and
 counted.
 """
 
@@ -21,9 +21,8 @@ import uvloop
 
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver import group_start
-from hopsml.cluster.driver.actions import PoolActions, RunActions, report_sidecar_end
+from hopsml.cluster.driver.actions import BackendWatcher, PoolActions, RunActions, report_sidecar_end
 from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarWord, SlotShares
-from hopsml.cluster.driver.backend_watcher import BackendWatcher
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.group_start import GroupStarter, is_ready
 from hopsml.cluster.driver.preflight.gate import Inspection

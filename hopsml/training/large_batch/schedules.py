@@ -1,7 +1,10 @@
-"""Learning-rate schedules by epoch: the factor of the highest rate, and the gradual warm-up before; pure.
+"""Schedules of the learning rate by epoch, with the gradual warm-up before, and choice of the batch size.
 
-A schedule's ``factor`` uses operators and the few functions of a ``space`` only, so that the same code works on
-Python numbers and on the tensors of a compiled TensorFlow step.
+The batch size follows the gradient noise scale, or grows with the number of workers (arXiv 1812.06162, appendix A.1, and
+1711.00489). All is pure but one exchange and the request for workers.
+
+A schedule's ``factor`` uses operators and the few functions of a ``space`` only, so that the same code works on Python
+numbers and on the tensors of a compiled TensorFlow step.
 """
 
 from __future__ import annotations
