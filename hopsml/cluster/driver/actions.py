@@ -189,8 +189,6 @@ class BackendWatcher:
             self._loop.run_in_executor(None, function, *arguments)
 
 
-
-
 @dataclass
 class PoolActions:
     """Executor of the actions of the pool, and of the backend's reports about agent requests; used on the event loop.
