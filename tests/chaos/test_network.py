@@ -120,7 +120,7 @@ def test_a_fixed_group_that_is_cut_in_two_names_the_network(tmp_path: Path, outc
         wait_until(lambda: mark.exists() or waiting.done(), "the first step", 60.0)
         network.cut(2)
         found = waiting.result()
-    words = ("the network between the driver and 10.214.77.12 was cut", "heartbeat_timeout=", "min_workers=")
+    words = ("the network between the driver and 10.214.77.12 was interrupted", "heartbeat_timeout=", "min_workers=")
     judged("a fixed group is cut in two", "own", found, outcomes, words)
 
 

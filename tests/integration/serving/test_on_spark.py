@@ -54,7 +54,7 @@ def test_a_serving_on_executors(project: Path, spark: None) -> None:
             load.more(20)
         assert not load.errors and answered() == 2.0
         assert serving.status("digits").url == status.url
-        assert "version 2 is loaded" in serving.logs("digits")
+        assert "version 2 was loaded" in serving.logs("digits")
     finally:
         serving.stop("digits")
     assert serving.status("digits").state == "Stopped" and processes.has_ended(status.supervisor)

@@ -339,6 +339,6 @@ def test_a_replica_that_stands_still_is_ended_and_comes_again(project: Path) -> 
         until(lambda: serving.status("still").ready == 2, "the replica did not come again")
         assert status.pids[0] not in serving.status("still").pids
         said = serving.logs("still")
-        assert "replica 0 was stopped: it has sent nothing for 10 s" in said and "hopsml did not send it" not in said
+        assert "replica 0 is stopped: it has sent nothing for 10 s" in said and "hopsml did not send it" not in said
     finally:
         serving.stop("still")

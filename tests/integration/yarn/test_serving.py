@@ -64,7 +64,7 @@ def test_replicas_in_containers(project: None, profile: str) -> None:
             load.more(20)
             serving.roll("digits", 2)
         assert not load.errors and answered() == 2.0
-        assert serving.status("digits").url == status.url and "version 2 is loaded" in serving.logs("digits")
+        assert serving.status("digits").url == status.url and "version 2 was loaded" in serving.logs("digits")
     finally:
         serving.stop("digits")
     assert yarn.application(status.application).final_status == "SUCCEEDED"

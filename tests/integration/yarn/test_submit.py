@@ -155,7 +155,7 @@ def aggregated(application_id: str) -> None:
     application = ResourceManager.of_environment().application(application_id)
     page = re.match(r"(https?://[^/]+)/.*/(container_\w+)", application.am_log_url)
     assert page is not None
-    wait_until(lambda: logs._from_node(page[1], page[2], "stdout", 0, 1000, 5.0) is None)
+    wait_until(lambda: logs._from_node(page[1], page[2], "stdout", 0, 1000) is None)
 
 
 @pytest.mark.variant  # of tests/unit/submission: what a final state means; of the good end above, on YARN
@@ -240,7 +240,7 @@ def test_client_mode_leaves_nothing_behind(hopsml: Hopsml, tmp_path: Path, numbe
 @pytest.mark.variant  # of tests/unit/yarn, on YARN
 def test_a_resource_manager_that_is_frozen_or_knows_nothing(hadoop: Hadoop, hopsml: Hopsml) -> None:
     yarn = ResourceManager.of_environment(timeout_s=1.0)
-    with pytest.raises(ApplicationNotFound, match="knows no application_1_0001"):
+    with pytest.raises(ApplicationNotFound, match="has no record of application_1_0001"):
         yarn.application("application_1_0001")
     with pytest.raises(ApplicationNotFound):
         submission.end("application_1_0001", yarn=yarn)

@@ -18,7 +18,7 @@ JOB = Path(__file__).parent / "jobs" / "roles.py"
 def test_roles(hadoop: Hadoop, tmp_path: Path, deploy_mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     project = f"file://{tmp_path}/project"  # where the processes of a rank are found by their logs
     monkeypatch.setenv("HOPSML_PROJECT_URL", project)  # client mode: the driver is here
-    monkeypatch.setenv("PYTHONPATH", str(JOB.parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(JOB.parents[4]))
     conf = hadoop.spark_conf(executors=2, cores=2) | {"spark.yarn.appMasterEnv.HOPSML_PROJECT_URL": project}
     done = hadoop.submit(JOB, str(tmp_path / "plays"), conf=conf, deploy_mode=deploy_mode, timeout_s=400)
     assert (done.returncode, done.state.final_status) == (0, "SUCCEEDED"), done.output[-3000:]
