@@ -14,13 +14,8 @@ pytestmark = pytest.mark.chaos
 # The rest is `make chaos`'s and `make test-all`'s.
 ALWAYS = (
     "kill -9 of two workers of three",
-    "kill -9 of a fork server",
-    "kill -9 of the process that imports for all",
     "SIGSTOP of an agent",
-    "a loss during recovery",
     "loss of all agents, and the newest checkpoint is corrupted",
-    "loss of network for 3 s",
-    "full scratch disk",
 )
 HERE = [
     pytest.param(scenario, id=scenario.name, marks=[] if scenario.name in ALWAYS else [pytest.mark.variant])

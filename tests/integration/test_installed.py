@@ -227,6 +227,7 @@ for cell in ("%load_ext hopsml", "%runs"):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.variant
 @pytest.mark.local
 def test_a_job_service_runs_a_job(installation: Path, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: far\ntasks: {main: {function: train.py:train, framework: distributed}}\n")

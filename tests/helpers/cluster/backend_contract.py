@@ -88,12 +88,14 @@ class BackendContract:
             assert repr(run.result().value) == repr(value)
             check_run_dir(run, "FINISHED")
 
+    @pytest.mark.variant
     def test_nan_is_recorded_as_it_is(self, store: Path) -> None:
         run = submit(lambda: math.nan)
         assert math.isnan(run.result(WAIT_S).metrics["metric"])
         assert math.isnan(read_json(run, ".outputs.json")["metric"])
         check_run_dir(run, "FINISHED")
 
+    @pytest.mark.variant
     def test_a_file_that_is_returned_lies_in_the_run_directory(self, store: Path) -> None:
         def draw() -> dict[str, str]:
             Path("diagram.txt").write_text("a picture")
@@ -104,6 +106,7 @@ class BackendContract:
         assert recorded == f"Experiments/{run.run_id}/diagram.txt"
         assert (store / recorded).read_text() == "a picture"
 
+    @pytest.mark.variant
     def test_what_cannot_travel_is_left_out_and_named(self, store: Path) -> None:
         def returns_a_lock() -> Any:
             import threading
@@ -118,8 +121,14 @@ class BackendContract:
 
     # -------------------------------------------------------------------------------------- failures
 
-    @pytest.mark.parametrize("rank", [0, 1])
-    @pytest.mark.parametrize("ending", workloads.ENDINGS)
+    @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.variant)])
+    @pytest.mark.parametrize(
+        "ending",
+        [
+            pytest.param(one, marks=[pytest.mark.variant] if "exit" in one else [])  # as by an exception or a signal
+            for one in workloads.ENDINGS
+        ],
+    )
     def test_a_worker_that_ends_badly_is_named_and_the_others_are_gone(
         self, store: Path, tmp_path: Path, ending: str, rank: int
     ) -> None:
@@ -169,7 +178,7 @@ class BackendContract:
         check_run_dir(run, "FAILED")
         assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
-    @pytest.mark.parametrize("action", ["stop", "hang"])
+    @pytest.mark.parametrize("action", ["stop", pytest.param("hang", marks=pytest.mark.variant)])
     def test_a_worker_that_does_not_get_to_the_function_is_named_at_the_deadline(
         self, store: Path, action: str
     ) -> None:
@@ -291,6 +300,7 @@ class BackendContract:
         (tmp_path / "go-on").touch()
         assert run.result(WAIT_S).value == 5 and run.exception() is None
 
+    @pytest.mark.variant
     def test_status_logs_and_reports(self, store: Path, tmp_path: Path) -> None:
         changes: list[Change] = []
         run = submit(workloads.report_steps, args={"folder": str(tmp_path)})

@@ -143,6 +143,7 @@ class TestLocal(BackendContract):
         check_run_dir(run, "CANCELLED")
         assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
+    @pytest.mark.variant
     def test_the_users_variables_are_honoured_when_asked_to(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = '{"cluster": {"worker": ["elsewhere:1"]}, "task": {"type": "worker", "index": 0}}'
         monkeypatch.setenv("TF_CONFIG", config)

@@ -109,6 +109,7 @@ def joined_by_a_sick_one(folder: str, whose_death: str) -> dict[str, int]:
     return {"n": state.n}
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("whose_death", ["the newcomer's", pytest.param("an old member's", marks=pytest.mark.variant)])
 def test_growth_that_does_no_good_does_not_end_a_healthy_group(store: Path, tmp_path: Path, whose_death: str) -> None:
     arguments = {"folder": str(tmp_path), "whose_death": whose_death}

@@ -17,6 +17,7 @@ from tests.helpers.training.group import run_group
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.variant
 def test_a_captured_tensor_is_named(tmp_path: Path) -> None:
     (found,) = run_group("alone:captured_tensor", tmp_path, workers=1)
     assert "weights" in found["refused"] and "Tensor" in found["refused"], found
@@ -61,6 +62,7 @@ def test_what_is_registered_with_keras_is_registered_where_it_arrives(
         assert saving.get_registered_name(plain) == "<lambda>"
 
 
+@pytest.mark.variant
 def test_a_worker_loads_the_model_with_a_registered_layer_that_it_saved(store: Path, keras: Any) -> None:
     @keras.saving.register_keras_serializable(package="mine")  # type: ignore[untyped-decorator]
     class Scale(keras.layers.Layer):  # type: ignore[misc, name-defined]

@@ -63,7 +63,7 @@ def test_nothing_happens_to_an_undisturbed_group(store: Path, tmp_path: Path) ->
     assert check_result(submit(tmp_path), 0)["world_size"] == 2
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.variant)])
 def test_a_killed_worker_costs_the_steps_since_the_last_commit(store: Path, tmp_path: Path, rank: int) -> None:
     run = submit(tmp_path)
     await_step(tmp_path, 7)
@@ -247,7 +247,7 @@ def lives(process: psutil.Process) -> bool:
 PATIENT = {"commit": 1000, "step_s": 0.05, "patience_s": 1.0}
 
 
-@pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["some", "all"])
+@pytest.mark.parametrize("ranks", [pytest.param((1,), marks=pytest.mark.variant), (0, 1)], ids=["some", "all"])
 def test_agents_that_are_warned_go_on_until_their_successors_are_there_and_hand_over(
     store: Path, tmp_path: Path, ranks: tuple[int, ...]
 ) -> None:

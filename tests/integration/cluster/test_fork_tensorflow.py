@@ -12,6 +12,7 @@ from hopsml.cluster.forking.fork_server import Imported
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(60)
 def test_tensorflow_leaves_one_thread():
     async def ready() -> Imported:

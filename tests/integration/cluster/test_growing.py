@@ -43,7 +43,7 @@ def test_a_successor_comes_to_the_process_that_went_on(store: Path, tmp_path: Pa
     assert len(value["weights"]) == 2
 
 
-@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("harm", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.variant)])
 def test_a_newcomer_that_never_gets_ready_costs_the_others_nothing(
     store: Path, tmp_path: Path, harm: signal.Signals
 ) -> None:

@@ -57,7 +57,13 @@ def test_one_that_sleeps_does_nothing_since_it_fell_asleep() -> None:
 
 
 @pytest.mark.parametrize(
-    "program", [WORKS, READS, CHILD.format(WORKS)], ids=["works", "reads", "has a child that works"]
+    "program",
+    [
+        pytest.param(WORKS, marks=pytest.mark.variant),
+        pytest.param(READS, marks=pytest.mark.variant),
+        CHILD.format(WORKS),
+    ],
+    ids=["works", "reads", "has a child that works"],
 )
 def test_one_that_computes_moves_bytes_or_lets_others_work_does_something(
     monkeypatch: pytest.MonkeyPatch, program: str

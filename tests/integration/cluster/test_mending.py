@@ -69,7 +69,7 @@ def check_end(run: Run, folder: Path) -> dict[str, Any]:
     return value
 
 
-@pytest.mark.parametrize(("workers", "lost"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize(("workers", "lost"), [pytest.param(2, 1, marks=pytest.mark.variant), (4, 2)])
 def test_the_others_go_on_when_a_worker_is_killed(store: Path, tmp_path: Path, workers: int, lost: int) -> None:
     run = submit(tmp_path, workers)
     staying = [pid_of(tmp_path, rank) for rank in range(workers) if rank != lost]
@@ -123,6 +123,7 @@ def test_without_its_chief_a_group_begins_anew_from_the_newest_commit(store: Pat
     assert all(sorted(ids) == list(range(N_SAMPLES)) for ids in _epochs(value["seen"]))
 
 
+@pytest.mark.variant
 def test_an_error_of_the_users_own_code_ends_the_run(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2, args={"raise_at": 5})
     with pytest.raises(WorkerFailed, match="a bug in the user's code"):

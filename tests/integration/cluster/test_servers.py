@@ -35,6 +35,7 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     return folder
 
 
+@pytest.mark.variant
 def test_servers_and_the_evaluator_hold_no_gpu(two_gpus: Path, tmp_path: Path) -> None:
     held = held_by_role(submit(tmp_path / "told"), tmp_path / "told")
     assert sorted(held["chief"] + held["worker"]) == [((0,), "0"), ((1,), "1")]
@@ -46,11 +47,21 @@ def test_servers_and_the_evaluator_hold_no_gpu(two_gpus: Path, tmp_path: Path) -
 pytestmark = pytest.mark.local
 
 
-@pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
+@pytest.mark.parametrize(
+    "play",
+    [
+        pytest.param(PLAYS[0], marks=pytest.mark.variant),  # as on Spark's executors
+        PLAYS[1],
+        pytest.param(PLAYS[2], marks=pytest.mark.variant),  # as in tests/unit/cluster/test_server_gang.py
+        PLAYS[3],
+    ],
+    ids=lambda play: play.__name__,
+)
 def test_roles(store: Path, tmp_path: Path, play: Callable[[Path], None]) -> None:
     play(tmp_path)
 
 
+@pytest.mark.variant
 def test_who_dies_again_and_again_is_given_up(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path / "told", fruitless_limit=2)
     answers(run, worker0=0, ps0=0)

@@ -157,6 +157,7 @@ def settled(before: Usage | None = None) -> Usage:
         time.sleep(0.1)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("runs", [20, pytest.param(200, marks=[pytest.mark.variant, pytest.mark.timeout(1500)])])
 def test_many_runs_of_all_kinds_leave_nothing_behind(store: Path, runs: int) -> None:
     rounds = runs // len(ROUND)

@@ -149,7 +149,9 @@ DIFFERENT: dict[str, Call] = {
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("what", DIFFERENT)
-@pytest.mark.parametrize("size", [3, 6, 18])
+@pytest.mark.parametrize(
+    "size", [pytest.param(3, marks=pytest.mark.variant), 6, pytest.param(18, marks=pytest.mark.variant)]
+)
 def test_a_difference_is_an_error_on_all(algorithm: str, what: str, size: int) -> None:
     """Whoever it is, although in pairs or in a ring most never talk to it. Eighteen do not all talk at a barrier either."""
     for odd in (0, 1, size // 2, size - 1) if size == 6 else (size - 1,):

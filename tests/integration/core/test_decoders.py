@@ -49,6 +49,7 @@ def test_threads_may_read_the_first_descriptions_at_once() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.variant
 def test_a_type_is_given_to_a_decoder_of_the_module_not_to_a_call() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"

@@ -35,6 +35,7 @@ def site() -> Path:
 
 
 @pytest.mark.local
+@pytest.mark.variant
 def test_every_public_name_is_there(site: Path) -> None:
     for page, modules in PUBLIC.items():
         content = site.joinpath("reference", f"{page}.html").read_text()
@@ -47,6 +48,7 @@ def test_every_public_name_is_there(site: Path) -> None:
 
 
 @pytest.mark.local
+@pytest.mark.variant
 def test_a_verbs_arguments_are_those_that_it_has(site: Path) -> None:
     content = site.joinpath("reference", "experiment.html").read_text()
     part = content.partition('id="hopsml.experiment.collective_all_reduce"')[2].partition('class="doc doc-object ')[0]
@@ -56,6 +58,7 @@ def test_a_verbs_arguments_are_those_that_it_has(site: Path) -> None:
 
 
 @pytest.mark.local
+@pytest.mark.variant
 def test_the_site_asks_no_other_server(site: Path) -> None:
     found = [
         (path.name, hit.group(0)[:100])
@@ -66,7 +69,7 @@ def test_the_site_asks_no_other_server(site: Path) -> None:
 
 
 @pytest.mark.local
-def test_no_page_names_a_module_that_may_move(site: Path) -> None:
+def test_no_page_names_a_module_that_may_move() -> None:
     named = re.findall(r"^::: (\S+)", "\n".join(pages.text(page) for page in pages.users_pages()), re.M)
     for module in named:
         assert module.count(".") <= 1 or module.startswith("hopsml.maggy."), module

@@ -103,6 +103,7 @@ def test_every_snippet_is_tested_here() -> None:
     assert all(snippet(page, words) for page, known in TESTED.items() for words in known)
 
 
+@pytest.mark.variant
 @pytest.mark.local
 def test_a_model_is_served(home: Path) -> None:
     folder = {"HOPSML_SERVING_FOLDER": str(home / "machine")}
@@ -218,6 +219,7 @@ def test_storage(home: Path) -> None:
     assert str(home / "rows.csv") in printed and "4.9,3.0" in printed
 
 
+@pytest.mark.variant
 @pytest.mark.local
 def test_models(home: Path) -> None:
     printed = run(home, "\n".join(snippets(MODELS)) + "print(folder)\n", HOPSML_MODEL_CACHE=str(home / "models"))
@@ -243,6 +245,7 @@ def test_day_by_day(home: Path) -> None:
     assert not before.exists() and len([one for one in statuses if one.exists()]) == 3
 
 
+@pytest.mark.variant
 @pytest.mark.tensorflow
 def test_all_workers_stop_early_together_and_as_many_checkpoints_remain_as_are_asked_for(home: Path) -> None:
     printed = run(home, "import hopsml\n" + snippet(RUNS, "EarlyStopping(") + "print(stopped.metrics)\n")
@@ -261,12 +264,14 @@ def test_gpu_memory_that_grows(home: Path) -> None:
     assert "'replicas': 2" in printed
 
 
+@pytest.mark.variant
 @pytest.mark.local
 def test_search(home: Path) -> None:
     printed = run(home, preambles.SEARCH + snippet(SEARCH, "Searchspace(") + "print('trials', len(best.trials))\n")
     assert "trials 64" in printed
 
 
+@pytest.mark.variant
 @pytest.mark.local
 def test_arguments_of_a_stopper(home: Path) -> None:
     first = snippet(SEARCH, "Searchspace(").partition("best = ")[0]
@@ -290,6 +295,7 @@ def test_workers_that_come_and_go(home: Path) -> None:
     assert '"FINISHED"' in status.read_text() and '"formed": true' in status.read_text()
 
 
+@pytest.mark.variant
 @pytest.mark.local
 def test_data(home: Path) -> None:
     import numpy as np
@@ -313,6 +319,7 @@ def test_files_as_data(home: Path) -> None:
     assert "[21, 21]" in shown and "'cat'" in shown and "'dog'" in shown
 
 
+@pytest.mark.variant
 @pytest.mark.tensorflow
 def test_notebook(home: Path) -> None:
     cell = snippet(NOTEBOOK, "%load_ext").replace("%tensorboard_run", "")  # which starts a server for a browser

@@ -37,6 +37,7 @@ def train(implementation: str) -> dict[str, Any]:
     return {"history": history, "accuracy": history["accuracy"][-1]}
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("implementation", "group"),
     [

@@ -28,7 +28,7 @@ def deaf(folder: str) -> float:
     return 1.0
 
 
-@pytest.mark.parametrize("how", ["stop", "pause"])
+@pytest.mark.parametrize("how", ["stop", pytest.param("pause", marks=pytest.mark.variant)])
 def test_who_does_not_report_is_killed_at_the_deadline_and_nothing_of_it_is_left(
     store: Path, tmp_path: Path, how: str
 ) -> None:
@@ -84,7 +84,15 @@ def wait_for_go(folder: str) -> float:
     return 1.0
 
 
-@pytest.mark.parametrize("victim", ["host", "host that hangs", "agent", "fork server"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "host",
+        pytest.param("host that hangs", marks=pytest.mark.variant),
+        "agent",
+        pytest.param("fork server", marks=pytest.mark.variant),
+    ],
+)
 def test_a_lane_whose_process_or_agent_is_killed_is_lost_and_another_one_joins(
     store: Path, tmp_path: Path, victim: str
 ) -> None:

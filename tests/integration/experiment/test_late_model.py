@@ -31,6 +31,7 @@ def test_the_remedy_names_the_scope(store: Path) -> None:
     assert failed.value.cause == "AssertionError"
 
 
+@pytest.mark.variant
 def test_an_elastic_fit_goes_on_without_its_chief_where_the_first_step_builds_an_optimizer(
     store: Path, tmp_path: Path
 ) -> None:

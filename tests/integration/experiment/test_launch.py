@@ -136,7 +136,7 @@ def test_a_combination_that_fails_ends_the_others(store: Path, tmp_path: Path) -
     assert whole["state"] == "FAILED" and whole["raised"] and "ValueError: combination 0" in whole["error"]
 
 
-@pytest.mark.parametrize("combinations", [[1], [1, 2]])
+@pytest.mark.parametrize("combinations", [pytest.param([1], marks=pytest.mark.variant), [1, 2]])
 def test_versioned_resources_are_copied_into_the_run_directory(store: Path, combinations: list[int]) -> None:
     hdfs.dump("x,y\n", "Resources/data.csv")
     hdfs.dump("1", "Resources/folder/part")
@@ -168,7 +168,7 @@ def test_missing_resources_are_refused_before_anything_is_started(store: Path) -
     assert not list(store.glob("Experiments/*"))
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.variant), 2])
 def test_a_metric_key_that_is_not_returned_is_refused(store: Path, count: int) -> None:
     with pytest.raises(ArgumentError, match="metric_key='accuracy' is not among the returned values; there are: sum"):
         launch(add, {"a": list(range(count))}, "name", False, None, "accuracy")

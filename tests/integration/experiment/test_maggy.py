@@ -101,12 +101,13 @@ def test_configs_and_the_whole_configuration_at_once(store: Path) -> None:
     ("optimizer", "trials", "expected"),
     [
         ("GridSearch", 1, 4),  # fixes the number by itself
-        (None, 2, 2),
-        (TPE(num_warmup_trials=2), 4, 4),
-        (
+        pytest.param(None, 2, 2, marks=pytest.mark.variant),
+        pytest.param(TPE(num_warmup_trials=2), 4, 4, marks=pytest.mark.variant),
+        pytest.param(
             GP(num_warmup_trials=2, pruner="hyperband", pruner_kwargs={"max_budget": 3, "n_iterations": 1}),
             1,
             3,
+            marks=pytest.mark.variant,
         ),  # of which one is tried again
     ],
 )
@@ -132,7 +133,15 @@ def test_asha_gives_a_budget_to_short_trials(store: Path) -> None:
     assert json.loads((newest(store) / "result.json").read_text())["num_trials"] == 4
 
 
-@pytest.mark.parametrize("optimizer", ["asha", "ASHA", Asha(), Asha])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "asha",
+        pytest.param("ASHA", marks=pytest.mark.variant),
+        pytest.param(Asha(), marks=pytest.mark.variant),
+        pytest.param(Asha, marks=pytest.mark.variant),
+    ],
+)
 def test_asha_by_name_and_as_an_instance_tries_so_many_configurations_and_ends(store: Path, optimizer: Any) -> None:
     result = experiment.lagom(lambda x, budget: x, searchspace=space(), optimizer=optimizer, num_trials=5, **QUIET)
     assert result["num_trials"] == 5 and len(result["metric_list"]) > 5

@@ -60,6 +60,7 @@ def test_an_elastic_run_continues_from_its_checkpoint(records: Path) -> None:
     assert result.value["begun"] == 5 and result.value["steps"] == 6 and result.value["total"] == 26.0
 
 
+@pytest.mark.variant
 @pytest.mark.torch
 def test_a_run_of_torch_continues_from_its_checkpoint(records: Path) -> None:
     result = experiment.resume(run_named(records, 4), progress=False)

@@ -128,6 +128,7 @@ def boosted() -> dict[str, Any]:
     return {"json": [accuracy, models, hopsml.distributed.addresses(), hopsml.distributed.port()]}
 
 
+@pytest.mark.variant
 def test_a_function_of_any_framework_finds_the_others(project: Path) -> None:
     run = experiment.distributed(boosted, num_workers=2, keep_warm=60.0, progress=False)
     accuracy, models, addresses, port = run.metrics["json"]

@@ -97,11 +97,21 @@ def saves(x: int) -> int:
 @pytest.mark.parametrize(
     "search",
     [
-        lambda: experiment.launch(saves, {"x": [3]}, progress=False, keep_warm=60),
+        pytest.param(
+            lambda: experiment.launch(saves, {"x": [3]}, progress=False, keep_warm=60), marks=pytest.mark.variant
+        ),
         lambda: experiment.grid_search(saves, {"x": [1, 3]}, **QUIET),
-        lambda: experiment.random_search(saves, {"x": [1, 3]}, samples=9, **QUIET),
-        lambda: experiment.differential_evolution(saves, {"x": [1, 3]}, generations=2, population=4, **QUIET),
-        lambda: experiment.search(saves, {"x": ("INTEGER", [1, 3])}, searcher="random", num_trials=4, **QUIET),
+        pytest.param(
+            lambda: experiment.random_search(saves, {"x": [1, 3]}, samples=9, **QUIET), marks=pytest.mark.variant
+        ),
+        pytest.param(
+            lambda: experiment.differential_evolution(saves, {"x": [1, 3]}, generations=2, population=4, **QUIET),
+            marks=pytest.mark.variant,
+        ),
+        pytest.param(
+            lambda: experiment.search(saves, {"x": ("INTEGER", [1, 3])}, searcher="random", num_trials=4, **QUIET),
+            marks=pytest.mark.variant,
+        ),
     ],
     ids=["launch", "grid", "random", "evolution", "search"],
 )
@@ -127,9 +137,9 @@ def session() -> Any:
     ("returned", "key", "said"),
     [
         (lambda: {"loss": 1.0}, "metric", "'metric'"),  # the default does not match the one key that there is
-        (lambda: {"loss": 1.0, "accuracy": "high"}, "accuracy", "number"),
+        pytest.param(lambda: {"loss": 1.0, "accuracy": "high"}, "accuracy", "number", marks=pytest.mark.variant),
         (lambda: None, "metric", "returned nothing"),
-        (lambda: "no/such/file", "metric", "number|file"),
+        pytest.param(lambda: "no/such/file", "metric", "number|file", marks=pytest.mark.variant),
     ],
 )
 def test_what_a_search_cannot_use(store: Path, returned: Any, key: str, said: str) -> None:

@@ -46,6 +46,7 @@ def test_a_run_is_kept_where_its_profile_says(conf: Path, monkeypatch: pytest.Mo
     assert result.run_dir.startswith(f"file://{conf / 'own'}/") and os.environ["MY_NAME"] == "own"
 
 
+@pytest.mark.variant
 def test_what_a_verb_asks_first_is_as_the_profile_says(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of the first call in a process, before there is an application."""
     for name in ("HOPSML_DRAIN_S", "HOPSML_SEED"):

@@ -126,6 +126,7 @@ def test_a_value_that_is_too_large_is_kept_in_the_run_directory(store: Path) -> 
     assert any("not sent to the driver: 'large' (48 MiB)" in note for note in run.state.notes)
 
 
+@pytest.mark.variant
 def test_a_trials_odd_entry_does_not_fail_it(store: Path) -> None:
     def train(x: int) -> dict[str, Any]:
         return {"loss": x, "odd": (n for n in range(x)), "path": Path("missing")}
@@ -235,7 +236,7 @@ def test_text_that_names_a_file_becomes_its_path_below_the_project_in_a_launch_t
         assert (store / run.metrics["plot"]).read_text() == str(number)
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in a dict"])
+@pytest.mark.parametrize("inside", [pytest.param(False, marks=pytest.mark.variant), True], ids=["alone", "in a dict"])
 def test_a_returned_model_is_noted_with_what_to_do_instead(store: Path, inside: bool) -> None:
     def train() -> Any:
         from sklearn.linear_model import LogisticRegression

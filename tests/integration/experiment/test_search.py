@@ -166,8 +166,13 @@ def test_grid_is_as_long_as_it_is(store: Path) -> None:
     "given",
     [
         {"searcher": "asha", "num_trials": 8},
-        {"searcher": "asha", "num_trials": None, "searcher_args": {"num_trials": 8}},
-        {"searcher": "hyperband", "num_trials": 8, "searcher_args": {"max_budget": 4, "eta": 2}},
+        pytest.param(
+            {"searcher": "asha", "num_trials": None, "searcher_args": {"num_trials": 8}}, marks=pytest.mark.variant
+        ),
+        pytest.param(
+            {"searcher": "hyperband", "num_trials": 8, "searcher_args": {"max_budget": 4, "eta": 2}},
+            marks=pytest.mark.variant,
+        ),
     ],
 )
 def test_a_number_of_trials_counts_configurations_where_they_are_tried_again(
@@ -430,9 +435,9 @@ def test_what_every_trial_misses_is_said_with_the_remedy(store: Path) -> None:
     ("returned", "metric", "said"),
     [
         (lambda: None, None, "returned nothing"),
-        (lambda: {"loss": 1.0}, "accuracy", "'accuracy'"),
-        (lambda: {"a": 1.0, "b": 2.0}, None, "'metric'"),
-        (lambda: {"accuracy": "high"}, "accuracy", "a search needs a number"),
+        pytest.param(lambda: {"loss": 1.0}, "accuracy", "'accuracy'", marks=pytest.mark.variant),
+        pytest.param(lambda: {"a": 1.0, "b": 2.0}, None, "'metric'", marks=pytest.mark.variant),
+        pytest.param(lambda: {"accuracy": "high"}, "accuracy", "a search needs a number", marks=pytest.mark.variant),
         (lambda: float("nan"), None, "nan"),
     ],
 )

@@ -70,6 +70,7 @@ def test_a_stopped_trial_ends_its_whole_group_and_a_failed_one_does_not_end_the_
     assert "level 4 is forbidden" in errors[4] and not errors[1]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("workers", [1, 2], ids=["lanes", "groups"])
 def test_what_a_function_that_returns_nothing_has_reported_is_its_value(store: Path, workers: int) -> None:
     def train(x: int) -> None:

@@ -43,7 +43,7 @@ def climb(rate: float) -> dict[str, Any]:
     return {"height": sum(rates), "rates": rates}
 
 
-@pytest.mark.parametrize("stopper", ["pbt", "pb2"])
+@pytest.mark.parametrize("stopper", ["pbt", pytest.param("pb2", marks=pytest.mark.variant)])
 def test_the_worst_of_a_population_go_on_from_the_best(store: Path, stopper: str) -> None:
     result = experiment.search(
         climb, RATES, searcher="random", stopper=stopper, num_trials=4, metric="height", seed=11, progress=False,

@@ -32,6 +32,7 @@ def submit(function: Callable[..., Any], **given: Any) -> Run:
     )
 
 
+@pytest.mark.variant
 def test_a_model_that_is_returned_is_noted(project: Path) -> None:
     def train() -> Any:
         import torch

@@ -310,6 +310,7 @@ def of_several_models() -> dict[str, list[Any]]:
     })  # fmt: skip
 
 
+@pytest.mark.variant
 def test_several_prepared_models_take_part_in_one_backward_pass(project: Path) -> None:
     found = submit(of_several_models, num_workers=2).result(WAIT_S).metrics["json"]
     for case, (first, second) in found.items():
@@ -451,6 +452,7 @@ def of_copies(folder: str) -> dict[str, list[Any]]:
     })  # fmt: skip
 
 
+@pytest.mark.variant
 def test_copies_of_a_prepared_model_are_ordinary_models(project: Path, tmp_path: Path) -> None:
     found = submit(of_copies, num_workers=2, args={"folder": str(tmp_path)}).result(WAIT_S).metrics["json"]
     for case in ("deepcopy", "pickle", "torch.save"):

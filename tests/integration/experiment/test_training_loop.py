@@ -57,15 +57,24 @@ def test_an_algorithm_that_the_run_cannot_carry_out_is_refused() -> None:
     assert "in a group that may change" in changing and "num_workers=" in changing
 
 
-def test_several_calls_of_run_train_what_one_call_does() -> None:
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("local_sgd", {}),
+    ("elastic_averaging", {}),
+    ("block_momentum", {"momentum": 0.5}),
+    ("block_momentum", {"momentum": 0.5, "nesterov": False}),
+    ("sync_sgd", {}),
+]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(KINDS[:2], id="local_sgd and elastic_averaging"),
+        pytest.param(KINDS[2:], id="block_momentum and sync_sgd", marks=pytest.mark.variant),
+    ],
+)
+def test_several_calls_of_run_train_what_one_call_does(kinds: list[tuple[str, dict[str, Any]]]) -> None:
     """Also where a call ends within a block; weights that somebody has set meanwhile are begun anew with."""
-    kinds: list[tuple[str, dict[str, Any]]] = [
-        ("local_sgd", {}),
-        ("block_momentum", {"momentum": 0.5}),
-        ("block_momentum", {"momentum": 0.5, "nesterov": False}),
-        ("elastic_averaging", {}),
-        ("sync_sgd", {}),
-    ]
 
     def train() -> list[dict[str, Any]]:
         calls = [[16], [8, 8], [4] * 4, [6, 10], [3, 2, 11]]

@@ -138,6 +138,7 @@ clock.WATCH.stop()
 """
 
 
+@pytest.mark.variant
 def test_two_seconds_take_longer_beside_three_busy_processes_for_each_processor() -> None:
     """The mean of runnable processes takes a second to rise, so not quite three times as long."""
     busy = str(3 * len(os.sched_getaffinity(0)))

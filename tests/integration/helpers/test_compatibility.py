@@ -52,7 +52,9 @@ print(found)
 
 @pytest.mark.local
 @pytest.mark.timeout(600)  # some runs each
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    "group", ["experiment", *(pytest.param(one, marks=pytest.mark.variant) for one in ("helpers", "maggy"))]
+)
 def test_the_table_says_what_comes_of_using_each_name(tmp_path: Path, group: str) -> None:
     with compatibility.application(tmp_path):
         assert differing([row for row in GROUPS[group] if not row.slow]) == []

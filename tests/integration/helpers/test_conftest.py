@@ -95,6 +95,7 @@ def test_a_test_without_a_marker_is_refused(tmp_path: Path) -> None:
     assert "test_silent.py::test_nothing" in done.stdout + done.stderr
 
 
+@pytest.mark.variant
 def test_quick_tests_come_first(tmp_path: Path) -> None:
     markers = ("hadoop", "fast", "spark", "tensorflow")
     text = "import pytest\n" + "".join(f"@pytest.mark.{m}\ndef test_{m}(): pass\n" for m in markers)
@@ -103,6 +104,7 @@ def test_quick_tests_come_first(tmp_path: Path) -> None:
     assert re.findall(r"::test_(\w+) PASSED", done.stdout) == ["fast", "tensorflow", "spark", "hadoop"]
 
 
+@pytest.mark.variant
 def test_files_without_what_is_asked_for_are_not_imported(tmp_path: Path) -> None:
     head = "import pytest\nprint('imported', __name__)\n"
     for name, marker in (("all", "fast"), ("none", "local")):
@@ -150,6 +152,7 @@ def test_a_session_that_is_killed_leaves_no_temporary_folder(tmp_path: Path) -> 
         time.sleep(0.02)
 
 
+@pytest.mark.variant
 def test_side_by_side_who_shares_something_runs_in_one_process(tmp_path: Path) -> None:
     for folder, marker in (
         ("integration/yarn", "hadoop"),
@@ -189,6 +192,7 @@ def test_side_by_side_what_takes_long_begins_before_what_does_not() -> None:
     assert {name for name in LONG if not name.endswith(".py")} <= set(SHARED.values())
 
 
+@pytest.mark.variant
 def test_side_by_side_hadoop_ends_with_the_last_test_that_shares_it(tmp_path: Path) -> None:
     """Something else that can be stopped stands for it here: starting the real one takes half a minute."""
     tests = {

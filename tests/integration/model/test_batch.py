@@ -361,7 +361,7 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("fill_text", [True, False])
+@pytest.mark.parametrize("fill_text", [True, pytest.param(False, marks=pytest.mark.variant)])
 @pytest.mark.parametrize("trained_on", ["NaN", "no text", "NaN in text"])
 def test_values_that_are_missing_are_predicted_as_by_the_estimator_itself(
     project: str, trained_on: str, fill_text: bool
@@ -380,7 +380,12 @@ def test_values_that_are_missing_are_predicted_as_by_the_estimator_itself(
         np.testing.assert_array_equal(np.stack(list(found["predict_proba"])), trained.predict_proba(plain), name)
 
 
-@pytest.mark.parametrize("example", TABLES)
+OFTEN = ("NaN", "convert_dtypes", "objects", "NaN in text", "category", "one row")
+
+
+@pytest.mark.parametrize(
+    "example", [pytest.param(one, marks=[] if one in OFTEN else [pytest.mark.variant]) for one in TABLES]
+)
 def test_a_table_by_which_a_model_is_exported_is_predicted(project: str, example: str) -> None:
     table, trained = TABLES[example], of_missing(MISSING)
     model.export(trained, "people", example=table)

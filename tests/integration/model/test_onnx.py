@@ -216,6 +216,7 @@ print("as it should be")
 """
 
 
+@pytest.mark.variant
 def test_graphs_of_estimators_predict_as_these_do_or_are_refused(tmp_path: Path) -> None:
     environment = os.environ | {
         "HOPSML_PROJECT_URL": f"file://{tmp_path}/project",

@@ -177,6 +177,7 @@ def test_an_interrupt_cancels_the_run_and_the_kernel_goes_on(notebook: Kernel, t
     assert after.results[-1]["text/plain"] == "7"
 
 
+@pytest.mark.variant
 def test_two_notebooks_at_once(notebook: Kernel, project: Path, tmp_path: Path) -> None:
     with kernel() as other:
         cells = []
@@ -221,6 +222,7 @@ def test_nothing_outlives_a_kernel_that_is_killed_and_a_new_one_runs_again(proje
         assert "LOST" in killed.run("%load_ext hopsml\n%runs").results[-1]["text/plain"]
 
 
+@pytest.mark.variant
 def test_a_kernel_that_is_shut_down_in_the_middle_of_a_run_ends_it_in_order(project: Path, tmp_path: Path) -> None:
     with kernel() as closed:
         closed.run(SETUP)

@@ -60,6 +60,7 @@ def test_a_job_waits_with_its_reason_is_paused_resumed_moved_and_cancelled(stage
     assert page.get_by_role("row", name="train").get_by_text("application_").count() == 1
 
 
+@pytest.mark.variant
 def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, opens: Opens) -> None:
     holder = stage.submit("holder", 12, user="ben")
     stage.reaches(holder, Lifecycle.RUNNING)
@@ -83,6 +84,7 @@ def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, o
     page.wait_for_selector("text=Nothing waits.")
 
 
+@pytest.mark.variant
 def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended(stage: Stage, opens: Opens) -> None:
     gone = stage.submit("gone", 1)
     stage.reaches(gone, Lifecycle.RUNNING)
@@ -107,6 +109,7 @@ def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended
     page.wait_for_selector(".head .facts div:has(dt:text-is('Step')) dd:text-is('10 of 40')")
 
 
+@pytest.mark.variant
 def test_only_what_can_be_done_is_offered(stage: Stage, opens: Opens) -> None:
     job = stage.submit("offers", 1)
     stage.reaches(job, Lifecycle.RUNNING)
@@ -274,6 +277,7 @@ def test_nobody_is_asked_once_the_job_is_over_or_the_page_is_left(stage: Stage, 
     assert asked == []
 
 
+@pytest.mark.variant
 def test_a_page_hears_what_changes_and_is_right_when_it_has_slept(stage: Stage, opens: Opens) -> None:
     job = stage.submit("sleeps", 1)
     stage.prints(job, "\x1b[31mfirst\x1b[0m \x1b]0;title\x07line\n")
@@ -331,6 +335,7 @@ def test_hostile_texts_stay_texts(stage: Stage, opens: Opens) -> None:
     assert HOSTILE_OWNER in page.locator(".facts").inner_text()
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("size", "theme"),
     [(WIDE, "light"), pytest.param(NARROW, "dark", marks=pytest.mark.variant)],

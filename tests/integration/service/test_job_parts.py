@@ -157,6 +157,7 @@ def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) 
     assert not list(service.state.rglob("*.sealed"))
 
 
+@pytest.mark.variant
 def test_a_schedule_is_made_by_submitting_and_its_jobs_run(service: JobService) -> None:
     client = service.start(cores=2)
     path = service.job("nightly", schedule='"0 3 * * *"')
@@ -173,6 +174,7 @@ def test_a_schedule_is_made_by_submitting_and_its_jobs_run(service: JobService) 
     service.stop()
 
 
+@pytest.mark.variant
 def test_logs_of_all_tasks_are_printed_and_followed(service: JobService) -> None:
     client = service.start(cores=3)
     for name in ("one", "two"):
@@ -192,6 +194,7 @@ def test_logs_of_all_tasks_are_printed_and_followed(service: JobService) -> None
     service.stop()
 
 
+@pytest.mark.variant
 def test_metrics_of_a_search_are_those_of_its_best_trial(service: JobService) -> None:
     client = service.start(cores=2)
     (service.code / "t.py").write_text(

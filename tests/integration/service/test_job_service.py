@@ -188,6 +188,7 @@ def test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason(service: Jo
     assert service.stop() == 0
 
 
+@pytest.mark.variant
 def test_files_of_a_job_that_is_over_are_removed_by_hand(service: JobService) -> None:
     client = service.start()
     service.end("one")
@@ -225,6 +226,7 @@ def test_who_leaves_a_job_that_is_waited_for_is_told_that_it_goes_on(service: Jo
     service.stop()
 
 
+@pytest.mark.variant
 def test_what_a_job_says_last_moves_no_cursor_and_sets_no_title(service: JobService) -> None:
     client = service.start()
     (service.code / "script.py").write_text(
@@ -315,6 +317,7 @@ def test_a_paused_training_goes_on_from_its_last_commit(service: JobService) -> 
     service.stop()
 
 
+@pytest.mark.variant
 def test_a_log_without_output_is_named_with_the_jobs_state(
     service: JobService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,6 +337,7 @@ def test_a_log_without_output_is_named_with_the_jobs_state(
     service.stop()
 
 
+@pytest.mark.variant
 def test_what_cannot_run_is_refused_with_what_could(service: JobService) -> None:
     client = service.start(cores=2)
     wait_until(lambda: client.cluster()["capacity"]["cores"], "the nodes")

@@ -105,12 +105,14 @@ def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None
     assert rows.count() == 0 and page.locator("canvas").count() == 1
 
 
+@pytest.mark.variant
 def test_of_jobs_nothing_is_said_where_no_service_runs_them(tab: Tab) -> None:
     page = tab.open("")
     page.wait_for_selector("h1:has-text('Runs')")
     assert page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts() == ["Runs", "Compare"]
 
 
+@pytest.mark.variant
 def test_a_list_that_is_empty_says_what_to_do(tab: Tab) -> None:
     page = tab.open("?filter=nothing-like-it")
     page.wait_for_selector("text=No run passes this filter")
@@ -175,12 +177,14 @@ def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab
     assert page.get_by_role("link", name="Error").count() == 0
 
 
+@pytest.mark.variant
 def test_a_search_has_its_best_value_in_the_head_of_its_page(tab: Tab) -> None:
     page = tab.open("run/app_search")
     page.wait_for_selector(".head .facts div:has(dt:text-is('Best accuracy')) dd:text-is('1')")
     page.wait_for_selector(".facts div:has(dt:text-is('Best trial')) dd:has-text('3: accuracy 1 (max)')")
 
 
+@pytest.mark.variant
 def test_the_arguments_of_the_function_come_first_in_what_differs(tab: Tab) -> None:
     page = tab.open("compare?run=app_0&run=app_1")
     page.get_by_role("heading", name="What differs").wait_for()
@@ -188,6 +192,7 @@ def test_the_arguments_of_the_function_come_first_in_what_differs(tab: Tab) -> N
     assert named == ["arguments lr", "specification group.min_size"]
 
 
+@pytest.mark.variant
 def test_the_column_of_ranks_in_a_log_has_a_head(tab: Tab) -> None:
     page = tab.open("run/app_1/logs")
     page.get_by_role("region", name="Log, each line after its rank").wait_for()
@@ -195,6 +200,7 @@ def test_the_column_of_ranks_in_a_log_has_a_head(tab: Tab) -> None:
     assert page.locator(".log-head").inner_text() == "rank" and head["x"] == number["x"]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("tab", [(NARROW, "light")], indirect=True, ids=["narrow"])
 def test_nothing_to_press_is_smaller_than_a_finger_needs(tab: Tab) -> None:
     tabs = ("", "/workers", "/logs", "/configuration", "/files")
@@ -204,6 +210,7 @@ def test_nothing_to_press_is_smaller_than_a_finger_needs(tab: Tab) -> None:
         assert page.evaluate(SMALL) == [], place
 
 
+@pytest.mark.variant
 def test_a_search_is_brushed(tab: Tab) -> None:
     page = tab.open("run/app_search")
     page.wait_for_selector("svg.parallel path.best")
@@ -222,6 +229,7 @@ def test_a_search_is_brushed(tab: Tab) -> None:
     page.wait_for_selector(".log .text:has-text('speaks')")
 
 
+@pytest.mark.variant
 def test_files_are_looked_at_and_left_where_they_are(tab: Tab) -> None:
     page = tab.open("run/app_1/files")
     page.get_by_role("button", name="run.json").click()
@@ -230,6 +238,7 @@ def test_files_are_looked_at_and_left_where_they_are(tab: Tab) -> None:
     page.wait_for_selector("text=g0-rank0.log")
 
 
+@pytest.mark.variant
 def test_the_theme_is_kept(tab: Tab) -> None:
     page = tab.open("")
     page.get_by_role("button", name="Use the dark theme").click()
@@ -247,7 +256,12 @@ def test_hostile_texts_stay_texts(tab: Tab) -> None:
         assert page.locator("main :is(script, img, svg[onload], [onerror])").count() == 0, place
 
 
-@pytest.mark.parametrize("tab", [(WIDE, "light"), (NARROW, "dark")], indirect=True, ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    "tab",
+    [(WIDE, "light"), pytest.param((NARROW, "dark"), marks=pytest.mark.variant)],
+    indirect=True,
+    ids=["wide", "narrow"],
+)
 def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(tab: Tab) -> None:
     tabs = ("", "/workers", "/logs", "/configuration", "/files")
     for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "compare", "compare?run=app_1&run=app_2"):
@@ -270,6 +284,7 @@ def test_the_page_works_below_another_path(browser: Any, address: str, tmp_path:
     assert tab.said == []
 
 
+@pytest.mark.variant
 def test_first_paint_is_quick(tab: Tab) -> None:
     page = tab.open("")
     painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")

@@ -145,6 +145,7 @@ def test_who_holds_the_others_up_is_marked_in_the_ring_and_said(tab: Tab) -> Non
     assert page.get_by_role("img", name=re.compile("4 workers in ring order. rank 2: it computes")).count() == 1
 
 
+@pytest.mark.variant
 def test_the_links_of_a_loaded_worker_are_marked(tab: Tab) -> None:
     page = tab.open("run/app_loaded/workers")
     page.get_by_role("heading", name="Rank 1 holds the others up").wait_for()
@@ -156,6 +157,7 @@ def test_the_links_of_a_loaded_worker_are_marked(tab: Tab) -> None:
     assert page.locator(".ring .slow, .ring .waits").count() == 0
 
 
+@pytest.mark.variant
 def test_of_a_run_that_is_over_nothing_is_said_that_nobody_looks_at(tab: Tab) -> None:
     page = tab.open("run/app_over/workers")
     page.get_by_role("heading", name="In ring order").wait_for()
@@ -163,6 +165,7 @@ def test_of_a_run_that_is_over_nothing_is_said_that_nobody_looks_at(tab: Tab) ->
     assert "all on 127.0.0.1" in told and "is looked at while a run goes on" in told
 
 
+@pytest.mark.variant
 def test_a_ring_of_two_is_no_higher_than_it_needs_to_be(tab: Tab) -> None:
     heights = {}
     for run in ("app_over", "app_even", "app_many"):
@@ -179,6 +182,7 @@ def test_a_ring_of_two_is_no_higher_than_it_needs_to_be(tab: Tab) -> None:
         assert frame["y"] <= box["y"] and box["y"] + box["height"] <= frame["y"] + frame["height"]
 
 
+@pytest.mark.variant
 def test_labels_of_a_chart_are_not_cut_off(tab: Tab) -> None:
     page = tab.open("run/app_over")
     page.locator(".chart canvas").first.wait_for()
@@ -188,6 +192,7 @@ def test_labels_of_a_chart_are_not_cut_off(tab: Tab) -> None:
     assert right == 0, "a label of the x axis does"
 
 
+@pytest.mark.variant
 def test_a_profile_begins_where_it_branches_and_is_walked_by_keys(tab: Tab) -> None:
     page = tab.open("run/app_slow/profiles")
     page.get_by_role("button", name=re.compile("^rank-1-")).press("Enter")
@@ -217,6 +222,7 @@ def test_pictures_are_shown_as_pictures_and_run_nothing(tab: Tab) -> None:
     page.wait_for_selector("text=This is no picture that can be shown here")
 
 
+@pytest.mark.variant
 def test_heads_of_tables_are_tables(tab: Tab) -> None:
     page = tab.open("run/app_slow/files")
     page.get_by_role("button", name="rows.csv").press("Enter")
@@ -229,7 +235,12 @@ def test_heads_of_tables_are_tables(tab: Tab) -> None:
     assert re.fullmatch(r"The first 100 rows of 1\D?000\.", page.locator(".preview .note").inner_text())
 
 
-@pytest.mark.parametrize("tab", [(WIDE, "dark"), (NARROW, "light")], indirect=True, ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    "tab",
+    [(WIDE, "dark"), pytest.param((NARROW, "light"), marks=pytest.mark.variant)],
+    indirect=True,
+    ids=["wide", "narrow"],
+)
 def test_nothing_is_serious_to_axe_nothing_is_wider_than_the_window_and_names_stay_texts(tab: Tab) -> None:
     page = tab.open("run/app_slow/profiles")
     page.get_by_role("button", name=re.compile("^rank-0-")).press("Enter")

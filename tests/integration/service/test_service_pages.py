@@ -70,6 +70,7 @@ def test_a_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Ope
     assert page.evaluate("window.hit") is None
 
 
+@pytest.mark.variant
 def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens: Opens) -> None:
     for name in ("app_1", "app_2"):
         stage.project.run(name, name=f"run {name}")
@@ -93,6 +94,7 @@ def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens:
     page.wait_for_selector("text=None yet.")
 
 
+@pytest.mark.variant
 def test_data_sets_lead_to_the_jobs_that_name_them(stage: Stage, opens: Opens) -> None:
     job = stage.submit("reads", 1, dataset="hdfs:///data/digits")
     page = opens("vera").open("datasets")
@@ -101,6 +103,7 @@ def test_data_sets_lead_to_the_jobs_that_name_them(stage: Stage, opens: Opens) -
     page.wait_for_selector(f"h1:has-text('{job.id}')")
 
 
+@pytest.mark.variant
 def test_what_is_changed_below_a_path_of_a_proxy_is_changed(stage: Stage, browser: Any) -> None:
     job = stage.submit("proxied", 1)
     stage.reaches(job, Lifecycle.RUNNING)
@@ -163,6 +166,7 @@ def test_what_was_done_is_paged_filtered_and_stays_text(opens: Opens) -> None:
     assert asked[-1]["user"] == "ben" and page.evaluate("window.hit") is None
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("size", "theme"),
     [(WIDE, "light"), pytest.param(NARROW, "dark", marks=pytest.mark.variant)],

@@ -40,6 +40,7 @@ tf.saved_model.save(model, sys.argv[1], signatures={"serving_default": model.dou
 """
 
 
+@pytest.mark.variant
 def test_the_named_signatures_of_a_saved_model_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"file://{tmp_path}/project")
     monkeypatch.setenv("HOPSML_SERVING_FOLDER", str(tmp_path / "machine"))

@@ -185,6 +185,7 @@ def held_back(folder: Path, first: int) -> Any:
     return hold
 
 
+@pytest.mark.variant
 def test_training_begins_with_the_first_rows(session: Any, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
@@ -258,12 +259,13 @@ def test_rows_that_were_lost_with_the_process_that_keeps_them_are_brought_again(
     check(run.result(WAIT_S).value)
 
 
+@pytest.mark.variant
 def test_what_needs_a_shuffle_has_its_rows_too(session: Any, way: str) -> None:
     frame = session.range(4 * ROWS).selectExpr(f"id % {ROWS} as id").groupBy("id").count()
     check(submit(count, frame).result(WAIT_S).value)
 
 
-@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("rows", [0, pytest.param(1, marks=pytest.mark.variant)])
 def test_fewer_rows_than_workers(session: Any, way: str, rows: int) -> None:
     def train(rows: Any) -> list[int]:
         import hopsml
@@ -448,6 +450,7 @@ def test_what_cannot_be_fed_is_refused_before_anything_starts(session: Any, stor
     assert not list(store.glob("Experiments/*"))
 
 
+@pytest.mark.variant
 def test_a_run_that_was_fed_is_repeated_by_its_verb_alone(session: Any) -> None:
     run = submit(count, session.range(ROWS))
     run.result(WAIT_S)

@@ -39,6 +39,7 @@ def train(kernel: list[list[float]]) -> Any:
     return version.version if version is not None else 0
 
 
+@pytest.mark.variant
 def test_what_a_run_exports_is_called_for_the_rows_of_a_dataframe(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

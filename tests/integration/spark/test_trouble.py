@@ -44,6 +44,7 @@ def test_a_function_that_holds_the_context_is_refused_by_name(spark: Any, store:
     assert not store.exists()
 
 
+@pytest.mark.variant
 def test_a_context_as_first_argument_of_old_code_is_dropped(spark: Any, store: Path) -> None:
     result = experiment.launch(spark, lambda a: a + 1, {"a": [1]}, progress=False)
     assert result.metrics["metric"] == 2
@@ -81,6 +82,7 @@ def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_gets_another(
     assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
 
+@pytest.mark.variant
 def test_an_agent_whose_connection_breaks_is_replaced_by_spark(spark: Any, store: Path) -> None:
     """To Spark it has ended well, unless it says otherwise; and nobody would ask for another one while the rest live."""
     ranks = submit(lambda: [os.getpid()], SLOTS, keep_warm=60).result(WAIT_S)
@@ -120,6 +122,7 @@ def test_agents_that_cannot_reach_the_driver_are_the_error(spark: Any, store: Pa
         run.result(WAIT_S)
 
 
+@pytest.mark.variant
 def test_a_variable_that_only_the_executors_have_is_refused_or_honoured(
     spark: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_variable_that_only_the_executors_have_is_refused_or_honoured(
 # ------------------------------------------------------------------------------------------ other jobs
 
 
+@pytest.mark.variant
 def test_a_users_own_job_runs_beside_a_training(spark: Any, store: Path, tmp_path: Path) -> None:
     run = submit(workloads.report_steps, args={"folder": str(tmp_path)})
     wait_until(lambda: run.status()["phase"] == "running", "the run")

@@ -167,6 +167,7 @@ def accuracy_of(folder: Path) -> dict[str, float]:
     return {"accuracy": float((folder / "value").read_text())}
 
 
+@pytest.mark.variant
 def test_what_an_evaluator_finds_is_in_the_run_that_it_judges(
     server: MlflowServer, tracked: Path, tmp_path: Path
 ) -> None:
@@ -187,6 +188,7 @@ def test_what_an_evaluator_finds_is_in_the_run_that_it_judges(
     assert history(server, judged) == LOSS and server.client().get_run(judged).info.status == "FINISHED"
 
 
+@pytest.mark.variant
 def test_a_launch_is_a_parent_with_children_and_its_models_are_registered_once(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -363,6 +365,7 @@ def log_by_hand() -> None:
         mlflow.set_tag("logged_in", active.info.run_id)
 
 
+@pytest.mark.variant
 def test_what_a_worker_logs_itself_lands_in_the_run(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -374,6 +377,7 @@ def test_what_a_worker_logs_itself_lands_in_the_run(
     assert found.data.tags["logged_in"] == found.info.run_id and found.data.tags["hopsml.run_id"] == run.run_id
 
 
+@pytest.mark.variant
 def test_a_run_that_the_user_has_chosen_is_logged_to(
     server: MlflowServer, tracked: Path, request: pytest.FixtureRequest
 ) -> None:

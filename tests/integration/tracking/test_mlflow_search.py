@@ -27,6 +27,7 @@ def train(lr: float) -> dict[str, float]:
     return {"accuracy": lr * 2}
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     "workers", [pytest.param(1, id="lanes"), pytest.param(2, id="groups", marks=pytest.mark.variant)]
 )

@@ -69,6 +69,7 @@ def test_a_seeded_numpy_training_comes_to_the_same_weights_to_the_bit(store: Pat
     assert repeat.rerun(again.result, progress=False).verdict.same
 
 
+@pytest.mark.variant
 def test_another_seed_comes_to_other_weights(store: Path) -> None:
     results = [run_once(jobs.descend, num_workers=1).result().metrics["weights"] for _ in range(2)]
     assert len(set(results)) == 2
@@ -175,6 +176,7 @@ def hopsml(*arguments: str, store: Path, **environment: str) -> subprocess.Compl
     )
 
 
+@pytest.mark.variant
 def test_the_command_takes_over_the_hash_seed_and_says_the_same(store: Path) -> None:
     code = (
         "import hopsml; from tests.helpers.tracking import jobs\n"

@@ -36,6 +36,7 @@ def test_uneven_shares_count_as_the_whole_batch_does(tmp_path: Path) -> None:
     assert first["weights"] == second["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.variant
 def test_uneven_shares_suit_losses_by_position_and_steps_of_ones_own(tmp_path: Path) -> None:
     slots = str(tmp_path / "slots")
     (alone,) = run_group("elastic_fit:shapes", tmp_path / "one", workers=1, slots=f"{slots}-1")
@@ -50,6 +51,7 @@ def test_a_data_set_of_keras_is_told_of_each_epoch(tmp_path: Path) -> None:
     assert found["events"] == ["end", "begin", "end", "begin", "end", "begin"], "the first by the reset before training"
 
 
+@pytest.mark.variant
 def test_linear_scaling_sets_batch_and_rate_by_the_size_of_the_group(tmp_path: Path) -> None:
     first, second = run_group("elastic_fit:linear", tmp_path, slots=str(tmp_path / "slots"))
     assert first["rates"] == second["rates"] and len(first["rates"]) == 12 * 16 // 8, "batches of 2 x 4"

@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("kind", ["hopsml", pytest.param("tensorflow", marks=pytest.mark.variant)])
 def test_two_workers_share_the_rows(folder: Path, tmp_path: Path, kind: str) -> None:
     first, second = run_group("data:read_and_fit", tmp_path / "run", path=str(folder), kind=kind)

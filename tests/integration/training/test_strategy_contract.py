@@ -26,6 +26,7 @@ PARTS = [
     "overflow",
 ]
 KERAS_PARTS = ["fit", "uneven", "several_steps", "custom_loop", "arrays", "orders", "read_once", "without_call"]
+SHORT_PARTS = ["read_once", "without_call"]
 OWN_PARTS = ["types", "compiled", "differing", "absent"]  # after the last two TensorFlow's collectives stay broken
 
 
@@ -55,6 +56,19 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def results(request: pytest.FixtureRequest) -> Results:
     """Either of them."""
     return list(request.getfixturevalue({"hopsml": "own", "tensorflow": "theirs"}[request.param]))
+
+
+@pytest.fixture(scope="module")
+def own_short(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What `make test` needs of Keras over hopsml's group."""
+    folder = tmp_path_factory.mktemp("short")
+    return run_group("strategy_contract:contract", folder, kind="hopsml", parts=[], keras_parts=SHORT_PARTS)
+
+
+@pytest.fixture(params=["own_short", pytest.param("theirs", marks=pytest.mark.variant)])
+def short_results(request: pytest.FixtureRequest) -> Results:
+    """Either of them, with the parts that `make test` runs, too."""
+    return list(request.getfixturevalue(request.param))
 
 
 @pytest.fixture(params=["own_keras", "theirs"])
@@ -135,8 +149,8 @@ def test_weights_of_classes_and_samples_count_as_in_one_process(results: Results
 
 
 @pytest.mark.parametrize("source", ["generator", "stream", "threads", "shuffled"])
-def test_fit_trains_on_every_row_of_a_source_once(keras_results: Results, source: str) -> None:
-    first, second = (result["read_once"][source] for result in keras_results)
+def test_fit_trains_on_every_row_of_a_source_once(short_results: Results, source: str) -> None:
+    first, second = (result["read_once"][source] for result in short_results)
     assert sorted(first + second) == list(range(48))
     for step in range(6):  # both have their shares of the same batches
         assert {row // 8 for row in first[step * 4 : step * 4 + 4] + second[step * 4 : step * 4 + 4]} == {
@@ -151,19 +165,20 @@ def test_state_of_a_layer_that_differs_between_workers_is_named(results: Results
 
 
 def test_a_strategy_of_one_worker_reads_sources_once_and_needs_no_call(tmp_path: Path) -> None:
-    parts = ["read_once", "without_call"]
-    (result,) = run_group("strategy_contract:contract", tmp_path, 1, kind="tensorflow", parts=[], keras_parts=parts)
+    (result,) = run_group(
+        "strategy_contract:contract", tmp_path, 1, kind="tensorflow", parts=[], keras_parts=SHORT_PARTS
+    )
     for source in ("generator", "stream", "threads", "shuffled"):
         assert sorted(result["read_once"][source]) == list(range(48)), source
     assert len(result["without_call"]) == 2
 
 
-def test_training_leaves_the_arrays_that_batches_lie_in(keras_results: Results) -> None:
-    assert [result["read_once"]["targets"] for result in keras_results] == [True, True]
+def test_training_leaves_the_arrays_that_batches_lie_in(short_results: Results) -> None:
+    assert [result["read_once"]["targets"] for result in short_results] == [True, True]
 
 
-def test_a_model_without_call_is_built_by_its_step_alike_on_all_ranks(keras_results: Results) -> None:
-    first, second = (result["without_call"] for result in keras_results)
+def test_a_model_without_call_is_built_by_its_step_alike_on_all_ranks(short_results: Results) -> None:
+    first, second = (result["without_call"] for result in short_results)
     assert first == second
 
 

@@ -86,6 +86,7 @@ def test_gradients_are_averaged_again_after_a_backward_pass_that_raised() -> Non
     average.remove()
 
 
+@pytest.mark.variant
 def test_a_state_has_the_names_that_its_module_has_without_wrappers() -> None:
     # In a process of its own: torch.compile imports triton, which crashes in one that has imported TensorFlow.
     code = f"import {__name__} as tests; tests.check_names_of_wrapped_modules()"

@@ -67,6 +67,7 @@ def test_two_workers_read_every_row_once_an_epoch(rows: str) -> None:
     assert abs(result.metrics["mine"] - FILES * ROWS) <= 2
 
 
+@pytest.mark.variant
 def test_a_file_that_is_cut_off_is_named(rows: str) -> None:
     url = f"{rows}/part-1.parquet"
     system = filesystem.for_url(url)

@@ -93,6 +93,7 @@ def events(url: str) -> bytes:
     return b"".join(map(for_url(url).read_bytes, files))
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(600)
 def test_one_function_uses_it_in_every_way(project: str) -> None:
     result = experiment.collective_all_reduce(train, num_workers=1, progress=False)

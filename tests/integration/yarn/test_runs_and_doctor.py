@@ -57,6 +57,7 @@ def test_runs_are_recorded_listed_repeated_and_deleted_in_hdfs(project: str, cli
     assert [row["run_id"] for row in json.loads(cli("runs", "ls", "--json").out)] == [rows[0]["run_id"]]
 
 
+@pytest.mark.variant
 def test_a_run_whose_directory_is_in_hdfs_is_watched_and_cancelled(project: str, cli: Cli) -> None:
     def train() -> None:
         import time

@@ -75,6 +75,7 @@ def test_the_rmsprop_warm_up_equals_its_paper_over_the_whole_transition() -> Non
     assert references.error(trained(warmup), references.rmsprop_warmup(STEPS, RATES, 7)) <= LIMIT
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("make", [lars, lamb, warmup])
 def test_variables_of_few_bits_are_updated_by_norms_in_float32(make: Any) -> None:
     for dtype, limit in (("float16", 0.05), ("bfloat16", 0.4)):
@@ -93,9 +94,9 @@ def test_velocity_that_holds_the_rate_is_another_training_when_the_rate_changes(
 @pytest.mark.parametrize(
     "kind",
     [
-        "momentum",
+        pytest.param("momentum", marks=pytest.mark.variant),
         "lars",
-        "lamb",
+        pytest.param("lamb", marks=pytest.mark.variant),
         *(pytest.param(kind, marks=pytest.mark.variant) for kind in ("adam", "rmsprop_warmup")),
     ],
 )

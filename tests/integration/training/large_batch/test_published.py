@@ -53,6 +53,7 @@ def ours(rule: Any, chosen: list[int]) -> references.Arrays:
     return [weights[index] for index in chosen]
 
 
+@pytest.mark.variant
 def test_lars_is_the_published_one_without_decay() -> None:
     """With decay they differ: optax takes the norm of gradient and decay together, the paper those of each."""
     every = list(range(len(references.problem())))
@@ -65,6 +66,7 @@ def test_lars_is_the_published_one_without_decay() -> None:
     assert references.error(ours(of_hopsml, every), theirs) <= 1e-12
 
 
+@pytest.mark.variant
 def test_lamb_is_the_published_one_where_a_variable_has_a_ratio() -> None:
     """Biases and scales have none here, and one there."""
     layers = [index for index, each in enumerate(references.problem()) if each.ndim > 1]

@@ -60,7 +60,16 @@ def test_parameters_of_few_bits_keep_what_they_keep_in_float32(kind: str) -> Non
     assert references.error(trained(kind, dtype="bfloat16", **options), expected()) <= 0.4
 
 
-@pytest.mark.parametrize("kind", ["momentum", "lars", "lamb", "adam", "rmsprop_warmup"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("momentum", marks=pytest.mark.variant),
+        "lars",
+        pytest.param("lamb", marks=pytest.mark.variant),
+        pytest.param("adam", marks=pytest.mark.variant),
+        pytest.param("rmsprop_warmup", marks=pytest.mark.variant),
+    ],
+)
 def test_a_plan_trains_a_module(kind: str) -> None:
     import torch
 
@@ -158,6 +167,7 @@ def normalised() -> Any:
     return torch.nn.Sequential(torch.nn.BatchNorm1d(2)), torch.randn(8, 2)
 
 
+@pytest.mark.variant
 def test_two_workers_normalise_as_one_does_over_the_whole_batch_and_share_statistics(tmp_path: Path) -> None:
     import multiprocessing
 

@@ -156,6 +156,7 @@ def test_one_who_has_waited_long_enough_starts_when_that_is_so_and_not_at_the_ne
     assert outcome.waits_s == {"0": 50.0, "1": 80.0}
 
 
+@pytest.mark.variant
 @pytest.mark.local
 def test_three_days_of_a_real_cluster():
     """Strictly in order it is what the control says, job for job; by our rules the mean is a quarter of that at most."""
