@@ -45,6 +45,7 @@ log = nonblocking_logger("hopsml.data")
 SIDECAR = "hopsml.training.data.stage:serve"
 _TICK_S = 0.25
 _NO_TASK_S = 30.0  # without a task of the feed: no slot is free in addition to the agents'
+_HEARTBEATS = 3  # of executors, in that time at least: Spark's status may be as old as one of them
 _TOLD_AT_ONCE = 16
 _STUCK_S = 60.0  # after the loss of a stage, for tasks that may wait for it
 
@@ -167,6 +168,7 @@ class FrameFeed:
         self._told_whole: set[str] = set()  # DataFrames whose completion a note has reported
         self._stuck_at: float | None = None  # monotonic seconds: when a job's tasks count as waiting for a lost stage
         self._idle_since: float | None = None  # monotonic seconds: no task has run since
+        self._no_task_s = max(_NO_TASK_S, _HEARTBEATS * self._spark.heartbeat_s())
         self._waits_for_others = False  # True once a note has reported it
         self._state: RunState
 
@@ -273,10 +275,10 @@ class FrameFeed:
             self._idle_since = None
             return
         self._idle_since = now if self._idle_since is None else self._idle_since
-        if now - self._idle_since <= _NO_TASK_S:
+        if now - self._idle_since <= self._no_task_s:
             return
         if not self._spark.others_work():
-            self._fail(_NO_SLOT)
+            self._fail(_NO_SLOT.format(seconds=self._no_task_s))
         elif not self._waits_for_others:
             self._waits_for_others = True
             self._note(_OTHERS_WORK)
@@ -385,6 +387,10 @@ class _SparkJobs:
         except Exception as error:  # noqa: BLE001 Spark is stopping: its jobs end with it
             log.debug("the jobs of %s cannot be cancelled: %s", self._group, error)
 
+    def heartbeat_s(self) -> float:
+        """Return the seconds between heartbeats of an executor, with which Spark writes the status of its tasks."""
+        return self._context._jsc.sc().conf().getTimeAsMs("spark.executor.heartbeatInterval", "10s") / 1000
+
     def is_at_work(self) -> bool:
         """Return True if a task of the feed's jobs runs; also if there is no job now, or Spark does not respond."""
         try:
@@ -424,7 +430,7 @@ def _plan_of(name: str, frame: Any) -> JvmPush | PythonPush:
 
 
 _NO_SLOT = (
-    f"Spark has started no task of data= for {_NO_TASK_S:g} s, and no other job's tasks run: the agents use all "
+    "Spark has started no task of data= for {seconds:g} s, and no other job's tasks run: the agents use all "
     "slots of the executors. Request fewer workers, or give executors another core (spark.executor.cores)"
 )
 _OTHERS_WORK = (

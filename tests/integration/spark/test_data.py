@@ -17,7 +17,7 @@ import pytest
 
 from hopsml import experiment
 from hopsml.errors import ArgumentError, ArgumentTypeError, NotEnoughSlots, RunError, WorkerFailed
-from hopsml.experiment import applications, frame_feed
+from hopsml.experiment import applications
 from hopsml.experiment.run import Run
 from hopsml.training.data import push
 from tests.helpers import pages
@@ -208,7 +208,7 @@ def test_training_begins_with_the_first_rows(session: Any, tmp_path: Path) -> No
 
 
 def test_rows_wait_for_slots_that_other_jobs_hold_and_not_for_those_of_agents(
-    session: Any, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Any, spark: Any, tmp_path: Path
 ) -> None:
     folder, began = str(tmp_path), str(tmp_path / "began")
 
@@ -221,7 +221,6 @@ def test_rows_wait_for_slots_that_other_jobs_hold_and_not_for_those_of_agents(
             time.sleep(0.01)
         yield partition
 
-    monkeypatch.setattr(frame_feed, "_NO_TASK_S", 0.5)
     other = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapPartitionsWithIndex(hold).collect())
     other.start()
     try:

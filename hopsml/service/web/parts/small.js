@@ -1,5 +1,5 @@
 // Small things that stand on every page.
-import { html, useEffect, useState } from "../lib.js";
+import { html, useState } from "../lib.js";
 
 /** The state of a run, a worker or a trial: its word, and a mark of its own shape. */
 function State({ state }) {
@@ -32,9 +32,8 @@ function Facts({ facts, first }) {
 
 /** A field whose text counts once it is finished: news that draw the page anew meanwhile leave what is being typed. */
 function Typed({ value, onEnd, ...rest }) {
-  const [typed, set] = useState(value);
-  useEffect(() => set(value), [value]);
-  return html`<input ...${rest} value=${typed} onInput=${(e) => set(e.target.value)} onChange=${(e) => onEnd(e.target.value)} />`;
+  const [typed, set] = useState({ text: value, from: value }); // no effect: it would run late, and erase what was typed before it
+  return html`<input ...${rest} value=${typed.from === value ? typed.text : value} onInput=${(e) => set({ text: e.target.value, from: value })} onChange=${(e) => onEnd(e.target.value)} />`;
 }
 
 /** A small curve without axes. */
