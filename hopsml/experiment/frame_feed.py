@@ -389,7 +389,7 @@ class _SparkJobs:
 
     def heartbeat_s(self) -> float:
         """Return the seconds between heartbeats of an executor, with which Spark writes the status of its tasks."""
-        return self._context._jsc.sc().conf().getTimeAsMs("spark.executor.heartbeatInterval", "10s") / 1000
+        return float(self._context._jsc.sc().conf().getTimeAsMs("spark.executor.heartbeatInterval", "10s")) / 1000
 
     def is_at_work(self) -> bool:
         """Return True if a task of the feed's jobs runs; also if there is no job now, or Spark does not respond."""
