@@ -85,8 +85,8 @@ class LabKernel(Kernel):
         kernel = json.loads(lab.ask(f"{BASE}api/kernels", "POST"))["id"]
         self.client: Any = BlockingKernelClient(connection_file=str(runtime / f"kernel-{kernel}.json"))
         self.client.load_connection_file()
+        self.client.hb_channel.time_to_dead = 60.0  # before it starts: a kernel that is slow to start is not dead
         self.client.start_channels()
-        self.client.hb_channel.time_to_dead = 60.0  # a kernel that is slow to start beside other tests is not dead
         self.client.wait_for_ready(60)
 
 
