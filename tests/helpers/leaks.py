@@ -50,10 +50,10 @@ LIBRARY_THREADS = (
 )
 LIBRARY_THREAD_NAMES = ("fsspecIO",)  # fsspec's event loop
 
-# Helper processes that Python's multiprocessing keeps until the process ends, and files that TensorFlow's
-# autograph does.
+# Helper processes that multiprocessing keeps until the process ends, files of TensorFlow's autograph, and locks of uv's
+# builds.
 LIBRARY_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-LIBRARY_FILES = ("__autograph_generated_file", "torchinductor_", "__pycache__")
+LIBRARY_FILES = ("__autograph_generated_file", "torchinductor_", "__pycache__", "uv-setuptools-")
 
 
 @dataclass(frozen=True)
