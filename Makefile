@@ -25,8 +25,9 @@ STUDIES ?= all
 NEEDS := $(BIN)/python tools/setup_environment.py --needs
 MUTANTS ?=
 NOTEBOOKS ?=
+CELLS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features soak mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features matrix soak mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -125,6 +126,9 @@ soak: $(STAMP) $(NATIVE)  ## repeat jobs, runs, views and recoveries, and print 
 
 features: $(STAMP) $(NATIVE)  ## compare one process with several workers, feature by feature: writes docs/features.md, prints one closing line of JSON
 	@$(BIN)/python -m tools.features
+
+matrix: $(STAMP) $(NATIVE)  ## run tests/matrix in an environment for each supported combination of versions; CELLS="oldest newest" selects some; one closing line of JSON
+	@$(BIN)/python -m tools.version_matrix --cells "$(CELLS)"
 
 mutants: $(STAMP)  ## run mutation tests of the pure modules with a random sample of 600; writes benchmarks/results/mutants.md; MUTANTS=all for every mutant, or MUTANTS="--sample 1200 --seed 7"
 	@$(BIN)/python -m tools.mutants $(MUTANTS)

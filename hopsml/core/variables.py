@@ -215,6 +215,7 @@ class Settings:
         unit="bytes",
         name="HOPSML_UI_MEMORY_MB",
     )
+    any_version = Variable("True: versions that are not supported are not refused", _is_one)
     mlflow = Variable('"0": no run is sent to MLflow', _text)
     serving_folder = Variable("folder for tokens, logs and copies of models of servings", _text)
     serving_token = Variable("token for a serving on another machine", _text)

@@ -13,8 +13,20 @@ from hopsml.cluster.shared.gpus import HostGpu
 from hopsml.core import extras, settings
 from hopsml.core.newer_python import StrEnum
 from hopsml.core.profiles import Profile
+from hopsml.core.versions import (
+    JAX,
+    KERAS,
+    PYSPARK,
+    PYTHON,
+    SPARK_NEEDS,
+    TENSORFLOW,
+    TORCH,
+    parse_version,
+    show_version,
+    show_versions,
+    spark_needs,
+)
 from hopsml.doctor.facts import AddressFacts, JavaFacts, LimitFacts, PortFacts, PythonFacts, ScratchFacts, SparkFacts
-from hopsml.training.tensorflow.setup import KERAS, TENSORFLOW, parse_version, verdict
 
 
 class Status(StrEnum):
@@ -82,18 +94,21 @@ def fail(name: str, summary: str, remedy: str, /, **facts: Any) -> Finding:
 
 
 MIB, GIB = 1 << 20, 1 << 30
-PYTHONS = ((3, 10), (3, 11), (3, 12))
-JAVA_TESTED, JAVA_WORKING = 17, (17, 21)
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
 PORTS_COMFORTABLE = settings.AGENT_PORTS + 4  # those of the driver, and of an agent that is about to exit
 
 
 def python(version: tuple[int, int, int]) -> Finding:
-    """Check that the driver's Python version is supported."""
-    text = ".".join(map(str, version))
-    if version[:2] in PYTHONS:
+    """Check that the driver's Python version is supported: a newer one is a warning, an older one a failure."""
+    text = show_version(version)
+    supported, remedy = show_versions(PYTHON.supported), f"use Python {PYTHON.nearest(text)}"
+    judged = PYTHON.verdict(text)
+    if judged == "works":
         return ok("python", text, version=text)
-    return fail("python", f"Python {text} is not supported", "use Python 3.10, 3.11 (tested) or 3.12", version=text)
+    if judged == "broken":
+        return fail("python", f"Python {text} is not supported (supported: {supported})", remedy, version=text)
+    why = f"Python {text} has not been tested (supported: {supported})"
+    return warn("python", why, f"if something fails for no clear reason, {remedy}", version=text)
 
 
 def java_version(output: str) -> int | None:
@@ -104,9 +119,13 @@ def java_version(output: str) -> int | None:
     return int(found.group(2) or 0) if found.group(1) == "1" else int(found.group(1))
 
 
-def java(facts: JavaFacts, needs: Needs) -> Finding:
-    """Check for a Java that Spark 4 supports, 17 or later; profiles without Spark do not need it."""
-    install = "install Java 17 (for instance openjdk-17-jre-headless), and set JAVA_HOME to its folder"
+def java(facts: JavaFacts, pyspark: str, needs: Needs) -> Finding:
+    """Check for a Java that the installed Spark supports; profiles without Spark do not need it."""
+    suitable, spark_name = spark_needs(pyspark).javas, "Spark " + show_version(spark_needs(pyspark).spark)
+    install = (
+        f"install Java {17 if 17 in suitable else suitable[-1]} (for instance openjdk-17-jre-headless), and set "
+        "JAVA_HOME to its folder"
+    )
     if not facts.path and not needs.spark:
         return ok("java", f"not needed, since profile {needs.profile} runs without Spark")
     if not facts.path:
@@ -117,20 +136,19 @@ def java(facts: JavaFacts, needs: Needs) -> Finding:
     if facts.problem or version is None:
         why = facts.problem or f"its version cannot be read from {facts.output.strip()[:80]!r}"
         return Finding("java", missing, f"{where} does not work: {why}", install)
-    if version < JAVA_TESTED:
-        return Finding(
-            "java", missing, f"Java {version} at {where} is too old for Spark 4", install, {"version": version}
-        )
-    if version not in JAVA_WORKING:
-        remedy = f"if Spark fails for no clear reason, {install}"
-        return warn(
-            "java", f"Java {version} at {where}: Spark is not tested with this version", remedy, version=version
-        )
+    if version < suitable[0]:
+        why = f"Java {version} at {where} is too old for {spark_name}"
+        return Finding("java", missing, why, install, {"version": version})
+    if version not in suitable:
+        why = f"Java {version} at {where}: {spark_name} is not tested with this version"
+        return warn("java", why, f"if Spark fails for no clear reason, {install}", version=version)
     return ok("java", f"{version} at {where}", version=version)
 
 
-def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Finding:
-    """Check pyspark, its Hadoop client, and the Spark in SPARK_HOME."""
+def spark(
+    facts: SparkFacts, packages: Mapping[str, str], needs: Needs, python: tuple[int, int, int] = (0, 0, 0)
+) -> Finding:
+    """Check pyspark with this Python, its Hadoop client, and the Spark in SPARK_HOME."""
     install = extras.install("spark")
     known = {"pyspark": facts.pyspark, "hadoop_client": facts.hadoop_client, "spark_home": facts.home}
     if "pyspark-client" in packages and facts.pyspark:
@@ -145,8 +163,15 @@ def spark(facts: SparkFacts, packages: Mapping[str, str], needs: Needs) -> Findi
     if not facts.pyspark:
         summary = f"pyspark is not installed; profile {needs.profile} {'needs it' if needs.spark else 'does without'}"
         return fail("spark", summary, install, **known) if needs.spark else ok("spark", summary, **known)
-    if parse_version(facts.pyspark)[:1] != (4,):
-        return Finding("spark", needs.missing(needs.spark), f"pyspark {facts.pyspark} is not 4.x", install, known)
+    newest = spark_needs(facts.pyspark).newest_python
+    if python[:2] > newest:
+        wanted = next((show_version(one.spark) for one in SPARK_NEEDS if one.newest_python >= python[:2]), "")
+        remedy = f"use Python {show_version(newest)}" + (f", or pip install 'pyspark>={wanted}'" if wanted else "")
+        why = f"pyspark {facts.pyspark} does not serialize functions of Python {show_version(python[:2])}"
+        return Finding("spark", needs.missing(needs.spark), why, remedy, known)
+    if PYSPARK.verdict(facts.pyspark) != "works":
+        why = f"pyspark {facts.pyspark} has not been tested (supported: {show_versions(PYSPARK.supported)})"
+        return warn("spark", why, f"if Spark fails for no clear reason, {PYSPARK.pin(facts.pyspark)}", **known)
     if facts.home and parse_version(facts.home_version)[:2] != parse_version(facts.pyspark)[:2]:
         there = f"Spark {facts.home_version}" if facts.home_version else "no Spark"
         return Finding(
@@ -180,18 +205,19 @@ def frameworks(packages: Mapping[str, str], environment: Mapping[str, str]) -> F
 
 def _broken(known: Mapping[str, str]) -> list[tuple[Status, str, str]]:
     """Return status, problem and remedy of each framework whose version is untested or known to fail."""
+    tables = {**dict.fromkeys(TENSORFLOWS, TENSORFLOW), "keras": KERAS, "torch": TORCH, "jax": JAX}
     problems = []
     for name in known:
-        versions = TENSORFLOW if name in TENSORFLOWS else KERAS if name == "keras" else None
-        if versions is None:
+        if name not in tables:
             continue
-        working = ", ".join(".".join(map(str, number)) for number in versions.working)
-        pin = f"pip install '{name}=={working.split(', ')[-1]}.*'"
-        judged = verdict(versions, known[name])
+        versions = tables[name]
+        pin = f"pip install '{name}=={versions.nearest(known[name])}.*'"
+        judged = versions.verdict(known[name])
         if judged == "broken":
             problems.append((Status.FAIL, f"{name} {known[name]} does not work: {versions.why_not_older}", pin))
         elif judged == "unknown":
-            why = f"{name} {known[name]} has not been tested (versions known to work: {working})"
+            supported = show_versions(versions.supported)
+            why = f"{name} {known[name]} has not been tested (versions known to work: {supported})"
             problems.append((Status.WARN, why, f"if training fails for no clear reason, {pin}"))
     return problems
 

@@ -298,8 +298,8 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
     """Run the checks on the probes' facts, and return their findings."""
     packages = looks["frameworks"].facts
     judges: dict[str, Callable[[Any], Finding]] = {
-        "java": lambda seen: checks.java(seen, needs),
-        "spark": lambda seen: checks.spark(seen, packages, needs),
+        "java": lambda seen: checks.java(seen, _installed_spark(looks), needs),
+        "spark": lambda seen: checks.spark(seen, packages, needs, facts.python_version()),
         "executors' python": lambda seen: checks.executors_python(seen, facts.python_version(), needs),
         "frameworks": lambda seen: checks.frameworks(seen, os.environ),
         "gpus": lambda seen: checks.gpus(seen.gpus, seen.has_driver, packages),
@@ -324,6 +324,12 @@ def _judge(loaded: profiles.Profile | None, problem: str, needs: Needs, looks: M
             findings.append(unanswered(name, look, needs) if look.problem else judge(look.facts))
     findings.append(clock(time.time(), _skews(looks)))
     return findings
+
+
+def _installed_spark(looks: Mapping[str, Gathered]) -> str:
+    """Return the version of pyspark; empty if it is not installed or unknown."""
+    found = looks["spark"].facts if "spark" in looks else None
+    return found.pyspark if found is not None else ""
 
 
 def unanswered(name: str, look: Gathered, needs: Needs) -> Finding:

@@ -16,6 +16,7 @@ from typing import Any
 from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.core import proxies
+from hopsml.core.versions import JAX, check_version
 from hopsml.errors import ArgumentError
 from hopsml.training import collective
 
@@ -26,6 +27,7 @@ def prepare(context: WorkerContext) -> None:
     """Initialize ``jax.distributed``, so that ``jax.devices()`` lists the devices of all workers in rank order."""
     import jax
 
+    check_version(JAX, jax.__version__)
     if not context.gpu_indices:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])

@@ -17,6 +17,7 @@ from typing import Any
 from hopsml.cluster.worker import collective_stats
 from hopsml.cluster.worker.context import WorkerContext
 from hopsml.collective import library
+from hopsml.core.versions import TORCH, check_version
 from hopsml.errors import ArgumentError, CollectiveUnavailable
 from hopsml.training import collective
 from hopsml.training.torch import gpu_collective
@@ -180,6 +181,7 @@ def prepare(context: WorkerContext) -> None:
     """
     import torch
 
+    check_version(TORCH, torch.__version__)
     # The variable is read at torch's import, which the fork server has made with one thread.
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdecimal() and int(threads):

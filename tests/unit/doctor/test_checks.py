@@ -39,7 +39,8 @@ def test_a_finding_has_a_remedy_exactly_if_it_is_not_ok() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "status"), [((3, 9, 2), FAIL), ((3, 10, 0), OK), ((3, 11, 7), OK), ((3, 12, 1), OK), ((3, 13, 0), FAIL)]
+    ("version", "status"),
+    [((3, 9, 2), FAIL), ((3, 10, 0), OK), ((3, 11, 7), OK), ((3, 12, 1), OK), ((3, 13, 0), OK), ((3, 15, 0), WARN)],
 )
 def test_python(version: tuple[int, int, int], status: Status) -> None:
     says(checks.python(version), status, ".".join(map(str, version)))
@@ -64,7 +65,7 @@ def test_java_version(output: str, version: int | None) -> None:
         (java('version "17.0.1"'), SPARK, OK, ["17", "/usr/bin/java"]),
         (java('version "21.0.1"'), SPARK, OK, ["21"]),
         (java('version "24.0.1"'), SPARK, WARN, ["24", "openjdk-17"]),
-        (java('version "11.0.1"'), SPARK, FAIL, ["11", "too old", "openjdk-17"]),
+        (java('version "11.0.1"'), SPARK, FAIL, ["11", "too old for Spark 4.3", "openjdk-17"]),
         (java('version "1.8.0_1"'), LOCAL, WARN, ["8", "too old"]),
         (java("", problem="it did not end within 15 s"), SPARK, FAIL, ["did not end within 15 s"]),
         (java("rubbish"), SPARK, FAIL, ["rubbish"]),
@@ -73,7 +74,35 @@ def test_java_version(output: str, version: int | None) -> None:
     ],
 )
 def test_java(facts: JavaFacts, needs: Needs, status: Status, words: list[str]) -> None:
-    says(checks.java(facts, needs), status, *words)
+    says(checks.java(facts, "4.3.0", needs), status, *words)
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "output", "status", "words"),
+    [
+        ("3.5.9", 'version "1.8.0_402"', OK, ["8"]),
+        ("3.5.9", 'version "11.0.1"', OK, ["11"]),
+        ("3.4.4", 'version "21.0.1"', WARN, ["Spark 3.4 is not tested", "openjdk-17"]),
+        ("4.0.5", 'version "11.0.1"', FAIL, ["too old for Spark 4.0"]),
+        ("", 'version "17.0.1"', OK, ["17"]),
+    ],
+)
+def test_java_for_the_installed_spark(pyspark: str, output: str, status: Status, words: list[str]) -> None:
+    says(checks.java(java(output), pyspark, SPARK), status, *words)
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "python", "status", "words"),
+    [
+        ("3.5.9", (3, 11, 7), OK, ["3.5.9"]),
+        ("3.3.4", (3, 10, 13), OK, ["3.3.4"]),
+        ("3.3.4", (3, 11, 7), FAIL, ["functions of Python 3.11", "use Python 3.10", "pyspark>=3.4"]),
+        ("3.2.1", (3, 10, 1), WARN, ["3.2.1 has not been tested", "pyspark==3.3.*"]),
+        ("5.0.0", (3, 13, 1), WARN, ["5.0.0 has not been tested", "pyspark==4.3.*"]),
+    ],
+)
+def test_spark_for_this_python(pyspark: str, python: tuple[int, int, int], status: Status, words: list[str]) -> None:
+    says(checks.spark(SparkFacts(pyspark, "3.3.4", "", ""), {}, SPARK, python), status, *words)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +118,8 @@ def test_java(facts: JavaFacts, needs: Needs, status: Status, words: list[str]) 
             ["/opt/spark", "3.5.1", "unset SPARK_HOME"],
         ),
         (SparkFacts("4.3.0", "", "/opt/nothing", ""), {}, YARN, FAIL, ["/opt/nothing", "no Spark"]),
-        (SparkFacts("3.5.1", "3.3.4", "", ""), {}, YARN, FAIL, ["3.5.1", "pip install"]),
-        (SparkFacts("3.5.1", "3.3.4", "", ""), {}, LOCAL, WARN, ["3.5.1"]),
+        (SparkFacts("3.5.1", "3.3.4", "", ""), {}, YARN, OK, ["3.5.1"]),
+        (SparkFacts("3.2.1", "3.3.4", "", ""), {}, LOCAL, WARN, ["3.2.1", "pip install"]),
         (SparkFacts("", "", "", ""), {}, YARN, FAIL, ["not installed", "pip install"]),
         (SparkFacts("", "", "", ""), {}, LOCAL, OK, ["does without"]),
         (SparkFacts("4.3.0", "", "", ""), {"pyspark-client": "4.3.0"}, LOCAL, FAIL, ["overwrite", "pip uninstall"]),
@@ -106,9 +135,10 @@ def test_spark(facts: SparkFacts, packages: dict[str, str], needs: Needs, status
         ({"tensorflow": "2.21.0", "keras": "3.15.1"}, {}, OK, ["tensorflow 2.21.0", "keras 3.15.1"]),
         ({"tensorflow-cpu": "2.21.0", "keras": "3.15.1", "tf-keras": "2.21.0"}, {}, OK, ["tensorflow-cpu"]),
         ({"torch": "2.13.0"}, {}, OK, ["torch 2.13.0"]),
+        ({"torch": "2.4.1"}, {}, FAIL, ["torch 2.4.1 does not work", "torch==2.13.*"]),
         ({}, {}, WARN, ["pip install"]),
-        ({"tensorflow": "2.15.0"}, {}, FAIL, ["2.15.0 does not work", "tensorflow==2.21.*"]),
-        ({"tensorflow-cpu": "2.12.0"}, {}, FAIL, ["tensorflow-cpu==2.21.*"]),
+        ({"tensorflow": "2.15.0"}, {}, FAIL, ["2.15.0 does not work", "tensorflow==2.16.*"]),
+        ({"tensorflow-cpu": "2.12.0"}, {}, FAIL, ["tensorflow-cpu==2.16.*"]),
         ({"tensorflow": "2.22.0"}, {}, WARN, ["has not been tested", "2.21"]),
         ({"tensorflow": "2.21.0", "keras": "2.15.0"}, {}, FAIL, ["keras 2.15.0", "tf_keras"]),
         ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}, {}, WARN, ["overwrite", "pip uninstall"]),

@@ -1,4 +1,4 @@
-"""Tests of version check, import hook, wait for the leader and ring order, without TensorFlow."""
+"""Tests of import hook, wait for the leader and ring order, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,61 +6,18 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from hopsml.errors import ArgumentError, StartTimeout, UnsupportedVersion
+from hopsml.errors import ArgumentError, StartTimeout
 from hopsml.training.tensorflow import import_hook, setup
 from hopsml.training.tensorflow.distribution.strategy import ring_order_text
-from hopsml.training.tensorflow.setup import (
-    KERAS,
-    TENSORFLOW,
-    check_version,
-    parse_version,
-    split_address,
-    verdict,
-    wait_for_port,
-)
+from hopsml.training.tensorflow.setup import split_address, wait_for_port
 from tests.helpers.training.group import ROOT
 
 pytestmark = pytest.mark.fast
-
-
-def test_versions_are_read_up_to_their_suffix() -> None:
-    assert parse_version("2.21.0-rc1") == (2, 21, 0)
-    assert parse_version("2.9") < parse_version("2.21")
-    assert parse_version("unknown") == ()
-
-
-@pytest.mark.parametrize(
-    ("version", "expected"),
-    [("2.21.0", "works"), ("2.22.1", "unknown"), ("2.4.0", "broken"), ("1.15.5", "broken")],
-)
-def test_verdict_on_tensorflow(version: str, expected: str) -> None:
-    assert verdict(TENSORFLOW, version) == expected
-
-
-@pytest.mark.parametrize(("version", "expected"), [("3.12.2", "works"), ("3.11.0", "unknown"), ("3.10.0", "broken")])
-def test_verdict_on_keras(version: str, expected: str) -> None:
-    assert verdict(KERAS, version) == expected
-
-
-def test_a_broken_version_is_refused_with_those_that_work() -> None:
-    with pytest.raises(UnsupportedVersion, match=r"tensorflow 1\.15\.5 does not work.*2\.21"):
-        check_version(TENSORFLOW, "1.15.5")
-
-
-def test_an_untried_version_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "_warned", set())
-    with pytest.warns(RuntimeWarning, match=r"keras 3\.99\.0 has not been tried"):
-        check_version(KERAS, "3.99.0")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_version(KERAS, "3.99.0")
-        check_version(KERAS, "3.15.1")
 
 
 @pytest.fixture

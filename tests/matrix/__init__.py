@@ -1,0 +1,1 @@
+"""Contract that each supported combination of versions fulfils (``make matrix``)."""

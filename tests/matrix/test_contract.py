@@ -1,0 +1,215 @@
+"""Contract of one combination of versions: what users call first, on two executors of a real Spark (local-cluster)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopsml import experiment, model
+from hopsml.experiment.run import Run
+from tests.helpers.clock import END_S, wait_until
+from tests.helpers.cluster.finding import agent_of
+from tests.integration.spark.conftest import ROOT, spark_environment
+
+pytestmark = [pytest.mark.matrix, pytest.mark.variant, pytest.mark.spark]
+
+ROWS = 100
+IDENTITY = [[1.0, 0.0], [0.0, 1.0]]
+
+
+def hopsml_command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line of this environment."""
+    with spark_environment() as environment:
+        environment.setenv("HOPSML_PROJECT_URL", f"file://{folder}/project")
+        environment.setenv("SPARK_WORKER_DIR", str(folder))
+        return subprocess.run(
+            [sys.executable, "-m", "hopsml", *arguments],
+            cwd=folder, capture_output=True, text=True, timeout=END_S,
+        )  # fmt: skip
+
+
+def test_each_worker_returns_its_value(store: Path) -> None:
+    def train(factor: int) -> int:
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        return factor * (context.rank + 1)
+
+    run = experiment.collective_all_reduce(train, args={"factor": 3}, num_workers=2, progress=False)
+    assert [one.value for one in run.workers] == [3, 6]
+
+
+def test_an_error_of_a_worker_is_raised_with_its_text(store: Path) -> None:
+    from hopsml.errors import WorkerFailed
+
+    def train() -> None:
+        raise ValueError("seventeen rows are missing")
+
+    with pytest.raises(WorkerFailed, match="seventeen rows are missing"):
+        experiment.collective_all_reduce(train, num_workers=2, progress=False)
+
+
+def test_arrays_are_reduced_over_the_group(store: Path) -> None:
+    def train() -> float:
+        import numpy as np
+
+        import hopsml
+
+        return float(hopsml.all_reduce(np.ones(1000, np.float32), "sum").sum())
+
+    assert experiment.collective_all_reduce(train, num_workers=2, progress=False).value == 2000.0
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("over", ["tensorflow", "hopsml"])
+def test_keras_trains_over_each_implementation(store: Path, over: str) -> None:
+    pytest.importorskip("tensorflow")
+
+    def train(over: str) -> float:
+        import keras
+        import numpy as np
+
+        import hopsml
+
+        x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(-1, 1)
+        with hopsml.tensorflow.strategy(implementation=over).scope():
+            made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            made.compile(keras.optimizers.SGD(0.2), "mse")
+        made.fit(x, 2 * x, batch_size=16, epochs=20, verbose=0)
+        return float(made.layers[-1].kernel.numpy()[0, 0])
+
+    run = experiment.collective_all_reduce(train, args={"over": over}, num_workers=2, progress=False)
+    assert [one.value for one in run.workers] == pytest.approx([2.0, 2.0], abs=0.1)
+
+
+@pytest.mark.torch
+def test_torch_trains_with_data_parallelism(store: Path) -> None:
+    pytest.importorskip("torch")
+
+    def train() -> float:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        torch.manual_seed(1)
+        made = DistributedDataParallel(torch.nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(made.parameters(), 0.3)
+        x = torch.linspace(-1, 1, 64).reshape(-1, 1)
+        for _ in range(50):
+            optimizer.zero_grad()
+            ((made(x) - 2 * x) ** 2).mean().backward()
+            optimizer.step()
+        return float(made.module.weight)
+
+    run = experiment.collective_all_reduce(train, num_workers=2, framework="torch", progress=False)
+    assert [one.value for one in run.workers] == pytest.approx([2.0, 2.0], abs=0.1)
+
+
+def test_each_row_of_a_data_frame_is_trained_on_once(spark: Any, store: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    def train(rows: Any) -> list[int]:
+        return sorted(int(one) for batch in rows.batch(8) for one in batch["id"])
+
+    frame = SparkSession(spark).range(ROWS)
+    run = experiment.submit(train, data={"rows": frame}, num_workers=2, progress=False).result(END_S)
+    assert sorted(one for worker in run.workers for one in worker.value) == list(range(ROWS))
+
+
+@pytest.mark.tensorflow
+def test_an_exported_model_predicts_a_data_frame(
+    spark: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorflow")
+    from pyspark.sql import SparkSession
+
+    def train(kernel: list[list[float]]) -> None:
+        import keras
+        import numpy as np
+
+        import hopsml
+
+        made = keras.Sequential([keras.Input((2,), name="x"), keras.layers.Dense(2, use_bias=False)])
+        made.layers[-1].set_weights([np.array(kernel)])
+        hopsml.model.export(made, "identity")
+
+    monkeypatch.setenv("HOPSML_MODEL_CACHE", str(tmp_path / "models"))
+    experiment.collective_all_reduce(train, args={"kernel": IDENTITY}, num_workers=1, progress=False)
+    frame = SparkSession(spark).createDataFrame([([1.0, 2.0],), ([3.0, 4.0],)], "x array<float>")
+    rows = model.predict(frame, "identity").collect()
+    assert sorted(np.ravel(list(row)[-1]).tolist() for row in rows) == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_an_elastic_group_continues_after_a_kill(store: Path, tmp_path: Path) -> None:
+    def train(folder: str) -> tuple[int, int]:
+        import time
+        from pathlib import Path
+
+        import hopsml
+        from hopsml.cluster.worker.context import current
+
+        context = current()
+        assert context is not None
+        state = hopsml.elastic.State(seen=0)
+        for _ in state.resume(hopsml.elastic.Sampler(400, global_batch_size=20, seed=1, epochs=1)):
+            state.seen += 1
+            state.commit(every=1)
+            if state.batches == 5 and context.generation == 0:
+                Path(folder, f"paused-{context.rank}").touch()
+                while not Path(folder, "go").exists():
+                    time.sleep(0.01)
+        return state.seen, context.generation
+
+    run: Run = experiment.submit(train, args={"folder": str(tmp_path)}, min_workers=1, max_workers=2, progress=False)
+    wait_until(lambda: all((tmp_path / f"paused-{rank}").exists() for rank in (0, 1)), "two workers that wait")
+    os.kill(agent_of(run, 1).pid, signal.SIGKILL)
+    (tmp_path / "go").touch()
+    seen, generation = run.result(END_S).value
+    assert seen == 20 and generation > 0
+
+
+def test_a_search_finds_the_best_configuration(store: Path) -> None:
+    def train(a: int) -> dict[str, Any]:
+        return {"accuracy": float(-((a - 2) ** 2))}
+
+    _, config, outputs = experiment.grid_search(
+        train, {"a": [1, 2, 3]}, direction="max", optimization_key="accuracy", progress=False
+    )
+    assert config == {"a": 2} and outputs["accuracy"] == 0.0
+
+
+def test_a_submitted_script_trains(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(
+        "import hopsml\n\ndef train():\n    return 21\n\n"
+        "print('value', 2 * hopsml.experiment.collective_all_reduce(train, num_workers=1).value)\n"
+    )
+    done = hopsml_command("submit", "job.py", "--profile", "local-cluster", folder=tmp_path)
+    assert done.returncode == 0 and "value 42" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_doctor_finds_no_failure(tmp_path: Path) -> None:
+    done = hopsml_command("doctor", "--profile", "local-cluster", "--json", folder=tmp_path)
+    findings = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
+    for name in ("python", "java", "spark", "frameworks"):
+        assert findings[name]["status"] != "fail", findings[name]
+    assert findings["python"]["status"] == "ok"
+
+
+def test_the_command_line_prints_its_help(tmp_path: Path) -> None:
+    for arguments in ((), ("runs",), ("submit",)):
+        done = hopsml_command(*arguments, "--help", folder=tmp_path)
+        assert done.returncode == 0 and "Usage" in done.stdout, done.stderr
+
+
+def test_this_hopsml_is_the_working_tree() -> None:
+    import hopsml
+
+    assert Path(hopsml.__file__).is_relative_to(ROOT)

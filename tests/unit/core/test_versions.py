@@ -1,0 +1,134 @@
+"""Tests of the table of supported versions, and of everything that is derived from it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+from hopsml.core import versions
+from hopsml.core.versions import (
+    KERAS,
+    NUMPY,
+    PYSPARK,
+    PYTHON,
+    SPARK_NEEDS,
+    TENSORFLOW,
+    TORCH,
+    SupportedVersions,
+    check_version,
+    parse_version,
+    show_version,
+    show_versions,
+    spark_needs,
+)
+from hopsml.errors import UnsupportedVersion
+from tools import supported_versions
+
+pytestmark = pytest.mark.fast
+
+PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "_warned", set())
+    monkeypatch.delenv("HOPSML_ANY_VERSION", raising=False)
+
+
+def test_versions_are_read_up_to_their_suffix() -> None:
+    assert parse_version("2.21.0-rc1") == (2, 21, 0)
+    assert parse_version("2.9") < parse_version("2.21")
+    assert parse_version("unknown") == ()
+
+
+def test_consecutive_versions_are_shown_as_spans() -> None:
+    assert show_versions(NUMPY.supported) == "1.26, 2.0 to 2.5"
+    assert show_versions([(2,), (3,)]) == "2 to 3"
+
+
+@pytest.mark.parametrize(
+    ("known", "version", "expected"),
+    [
+        (TENSORFLOW, "2.21.0", "works"),
+        (TENSORFLOW, "2.17.1", "works"),
+        (TENSORFLOW, "2.22.1", "unknown"),
+        (TENSORFLOW, "2.4.0", "broken"),
+        (KERAS, "3.12.2", "works"),
+        (KERAS, "3.11.0", "unknown"),
+        (KERAS, "3.10.0", "broken"),
+        (TORCH, "2.4.1+cpu", "broken"),
+        (PYSPARK, "3.2.0", "unknown"),
+        (NUMPY, "1.24.4", "broken"),
+    ],
+)
+def test_verdict(known: SupportedVersions, version: str, expected: str) -> None:
+    assert known.verdict(version) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "version", "nearest"),
+    [
+        (TENSORFLOW, "2.15.1", "2.16"),
+        (TENSORFLOW, "2.30.0", "2.21"),
+        (PYSPARK, "3.9.0", "3.5"),
+        (PYTHON, "3.9.1", "3.10"),
+    ],
+)
+def test_the_nearest_supported_version_is_named(known: SupportedVersions, version: str, nearest: str) -> None:
+    assert known.nearest(version) == nearest
+
+
+def test_a_broken_version_is_refused_with_the_nearest_one_and_the_setting() -> None:
+    with pytest.raises(
+        UnsupportedVersion, match=r"tensorflow 1\.15\.5 does not work.*==2\.16\.\*.*HOPSML_ANY_VERSION=1"
+    ):
+        check_version(TENSORFLOW, "1.15.5")
+
+
+def test_a_broken_version_is_a_warning_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPSML_ANY_VERSION", "1")
+    with pytest.warns(RuntimeWarning, match=r"torch 2\.4\.1 does not work"):
+        check_version(TORCH, "2.4.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_version(KERAS, "3.99.0")
+
+
+def test_an_untried_version_is_named_once() -> None:
+    with pytest.warns(RuntimeWarning, match=r"keras 3\.99\.0 has not been tried"):
+        check_version(KERAS, "3.99.0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_version(KERAS, "3.99.0")
+        check_version(KERAS, "3.15.1")
+
+
+def test_each_supported_spark_has_its_needs() -> None:
+    assert tuple(needs.spark for needs in SPARK_NEEDS) == PYSPARK.supported
+    assert {needs.newest_python for needs in SPARK_NEEDS} <= set(PYTHON.supported)
+    assert spark_needs("3.5.9").spark == (3, 5) and spark_needs("5.1").spark == (4, 3) == spark_needs("").spark
+
+
+def bounds(requirement: str) -> set[str]:
+    """Return the bounds of a requirement in pyproject.toml."""
+    found = re.search(rf'"{re.escape(requirement)}([<>=][^";]*)', PYPROJECT)
+    assert found, requirement
+    return set(found.group(1).split(","))
+
+
+def test_bounds_of_the_package_are_those_of_the_table() -> None:
+    assert f'requires-python = ">={show_version(PYTHON.supported[0])}"' in PYPROJECT
+    assert f">={show_version(PYSPARK.supported[0])}" in bounds("pyspark")
+    assert f">={show_version(NUMPY.supported[0])}" in bounds("numpy")
+    newest = TENSORFLOW.supported[-1]
+    for name in ("tensorflow", "tensorflow-cpu"):
+        assert bounds(name) == {f">={show_version(TENSORFLOW.oldest)}", f"<{newest[0]}.{newest[1] + 1}"}
+    assert f">={show_version(KERAS.supported[0])}" in bounds("keras")
+
+
+def test_the_page_is_up_to_date() -> None:
+    written = supported_versions.PAGE.read_text(encoding="utf-8")
+    assert written == supported_versions.page(), "run python -m tools.supported_versions"

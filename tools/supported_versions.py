@@ -1,0 +1,79 @@
+"""Generate docs/reference/versions.md, "Supported versions", from hopsml/core/versions.py and the cells of `make matrix`.
+
+python -m tools.supported_versions      # writes the page; a test compares it with the table
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hopsml.core.versions import ALL, PYTHON, SPARK_NEEDS, show_version, show_versions
+from tools.version_matrix import CELLS, Cell
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "versions.md"
+_HEAD = """# Supported versions
+
+This page is generated (`python -m tools.supported_versions`) from `hopsml/core/versions.py`, which `hopsml doctor`, the
+extras of the package and the warnings in workers read, too.
+
+A worker refuses a framework below the second column, and names the nearest supported version. Another version outside the
+first column causes one warning. To continue regardless set [`HOPSML_ANY_VERSION=1`](settings.md).
+"""
+_SPARK = """
+## Spark, Java and Python
+
+Driver and executors need the same minor version of Python. Java 8, and Java 21 under Spark 4, are supported by Spark, but
+have not been tried with hopsml.
+"""
+_CELLS = """
+## Combinations that are tested together
+
+`make matrix` creates an environment for each row and runs `tests/matrix` in it; `make matrix CELLS="oldest newest"` selects
+rows. Other listed versions were tried one at a time.
+"""
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    versions = [
+        (
+            one.title,
+            show_versions(one.supported),
+            f"{show_version(one.oldest)}: {one.why_not_older}" if one.oldest else "",
+        )
+        for one in ALL
+    ]
+    sparks = [
+        (
+            show_version(one.spark),
+            ", ".join(map(str, one.javas)),
+            show_versions([python for python in PYTHON.supported if python <= one.newest_python]),
+        )
+        for one in SPARK_NEEDS
+    ]
+    return "\n".join(
+        (
+            _HEAD + "\n" + _table(("package", "supported", "refused below"), versions),
+            _SPARK + "\n" + _table(("Spark", "Java", "Python"), sparks),
+            _CELLS + "\n" + _table(("cell", "Python", "packages"), [_row(cell) for cell in CELLS]),
+        )
+    )
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    packages = ", ".join(requirement.replace("==", " ") for requirement in cell.packages)
+    return cell.name, cell.python, packages
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- | --- | --- |", "|---|---|---|")
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
