@@ -5,6 +5,7 @@ python -m tools.supported_versions      # writes the page; a test compares it wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hopsml.core.versions import ALL, PYTHON, SPARK_NEEDS, show_version, show_versions
@@ -65,7 +66,7 @@ def _row(cell: Cell) -> tuple[str, ...]:
     return cell.name, cell.python, packages
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- | --- | --- |", "|---|---|---|")
 

@@ -87,11 +87,12 @@ def create_environment(cell: Cell) -> Path:
     log = CACHE / f"{cell.name}.install.log"
     CACHE.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
-        for command in (
+        commands: tuple[list[str | Path], ...] = (
             [UV, "venv", "--allow-existing", "--python", interpreter(cell.python), folder],
             [UV, "pip", "install", "--python", python, *requirements(cell)],
             [UV, "pip", "check", "--python", python],
-        ):
+        )
+        for command in commands:
             if subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, check=False).returncode:
                 lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
                 raise CellError(f"its environment cannot be created: {' '.join(lines[-3:])[:400]} (all of it: {log})")
@@ -107,7 +108,18 @@ def run_contract(cell: Cell, arguments: Sequence[str]) -> str:
         return str(error)
     log = CACHE / f"{cell.name}.log"
     with log.open("wb") as output:
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "matrix", "tests/matrix", *arguments]
+        command: list[str | Path] = [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "matrix",
+            "tests/matrix",
+            *arguments,
+        ]
         status = subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, check=False).returncode
     lines = log.read_text(errors="replace").splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
