@@ -20,6 +20,7 @@ from typing import Any
 from hopsml.airflow import jobs
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request, published
 from hopsml.core import file_locks, processes, profiles
+from hopsml.core.newer_python import code_arguments
 from hopsml.core.states import Lifecycle
 from hopsml.engines import local_driver
 from hopsml.engines.local_driver import ENDED, OUTPUT, DriverOrder, DriverStatus
@@ -194,9 +195,7 @@ def submit_command(request: Request, conf: Mapping[str, str], *options: str) -> 
     """Return the command line of ``hopsml submit``, with those settings that other users may read."""
     line = [
         request.python,
-        "-P",  # else Python imports from the working directory, which is that of Airflow
-        "-c",
-        "from hopsml.cli import main; main()",
+        *code_arguments("from hopsml.cli import main; main()"),  # the working directory is that of Airflow
         "submit",
         "--profile",
         request.profile,

@@ -17,6 +17,7 @@ from hopsml import submission
 from hopsml.airflow import jobs
 from hopsml.airflow.jobs import LOG_PIECE_BYTES, Job, JobStatus, Known, Request
 from hopsml.airflow.local_jobs import DROPPED, hidden_settings, submit_command
+from hopsml.core.newer_python import module_arguments
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ApplicationNotFound, ClusterError, StorageError
 from hopsml.storage import run_dir, urls
@@ -149,7 +150,7 @@ def settings_of(request: Request) -> dict[str, str]:
 
 def _submit(command: list[str], variables: Mapping[str, str]) -> str:
     """Run the command, and return its output; the command ends with this process and with this call."""
-    line = [sys.executable, "-P", "-m", "hopsml.airflow.parent_guard", str(os.getpid()), *command]
+    line = [sys.executable, *module_arguments("hopsml.airflow.parent_guard"), str(os.getpid()), *command]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(DROPPED)}
     with subprocess.Popen(
         line,

@@ -28,6 +28,28 @@ def add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
 
 
+_OWN_PATH = "import sys\nif sys.path[:1] == ['']:\n    del sys.path[0]\n"
+
+
+def code_arguments(code: str) -> list[str]:
+    """Return the interpreter's arguments that run ``code`` without modules of the working directory.
+
+    They are for any supported Python, so that another interpreter than this one can be given them.
+    """
+    return ["-c", _OWN_PATH + code]
+
+
+def module_arguments(module: str) -> list[str]:
+    """Return this interpreter's arguments that run a module as a program.
+
+    Modules in the working directory, where other users may put files, are not imported (``-P`` since Python 3.11).
+    """
+    if sys.version_info >= (3, 11):
+        return ["-P", "-m", module]
+    run = "import runpy\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
+    return [*code_arguments(run), module]
+
+
 if sys.version_info >= (3, 11):
     from asyncio import Runner as AsyncioRunner
     from asyncio import timeout as asyncio_timeout
@@ -93,4 +115,6 @@ __all__ = [
     "asyncio_timeout",
     "asyncio_timeout_at",
     "asyncio_wait_for",
+    "code_arguments",
+    "module_arguments",
 ]

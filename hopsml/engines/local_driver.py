@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from hopsml.core import file_locks, processes
+from hopsml.core.newer_python import module_arguments
 from hopsml.core.states import Lifecycle
 from hopsml.errors import ClusterError
 from hopsml.storage import durable, python_child
@@ -98,7 +99,7 @@ def start(folder: Path, order: DriverOrder) -> None:
         content.write(json.dumps(vars(order) | {"environment": dict(order.environment)}).encode())
         content.seek(0)
         supervisor = subprocess.run(  # ends once the supervisor has detached itself
-            [sys.executable, "-P", "-m", "hopsml.engines.local_driver", str(folder)],
+            [sys.executable, *module_arguments("hopsml.engines.local_driver"), str(folder)],
             check=False,
             stdin=content,
             stdout=output,

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hopsml.core import settings
+from hopsml.core.newer_python import code_arguments
 from hopsml.errors import ArgumentError, HopsmlError
 from hopsml.notebook import style, tensorboard
 from hopsml.notebook.style import Column, HtmlCell
@@ -63,7 +64,7 @@ def _start(project_url: str) -> Page:
     title = f"Runs of {urls.name(project_url) or project_url}"
     with tempfile.TemporaryFile("w+") as problems:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, "ui", "--no-browser", project_url],
+            [sys.executable, *code_arguments(_START), "ui", "--no-browser", project_url],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

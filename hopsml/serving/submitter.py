@@ -19,6 +19,7 @@ from pathlib import Path
 
 from hopsml import submission
 from hopsml.core import profiles, settings
+from hopsml.core.newer_python import module_arguments
 from hopsml.core.profiles import Profile
 from hopsml.errors import ArgumentError, ClusterError, HopsmlError, RunCancelled, ServingError
 from hopsml.serving import server_records, starting
@@ -149,8 +150,8 @@ def _submit(
     environment = {**python_child.environment(), "HOPSML_PROJECT_URL": chosen.project}
     with folder.submission_log.open("ab") as output:
         process = subprocess.Popen(
-            # -P: the process loads profiles, but not modules, from the working directory
-            [os.path.abspath(sys.executable), "-P", "-m", "hopsml.serving.submitter", *words],
+            # The process loads profiles, but not modules, from the working directory.
+            [os.path.abspath(sys.executable), *module_arguments("hopsml.serving.submitter"), *words],
             pass_fds=[lock],
             env=environment,
             stdin=subprocess.DEVNULL,

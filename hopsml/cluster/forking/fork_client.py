@@ -28,6 +28,7 @@ from hopsml.cluster.forking.fork_server import (
     new_mark,
 )
 from hopsml.core import processes
+from hopsml.core.newer_python import module_arguments
 
 _T = TypeVar("_T")
 
@@ -56,7 +57,7 @@ def _execute(modules: tuple[str, ...], environment: dict[str, str], theirs: sock
     """Start a fork server as a separate process."""
     module = "hopsml.cluster.forking.fork_server"
     process = _Popen(
-        [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(os.getpid()), *modules],
+        [sys.executable, *module_arguments(module), str(theirs.fileno()), str(os.getpid()), *modules],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hopsml.core import processes
+from hopsml.core.newer_python import module_arguments
 
 MARK = "HOPSML_FORK_SERVER"  # a variable of every fork server, inherited by all processes that it starts
 MARK_LENGTH = 48
@@ -298,9 +299,7 @@ class ForkServer:
         for descriptor in (events, inbox, *slots):
             os.set_inheritable(descriptor, True)
         worker = [
-            "-P",  # else Python adds the working directory to the path, where other users may put modules
-            "-m",
-            request.module,
+            *module_arguments(request.module),
             request.assignment,
             str(events),
             str(os.getpid()),

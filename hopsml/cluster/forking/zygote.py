@@ -32,6 +32,7 @@ import msgspec
 
 from hopsml.cluster.forking.fork_server import MARK, MARK_LENGTH, ForkServer, environment_of, own_sys_path
 from hopsml.core import processes
+from hopsml.core.newer_python import module_arguments
 
 MAX_REQUEST = 1 << 17
 # Variables that packages read while they are imported; others affect only the workers.
@@ -258,7 +259,7 @@ class ZygoteProcess:
             listener.listen(256)
             descriptors = [listener.fileno(), control.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, *map(str, descriptors), *modules],
+                [sys.executable, *module_arguments(__name__), *map(str, descriptors), *modules],
                 env=environment_of({**os.environ, **(variables or {})}, "-" * MARK_LENGTH),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -34,6 +34,7 @@ from hopsml.cluster.worker.context import WorkerContext, set_current, untold
 from hopsml.cluster.worker.returned import pickle_result
 from hopsml.cluster.worker.worker import leave
 from hopsml.core import moved_names, processes, redact
+from hopsml.core.newer_python import module_arguments
 from hopsml.errors import TrialStopped
 from hopsml.search.messages import RunTrial, TrialBegan, TrialEnded
 from hopsml.storage import urls
@@ -136,9 +137,7 @@ def spawn(context: WorkerContext, options: Options, connection: socket.socket) -
     os.set_inheritable(connection.fileno(), True)
     command = [
         sys.executable,
-        "-P",  # else Python adds the working directory to the path
-        "-m",
-        "hopsml.training.trials.runner",
+        *module_arguments("hopsml.training.trials.runner"),
         str(connection.fileno()),
         str(os.getpid()),
         str(setup),

@@ -24,6 +24,7 @@ from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, W
 from hopsml.cluster.forking.fork_server import own_sys_path
 from hopsml.cluster.shared import gpus
 from hopsml.cluster.shared.framing import framed
+from hopsml.core.newer_python import module_arguments
 from hopsml.core.processes import describe_exit
 
 GRACE_S = 5.0
@@ -134,7 +135,7 @@ class LocalBackend:
         said, says = os.pipe()
         try:
             process = _AgentProcess(
-                [sys.executable, "-P", "-m", "hopsml.cluster.agent.agent", str(index), str(says)],
+                [sys.executable, *module_arguments("hopsml.cluster.agent.agent"), str(index), str(says)],
                 # As Spark does for its executors: sets are iterated in the same order in this run and in its
                 # repetition.
                 env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},

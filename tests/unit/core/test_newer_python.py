@@ -1,0 +1,47 @@
+"""Tests of what replaces names of newer Pythons; the same on each supported Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hopsml.core import newer_python
+from hopsml.core.newer_python import StrEnum, code_arguments, module_arguments
+
+pytestmark = pytest.mark.fast
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+def output(arguments: list[str], folder: Path) -> str:
+    """Run this interpreter in a folder that has modules named as those of the standard library."""
+    for name in ("json", "runpy"):
+        (folder / f"{name}.py").write_text("raise SystemExit('a module of the working directory')")
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, input='{"a": 1}')
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_code_does_not_import_from_the_working_directory(tmp_path: Path) -> None:
+    code = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    assert output([*code_arguments(code), "a"], tmp_path) == '["a"]\n'
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 11)])
+def test_a_module_does_not_import_from_the_working_directory(
+    version: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.version_info < version:
+        pytest.skip("this interpreter is older")
+    monkeypatch.setattr(newer_python, "sys", SimpleNamespace(version_info=version))
+    assert output([*module_arguments("json.tool"), "--compact"], tmp_path) == '{"a":1}\n'
+
+
+def test_a_member_of_an_enumeration_of_strings_is_its_value() -> None:
+    assert f"{Colour.RED}" == str(Colour.RED) == "red" == Colour.RED
