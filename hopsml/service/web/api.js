@@ -1,4 +1,4 @@
-// Asks the server, and hears from it what has changed. All addresses are relative: the page may stand below any path.
+// Requests to the server, and its event streams. All addresses are relative, as a proxy may serve the page below any path.
 import { signal, useEffect, useRef, useState } from "./lib.js";
 
 class ApiError extends Error {
@@ -9,56 +9,56 @@ class ApiError extends Error {
   }
 }
 
-/** The address of something below `api/`. Values that are null or "" are left out; a list gives one parameter each. */
+/** Return an address below `api/`. Parameters that are null or "" are omitted; a list gives one parameter per item. */
 function address(path, query = {}) {
-  const found = new URLSearchParams();
+  const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query))
-    for (const one of Array.isArray(value) ? value : [value])
-      if (one !== null && one !== undefined && one !== "") found.append(name, one);
-  const text = found.toString();
+    for (const item of Array.isArray(value) ? value : [value])
+      if (item !== null && item !== undefined && item !== "") parameters.append(name, item);
+  const text = parameters.toString();
   return `api/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
 }
 
-async function answered(url, options) {
+async function request(url, options) {
   let answer;
   try {
     answer = await fetch(url, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("the server does not answer", "start `hopsml ui`, or `hopsml server`, again and open the address that it prints", 0);
+    throw new ApiError("The server does not respond.", "Start `hopsml ui` or `hopsml server` again, and open the address that it prints.", 0);
   }
   if (answer.status === 204) return null;
   const content = await answer.json().catch((error) => {
     if (error.name === "AbortError" || answer.ok) throw error;
-    return {}; // an error of a proxy on the way, which is no JSON
+    return {}; // error page of a proxy, which is not JSON
   });
   if (!answer.ok) throw new ApiError(content.error || `status ${answer.status}`, content.remedy || "", answer.status);
   return content;
 }
 
-const get = (url, abort) => answered(url, { signal: abort, headers: { accept: "application/json" } });
+const get = (url, abort) => request(url, { signal: abort, headers: { accept: "application/json" } });
 
-/** Ask for a change; what is refused is an ApiError, as of `get`. */
+/** Send a change; raises ApiError if it is refused, as `get` does. */
 const send = (url, content = {}, method = "POST") =>
-  answered(url, { method, headers: { accept: "application/json", "content-type": "application/json" }, body: JSON.stringify(content) });
+  request(url, { method, headers: { accept: "application/json", "content-type": "application/json" }, body: JSON.stringify(content) });
 
 const connection = signal("connecting"); // connecting | live | away
 const listeners = new Set();
 
-function tell(kind, run) {
+function notify(kind, run) {
   for (const listener of [...listeners]) listener(kind, run);
 }
 
-/** Let all that is shown be asked again at once, as after a change that no event tells of. */
-const refresh = () => tell("hello", "");
+/** Reload all displayed data at once, as after a change without an event. */
+const refresh = () => notify("hello", "");
 
 const TICK_MS = 5000, SLEPT_MS = 20_000, BROKEN_MS = 5000;
-const streams = new Set(); // what opens each of them anew
+const streams = new Set(); // functions that reopen the streams
 
 /**
- * Keep a stream of events open: `at()` is its address, `on` what is done by kind of event, `onAway` when it breaks. The browser
- * opens it again by itself, and says how far it had come. Only a tab that is seen has it: a browser has six connections for
- * one server, and those of hidden tabs would take them all.
+ * Keep an event stream open: `at()` returns its address, `on` has a handler per kind of event, `onAway` is called when it breaks. The
+ * browser reconnects, and sends the id of the last event. Only a visible tab has a stream: a browser opens at most six connections
+ * to a server, and hidden tabs would use them all.
  */
 function follow(at, on, onAway = () => {}) {
   let source = null, timer = null;
@@ -78,7 +78,7 @@ function follow(at, on, onAway = () => {}) {
   return { again: open, end: () => { streams.delete(open); close(); } };
 }
 
-/** What has slept has connections that only look open: nothing comes on them, and nobody says so. */
+/** Reopen all streams: after a suspension they look open, but receive nothing, and no error occurs. */
 function wake() {
   for (const open of [...streams]) open();
 }
@@ -93,25 +93,25 @@ addEventListener("online", wake);
 addEventListener("pageshow", (event) => { if (event.persisted) wake(); });
 document.addEventListener("visibilitychange", wake);
 
-/** Begin to hear of runs. */
+/** Open the event stream of runs. */
 function listen() {
   let last = "";
-  const heard = (event) => {
+  const onEvent = (event) => {
     last = event.lastEventId;
-    tell(event.type, JSON.parse(event.data).run);
+    notify(event.type, JSON.parse(event.data).run);
   };
   const hello = () => {
     connection.value = "live";
-    tell("hello", "");
+    notify("hello", "");
   };
-  follow(() => address(["events"], { last }), { hello, run: heard, gone: heard, grew: heard, reset: heard }, () => { connection.value = "away"; });
+  follow(() => address(["events"], { last }), { hello, run: onEvent, gone: onEvent, grew: onEvent, reset: onEvent }, () => { connection.value = "away"; });
 }
 
-const AGAIN_MS = 1000; // between two looks at the same thing
+const AGAIN_MS = 1000; // at least, between two requests to the same address
 
 /**
- * What an address answers: {data, error}. It is asked again when an event concerns it: `concerns(kind, run)`.
- * What is known stays while something newer of the same address is on its way.
+ * Request an address, and return {data, error}. It is requested again after an event for which `concerns(kind, run)` is true. The
+ * previous data of the same address stays until newer data arrives.
  */
 function useData(url, concerns) {
   const [state, set] = useState({ url: null, data: null, error: null });
@@ -134,13 +134,13 @@ function useData(url, concerns) {
       busy = false;
       if (again && !abort.signal.aborted) { again = false; timer = setTimeout(load, AGAIN_MS); }
     };
-    const heard = (kind, run) => {
+    const onEvent = (kind, run) => {
       if (timer === null && latest.current && (kind === "hello" || kind === "reset" || latest.current(kind, run)))
         timer = setTimeout(load, kind === "hello" ? 0 : AGAIN_MS);
     };
-    listeners.add(heard);
+    listeners.add(onEvent);
     load();
-    return () => { abort.abort(); clearTimeout(timer); listeners.delete(heard); };
+    return () => { abort.abort(); clearTimeout(timer); listeners.delete(onEvent); };
   }, [url]);
   return { data: state.data, error: state.error, stale: state.url !== url };
 }

@@ -1,10 +1,10 @@
-// The frame around all pages: where one is, what there is, whether it is live.
+// Frame of all pages: navigation, connection state, theme.
 import { html, render, useEffect, useRef, useState, useValue } from "./lib.js";
 import { address, connection, listen, send, useData } from "./api.js";
 import { link, route } from "./route.js";
 import { theme } from "./parts/chart.js";
-import { Empty } from "./parts/small.js";
-import { chosen } from "./chosen.js";
+import { Empty } from "./parts/components.js";
+import { selected } from "./selected_runs.js";
 import { ClusterPage } from "./pages/cluster.js";
 import { Compare } from "./pages/compare.js";
 import { Datasets } from "./pages/datasets.js";
@@ -17,16 +17,16 @@ import { Users } from "./pages/users.js";
 
 const LIVE = { connecting: "connecting", live: "live", away: "not connected" };
 const TITLES = { overview: "Overview", jobs: "Jobs", cluster: "Cluster", datasets: "Data sets", runs: "Runs", compare: "Compare", users: "Users" };
-const ABOVE = { job: "jobs", run: "runs" }; // the page from which one comes to a single thing
+const PARENTS = { job: "jobs", run: "runs" }; // the list page of a detail page
 
-function Top({ about, place }) {
-  const ids = useValue(chosen), state = useValue(connection), dark = useValue(theme) === "dark";
-  const turn = () => {
+function Header({ about, place }) {
+  const ids = useValue(selected), state = useValue(connection), dark = useValue(theme) === "dark";
+  const switchTheme = () => {
     theme.value = document.documentElement.dataset.theme = dark ? "light" : "dark";
-    try { localStorage.setItem("hopsml-theme", theme.value); } catch { /* for this page alone */ }
+    try { localStorage.setItem("hopsml-theme", theme.value); } catch { /* storage is disabled */ }
   };
   const leave = () => send("sign-out").catch(() => null).then(() => location.reload());
-  const here = ABOVE[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "datasets", "runs", "compare", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare"];
+  const here = PARENTS[place] ?? place, pages = about?.jobs ? ["overview", "jobs", "cluster", "datasets", "runs", "compare", ...(about.role === "admin" ? ["users"] : [])] : ["runs", "compare"];
   const extra = (name) => (name === "compare" && ids.length ? ` (${ids.length})` : "");
   return html`<header class=${about?.jobs ? "top service" : "top"}>
     <a class="brand" href=${link([])}>hopsml</a>
@@ -35,8 +35,8 @@ function Top({ about, place }) {
       ${pages.map((name) => html`<a key=${name} href=${link([name], name === "compare" ? { run: ids } : {})} aria-current=${name === here ? "page" : undefined}>${TITLES[name]}${extra(name)}</a>`)}
     </nav>
     <span class="live" role="status"><span class=${`state ${state === "live" ? "RUNNING" : "WAITING"}`}><span class="word">${LIVE[state]}</span><span class="hidden">${LIVE[state]}</span></span></span>
-    ${about?.signs_in && html`<button class="bare" onClick=${leave} title=${`You are ${about.user}`}>Sign out</button>`}
-    <button class="bare" onClick=${turn} aria-label=${dark ? "Use the light theme" : "Use the dark theme"} title=${dark ? "Light" : "Dark"}>${dark ? "☀" : "☾"}</button>
+    ${about?.signs_in && html`<button class="bare" onClick=${leave} title=${`Signed in as ${about.user}`}>Sign out</button>`}
+    <button class="bare" onClick=${switchTheme} aria-label=${dark ? "Use the light theme" : "Use the dark theme"} title=${dark ? "Use the light theme" : "Use the dark theme"}>${dark ? "☀" : "☾"}</button>
   </header>`;
 }
 
@@ -51,25 +51,25 @@ function Page({ at, place, hasJobs, about }) {
   if (hasJobs && place === "cluster") return html`<${ClusterPage} />`;
   if (hasJobs && place === "datasets") return html`<${Datasets} />`;
   if (hasJobs && place === "job" && id) return html`<${Job} key=${id} id=${id} tab=${tab} />`;
-  if (place === "" || (place === "users" && !role)) return html`<p class="soft">Reading what is here…</p>`;
-  return html`<${Empty} title="There is no such page"><p><a href=${link(["runs"])}>All runs</a></p></${Empty}>`;
+  if (place === "" || (place === "users" && !role)) return html`<p class="soft">Loading…</p>`;
+  return html`<${Empty} title="Page not found"><p><a href=${link(["runs"])}>All runs</a></p></${Empty}>`;
 }
 
 function App() {
   const at = useValue(route), main = useRef(null);
   const { data: about, error } = useData(address(["about"]), () => false);
-  const home = about?.jobs ? "overview" : about || error ? "runs" : ""; // "": it is not known yet
+  const home = about?.jobs ? "overview" : about || error ? "runs" : ""; // "": not known yet
   const place = at.path[0] ?? home, where = [place, at.path[1] ?? ""].join("/");
   const [first, setFirst] = useState(true);
-  useEffect(() => { // the keyboard goes on where the new page begins
+  useEffect(() => { // keyboard focus moves to the beginning of the new page
     if (!place) return;
     if (first) setFirst(false);
     else main.current.focus({ preventScroll: true });
     scrollTo(0, 0);
-    document.title = `${(ABOVE[place] && at.path[1]) || TITLES[place] || place} · hopsml`;
+    document.title = `${(PARENTS[place] && at.path[1]) || TITLES[place] || place} · hopsml`;
   }, [where]);
-  return html`<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current.focus(); }}>To the content</a>
-    <${Top} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} about=${about} /></main>`;
+  return html`<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current.focus(); }}>Skip to content</a>
+    <${Header} about=${about} place=${place} /><main id="main" ref=${main} tabindex="-1"><${Page} at=${at} place=${place} hasJobs=${about?.jobs ?? true} about=${about} /></main>`;
 }
 
 listen();

@@ -1,16 +1,16 @@
-// Numbers, times and sizes as text.
+// Format numbers, times and sizes.
 
-/** What JSON cannot hold comes as a text: "NaN", "Infinity". */
+/** Convert a number of the server, which sends "NaN" and "Infinity" as text; null for other values. */
 const asNumber = (value) => (typeof value === "number" ? value : value === "NaN" || value === "Infinity" || value === "-Infinity" ? Number(value) : null);
 
-/** A value with five digits, as one compares by eye; "–" for none. */
+/** A value with five significant digits; "–" for none. */
 function number(value) {
-  const found = asNumber(value);
-  if (found === null) return value === null || value === undefined || value === "" ? "–" : String(value);
-  if (!Number.isFinite(found)) return Number.isNaN(found) ? "NaN" : found > 0 ? "∞" : "−∞";
-  if (Number.isInteger(found) && Math.abs(found) < 1e9) return count(found);
-  const size = Math.abs(found);
-  const text = size !== 0 && (size < 1e-3 || size >= 1e7) ? found.toExponential(3) : String(Number(found.toPrecision(5)));
+  const known = asNumber(value);
+  if (known === null) return value === null || value === undefined || value === "" ? "–" : String(value);
+  if (!Number.isFinite(known)) return Number.isNaN(known) ? "NaN" : known > 0 ? "∞" : "−∞";
+  if (Number.isInteger(known) && Math.abs(known) < 1e9) return count(known);
+  const size = Math.abs(known);
+  const text = size !== 0 && (size < 1e-3 || size >= 1e7) ? known.toExponential(3) : String(Number(known.toPrecision(5)));
   return text.replace("-", "−");
 }
 
@@ -27,7 +27,7 @@ function duration(seconds) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
-/** How long something has been so, as one says it: "12 s", "4 min", "2 h 07 min", "3 d 4 h". */
+/** Age in seconds as rounded text: "12 s", "4 min", "2 h 07 min", "3 d 4 h". */
 function age(seconds) {
   if (seconds === null || !Number.isFinite(seconds)) return "–";
   const whole = Math.max(0, seconds);
@@ -35,10 +35,10 @@ function age(seconds) {
   return whole < 3600 ? `${Math.floor(whole / 60)} min` : duration(whole);
 }
 
-/** MiB as GiB, with three digits at most before there are no more to be left out. */
+/** MiB as GiB, with one decimal below 10 GiB. */
 const gibibytes = (mib) => (mib < 10240 ? String(Math.round(mib / 102.4) / 10) : count(Math.round(mib / 1024)));
 
-/** Seconds since 1970 as "27 Nov, 14:05", of another year with it; "–" for none. */
+/** Seconds since 1970 as "27 Nov, 14:05", in another year "27 Nov 2024, 14:05"; "–" for none. */
 function time(seconds) {
   if (!seconds) return "–";
   const moment = new Date(seconds * 1000), two = (value) => String(value).padStart(2, "0");
@@ -50,7 +50,7 @@ function time(seconds) {
 /** The same with seconds: "27 Nov, 14:05:09". */
 const moment = (seconds) => (seconds ? `${time(seconds)}:${String(new Date(seconds * 1000).getSeconds()).padStart(2, "0")}` : "–");
 
-/** The same to the second, for titles. */
+/** Seconds since 1970 as date and time of the browser's locale, for tooltips. */
 const exactTime = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString() : "");
 
 /** "12 kB", "3.4 GB". */
@@ -61,7 +61,7 @@ function bytes(value) {
   return `${unit && rest < 10 ? rest.toFixed(1) : Math.round(rest)} ${units[unit]}`;
 }
 
-/** "1 200 of 5 000" or "1 200"; null for none. `progress`: {done, total, unit}, where total may be null. */
+/** "1 200 of 5 000" or "1 200"; null for none. `progress`: {done, total}, where total may be null. */
 const progressText = (progress) => (progress ? `${number(progress.done)}${progress.total ? ` of ${number(progress.total)}` : ""}` : null);
 
 export { age, asNumber, bytes, count, duration, exactTime, gibibytes, moment, number, progressText, time };

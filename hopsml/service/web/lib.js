@@ -1,4 +1,4 @@
-// What every part of the page is written with: elements from templates, state, values that tell who shows them.
+// Shared basis of all modules: element templates, state hooks, signals and browser storage.
 import { Fragment, h, render } from "./lib/preact.js";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./lib/hooks.js";
 import { signal } from "./lib/signals-core.js";
@@ -6,15 +6,15 @@ import htm from "./lib/htm.js";
 
 const html = htm.bind(h);
 
-/** The value of a signal; whoever calls this is drawn again when it changes. */
+/** Return the value of a signal; the calling component is rendered again when it changes. */
 function useValue(source) {
   const [value, set] = useState(source.peek());
   useEffect(() => source.subscribe(set), [source]);
   return value;
 }
 
-/** A value that is taken over only when it has not changed for some milliseconds. */
-function useSettled(value, wait = 250) {
+/** Return a value with a delay: only after it has not changed for `wait` milliseconds. */
+function useDebounced(value, wait = 250) {
   const [settled, set] = useState(value);
   useEffect(() => {
     const timer = setTimeout(() => set(value), wait);
@@ -23,7 +23,7 @@ function useSettled(value, wait = 250) {
   return settled;
 }
 
-/** The width of an element in pixels, as it changes. */
+/** Return the current width of an element in pixels. */
 function useWidth(ref) {
   const [width, set] = useState(0);
   useLayoutEffect(() => {
@@ -35,14 +35,14 @@ function useWidth(ref) {
   return width;
 }
 
-/** What this browser keeps under a name; nothing where it keeps nothing. */
-const kept = {
-  get(name, otherwise) {
-    try { return JSON.parse(localStorage.getItem(`hopsml-${name}`)) ?? otherwise; } catch { return otherwise; }
+/** Values in the browser's local storage; without one they are valid for this page only. */
+const storage = {
+  get(name, fallback) {
+    try { return JSON.parse(localStorage.getItem(`hopsml-${name}`)) ?? fallback; } catch { return fallback; }
   },
   set(name, value) {
-    try { localStorage.setItem(`hopsml-${name}`, JSON.stringify(value)); } catch { /* kept for this page alone */ }
+    try { localStorage.setItem(`hopsml-${name}`, JSON.stringify(value)); } catch { /* storage is disabled */ }
   },
 };
 
-export { Fragment, html, kept, render, signal, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useSettled, useState, useValue, useWidth };
+export { Fragment, html, storage, render, signal, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useDebounced, useState, useValue, useWidth };

@@ -1,49 +1,49 @@
-// Looks at what the service knows: when it tells of a job, and now and then, as for what it tells nothing of.
+// Polling of the job service: after each event of a job, and at intervals for data without events.
 import { useEffect, useRef, useState } from "./lib.js";
 import { address, follow } from "./api.js";
 
-const SEEN_MS = 2000, HIDDEN_MS = 10_000; // between two looks, of a tab that is seen and of one that is not
-const TOLD_MS = 15_000; // where events tell of jobs: what is free, and why one waits, changes by itself, too
-const SOON_MS = 200; // from an event to the look: others come with it
+const VISIBLE_MS = 2000, HIDDEN_MS = 10_000; // polling interval in a visible and in a hidden tab
+const WITH_EVENTS_MS = 15_000; // interval if events arrive: free slots and reasons for waiting change without an event
+const BATCH_MS = 200; // from an event to the request: events come in groups
 
 const listeners = new Set();
 let stream = null, last = "";
 
-/** Hear of jobs: `heard(id)`, "" for any of them; returns what ends it. One stream for all that listen, while somebody does. */
-function hearJobs(heard) {
-  const tell = (id) => { for (const one of [...listeners]) one(id); };
-  listeners.add(heard);
+/** Call `onJob(id)` for each event of a job, "" for any job; return a function that stops it. All listeners share one stream. */
+function listenToJobs(onJob) {
+  const notify = (id) => { for (const listener of [...listeners]) listener(id); };
+  listeners.add(onJob);
   stream ??= follow(() => address(["v1", "jobs", "events"], { last }), {
-    hello: () => tell(""),
-    job: (event) => { last = event.lastEventId; tell(JSON.parse(event.data).job); },
-    reset: (event) => { last = event.lastEventId; tell(""); },
-  }, () => tell(""));
+    hello: () => notify(""),
+    job: (event) => { last = event.lastEventId; notify(JSON.parse(event.data).job); },
+    reset: (event) => { last = event.lastEventId; notify(""); },
+  }, () => notify(""));
   return () => {
-    listeners.delete(heard);
+    listeners.delete(onJob);
     if (!listeners.size) { stream?.end(); stream = null; last = ""; }
   };
 }
 
 /**
- * What `find(abort)` finds, again and again: {data, error, again}; `again()` looks at once, as after a change. It begins anew
- * with another `key`, ends with the page, where there is nothing, and when `isOver(data)`. What is known stays meanwhile.
- * `hears(id)`: whether it is of a job, and is looked at when that changes.
+ * Call `fetchData(abort)` repeatedly, and return {data, error, again}; `again()` calls it at once, as after a change. Polling restarts
+ * with another `key`, and ends with the page, after status 404, and when `isOver(data)`. The previous data stays until newer data arrives.
+ * `concerns(id)`: true if a change of this job changes the data; null if no job does.
  */
-function usePolled(find, key, isOver = () => false, hears = null) {
+function usePolled(fetchData, key, isOver = () => false, concerns = null) {
   const [state, set] = useState({ data: null, error: null });
   const latest = useRef(null), now = useRef(null);
-  latest.current = { find, isOver, hears };
+  latest.current = { fetchData, isOver, concerns };
   useEffect(() => {
     const abort = new AbortController();
-    let timer = null, busy = false, asked = false, deaf = () => {};
-    const look = async () => {
+    let timer = null, busy = false, isRequested = false, stopListening = () => {};
+    const poll = async () => {
       clearTimeout(timer);
       timer = null;
-      if (busy) { asked = true; return; }
+      if (busy) { isRequested = true; return; }
       busy = true;
       let over = false;
       try {
-        const data = await latest.current.find(abort.signal);
+        const data = await latest.current.fetchData(abort.signal);
         over = latest.current.isOver(data);
         if (!abort.signal.aborted) set({ data, error: null });
       } catch (error) {
@@ -52,21 +52,21 @@ function usePolled(find, key, isOver = () => false, hears = null) {
       }
       busy = false;
       if (abort.signal.aborted) return;
-      if (over) deaf(); // also where an event came meanwhile: the end stays the end
-      else if (asked) { asked = false; look(); }
-      else timer = setTimeout(look, document.hidden ? HIDDEN_MS : hears ? TOLD_MS : SEEN_MS);
+      if (over) stopListening(); // also if an event arrived during the request: final states do not change
+      else if (isRequested) { isRequested = false; poll(); }
+      else timer = setTimeout(poll, document.hidden ? HIDDEN_MS : concerns ? WITH_EVENTS_MS : VISIBLE_MS);
     };
-    const heard = (id) => {
-      if (id && !latest.current.hears(id)) return;
-      if (busy) asked = true;
-      else { clearTimeout(timer); timer = setTimeout(look, SOON_MS); }
+    const onJob = (id) => {
+      if (id && !latest.current.concerns(id)) return;
+      if (busy) isRequested = true;
+      else { clearTimeout(timer); timer = setTimeout(poll, BATCH_MS); }
     };
-    const onSeen = () => { if (timer !== null && !document.hidden) look(); };
-    document.addEventListener("visibilitychange", onSeen);
-    now.current = look;
-    look();
-    if (hears) deaf = hearJobs(heard);
-    return () => { deaf(); abort.abort(); clearTimeout(timer); document.removeEventListener("visibilitychange", onSeen); };
+    const onVisible = () => { if (timer !== null && !document.hidden) poll(); };
+    document.addEventListener("visibilitychange", onVisible);
+    now.current = poll;
+    poll();
+    if (concerns) stopListening = listenToJobs(onJob);
+    return () => { stopListening(); abort.abort(); clearTimeout(timer); document.removeEventListener("visibilitychange", onVisible); };
   }, [key]);
   return { ...state, again: () => now.current?.() };
 }

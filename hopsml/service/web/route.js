@@ -1,4 +1,4 @@
-// Where the page stands: the part of its address after "#", so that no server and no proxy has to know of it.
+// Routes of the page: in the part of its address after "#", which servers and proxies do not receive.
 import { signal } from "./lib.js";
 
 /** "#/run/abc/logs?rank=1" as {path: ["run", "abc", "logs"], query: URLSearchParams}. */
@@ -13,16 +13,16 @@ function parsed(hash) {
 const route = signal(parsed(location.hash));
 addEventListener("hashchange", () => { route.value = parsed(location.hash); });
 
-/** The link to a place of the page; empty values of the query are left out, a list gives one entry each. */
+/** Return the link to a page; empty parameters are omitted, a list gives one parameter per item. */
 function link(path, query = {}) {
-  const found = new URLSearchParams();
+  const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query))
-    for (const one of Array.isArray(value) ? value : [value]) if (one !== "" && one !== null && one !== undefined) found.append(name, one);
-  const text = found.toString();
+    for (const item of Array.isArray(value) ? value : [value]) if (item !== "" && item !== null && item !== undefined) parameters.append(name, item);
+  const text = parameters.toString();
   return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
 }
 
-/** Go to a place; `replace`: without an entry in the history, as for every letter of a filter. */
+/** Open a page; `replace`: without an entry in the history, as for each letter of a filter. */
 function go(target, replace = false) {
   if (replace) {
     history.replaceState(null, "", target);

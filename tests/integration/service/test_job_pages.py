@@ -36,15 +36,15 @@ def test_a_job_waits_with_its_reason_is_paused_resumed_moved_and_cancelled(stage
     press(page, "Move…")
     page.get_by_label("Priority").fill("90")
     page.get_by_label("Priority").press("Enter")
-    page.wait_for_selector(".facts div:has(dt:text-is('Priority')) dd:text-is('90')")
+    page.wait_for_selector(".properties div:has(dt:text-is('Priority')) dd:text-is('90')")
     stage.ends(holder)
     page.wait_for_selector(".title .state.RUNNING")
     press(page, "Cancel")
-    until(page, "document.activeElement.textContent === 'Keep it'")  # the keyboard begins at what is safe
+    until(page, "document.activeElement.textContent === 'Keep job'")  # the keyboard begins at what is safe
     page.keyboard.press("Escape")
     until(page, "!document.querySelector('[role=alertdialog]') && document.activeElement.textContent === 'Cancel'")
     press(page, "Cancel")
-    press(page, "Cancel the job")
+    press(page, "Cancel job")
     page.wait_for_selector(".title .state.CANCELLED")
     said = page.locator(".timeline li:not(.of-task)").all_inner_texts()
     causes = (
@@ -78,10 +78,10 @@ def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, o
     bar = "document.querySelector('.meter .fill').getBoundingClientRect().width"
     share = page.evaluate(f"{bar} / document.querySelector('.meter .track').getBoundingClientRect().width")
     assert share == pytest.approx(0.25, abs=0.01)
-    assert "this server runs the jobs" in page.get_by_role("region", name="Cluster").inner_text()
+    assert "This server manages the jobs" in page.get_by_role("region", name="Cluster").inner_text()
     stage.ends(holder)
     running.get_by_role("row", name=waits.id).wait_for()
-    page.wait_for_selector("text=Nothing waits.")
+    page.wait_for_selector("text=No waiting jobs.")
 
 
 @pytest.mark.variant
@@ -106,7 +106,7 @@ def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended
     told.get_by_role("link", name="step 10 of 40").wait_for()
     assert "accuracy 0.75" in told.inner_text() and told.locator(".fill").get_attribute("style") == "width: 25%;"
     told.get_by_role("link").press("Enter")
-    page.wait_for_selector(".head .facts div:has(dt:text-is('Step')) dd:text-is('10 of 40')")
+    page.wait_for_selector(".head .properties div:has(dt:text-is('Step')) dd:text-is('10 of 40')")
 
 
 @pytest.mark.variant
@@ -114,7 +114,7 @@ def test_only_what_can_be_done_is_offered(stage: Stage, opens: Opens) -> None:
     job = stage.submit("offers", 1)
     stage.reaches(job, Lifecycle.RUNNING)
     page = opens().open(f"job/{job.id}")
-    group = page.get_by_role("group", name="What to do with it")
+    group = page.get_by_role("group", name="Actions")
     group.wait_for()
     assert group.get_by_role("button").all_inner_texts() == ["Pause", "Cancel", "Move…", "Clone"]
     stage.client("ana").pause(job.id)
@@ -123,11 +123,11 @@ def test_only_what_can_be_done_is_offered(stage: Stage, opens: Opens) -> None:
     stage.client("ana").cancel(job.id)
     page.wait_for_selector(".title .state.CANCELLED")
     assert group.get_by_role("button").all_inner_texts() == ["Clone"]
-    assert page.get_by_text("it never ran").count() == 0 and page.get_by_text("It made none.").count() == 1
+    assert page.get_by_text("did not start").count() == 0 and page.get_by_text("The job created no run.").count() == 1
     page = opens().open("jobs?text=offers")
-    page.get_by_label(f"Choose {job.id}", exact=True).press("Space")
-    chosen = page.get_by_role("group", name="What to do with the chosen jobs")
-    page.wait_for_selector("text=1 chosen")
+    page.get_by_label(f"Select {job.id}", exact=True).press("Space")
+    chosen = page.get_by_role("group", name="Actions on selected jobs")
+    page.wait_for_selector("text=1 selected")
     assert chosen.get_by_role("button").count() == 0
 
 
@@ -141,30 +141,30 @@ def test_jobs_are_filtered_paged_chosen_and_changed_together(stage: Stage, opens
         client.clone(many.id)
     page = opens().open("jobs?text=many")
     until(page, "document.querySelectorAll('table.jobs tbody tr').length === 50")
-    page.get_by_role("button", name="More").press("Enter")
+    page.get_by_role("button", name="Load more").press("Enter")
     until(page, "document.querySelectorAll('table.jobs tbody tr').length === 56")
     newest = [int(text.rpartition("-")[2]) for text in page.locator("td.name").all_inner_texts()]
     assert newest == sorted(newest, reverse=True)
-    page.get_by_label(f"Choose {many.id}", exact=True).press("Space")
+    page.get_by_label(f"Select {many.id}", exact=True).press("Space")
     press(page, "Pause 1")
     page.wait_for_selector(f"tr:has-text('{many.id}') .state.PAUSED")
     page.get_by_role("button", name="paused").press("Enter")
     until(page, "document.querySelectorAll('table.jobs tbody tr').length === 1")
-    page.get_by_label("Choose all jobs").press("Space")
+    page.get_by_label("Select all listed jobs").press("Space")
     press(page, "Resume 1")
-    page.wait_for_selector("text=No job passes this filter")
+    page.wait_for_selector("text=No job matches the filter")
     press(page, "Show all jobs")
     until(page, "document.querySelector('[role=search] input').value === ''")
     for owner, count in (("ben", 1), ("ana", 50)):
         page.get_by_label("Owner").fill(owner)
         rows = "[...document.querySelectorAll('td.owner')]"
         until(page, f"{rows}.length >= {count} && {rows}.every((one) => one.textContent === '{owner}')")
-    page.get_by_label("Choose all jobs").press("Space")
+    page.get_by_label("Select all listed jobs").press("Space")
     page.get_by_role("button", name="Cancel 50").press("Enter")
-    press(page, "Keep them")
+    press(page, "Keep jobs")
     page.get_by_role("button", name="Cancel 50").press("Enter")
-    press(page, "Cancel the jobs")
-    page.wait_for_selector("[role=status]:has-text('50 jobs are asked to end')")
+    press(page, "Cancel jobs")
+    page.wait_for_selector("[role=status]:has-text('Cancellation of 50 jobs requested')")
     until(page, "document.querySelectorAll('.state.CANCELLED').length >= 50")
     assert len(client.jobs(states=(Lifecycle.WAITING,), text="many")) == 6
 
@@ -177,12 +177,12 @@ def test_what_is_refused_is_said_where_it_was_tried(stage: Stage, opens: Opens) 
     page = tab.open(f"job/{job.id}")
     for name in ("Pause", "Clone"):
         press(page, name)
-        page.wait_for_selector(".verbs .trouble:has-text('vera is viewer, and this needs')")
-        assert "ask an administrator" in page.locator(".verbs .trouble").inner_text()
+        page.wait_for_selector(".job-actions .error-message:has-text('vera is viewer, and this needs')")
+        assert "ask an administrator" in page.locator(".job-actions .error-message").inner_text()
     page.get_by_role("link", name="All jobs").click()
-    page.get_by_label(f"Choose {job.id}", exact=True).press("Space")
+    page.get_by_label(f"Select {job.id}", exact=True).press("Space")
     press(page, "Pause 1")
-    page.wait_for_selector(f".verbs .trouble:has-text('{job.id}: vera is viewer')")
+    page.wait_for_selector(f".job-actions .error-message:has-text('{job.id}: vera is viewer')")
     assert stage.client("ana").job(job.id).state == Lifecycle.RUNNING
     assert len(tab.said) == 3 and all("403" in line for line in tab.said), "a browser says so of each"
     tab.said.clear()
@@ -191,7 +191,7 @@ def test_what_is_refused_is_said_where_it_was_tried(stage: Stage, opens: Opens) 
     press(page, "Move…")
     page.get_by_label("Queue").fill("reserch")
     page.get_by_label("Queue").press("Enter")
-    page.wait_for_selector(".verbs .trouble:has-text('did you mean research')")
+    page.wait_for_selector(".job-actions .error-message:has-text('did you mean research')")
     assert all("400" in line for line in own.said)
     own.said.clear()
 
@@ -200,7 +200,7 @@ def test_what_is_refused_is_said_where_it_was_tried(stage: Stage, opens: Opens) 
 def test_a_job_that_is_not_there_is_said_and_not_looked_for_again(stage: Stage, opens: Opens) -> None:
     tab = opens()
     page = tab.open("job/nothing-9999")
-    page.wait_for_selector(".trouble:has-text('there is no job')")
+    page.wait_for_selector(".error-message:has-text('there is no job')")
     page.wait_for_timeout(2500)
     assert len(tab.said) == 1 and "404" in tab.said.pop()
 
@@ -233,7 +233,7 @@ def test_the_log_of_each_try_is_there(stage: Stage, opens: Opens) -> None:
     stage.ends(job, "FAILED")
     stage.reaches(job, Lifecycle.FAILED)
     page = opens().open(f"job/{job.id}/log")
-    assert page.get_by_label("Try").locator("option").all_inner_texts() == ["the newest", "1", "2"]
+    assert page.get_by_label("Try").locator("option").all_inner_texts() == ["newest", "1", "2"]
     with page.expect_response(lambda answer: "try=1" in answer.url) as asked:
         page.get_by_label("Try").select_option("1")
     assert asked.value.status == 200
@@ -313,7 +313,7 @@ def test_where_there_are_no_jobs_the_pages_say_what_to_do(tmp_path: Path, opens:
     page = opens(stage=stage).open("jobs")
     page.wait_for_selector("pre:has-text('hopsml jobs submit job.yaml')")
     page.goto(page.url.replace("#/jobs", "#/"))
-    page.wait_for_selector("h2:has-text('Nothing runs, and nothing waits')")
+    page.wait_for_selector("h2:has-text('No running or waiting jobs')")
     page.close()
     stage.close()
 
@@ -325,14 +325,14 @@ def test_hostile_texts_stay_texts(stage: Stage, opens: Opens) -> None:
     stage.ends(job, "FAILED " + " ".join(HOSTILE))
     stage.reaches(job, Lifecycle.FAILED)
     tab = opens()
-    for place in ("jobs?text=hostile", *(f"job/{job.id}/{one}" for one in ("course", "log", "file")), "overview"):
+    for place in ("jobs?text=hostile", *(f"job/{job.id}/{one}" for one in ("details", "log", "file")), "overview"):
         page = tab.open(place)
-        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        until(page, "!document.querySelector('main').textContent.includes('Loading')")
         assert page.evaluate("window.hit") is None, place
         assert page.locator("main :is(script, img, svg[onload], [onerror])").count() == 0, place
     page = tab.open(f"job/{job.id}")
-    page.wait_for_selector(".trouble:has-text('<script>')")
-    assert HOSTILE_OWNER in page.locator(".facts").inner_text()
+    page.wait_for_selector(".error-message:has-text('<script>')")
+    assert HOSTILE_OWNER in page.locator(".properties").inner_text()
 
 
 @pytest.mark.variant
@@ -357,7 +357,7 @@ def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
     jobs = [f"job/{job.id}" for job in (waits, paused, failed)]
     for place in ("overview", "jobs", "jobs?text=nothing", *jobs, f"job/{holder.id}/log", f"job/{holder.id}/file"):
         page = tab.open(place)
-        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        until(page, "!document.querySelector('main').textContent.includes('Loading')")
         if place in jobs[:2]:
             press(page, "Cancel" if place == jobs[0] else "Move…")
         assert violations(page) == [], place

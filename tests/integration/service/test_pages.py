@@ -90,8 +90,8 @@ def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None
     assert "filter=digits+lr%3E0.1" in page.url
     page.get_by_role("button", name="Metric").press("Enter")
     until(page, "document.querySelector('table.runs tbody .metric').textContent.includes('0.4')")
-    page.get_by_role("checkbox", name=re.compile("Compare digits .app_1.")).press("Space")
-    page.get_by_role("checkbox", name=re.compile("Compare digits .app_2.")).press("Space")
+    page.get_by_role("checkbox", name=re.compile("Select digits .app_1.")).press("Space")
+    page.get_by_role("checkbox", name=re.compile("Select digits .app_2.")).press("Space")
     page.locator("main").get_by_role("link", name="Compare 2").press("Enter")
     page.wait_for_selector("h1:has-text('Compare 2 runs')")
     page.get_by_label("Value at step").fill("10")
@@ -115,7 +115,7 @@ def test_of_jobs_nothing_is_said_where_no_service_runs_them(tab: Tab) -> None:
 @pytest.mark.variant
 def test_a_list_that_is_empty_says_what_to_do(tab: Tab) -> None:
     page = tab.open("?filter=nothing-like-it")
-    page.wait_for_selector("text=No run passes this filter")
+    page.wait_for_selector("text=No run matches the filter")
     page.get_by_role("button", name=re.compile("Show all")).click()
     page.wait_for_selector("table.runs tbody tr")
 
@@ -123,11 +123,11 @@ def test_a_list_that_is_empty_says_what_to_do(tab: Tab) -> None:
 def test_curves_are_drawn_smoothed_and_put_on_other_axes(tab: Tab) -> None:
     page = tab.open("run/app_1")
     page.wait_for_selector(".card canvas")
-    for change in ("Log scale", None):
+    for change in ("Logarithmic scale", None):
         if change:
             page.get_by_label(change).check()
     page.get_by_label("Smoothing").press("ArrowRight")
-    page.get_by_label("Over").select_option("time")
+    page.get_by_label("X axis").select_option("time")
     page.wait_for_selector(".card canvas")
     assert page.get_by_role("img", name=re.compile("loss: 50 values")).count() == 1
 
@@ -144,9 +144,9 @@ def test_logs_are_filtered_found_and_followed(tab: Tab) -> None:
     page.get_by_role("region", name="Log").press("Home")
     page.wait_for_selector(".log .text:has-text('step 0')")
     assert page.get_by_role("button", name="Follow").get_attribute("aria-pressed") == "false"
-    page.get_by_label("From level").select_option("warning")
+    page.get_by_label("Minimum level").select_option("warning")
     until(page, "document.querySelectorAll('.log .row').length === 2")
-    page.get_by_label("Only lines with this text").fill("broken")
+    page.get_by_label("Filter lines by text").fill("broken")
     until(page, "document.querySelectorAll('.log .row').length === 1")
 
 
@@ -158,7 +158,7 @@ def test_a_run_that_goes_on_is_shown_live(tab: Tab, filled: ProjectOnDisk) -> No
     run.report(1, loss=1.25)
     page.wait_for_selector(".card .value:has-text('1.25')")
     run.write("status.json", {"state": "CANCELLED", "seconds": 1.0, "cause": "enough"})
-    page.wait_for_selector(".trouble:has-text('enough')")
+    page.wait_for_selector(".error-message:has-text('enough')")
 
 
 def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab: Tab) -> None:
@@ -171,7 +171,7 @@ def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab
     assert end.inner_text().endswith("what rank 1 says last") and "step 3\n" not in end.inner_text()
     page.get_by_role("heading", name="Last lines of rank 1").wait_for()
     page.get_by_role("link", name="Curves").press("Enter")
-    page.wait_for_selector("h2:has-text('Nothing was reported')")
+    page.wait_for_selector("h2:has-text('No metrics reported')")
     page = tab.open("run/app_1")
     page.wait_for_selector(".card canvas")
     assert page.get_by_role("link", name="Error").count() == 0
@@ -180,14 +180,14 @@ def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab
 @pytest.mark.variant
 def test_a_search_has_its_best_value_in_the_head_of_its_page(tab: Tab) -> None:
     page = tab.open("run/app_search")
-    page.wait_for_selector(".head .facts div:has(dt:text-is('Best accuracy')) dd:text-is('1')")
-    page.wait_for_selector(".facts div:has(dt:text-is('Best trial')) dd:has-text('3: accuracy 1 (max)')")
+    page.wait_for_selector(".head .properties div:has(dt:text-is('Best accuracy')) dd:text-is('1')")
+    page.wait_for_selector(".properties div:has(dt:text-is('Best trial')) dd:has-text('3: accuracy 1 (max)')")
 
 
 @pytest.mark.variant
-def test_the_arguments_of_the_function_come_first_in_what_differs(tab: Tab) -> None:
+def test_the_arguments_of_the_function_come_first_in_the_settings_that_differ(tab: Tab) -> None:
     page = tab.open("compare?run=app_0&run=app_1")
-    page.get_by_role("heading", name="What differs").wait_for()
+    page.get_by_role("heading", name="Settings that differ").wait_for()
     named = page.locator("table:has(caption:text-is('Settings that differ')) th[scope=row]").all_inner_texts()
     assert named == ["arguments lr", "specification group.min_size"]
 
@@ -195,7 +195,7 @@ def test_the_arguments_of_the_function_come_first_in_what_differs(tab: Tab) -> N
 @pytest.mark.variant
 def test_the_column_of_ranks_in_a_log_has_a_head(tab: Tab) -> None:
     page = tab.open("run/app_1/logs")
-    page.get_by_role("region", name="Log, each line after its rank").wait_for()
+    page.get_by_role("region", name="Log, each line with its rank").wait_for()
     head, number = (page.locator(f"{place} .where").first.bounding_box() for place in (".log-head", ".log .row"))
     assert page.locator(".log-head").inner_text() == "rank" and head["x"] == number["x"]
 
@@ -206,7 +206,7 @@ def test_nothing_to_press_is_smaller_than_a_finger_needs(tab: Tab) -> None:
     tabs = ("", "/workers", "/logs", "/configuration", "/files")
     for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "run/app_failed", "compare?run=app_1"):
         page = tab.open(place)
-        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        until(page, "!document.querySelector('main').textContent.includes('Loading')")
         assert page.evaluate(SMALL) == [], place
 
 
@@ -222,7 +222,7 @@ def test_a_search_is_brushed(tab: Tab) -> None:
     page.mouse.up()
     until(page, "document.querySelectorAll('main tbody tr').length < 6")
     page.get_by_role("button", name="Show all trials").click()
-    page.get_by_text("Choose a part of each axis").click()
+    page.get_by_text("Filter by value").click()
     page.get_by_label("act").select_option("gelu")
     until(page, "document.querySelectorAll('main tbody tr').length === 3")
     page.get_by_role("link", name="2", exact=True).or_(page.locator("main tbody a").first).first.click()
@@ -251,7 +251,7 @@ def test_hostile_texts_stay_texts(tab: Tab) -> None:
     tabs = [f"run/{name}{one}" for name in ids for one in ("", "/configuration", "/logs", "/files")]
     for place in ("?filter=hostile", *tabs, "compare?" + "&".join(f"run={name}" for name in ids)):
         page = tab.open(place)
-        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        until(page, "!document.querySelector('main').textContent.includes('Loading')")
         assert page.evaluate("window.hit") is None, place
         assert page.locator("main :is(script, img, svg[onload], [onerror])").count() == 0, place
 
@@ -266,7 +266,7 @@ def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(tab: Tab) -
     tabs = ("", "/workers", "/logs", "/configuration", "/files")
     for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "compare", "compare?run=app_1&run=app_2"):
         page = tab.open(place)
-        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        until(page, "!document.querySelector('main').textContent.includes('Loading')")
         page.wait_for_load_state("load")
         assert violations(page) == [], place
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place

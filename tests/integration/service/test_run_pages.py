@@ -137,7 +137,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_who_holds_the_others_up_is_marked_in_the_ring_and_said(tab: Tab) -> None:
     page = tab.open("run/app_slow/workers")
-    page.get_by_role("heading", name="Rank 2 holds the others up").wait_for()
+    page.get_by_role("heading", name="Rank 2 slows the others down").wait_for()
     assert page.locator(".ring .slow text").all_text_contents() == ["2"]
     assert page.locator(".ring .waits text").all_text_contents() == ["0", "1", "3"]
     assert page.locator(".ring .link").count() == 4 and page.locator(".ring .link.slow").count() == 0
@@ -148,21 +148,21 @@ def test_who_holds_the_others_up_is_marked_in_the_ring_and_said(tab: Tab) -> Non
 @pytest.mark.variant
 def test_the_links_of_a_loaded_worker_are_marked(tab: Tab) -> None:
     page = tab.open("run/app_loaded/workers")
-    page.get_by_role("heading", name="Rank 1 holds the others up").wait_for()
+    page.get_by_role("heading", name="Rank 1 slows the others down").wait_for()
     titles = page.locator(".ring .link.slow title").all_text_contents()
     assert titles == ["from rank 0 to rank 1", "from rank 1 to rank 2"]
     assert "0 → 1, 1 → 2" in page.locator(".ring-of").inner_text()
     page = tab.open("run/app_even/workers")
-    page.get_by_role("heading", name="Nobody holds the others up").wait_for()
+    page.get_by_role("heading", name="No slow worker").wait_for()
     assert page.locator(".ring .slow, .ring .waits").count() == 0
 
 
 @pytest.mark.variant
 def test_of_a_run_that_is_over_nothing_is_said_that_nobody_looks_at(tab: Tab) -> None:
     page = tab.open("run/app_over/workers")
-    page.get_by_role("heading", name="In ring order").wait_for()
+    page.get_by_role("heading", name="Ring order").wait_for()
     told = page.locator(".ring-of").text_content()
-    assert "all on 127.0.0.1" in told and "is looked at while a run goes on" in told
+    assert "all on 127.0.0.1" in told and "only detected while a run is running" in told
 
 
 @pytest.mark.variant
@@ -199,15 +199,15 @@ def test_a_profile_begins_where_it_branches_and_is_walked_by_keys(tab: Tab) -> N
     graph = page.get_by_role("region", name=re.compile("Flame graph of rank-1"))
     graph.locator(".own li", has_text="work.py:4").first.wait_for()  # the list of an earlier profile may be there still
     first = graph.locator(".box text").first.text_content()
-    callers = graph.get_by_role("button", name=re.compile(r"With its \d+ caller"))
+    callers = graph.get_by_role("button", name=re.compile(r"Show \d+ caller"))
     callers.press("Enter")
-    graph.get_by_role("button", name="Where it branches").wait_for()
+    graph.get_by_role("button", name="Hide callers").wait_for()
     assert graph.locator(".box text").first.text_content() != first
     before = graph.locator(".box").count()
     graph.get_by_role("button", name=re.compile("^busy work.py")).first.press("Enter")
     until(page, f"document.querySelectorAll('.flame .box').length < {before}")
     assert graph.locator(".box text").first.text_content().startswith("busy work.py")
-    graph.get_by_role("button", name=re.compile("All of it|With its")).press("Enter")
+    graph.get_by_role("button", name=re.compile(r"Show all|Show \d")).press("Enter")
     until(page, f"document.querySelectorAll('.flame .box').length === {before}")
 
 
@@ -219,7 +219,7 @@ def test_pictures_are_shown_as_pictures_and_run_nothing(tab: Tab) -> None:
         until(page, "document.querySelector('.preview img').naturalWidth === 40")
     assert page.evaluate("window.hit") is None
     page.get_by_role("button", name="broken.png").press("Enter")
-    page.wait_for_selector("text=This is no picture that can be shown here")
+    page.wait_for_selector("text=This image cannot be displayed")
 
 
 @pytest.mark.variant

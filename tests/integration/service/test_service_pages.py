@@ -47,23 +47,23 @@ def test_the_cluster_page_says_who_is_on_which_node_and_what_queues_have(stage: 
 def test_a_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Opens) -> None:
     page = opens("adam").open("users")
     page.get_by_label("User", exact=True).fill("carla")
-    page.get_by_label("For", exact=True).fill(HOSTILE[1])
-    page.get_by_label("Lasts").select_option("86400")
+    page.get_by_label("Purpose", exact=True).fill(HOSTILE[1])
+    page.get_by_label("Expires after").select_option("86400")
     page.get_by_label("User", exact=True).press("Enter")
-    field = page.get_by_role("textbox", name="The new token")
+    field = page.get_by_role("textbox", name="New token")
     field.wait_for()
     asking = Client(stage.page("adam").partition("?")[0], field.input_value())
     asking.cluster()
-    press(page, "Put away")
+    press(page, "Done")
     page.get_by_label("User", exact=True).wait_for()
-    assert page.get_by_role("textbox", name="The new token").count() == 0
+    assert page.get_by_role("textbox", name="New token").count() == 0
     row = page.get_by_role("row", name="carla")
     assert "until" in row.inner_text() and HOSTILE[1] in row.inner_text()
     ends = row.evaluate("row => [...row.cells].map(cell => cell.getBoundingClientRect().bottom)")
     assert len(set(ends)) == 1, "the line below a row has steps"
     row.get_by_role("button").press("Enter")
-    until(page, "document.activeElement.textContent === 'Keep it'")
-    press(page, "Revoke it")
+    until(page, "document.activeElement.textContent === 'Keep token'")
+    press(page, "Revoke token")
     page.wait_for_selector("tr:has-text('carla'):has-text('revoked')")
     with pytest.raises(ServiceError, match="token"):
         asking.cluster()
@@ -75,7 +75,7 @@ def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens:
     for name in ("app_1", "app_2"):
         stage.project.run(name, name=f"run {name}")
     page = opens().open("runs")
-    page.get_by_label("Note of run app_1").press("Enter")
+    page.get_by_label("Edit note of run app_1").press("Enter")
     page.get_by_label("Tags").fill("good base")
     page.get_by_label("Note", exact=True).fill(HOSTILE[1])
     page.get_by_label("Tags").press("Enter")
@@ -83,15 +83,15 @@ def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens:
     until(page, "document.querySelectorAll('table.runs tbody tr').length === 1")
     assert HOSTILE[1] in page.locator("tr:has-text('app_1')").inner_text() and page.evaluate("window.hit") is None
     page.locator("summary:text-is('Views')").press("Enter")
-    page.get_by_label("Keep this list as").fill("the good ones")
-    page.get_by_label("Keep this list as").press("Enter")
+    page.get_by_label("Name of the view").fill("the good ones")
+    page.get_by_label("Name of the view").press("Enter")
     page.get_by_role("link", name="the good ones").wait_for()
     page.get_by_label("Filter runs").fill("name:run")
     until(page, "document.querySelectorAll('table.runs tbody tr').length === 2")
     page.get_by_role("link", name="the good ones").press("Enter")
     until(page, "document.querySelectorAll('table.runs tbody tr').length === 1")
     page.get_by_label("Delete the view the good ones").press("Enter")
-    page.wait_for_selector("text=None yet.")
+    page.wait_for_selector("text=No saved views.")
 
 
 @pytest.mark.variant
@@ -115,7 +115,7 @@ def test_what_is_changed_below_a_path_of_a_proxy_is_changed(stage: Stage, browse
         press(page, "Pause")
         page.wait_for_selector(".title .state.PAUSED")
         page = tab.open("runs?filter=below")
-        page.get_by_label("Note of below").press("Enter")
+        page.get_by_label("Edit note of below").press("Enter")
         page.get_by_label("Tags").fill("kept")
         page.get_by_label("Tags").press("Enter")
         page.get_by_role("link", name="kept").wait_for()
@@ -126,7 +126,7 @@ def test_what_is_changed_below_a_path_of_a_proxy_is_changed(stage: Stage, browse
 @pytest.mark.variant
 def test_who_is_no_administrator_is_told_so(opens: Opens) -> None:
     page = opens("olga").open("users")
-    page.wait_for_selector("text=You are operator")
+    page.wait_for_selector("text=Your role is operator")
     assert page.get_by_role("link", name="Users").count() == 0
 
 
@@ -134,7 +134,7 @@ def test_who_is_no_administrator_is_told_so(opens: Opens) -> None:
 def test_a_server_without_a_record_of_what_was_done_is_said(opens: Opens) -> None:
     tab = opens("adam")
     tab.page.route("**/api/v1/audit*", lambda route: route.fulfill(status=404, json={"error": "there is nothing here"}))
-    tab.open("users/audit").wait_for_selector("text=This server keeps no record")
+    tab.open("users/audit").wait_for_selector("text=This server has no audit log")
     assert len(tab.said) == 1 and "404" in tab.said.pop(), "not asked again"
 
 
@@ -159,9 +159,9 @@ def test_what_was_done_is_paged_filtered_and_stays_text(opens: Opens) -> None:
     tab.page.route("**/api/v1/audit?*", answer)
     page = tab.open("users/audit")
     until(page, "document.querySelectorAll('table tbody tr').length === 100")
-    press(page, "More")
+    press(page, "Load more")
     until(page, "document.querySelectorAll('table tbody tr').length === 150")
-    page.get_by_label("Who").fill("ben")
+    page.get_by_label("User").fill("ben")
     page.wait_for_selector("tbody tr:has-text('ben')")
     assert asked[-1]["user"] == "ben" and page.evaluate("window.hit") is None
 
@@ -180,7 +180,7 @@ def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
     tab = opens("adam", size, theme)
     for place in ("cluster", "users", "datasets", "runs"):
         page = tab.open(place)
-        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        until(page, "!document.querySelector('main').textContent.includes('Loading')")
         assert violations(page) == [], place
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
 
@@ -205,7 +205,7 @@ def test_hostile_texts_of_all_fields_stay_texts(stage: Stage, opens: Opens) -> N
     tab = opens("adam")
     for place in ("runs", "users", "users/audit", "cluster", "datasets", "jobs?owner=<img src=x onerror=window.hit=1>"):
         page = tab.open(place)
-        until(page, "!document.querySelector('main').textContent.includes('Reading')")
+        until(page, "!document.querySelector('main').textContent.includes('Loading')")
         if place == "runs":
             page.locator("summary:text-is('Views')").press("Enter")
             page.get_by_role("link", name=texts[0], exact=True).first.wait_for()

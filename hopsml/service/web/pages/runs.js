@@ -1,15 +1,15 @@
-// All runs of the project: filtered, sorted and paged by the server.
-import { Fragment, html, kept, useEffect, useState, useValue } from "../lib.js";
+// All runs of the project; the server filters, sorts and pages them.
+import { Fragment, html, storage, useEffect, useState, useValue } from "../lib.js";
 import { address, useData } from "../api.js";
 import { count, duration, exactTime, number, time } from "../format.js";
 import { go, link } from "../route.js";
-import { choose, chosen } from "../chosen.js";
-import { Noted, NoteEditor, Views } from "../parts/notes.js";
-import { Empty, SortHead, State, Trouble } from "../parts/small.js";
+import { selectRun, selected } from "../selected_runs.js";
+import { RunNotes, NoteEditor, Views } from "../parts/run_notes.js";
+import { Empty, SortHead, State, ErrorMessage } from "../parts/components.js";
 
 const ROWS = 100;
-const COLUMNS = { state: "State", metric: "Metric", seconds: "Took", started: "Started", user: "User", workers: "Workers", verb: "Verb" };
-const USUAL = ["state", "metric", "seconds", "started", "user"];
+const COLUMNS = { state: "State", metric: "Metric", seconds: "Duration", started: "Started", user: "User", workers: "Workers", verb: "Verb" };
+const DEFAULT_COLUMNS = ["state", "metric", "seconds", "started", "user"];
 const NUMERIC = ["metric", "seconds", "started", "workers"];
 const ORDER = ["RUNNING", "FAILED", "LOST", "FINISHED", "CANCELLED"];
 
@@ -41,33 +41,33 @@ function title(column) {
 }
 
 function Table({ page, shown, sort, onSort, now, onNote }) {
-  const ids = useValue(chosen);
+  const ids = useValue(selected);
   const all = page.rows.length > 0 && page.rows.every((row) => ids.includes(row.id));
-  return html`<div class="sheet" tabindex="0"><table class="runs"><caption class="hidden">Runs of the project</caption>
+  return html`<div class="table-frame" tabindex="0"><table class="runs"><caption class="hidden">Runs of the project</caption>
     <thead><tr>
-      <th scope="col" class="check"><input type="checkbox" aria-label="Choose all runs of this page" checked=${all} onChange=${(e) => page.rows.forEach((row) => choose(row.id, e.target.checked))} /></th>
+      <th scope="col" class="check"><input type="checkbox" aria-label="Select all runs of this page" checked=${all} onChange=${(e) => page.rows.forEach((row) => selectRun(row.id, e.target.checked))} /></th>
       <${SortHead} column="name" label="Run" sort=${sort} onSort=${onSort} />
       ${shown.map((column) => html`<${SortHead} key=${column} column=${column} label=${title(column)} numeric=${NUMERIC.includes(column) || column.startsWith("metrics.")} sort=${sort} onSort=${onSort} />`)}
     </tr></thead>
     <tbody>${page.rows.map((row) => html`<tr key=${row.id}>
-      <td class="check"><input type="checkbox" aria-label=${`Compare ${row.name || row.id} (${row.id})`} checked=${ids.includes(row.id)} onChange=${(e) => choose(row.id, e.target.checked)} /></td>
-      <td class="name"><a href=${link(["run", row.id])}>${row.name || row.id}</a>${onNote && html` <button class="bare" aria-label=${`Note of ${row.name || row.id} (${row.id})`} data-note=${row.id} title="Tags and note" onClick=${() => onNote(row)}>✎</button>`}<small>${row.id}</small><${Noted} row=${row} /></td>
+      <td class="check"><input type="checkbox" aria-label=${`Select ${row.name || row.id} (${row.id})`} checked=${ids.includes(row.id)} onChange=${(e) => selectRun(row.id, e.target.checked)} /></td>
+      <td class="name"><a href=${link(["run", row.id])}>${row.name || row.id}</a>${onNote && html` <button class="bare" aria-label=${`Edit note of ${row.name || row.id} (${row.id})`} data-note=${row.id} title="Edit tags and note" onClick=${() => onNote(row)}>✎</button>`}<small>${row.id}</small><${RunNotes} row=${row} /></td>
       ${shown.map((column) => html`<${Cell} key=${column} row=${row} column=${column} now=${now} />`)}
     </tr>`)}</tbody></table></div>`;
 }
 
-function Nothing({ page, filter }) {
+function NoRuns({ page }) {
   if (page.total)
-    return html`<${Empty} title="No run passes this filter">
-      <p>Terms narrow one another: <code>digits state:failed lr>0.1</code> finds failed runs of that name with a larger rate.</p>
+    return html`<${Empty} title="No run matches the filter">
+      <p>All terms must match: <code>digits state:failed lr>0.1</code> finds failed runs named digits with lr above 0.1.</p>
       <button onClick=${() => go(link(["runs"]))}>Show all ${count(page.total)} runs</button></${Empty}>`;
-  return html`<${Empty} title="There are no runs yet">
-    <p>A run appears here as soon as it is started with this project, from a notebook, a script or Airflow:</p>
+  return html`<${Empty} title="No runs">
+    <p>Runs of this project appear here when they are started, from a notebook, a script or Airflow:</p>
     <pre tabindex="0">import hopsml${"\n"}result = hopsml.experiment.collective_all_reduce(train, args={"lr": 0.01}, num_workers=2)</pre>
-    <p>If there should be some, <code>HOPSML_PROJECT_URL</code> may name another project: <code>hopsml ui PROJECT_URL</code> shows that one.</p></${Empty}>`;
+    <p>If you expect runs, check <code>HOPSML_PROJECT_URL</code>, or open another project with <code>hopsml ui PROJECT_URL</code>.</p></${Empty}>`;
 }
 
-/** Seconds since 1970, anew each second while something goes on. */
+/** Return the time in seconds since 1970, updated each second if `ticking`. */
 function useNow(ticking) {
   const [now, set] = useState(Date.now() / 1000);
   useEffect(() => {
@@ -81,30 +81,30 @@ function useNow(ticking) {
 function Runs({ query, user, hasNotes }) {
   const filter = query.get("filter") ?? "", offset = Number(query.get("offset") ?? 0);
   const sort = { column: query.get("sort") ?? "started", descending: query.get("order") !== "ascending" };
-  const [shown, setShown] = useState(() => kept.get("columns", USUAL));
-  const [typed, setTyped] = useState(filter), [noted, setNoted] = useState(null);
+  const [shown, setShown] = useState(() => storage.get("columns", DEFAULT_COLUMNS));
+  const [typed, setTyped] = useState(filter), [editedRow, setEditedRow] = useState(null);
   const state = { filter, sort: query.get("sort"), order: query.get("order"), offset: offset || "" };
-  const to = (change, replace) => go(link(["runs"], { ...state, ...change }), replace);
+  const navigate = (change, replace) => go(link(["runs"], { ...state, ...change }), replace);
   useEffect(() => { setTyped(filter); }, [filter]);
   useEffect(() => {
-    const timer = setTimeout(() => { if (typed !== filter) to({ filter: typed, offset: "" }, true); }, 200);
+    const timer = setTimeout(() => { if (typed !== filter) navigate({ filter: typed, offset: "" }, true); }, 200);
     return () => clearTimeout(timer);
   }, [typed]);
-  const asked = address(["runs"], { filter, sort: sort.column, order: sort.descending ? "descending" : "ascending", offset, limit: ROWS });
-  const { data: page, error } = useData(asked, (kind) => kind !== "grew");
+  const url = address(["runs"], { filter, sort: sort.column, order: sort.descending ? "descending" : "ascending", offset, limit: ROWS });
+  const { data: page, error } = useData(url, (kind) => kind !== "grew");
   const now = useNow(Boolean(page?.states.RUNNING));
-  const change = (column, wanted) => {
-    const next = wanted ? [...shown, column] : shown.filter((one) => one !== column);
-    kept.set("columns", next);
+  const change = (column, isShown) => {
+    const next = isShown ? [...shown, column] : shown.filter((other) => other !== column);
+    storage.set("columns", next);
     setShown(next);
   };
-  const onSort = ({ column, descending }) => to({ sort: column, order: descending ? "descending" : "ascending", offset: "" });
+  const onSort = ({ column, descending }) => navigate({ sort: column, order: descending ? "descending" : "ascending", offset: "" });
   const term = (name) => `state:${name.toLowerCase()}`;
   const toggle = (name) => {
-    const terms = filter.split(/\s+/).filter((one) => one && !/^state:\w+$/.test(one));
-    to({ filter: [...terms, ...(filter.includes(term(name)) ? [] : [term(name)])].join(" "), offset: "" });
+    const terms = filter.split(/\s+/).filter((each) => each && !/^state:\w+$/.test(each));
+    navigate({ filter: [...terms, ...(filter.includes(term(name)) ? [] : [term(name)])].join(" "), offset: "" });
   };
-  const onNoted = () => { const id = noted.id; setNoted(null); setTimeout(() => document.querySelector(`[data-note="${CSS.escape(id)}"]`)?.focus(), 0); };
+  const closeNote = () => { const { id } = editedRow; setEditedRow(null); setTimeout(() => document.querySelector(`[data-note="${CSS.escape(id)}"]`)?.focus(), 0); };
   const asView = new URLSearchParams(Object.entries({ filter, sort: query.get("sort") ?? "", order: query.get("order") ?? "" }).filter(([, value]) => value)).toString();
   return html`<h1>Runs</h1>
     <div class="tools">
@@ -113,21 +113,21 @@ function Runs({ query, user, hasNotes }) {
       ${hasNotes && html`<${Views} query=${asView} user=${user} />`}
       <${CompareButton} />
     </div>
-    ${noted && html`<${NoteEditor} key=${noted.id} row=${noted} onDone=${onNoted} />`}
-    ${page && page.total > 0 && html`<div class="states" role="group" aria-label="Only runs in one state">${ORDER.filter((name) => page.states[name]).map((name) =>
+    ${editedRow && html`<${NoteEditor} key=${editedRow.id} row=${editedRow} onDone=${closeNote} />`}
+    ${page && page.total > 0 && html`<div class="states" role="group" aria-label="Filter by state">${ORDER.filter((name) => page.states[name]).map((name) =>
       html`<button key=${name} aria-pressed=${filter.includes(term(name))} onClick=${() => toggle(name)}><${State} state=${name} /> <span class="number">${count(page.states[name])}</span></button>`)}</div>`}
-    ${error && html`<${Trouble} error=${error} />`}
-    ${!page && !error && html`<p class="soft">Reading the runs…</p>`}
-    ${page && (page.rows.length ? html`<${Table} page=${page} shown=${shown} sort=${sort} onSort=${onSort} now=${now} onNote=${hasNotes ? setNoted : null} />` : html`<${Nothing} page=${page} filter=${filter} />`)}
+    ${error && html`<${ErrorMessage} error=${error} />`}
+    ${!page && !error && html`<p class="soft">Loading runs…</p>`}
+    ${page && (page.rows.length ? html`<${Table} page=${page} shown=${shown} sort=${sort} onSort=${onSort} now=${now} onNote=${hasNotes ? setEditedRow : null} />` : html`<${NoRuns} page=${page} />`)}
     ${page && page.found > 0 && html`<div class="pager" aria-live="polite">
-      <span>${count(offset + 1)}–${count(offset + page.rows.length)} of ${count(page.found)}${page.found < page.total ? `, ${count(page.total)} in all` : ""}</span>
-      <button disabled=${offset === 0} onClick=${() => to({ offset: Math.max(0, offset - ROWS) || "" })}>Previous page</button>
-      <button disabled=${offset + page.rows.length >= page.found} onClick=${() => to({ offset: offset + ROWS })}>Next page</button></div>`}`;
+      <span>${count(offset + 1)}–${count(offset + page.rows.length)} of ${count(page.found)}${page.found < page.total ? `, ${count(page.total)} in total` : ""}</span>
+      <button disabled=${offset === 0} onClick=${() => navigate({ offset: Math.max(0, offset - ROWS) || "" })}>Previous page</button>
+      <button disabled=${offset + page.rows.length >= page.found} onClick=${() => navigate({ offset: offset + ROWS })}>Next page</button></div>`}`;
 }
 
 function CompareButton() {
-  const ids = useValue(chosen);
-  return html`<${Fragment}>${ids.length > 0 && html`<button onClick=${() => { chosen.value = []; }}>Choose none</button>`}
+  const ids = useValue(selected);
+  return html`<${Fragment}>${ids.length > 0 && html`<button onClick=${() => { selected.value = []; }}>Clear selection</button>`}
     <a class=${`button ${ids.length > 1 ? "strong" : ""}`} href=${link(["compare"], { run: ids })}>Compare ${ids.length || ""}</a></${Fragment}>`;
 }
 

@@ -1,110 +1,110 @@
-// For administrators: who has which token, and what was done with them.
+// For administrators: tokens of users, and the audit log.
 import { html, useLayoutEffect, useRef, useState } from "../lib.js";
 import { address, get, send } from "../api.js";
 import { exactTime, time } from "../format.js";
 import { usePolled } from "../poll.js";
 import { link } from "../route.js";
-import { Empty, Trouble } from "../parts/small.js";
+import { Empty, ErrorMessage } from "../parts/components.js";
 import { Table } from "../parts/table.js";
-import { Confirm } from "../parts/verbs.js";
+import { Confirm } from "../parts/job_actions.js";
 import { Audit } from "../parts/audit.js";
 
-const ROLES = { viewer: "looks", user: "submits, and changes own jobs", operator: "changes everybody's jobs", admin: "gives tokens" };
-const LASTS = [["", "for ever"], ["86400", "a day"], ["2592000", "30 days"], ["31536000", "a year"]];
+const ROLES = { viewer: "reads", user: "submits and changes own jobs", operator: "changes all jobs", admin: "manages tokens" };
+const LIFETIMES = [["", "no expiry"], ["86400", "1 day"], ["2592000", "30 days"], ["31536000", "1 year"]];
 const DAY_S = 86400;
 
 const when = (seconds) => html`<span title=${exactTime(seconds)}>${time(seconds)}</span>`;
 
-/** A token that was made: it stands here until it is put away, and nowhere else. */
-function Made({ made, onDone }) {
-  const [told, setTold] = useState(""), field = useRef(null);
+/** A new token: displayed until it is closed, and never again. */
+function NewToken({ made, onDone }) {
+  const [outcome, setOutcome] = useState(""), field = useRef(null);
   useLayoutEffect(() => { field.current.focus(); field.current.select(); }, [made.token]);
   const copy = async () => {
     field.current.select();
-    try { await navigator.clipboard.writeText(made.token); setTold("It is copied."); } catch { setTold("This browser lets no page copy: it is chosen, press Ctrl-C."); }
+    try { await navigator.clipboard.writeText(made.token); setOutcome("Copied."); } catch { setOutcome("This browser does not allow pages to copy. The token is selected: press Ctrl-C."); }
   };
-  return html`<section class="confirm made" aria-label="The new token">
-    <p>The token of <strong>${made.user}</strong>. It is shown this once; nobody can read it again.</p>
-    <div class="tools"><input ref=${field} class="wide mono" type="text" readonly value=${made.token} aria-label="The new token" /><button onClick=${copy}>Copy</button><button onClick=${onDone}>Put away</button></div>
-    <p class="soft small" role="status">${told}</p></section>`;
+  return html`<section class="confirm wide-form" aria-label="New token">
+    <p>Token of <strong>${made.user}</strong>. Copy it now: it is not displayed again.</p>
+    <div class="tools"><input ref=${field} class="wide mono" type="text" readonly value=${made.token} aria-label="New token" /><button onClick=${copy}>Copy</button><button onClick=${onDone}>Done</button></div>
+    <p class="soft small" role="status">${outcome}</p></section>`;
 }
 
-function Create({ onMade }) {
-  const [asked, setAsked] = useState({ user: "", role: "user", label: "", lasts: "" }), [error, setError] = useState(null), busy = useRef(false);
-  const set = (name) => (event) => setAsked({ ...asked, [name]: event.target.value });
+function CreateToken({ onMade }) {
+  const [values, setValues] = useState({ user: "", role: "user", label: "", lasts: "" }), [error, setError] = useState(null), busy = useRef(false);
+  const set = (name) => (event) => setValues({ ...values, [name]: event.target.value });
   const onSubmit = async (event) => {
     event.preventDefault();
     if (busy.current) return;
     busy.current = true;
     try {
-      const { user, role, label, lasts } = asked;
+      const { user, role, label, lasts } = values;
       const { token } = await send(address(["v1", "tokens"]), { user, role, label, lasts_s: lasts ? Number(lasts) : null });
       setError(null);
-      setAsked({ ...asked, user: "", label: "" });
+      setValues({ ...values, user: "", label: "" });
       onMade({ token, user });
     } catch (refused) { setError(refused); }
     busy.current = false;
   };
-  return html`<form class="card" aria-label="A new token" onSubmit=${onSubmit}><h2>A new token</h2>
-    <div class="tools"><label class="field">User <input type="text" required maxlength="200" autocomplete="off" value=${asked.user} onInput=${set("user")} /></label>
-      <label class="field">Role <select value=${asked.role} onChange=${set("role")}>${Object.entries(ROLES).map(([role, does]) => html`<option key=${role} value=${role}>${role}: ${does}</option>`)}</select></label>
-      <label class="field">For <input type="text" maxlength="200" autocomplete="off" placeholder="a laptop, Airflow" value=${asked.label} onInput=${set("label")} /></label>
-      <label class="field">Lasts <select value=${asked.lasts} onChange=${set("lasts")}>${LASTS.map(([seconds, said]) => html`<option key=${seconds} value=${seconds}>${said}</option>`)}</select></label>
-      <button type="submit">Create</button></div>
-    ${error && html`<${Trouble} error=${error} />`}</form>`;
+  return html`<form class="card" aria-label="Create a token" onSubmit=${onSubmit}><h2>Create a token</h2>
+    <div class="tools"><label class="field">User <input type="text" required maxlength="200" autocomplete="off" value=${values.user} onInput=${set("user")} /></label>
+      <label class="field">Role <select value=${values.role} onChange=${set("role")}>${Object.entries(ROLES).map(([role, does]) => html`<option key=${role} value=${role}>${role}: ${does}</option>`)}</select></label>
+      <label class="field">Purpose <input type="text" maxlength="200" autocomplete="off" placeholder="laptop, Airflow" value=${values.label} onInput=${set("label")} /></label>
+      <label class="field">Expires after <select value=${values.lasts} onChange=${set("lasts")}>${LIFETIMES.map(([seconds, label]) => html`<option key=${seconds} value=${seconds}>${label}</option>`)}</select></label>
+      <button type="submit">Create token</button></div>
+    ${error && html`<${ErrorMessage} error=${error} />`}</form>`;
 }
 
-/** Whether a token can still be used, in words. */
-function standing(token, now) {
+/** Describe how long a token is valid. */
+function validity(token, now) {
   if (token.revoked_s) return html`revoked ${when(token.revoked_s)}`;
-  if (!token.expires_s) return "for ever";
-  return token.expires_s <= now ? html`over since ${when(token.expires_s)}` : html`until ${when(token.expires_s)}`;
+  if (!token.expires_s) return "no expiry";
+  return token.expires_s <= now ? html`expired ${when(token.expires_s)}` : html`until ${when(token.expires_s)}`;
 }
 
-const isOver = (token, now) => Boolean(token.revoked_s) || Boolean(token.expires_s && token.expires_s <= now);
+const hasEnded = (token, now) => Boolean(token.revoked_s) || Boolean(token.expires_s && token.expires_s <= now);
 
-/** One that ended lately still stands in the list: whoever has just revoked it sees that it is. */
-const isLongOver = (token, now) => isOver(token, now) && (token.revoked_s ?? token.expires_s) < now - DAY_S;
+/** A token that ended during the last day stays in the list, so that a revocation is visible. */
+const hasEndedLongAgo = (token, now) => hasEnded(token, now) && (token.revoked_s ?? token.expires_s) < now - DAY_S;
 
-function Tokens({ tokens, onRevoke, asked, setAsked }) {
+function TokenTable({ tokens, onRevoke, error, confirming, setConfirming }) {
   const [all, setAll] = useState(false), now = Date.now() / 1000;
-  const shown = tokens.filter((token) => all || !isLongOver(token, now)).reverse();
+  const shown = tokens.filter((token) => all || !hasEndedLongAgo(token, now)).reverse();
   const columns = [
     { label: "User", cell: (token) => token.user }, { label: "Role", cell: (token) => token.role },
-    { label: "For", kind: "why", cell: (token) => token.label || html`<span class="soft">–</span>` },
-    { label: "Token", cell: (token) => html`<span class="mono soft" title="the beginning of its digest">${token.id}</span>` },
+    { label: "Purpose", kind: "why", cell: (token) => token.label || html`<span class="soft">–</span>` },
+    { label: "Token", cell: (token) => html`<span class="mono soft" title="beginning of the token's digest">${token.id}</span>` },
     { label: "Created", kind: "number", cell: (token) => when(token.created_s) },
-    { label: "Valid", kind: "number", cell: (token) => html`<span class=${isOver(token, now) ? "soft" : ""}>${standing(token, now)}</span>` },
-    { label: "End it", cell: (token) => (isOver(token, now) ? html`<span class="soft">–</span>` : html`<button data-token=${token.id} aria-label=${`Revoke ${token.id} of ${token.user}`} onClick=${() => setAsked(token)}>Revoke</button>`) },
+    { label: "Valid", kind: "number", cell: (token) => html`<span class=${hasEnded(token, now) ? "soft" : ""}>${validity(token, now)}</span>` },
+    { label: "Action", cell: (token) => (hasEnded(token, now) ? html`<span class="soft">–</span>` : html`<button data-token=${token.id} aria-label=${`Revoke ${token.id} of ${token.user}`} onClick=${() => setConfirming(token)}>Revoke</button>`) },
   ];
-  const close = () => { const id = asked.id; setAsked(null); setTimeout(() => document.querySelector(`[data-token="${id}"]`)?.focus(), 0); };
-  return html`<section class="stack"><div class="heading"><h2>Tokens</h2><label class="field"><input type="checkbox" checked=${all} onChange=${(e) => setAll(e.target.checked)} /> Also those that are long over</label></div>
-    ${asked && html`<${Confirm} question=${`Revoke the token ${asked.id} of ${asked.user}${asked.label ? `, for ${asked.label}` : ""}? Whoever uses it is refused from now on, and it cannot be brought back.`} yes="Revoke it" no="Keep it" onYes=${onRevoke} onNo=${close} />`}
+  const close = () => { const { id } = confirming; setConfirming(null); setTimeout(() => document.querySelector(`[data-token="${id}"]`)?.focus(), 0); };
+  return html`<section class="stack"><div class="heading"><h2>Tokens</h2><label class="field"><input type="checkbox" checked=${all} onChange=${(e) => setAll(e.target.checked)} /> Include expired and revoked tokens</label></div>
+    ${confirming && html`<${Confirm} question=${`Revoke token ${confirming.id} of ${confirming.user}${confirming.label ? ` (${confirming.label})` : ""}? Requests with it will be refused. This cannot be undone.`} yes="Revoke token" no="Keep token" onYes=${onRevoke} onNo=${close} />`}
+    ${error && html`<${ErrorMessage} error=${error} />`}
     <${Table} title="Tokens" columns=${columns} rows=${shown} keyOf=${(token) => token.id} /></section>`;
 }
 
-function People() {
+function TokensTab() {
   const { data, error, again } = usePolled((abort) => get(address(["v1", "tokens"]), abort), "tokens");
-  const [made, setMade] = useState(null), [asked, setAsked] = useState(null), [refused, setRefused] = useState(null);
+  const [made, setMade] = useState(null), [confirming, setConfirming] = useState(null), [refused, setRefused] = useState(null);
   const revoke = async () => {
-    try { await send(address(["v1", "tokens", asked.id]), {}, "DELETE"); setRefused(null); } catch (found) { setRefused(found); }
-    setAsked(null);
+    try { await send(address(["v1", "tokens", confirming.id]), {}, "DELETE"); setRefused(null); } catch (problem) { setRefused(problem); }
+    setConfirming(null);
     again();
   };
-  if (!data) return error ? html`<${Trouble} error=${error} />` : html`<p class="soft">Reading the tokens…</p>`;
-  return html`${error && html`<${Trouble} error=${error} />`}
-    ${made ? html`<${Made} made=${made} onDone=${() => setMade(null)} />` : html`<${Create} onMade=${(found) => { setMade(found); again(); }} />`}
-    ${refused && html`<${Trouble} error=${refused} />`}
-    <${Tokens} tokens=${data} onRevoke=${revoke} asked=${asked} setAsked=${setAsked} />`;
+  if (!data) return error ? html`<${ErrorMessage} error=${error} />` : html`<p class="soft">Loading tokens…</p>`;
+  return html`${error && html`<${ErrorMessage} error=${error} />`}
+    ${made ? html`<${NewToken} made=${made} onDone=${() => setMade(null)} />` : html`<${CreateToken} onMade=${(token) => { setMade(token); again(); }} />`}
+    <${TokenTable} tokens=${data} onRevoke=${revoke} error=${refused} confirming=${confirming} setConfirming=${setConfirming} />`;
 }
 
-const TABS = [["tokens", "Tokens"], ["audit", "What was done"]];
+const TABS = [["tokens", "Tokens"], ["audit", "Audit log"]];
 
 function Users({ tab, query, role }) {
   const here = tab === "audit" ? "audit" : "tokens";
-  if (role !== "admin") return html`<h1>Users</h1><${Empty} title="This is for administrators"><p>You are ${role}. An administrator gives tokens, and sees who did what: ask one for what you need.</p></${Empty}>`;
-  return html`<h1>Users</h1><nav class="tabs" aria-label="Of users">${TABS.map(([name, label]) => html`<a key=${name} href=${link(["users", name])} aria-current=${name === here ? "page" : undefined}>${label}</a>`)}</nav>
-    ${here === "audit" ? html`<${Audit} query=${query} />` : html`<${People} />`}`;
+  if (role !== "admin") return html`<h1>Users</h1><${Empty} title="Only administrators can open this page"><p>Your role is ${role}. Ask an administrator for a token or a higher role.</p></${Empty}>`;
+  return html`<h1>Users</h1><nav class="tabs" aria-label="Users">${TABS.map(([name, label]) => html`<a key=${name} href=${link(["users", name])} aria-current=${name === here ? "page" : undefined}>${label}</a>`)}</nav>
+    ${here === "audit" ? html`<${Audit} query=${query} />` : html`<${TokensTab} />`}`;
 }
 
 export { Users };

@@ -1,16 +1,16 @@
-// Curves on one pair of axes, by uPlot. A canvas says nothing to a screen reader: its legend has the values as text.
+// Line chart of uPlot. Screen readers cannot read a canvas: the legend has the values as text.
 import { html, signal, useEffect, useMemo, useRef, useValue, useWidth } from "../lib.js";
 import { duration, number } from "../format.js";
 
 const LINES = 8; // colours
 const theme = signal(document.documentElement.dataset.theme);
 
-/** Room for the longest of a y axis' labels, in pixels: small numbers stand there as 2.000e−4. */
+/** Return the width for the longest label of the y axis, in pixels; small numbers have labels such as 2.000e−4. */
 const roomFor = (labels) => Math.max(50, 14 + 6.5 * Math.max(0, ...(labels || []).map((label) => label.length)));
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** An exponential mean of a curve, without the bend that beginning at zero would give it; `weight` from 0 to 0.99. */
+/** Return the exponential moving average of a curve, corrected for its start at zero; `weight` from 0 to 0.99. */
 function smoothed(values, weight) {
   if (!weight) return values;
   let mean = 0, total = 0;
@@ -22,13 +22,13 @@ function smoothed(values, weight) {
   });
 }
 
-/** Curves with x values of their own as one table, as uPlot wants it. */
+/** Join curves with different x values to one table, as uPlot requires. */
 function joined(curves) {
   const tables = curves.map(({ x, y }) => {
     const order = x.map((value, at) => at).sort((one, other) => x[one] - x[other] || one - other);
     const xs = [], ys = [];
     for (const at of order) {
-      if (xs.length && xs[xs.length - 1] === x[at]) ys[ys.length - 1] = y[at]; // a step that was reported twice: the newer
+      if (xs.length && xs[xs.length - 1] === x[at]) ys[ys.length - 1] = y[at]; // of a step that was reported twice the newer value
       else { xs.push(x[at]); ys.push(y[at]); }
     }
     return [xs, ys];
@@ -59,7 +59,7 @@ function Chart({ curves, label, log = false, seconds = false, height = 190, onHo
       ...(curve.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
     }));
     const options = {
-      width, height, series: [{}, ...series], legend: { show: false }, padding: [10, seconds ? 32 : 20, 0, 0], // half of the last label of the x axis
+      width, height, series: [{}, ...series], legend: { show: false }, padding: [10, seconds ? 32 : 20, 0, 0], // room for half of the last label of the x axis
       scales: { x: { time: false }, y: log && hasPositive ? { distr: 3 } : {} },
       axes: [
         { ...axis, size: 28, values: (_, marks) => marks.map((mark) => (seconds ? duration(mark).replace(".0 s", " s") : number(mark))), space: seconds ? 80 : 60 },

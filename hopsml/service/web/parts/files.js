@@ -1,40 +1,45 @@
-// The run's directory, folder by folder; texts, pictures and tables can be looked at, everything can be downloaded.
+// Files of the run directory: previews of texts, images and tables, and downloads.
 import { html, useEffect, useState } from "../lib.js";
 import { address, useData } from "../api.js";
 import { bytes, count, exactTime, time } from "../format.js";
 import { link } from "../route.js";
-import { Empty, Trouble } from "./small.js";
+import { Empty, ErrorMessage } from "./components.js";
 
 const PREVIEW = 64 * 1024; // bytes
 const TEXTS = /\.(json|jsonl|log|txt|py|md|yaml|yml|diff|err|out|toml|ini|cfg|sh)$/i;
 const IMAGES = /\.(png|jpe?g|gif|svg)$/i, TABLES = /\.(csv|tsv|parquet)$/i;
 
-/** What a preview asks for: "files" for a text's bytes; "" of what is only downloaded. */
+/** Return the API route of a file's preview; "" if there is no preview. */
 const kindOf = (name) => (TEXTS.test(name) ? "files" : IMAGES.test(name) ? "images" : TABLES.test(name) ? "tables" : "");
 
 function TextPreview({ url, length }) {
-  const [content, set] = useState(null);
+  const [content, set] = useState(null), [error, setError] = useState(null);
   useEffect(() => {
     const abort = new AbortController();
     fetch(url, { headers: length > PREVIEW ? { range: `bytes=0-${PREVIEW - 1}` } : {}, signal: abort.signal })
-      .then((answer) => answer.text()).then(set).catch(() => {});
+      .then((answer) => {
+        if (!answer.ok) throw new Error(`The file could not be loaded (status ${answer.status}).`);
+        return answer.text();
+      }).then(set).catch((problem) => { if (problem.name !== "AbortError") setError(problem); });
     return () => abort.abort();
   }, [url]);
+  if (error) return html`<${ErrorMessage} error=${{ message: error.message, remedy: "Download the file, or open the preview again." }} />`;
+  if (error) return html`<${ErrorMessage} error=${{ message: error.message, remedy: "Download the file, or open the preview again." }} />`;
   return html`<pre tabindex="0">${content === null ? "…" : content === "" ? "(empty)" : content}</pre>
     ${length > PREVIEW && html`<p class="soft small note">The first ${bytes(PREVIEW)} of ${bytes(length)}.</p>`}`;
 }
 
-/** As an image alone: what a file may hold beside it, such as the scripts of an SVG, a browser does not run then. */
+/** Show a file in an <img> element, in which a browser does not run scripts of an SVG. */
 function ImagePreview({ url, name }) {
   const [failed, setFailed] = useState("");
-  if (failed === url) return html`<p class="soft small note">This is no picture that can be shown here. Download it.</p>`;
+  if (failed === url) return html`<p class="soft small note">This image cannot be displayed. Download the file instead.</p>`;
   return html`<figure><img src=${url} alt=${name} onError=${() => setFailed(url)} /></figure>`;
 }
 
 function TablePreview({ url, name }) {
   const { data, error } = useData(url, () => false);
-  if (error) return html`<${Trouble} error=${error} />`;
-  if (!data) return html`<p class="soft small note">Reading the rows…</p>`;
+  if (error) return html`<${ErrorMessage} error=${error} />`;
+  if (!data) return html`<p class="soft small note">Loading the rows…</p>`;
   const numeric = data.columns.map((column, at) => data.rows.length > 0 && data.rows.every((row) => row[at] === undefined || row[at] === "" || Number.isFinite(Number(row[at]))));
   const kind = (at) => (numeric[at] ? "number" : "");
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${`Rows of ${name}`}><table><caption class="hidden">${name}</caption>
@@ -53,20 +58,20 @@ function Files({ run, trial, path }) {
   const { data, error } = useData(address(["runs", run, "files", ...parts], { trial }), (kind, id) => id === run);
   const [opened, setOpened] = useState({ path: "", name: "" });
   const open = opened.path === path ? opened.name : "";
-  const folder = (to) => link(["run", run, "files"], { trial, path: to.join("/") });
+  const folder = (names) => link(["run", run, "files"], { trial, path: names.join("/") });
   const file = (name, kind = "files") => address(["runs", run, kind, ...parts, name], { trial });
   return html`<div class="stack">
     <nav class="crumbs" aria-label="Folder"><a href=${folder([])}>${run}</a>${parts.map((part, at) => html`<span key=${at}>/ <a href=${folder(parts.slice(0, at + 1))}>${part}</a></span>`)}</nav>
-    ${error && html`<${Trouble} error=${error} />`}
-    ${data && !data.entries.length && html`<${Empty} title="This folder is empty"><p>Files that the training function saves in its working folder come to <code>artifacts</code>, models to <code>export</code>.</p></${Empty}>`}
-    ${data && data.entries.length > 0 && html`<div class="sheet" tabindex="0"><table><caption class="hidden">Files</caption>
-      <thead><tr><th scope="col">Name</th><th scope="col" class="number">Size</th><th scope="col" class="number">Changed</th><th scope="col"><span class="hidden">Download</span></th></tr></thead>
+    ${error && html`<${ErrorMessage} error=${error} />`}
+    ${data && !data.entries.length && html`<${Empty} title="This folder is empty"><p>Files that the training function writes to its working directory are stored in <code>artifacts</code>, models in <code>export</code>.</p></${Empty}>`}
+    ${data && data.entries.length > 0 && html`<div class="table-frame" tabindex="0"><table><caption class="hidden">Files</caption>
+      <thead><tr><th scope="col">Name</th><th scope="col" class="number">Size</th><th scope="col" class="number">Modified</th><th scope="col"><span class="hidden">Download</span></th></tr></thead>
       <tbody>${data.entries.map((entry) => html`<tr key=${entry.name}>
         <td class="mono">${entry.is_folder ? html`<a href=${folder([...parts, entry.name])}>${entry.name}/</a>`
           : kindOf(entry.name) ? html`<button class="linklike mono" aria-expanded=${open === entry.name} onClick=${() => setOpened({ path, name: open === entry.name ? "" : entry.name })}>${entry.name}</button>` : entry.name}</td>
         <td class="number">${entry.is_folder ? "" : bytes(entry.bytes)}</td><td class="number" title=${exactTime(entry.modified)}>${time(entry.modified)}</td>
         <td class="number">${!entry.is_folder && html`<a href=${file(entry.name)} download=${entry.name} aria-label=${`Download ${entry.name}`}>Download</a>`}</td></tr>`)}</tbody></table></div>`}
-    ${open && data && html`<${Preview} key=${open} kind=${kindOf(open)} url=${file(open, kindOf(open))} name=${open} length=${data.entries.find((one) => one.name === open)?.bytes ?? 0} />`}
+    ${open && data && html`<${Preview} key=${open} kind=${kindOf(open)} url=${file(open, kindOf(open))} name=${open} length=${data.entries.find((entry) => entry.name === open)?.bytes ?? 0} />`}
   </div>`;
 }
 

@@ -1,16 +1,16 @@
-// What the workers printed, of all ranks in the order of time; filtered and found by the server, shown line by line.
-import { html, useCallback, useEffect, useRef, useSettled, useState } from "../lib.js";
+// Logs of all workers in order of time; the server filters and searches, the page renders the visible lines.
+import { html, useCallback, useEffect, useRef, useDebounced, useState } from "../lib.js";
 import { address, get, listeners } from "../api.js";
 import { bytes, count } from "../format.js";
 import { link } from "../route.js";
 import { Rows } from "./rows.js";
-import { Empty, Trouble } from "./small.js";
+import { Empty, ErrorMessage } from "./components.js";
 
-const PIECE = 200; // lines of one request
-const KEPT = 60; // pieces
+const PIECE = 200; // lines per request
+const MAX_PIECES = 60; // in memory
 const ROW = 20; // pixels
 
-/** The line's text with all occurrences of what is looked for marked. */
+/** Return the text of a line with all matches of the search text marked. */
 function marked(text, wanted) {
   if (!wanted) return text;
   const low = text.toLowerCase(), parts = [];
@@ -22,7 +22,7 @@ function marked(text, wanted) {
   return [...parts, text.slice(from)];
 }
 
-/** The lines that a query asks for: how many there are so far, and those that were fetched. */
+/** Return the lines of a query: their number so far, and the loaded ones. */
 function useLines(run, query) {
   const key = JSON.stringify([run, query]);
   const [state, set] = useState({ total: 0, read: 0, bytes: 0, ranks: [], known: false, error: null });
@@ -37,16 +37,16 @@ function useLines(run, query) {
       const page = await get(address(["runs", run, "logs"], { ...query, offset: number * PIECE, limit: PIECE }));
       store.map.delete(number);
       store.map.set(number, page.lines);
-      while (store.map.size > KEPT) { store.map.delete(store.map.keys().next().value); }
+      while (store.map.size > MAX_PIECES) { store.map.delete(store.map.keys().next().value); }
       redraw((n) => n + 1);
-    } catch { /* asked again when it is seen again */ }
+    } catch { /* requested again when it is visible again */ }
     store.asked.delete(number);
   }, [key]);
   useEffect(() => {
     const abort = new AbortController();
     let timer = null, ranks = "";
     set((old) => ({ ...old, total: 0, known: false, error: null }));
-    const look = async () => {
+    const load = async () => {
       timer = null;
       try {
         const page = await get(address(["runs", run, "logs"], { ...query, limit: 0 }), abort.signal);
@@ -57,15 +57,15 @@ function useLines(run, query) {
         for (const [number, lines] of pieces.current.map)
           if (number < lastPiece && lines.length < PIECE) fetchPiece(number);
         set({ total: page.total, read: page.read, bytes: page.bytes, ranks: page.ranks, known: true, error: null });
-        if (page.read < page.bytes && !abort.signal.aborted && page.read !== ranks) { ranks = page.read; timer = setTimeout(look, 50); }
+        if (page.read < page.bytes && !abort.signal.aborted && page.read !== ranks) { ranks = page.read; timer = setTimeout(load, 50); }
       } catch (error) {
         if (error.name !== "AbortError") set((old) => ({ ...old, error }));
       }
     };
-    const heard = (kind, id) => { if (timer === null && (id === run || kind === "hello" || kind === "reset")) timer = setTimeout(look, 300); };
-    listeners.add(heard);
-    look();
-    return () => { abort.abort(); clearTimeout(timer); listeners.delete(heard); };
+    const onEvent = (kind, id) => { if (timer === null && (id === run || kind === "hello" || kind === "reset")) timer = setTimeout(load, 300); };
+    listeners.add(onEvent);
+    load();
+    return () => { abort.abort(); clearTimeout(timer); listeners.delete(onEvent); };
   }, [key]);
   const line = (row) => pieces.current.map.get(Math.floor(row / PIECE))?.[row % PIECE];
   const seen = (begin, end) => {
@@ -75,38 +75,46 @@ function useLines(run, query) {
   return { ...state, line, seen };
 }
 
-/** Find: the text, where it was found last, and the ways to the next and to the one before. */
+/** Search on the server: the text, the last match, and a function that goes to the next or previous match. */
 function useFind(run, query) {
-  const [text, setText] = useState(""), [hit, setHit] = useState(null), [none, setNone] = useState(false);
+  const [text, setText] = useState(""), [hit, setHit] = useState(null), [none, setNone] = useState(false), [error, setError] = useState(null);
   const key = JSON.stringify(query);
-  // What was asked last counts: answers come when they please, and Enter may come before the text it follows is drawn.
+  // Only the response to the last request counts: responses arrive in any order, and Enter may precede the rendering of the text.
   const latest = useRef({ text: "", row: null, asked: 0 });
-  const forget = (said) => {
-    latest.current = { text: said, row: null, asked: latest.current.asked + 1 };
-    setText(said);
+  const reset = (input) => {
+    latest.current = { text: input, row: null, asked: latest.current.asked + 1 };
+    setText(input);
     setHit(null);
     setNone(false);
+    setError(null);
   };
-  const next = async (backwards, said) => {
-    if (said !== undefined && said !== latest.current.text) forget(said);
+  const next = async (backwards, input) => {
+    if (input !== undefined && input !== latest.current.text) reset(input);
     const { text: wanted, row } = latest.current;
     if (!wanted) return;
     const number = (latest.current.asked += 1), from = row === null ? 0 : row + (backwards ? -1 : 1);
     const ask = (begin) => get(address(["runs", run, "logs"], { ...query, find: wanted, from: begin, backwards: backwards ? 1 : "" }));
-    let found = from < 0 ? { line: null } : await ask(from);
-    if (found.line === null && !backwards && from > 0) found = await ask(0); // from the top again
+    let found = { line: null };
+    try {
+      if (from >= 0) found = await ask(from);
+      if (found.line === null && !backwards && from > 0) found = await ask(0); // continue at the top
+    } catch (problem) {
+      if (number === latest.current.asked) setError(problem);
+      return;
+    }
     if (number !== latest.current.asked) return;
+    setError(null);
     setNone(found.line === null);
     if (found.line === null) return;
     latest.current.row = found.line;
     setHit({ row: found.line });
   };
-  useEffect(() => { forget(latest.current.text); }, [key]);
-  return { text, type: forget, hit, none, next };
+  useEffect(() => { reset(latest.current.text); }, [key]);
+  return { text, type: reset, hit, none, error, next };
 }
 
-/** For the input that finds: Ctrl-F leads to it, as only a part of the lines are elements that the browser could search. */
-function useFinder() {
+/** Return a ref for the search input, which Ctrl-F focuses: the browser's own search only finds the rendered lines. */
+function useFindShortcut() {
   const finder = useRef(null);
   useEffect(() => {
     const onKey = (event) => {
@@ -121,17 +129,17 @@ function useFinder() {
 function Download({ run, trial, ranks }) {
   const url = (rank) => address(["runs", run, "files", "logs", `g0-rank${rank}.log`], { trial });
   if (!ranks.length) return null;
-  return html`<details class="menu"><summary class="button">Download</summary><div class="body">${ranks.slice(0, 64).map((rank) => html`<a key=${rank} href=${url(rank)} download>Rank ${rank}</a>`)}
-    <a href=${link(["run", run, "files"], { trial, path: "logs" })}>All logs</a></div></details>`;
+  return html`<details class="menu"><summary class="button">Download rank</summary><div class="body">${ranks.slice(0, 64).map((rank) => html`<a key=${rank} href=${url(rank)} download>Rank ${rank}</a>`)}
+    <a href=${link(["run", run, "files"], { trial, path: "logs" })}>All log files</a></div></details>`;
 }
 
-function Logs({ run, trial, goesOn, isSearch }) {
+function Logs({ run, trial, isRunning, isSearch }) {
   const [rank, setRank] = useState(""), [level, setLevel] = useState(""), [typed, setTyped] = useState("");
-  const [follow, setFollow] = useState(goesOn);
-  const query = { trial, rank, level, text: useSettled(typed) };
+  const [follow, setFollow] = useState(isRunning);
+  const query = { trial, rank, level, text: useDebounced(typed) };
   const lines = useLines(run, query), find = useFind(run, query);
-  const finder = useFinder();
-  const search = (backwards, said) => { setFollow(false); find.next(backwards, said); };
+  const finder = useFindShortcut();
+  const search = (backwards, input) => { setFollow(false); find.next(backwards, input); };
   const wanted = find.text.toLowerCase();
   const draw = (row) => {
     const line = lines.line(row);
@@ -140,22 +148,23 @@ function Logs({ run, trial, goesOn, isSearch }) {
   const narrowed = rank || level || query.text;
   return html`<div class="stack">
     <div class="tools">
-      <input class="wide" type="search" placeholder="Only lines with…" aria-label="Only lines with this text" value=${typed} onInput=${(e) => setTyped(e.target.value)} />
-      <label class="field">Rank <select value=${rank} onChange=${(e) => setRank(e.target.value)}><option value="">all</option>${lines.ranks.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>
-      <label class="field">From level <select value=${level} onChange=${(e) => setLevel(e.target.value)}><option value="">all</option><option>info</option><option>warning</option><option>error</option></select></label>
+      <input class="wide" type="search" placeholder="Filter lines" aria-label="Filter lines by text" value=${typed} onInput=${(e) => setTyped(e.target.value)} />
+      <label class="field">Rank <select value=${rank} onChange=${(e) => setRank(e.target.value)}><option value="">all</option>${lines.ranks.map((rank) => html`<option key=${rank} value=${rank}>${rank}</option>`)}</select></label>
+      <label class="field">Minimum level <select value=${level} onChange=${(e) => setLevel(e.target.value)}><option value="">all</option><option>info</option><option>warning</option><option>error</option></select></label>
       <input ref=${finder} type="search" placeholder="Find" aria-label="Find in these lines" value=${find.text} onInput=${(e) => find.type(e.target.value)}
         onKeyDown=${(e) => { if (e.key === "Enter") { e.preventDefault(); search(e.shiftKey, e.target.value); } }} />
-      <button onClick=${() => search(true)} disabled=${!find.text} aria-label="The one before">↑</button><button onClick=${() => search(false)} disabled=${!find.text} aria-label="The next one">↓</button>
+      <button onClick=${() => search(true)} disabled=${!find.text} aria-label="Previous match" title="Previous match">↑</button><button onClick=${() => search(false)} disabled=${!find.text} aria-label="Next match" title="Next match">↓</button>
       <button aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow</button>
-      <a class="small" href=${address(["runs", run, "logs.zip"], { trial })} download>All as zip</a>
+      <a class="small" href=${address(["runs", run, "logs.zip"], { trial })} download>Download all (zip)</a>
       <${Download} run=${run} trial=${trial} ranks=${lines.ranks} />
     </div>
-    ${lines.error && html`<${Trouble} error=${lines.error} />`}
-    ${lines.known && lines.total === 0 ? html`<${Empty} title=${narrowed ? "No line passes these filters" : "Nothing was printed"}>
-        <p>${narrowed ? "Take one of them away." : isSearch ? "What a trial printed stands with the trial: choose one under Search." : goesOn ? "Lines appear here as soon as a worker prints one." : "No worker of this run printed anything."}</p></${Empty}>`
+    ${find.error && html`<${ErrorMessage} error=${find.error} />`}
+    ${lines.error && html`<${ErrorMessage} error=${lines.error} />`}
+    ${lines.known && lines.total === 0 ? html`<${Empty} title=${narrowed ? "No line matches the filters" : "No output"}>
+        <p>${narrowed ? "Remove a filter." : isSearch ? "The output of each trial is on the page of the trial; open one in the Search tab." : isRunning ? "Lines appear here as soon as a worker prints one." : "No worker of this run printed anything."}</p></${Empty}>`
       : html`<${Rows} total=${lines.total} height=${ROW} draw=${draw} seen=${lines.seen} follow=${follow} onRelease=${() => setFollow(false)} at=${find.hit} label="Log" number="rank" />`}
-    <p class="progress" aria-live="polite">${count(lines.total)} lines${find.none ? "; the text is in none of them" : ""}${lines.read < lines.bytes ? `; ${bytes(lines.read)} of ${bytes(lines.bytes)} looked through` : `, ${bytes(lines.bytes)}`}</p>
+    <p class="progress" aria-live="polite">${count(lines.total)} lines${find.none ? "; no match" : ""}${lines.read < lines.bytes ? `; ${bytes(lines.read)} of ${bytes(lines.bytes)} searched` : `, ${bytes(lines.bytes)}`}</p>
   </div>`;
 }
 
-export { Logs, marked, useFinder };
+export { Logs, marked, useFindShortcut };

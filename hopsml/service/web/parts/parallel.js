@@ -1,8 +1,8 @@
-// Parallel coordinates: an axis for each parameter and one for the metric, a line for each trial. Drag along an axis to
-// keep the lines that cross it there; the fields below do the same from the keyboard.
+// Parallel coordinates: an axis for each parameter and one for the metric, a line for each trial. Dragging along an axis
+// filters the trials (a brush); the input fields below do the same from the keyboard.
 import { html, useRef, useWidth } from "../lib.js";
 import { number } from "../format.js";
-import { Typed } from "./small.js";
+import { TextField } from "./components.js";
 
 const HEIGHT = 300, TOP = 34, BOTTOM = 26, SIDE = 46;
 
@@ -26,7 +26,7 @@ function axis(name, values, log) {
 
 const valueOn = (found, trial) => (found.isMetric ? trial.value : trial.config[found.name]);
 
-/** Where a value lies on its axis, from 0 (bottom) to 1; null for none. */
+/** Return the position of a value on its axis, from 0 (bottom) to 1; null for no value. */
 function share(found, value) {
   if (value === null || value === undefined) return null;
   if (found.kind === "choice") return found.values.length < 2 ? 0.5 : found.values.indexOf(String(value)) / (found.values.length - 1);
@@ -38,7 +38,7 @@ function valueAt(found, at) {
   return found.log ? Math.exp(Math.log(found.low) + at * (Math.log(found.high) - Math.log(found.low))) : found.low + at * (found.high - found.low);
 }
 
-/** Whether a trial crosses every axis within its brush; `brushes`: by name [from, to], shares of the axis. */
+/** Return true if a trial is within all brushes; `brushes`: [from, to] by axis name, as positions on the axis. */
 function passes(trial, axes, brushes) {
   return axes.every((found) => {
     const brush = brushes[found.name];
@@ -87,7 +87,7 @@ function Parallel({ search, axes, brushes, onBrush }) {
     })}</svg></div>`;
 }
 
-/** The brushes as fields. */
+/** Input fields for the brushes. */
 function Brushes({ axes, brushes, onBrush }) {
   const field = (found, end) => {
     const value = brushes[found.name] ? valueAt(found, brushes[found.name][end]) : "";
@@ -97,14 +97,14 @@ function Brushes({ axes, brushes, onBrush }) {
       const next = end ? [low, typed ?? 1] : [typed ?? 0, high];
       onBrush(found.name, next[0] <= 0 && next[1] >= 1 ? null : next);
     };
-    return html`<${Typed} type="number" step="any" aria-label=${`${found.name}, ${end ? "highest" : "lowest"}`} placeholder=${number(end ? found.high : found.low)} value=${value === "" ? "" : Number(value.toPrecision(5))} onEnd=${change} />`;
+    return html`<${TextField} type="number" step="any" aria-label=${`${found.name}, ${end ? "highest" : "lowest"}`} placeholder=${number(end ? found.high : found.low)} value=${value === "" ? "" : Number(value.toPrecision(5))} onCommit=${change} />`;
   };
   const choice = (found) => {
-    const brush = brushes[found.name], chosen = brush ? found.values.findIndex((value) => share(found, value) >= brush[0] - 1e-9) : -1;
+    const brush = brushes[found.name], selected = brush ? found.values.findIndex((value) => share(found, value) >= brush[0] - 1e-9) : -1;
     const change = (event) => { const at = share(found, event.target.value); onBrush(found.name, event.target.value === "" ? null : [at, at]); };
-    return html`<select aria-label=${found.name} value=${chosen < 0 ? "" : found.values[chosen]} onChange=${change}><option value="">all</option>${found.values.map((value) => html`<option key=${value} value=${value}>${value}</option>`)}</select>`;
+    return html`<select aria-label=${found.name} value=${selected < 0 ? "" : found.values[selected]} onChange=${change}><option value="">all</option>${found.values.map((value) => html`<option key=${value} value=${value}>${value}</option>`)}</select>`;
   };
-  return html`<details><summary class="small">Choose a part of each axis</summary><div class="brushes">${axes.map((found) => html`<span key=${found.name} class="field small">${found.name} ${found.kind === "number" ? html`${field(found, 0)} – ${field(found, 1)}` : choice(found)}</span>`)}</div></details>`;
+  return html`<details><summary class="small">Filter by value</summary><div class="brushes">${axes.map((found) => html`<span key=${found.name} class="field small">${found.name} ${found.kind === "number" ? html`${field(found, 0)} – ${field(found, 1)}` : choice(found)}</span>`)}</div></details>`;
 }
 
 export { Brushes, Parallel, axesOf, passes };

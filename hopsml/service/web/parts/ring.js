@@ -1,14 +1,15 @@
-// The workers of a run in ring order: who holds the others up, and which stand on one host, as far as that is known.
+// Workers of a run in ring order: slow workers, and hosts where they are known.
 import { html } from "../lib.js";
 
-const RADIUS = 118, SMALLEST = 74, PER_WORKER = 18, MARGIN = 52, FLAT = 24, MOST = 48; // pixels, but for the last: most ranks that can be told apart
+const RADIUS = 118, MIN_RADIUS = 74, PER_WORKER = 18, MARGIN = 52, FLAT = 24; // pixels
+const MAX_WORKERS = 48; // of a legible ring
 
-/** A host's name without its domain, so many letters of it; an address as it is. */
+/** Return a host's name without its domain, of at most `letters` letters; an address unchanged. */
 const shortHost = (host, letters) => (/^[\d.]+$|:/.test(host) ? host : host.split(".")[0].slice(0, letters));
 
-function Ring({ workers, marks, goesOn }) {
-  if (workers.length < 2 || workers.length > MOST) return null;
-  const radius = Math.min(RADIUS, Math.max(SMALLEST, workers.length * PER_WORKER)); // few workers need a small ring only
+function Ring({ workers, marks, isRunning }) {
+  if (workers.length < 2 || workers.length > MAX_WORKERS) return null;
+  const radius = Math.min(RADIUS, Math.max(MIN_RADIUS, workers.length * PER_WORKER)); // a small ring for few workers
   const dot = Math.min(18, (radius * 2) / workers.length + 6);
   const isPair = workers.length === 2; // side by side, on a flat ellipse
   const width = 2 * (radius + MARGIN), height = isPair ? 2 * (dot + FLAT) : width, middle = width / 2, level = height / 2;
@@ -20,7 +21,7 @@ function Ring({ workers, marks, goesOn }) {
     const mark = marks.find((one) => one.rank === rank);
     return mark ? (mark.phase === "waits" ? "waits" : "slow") : "";
   };
-  const hosts = []; // runs of neighbours on one host: [name, first place, how many]
+  const hosts = []; // neighbours on the same host: [name, first place, number]
   workers.forEach(({ host }, place) => {
     if (!host) return;
     const last = hosts.at(-1);
@@ -28,7 +29,7 @@ function Ring({ workers, marks, goesOn }) {
     else hosts.push([host, place, 1]);
   });
   const isLoaded = (rank) => marks.some((one) => one.rank === rank && one.phase === "network");
-  const links = workers.map(({ rank, host }, place) => { // to the next one in the ring
+  const links = workers.map(({ rank, host }, place) => { // to the next worker in the ring
     const next = workers[(place + 1) % workers.length];
     return { place, from: rank, to: next.rank, kind: `${isLoaded(rank) || isLoaded(next.rank) ? "slow " : ""}${host && next.host && host !== next.host ? "between" : ""}` };
   });
@@ -36,7 +37,7 @@ function Ring({ workers, marks, goesOn }) {
   const slowLinks = links.filter(({ kind: one }) => one.startsWith("slow"));
   const isOne = hosts.length === 1 && hosts[0][2] === workers.length;
   return html`<section class="ring-of record" aria-label="Workers in ring order">
-    <svg class="ring" viewBox=${`0 0 ${width} ${height}`} style=${{ maxWidth: `${width}px` }} role="img" aria-label=${`${workers.length} workers in ring order. ${slow.map((one) => `rank ${one.rank}: ${one.why}`).join(". ") || "Nobody is marked as slow."}`}>
+    <svg class="ring" viewBox=${`0 0 ${width} ${height}`} style=${{ maxWidth: `${width}px` }} role="img" aria-label=${`${workers.length} workers in ring order. ${slow.map((one) => `rank ${one.rank}: ${one.why}`).join(". ") || "No worker is slow."}`}>
     ${links.map(({ place, from, to, kind: one }) => {
       const [x, y] = at(place), [toX, toY] = at(place + 1);
       return html`<path key=${from} class=${`link ${one}`} d=${`M ${x} ${y} A ${radius} ${isPair ? FLAT : radius} 0 0 1 ${toX} ${toY}`}><title>${`from rank ${from} to rank ${to}`}</title></path>`;
@@ -49,11 +50,11 @@ function Ring({ workers, marks, goesOn }) {
       const [x, y] = isPair ? [at(first)[0], level + dot + 13] : at(first + (many - 1) / 2, radius - dot - 18);
       return html`<text key=${`${name}/${first}`} class="host" x=${x} y=${y}>${shortHost(name, 12)}</text>`;
     })}</svg>
-    <div class="stack"><h2>${slow.length ? `${slow.length === 1 ? `Rank ${slow[0].rank} holds` : `${slow.length} ranks hold`} the others up` : goesOn ? "Nobody holds the others up" : "In ring order"}</h2>
+    <div class="stack"><h2>${slow.length ? `${slow.length === 1 ? `Rank ${slow[0].rank} slows` : `${slow.length} ranks slow`} the others down` : isRunning ? "No slow worker" : "Ring order"}</h2>
       ${slow.length > 0 && html`<ul class="why">${slow.map((one) => html`<li key=${one.rank}><strong>Rank ${one.rank}:</strong> ${one.why}</li>`)}</ul>`}
-      ${slowLinks.length > 0 && html`<p class="small">Loaded more than the others: ${slowLinks.map((one) => `${one.from} → ${one.to}`).join(", ")}</p>`}
-      ${waiting > 0 && html`<p class="soft small">${waiting === 1 ? "One waits" : `${waiting} wait`} for it, dashed in the ring.</p>`}
-      ${!slow.length && html`<p class="soft small">${goesOn ? "By what each used of its machine in the last minute; it takes some samples first." : "Who holds the others up is looked at while a run goes on."}</p>`}</div></section>`;
+      ${slowLinks.length > 0 && html`<p class="small">Links with more traffic than the others: ${slowLinks.map((one) => `${one.from} → ${one.to}`).join(", ")}</p>`}
+      ${waiting > 0 && html`<p class="soft small">${waiting === 1 ? "One rank waits" : `${waiting} ranks wait`} for it (dashed circles).</p>`}
+      ${!slow.length && html`<p class="soft small">${isRunning ? "Based on the resource usage of the last minute; the first result needs a few samples." : "Slow workers are only detected while a run is running."}</p>`}</div></section>`;
 }
 
 export { Ring };

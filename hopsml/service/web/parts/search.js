@@ -1,18 +1,18 @@
-// A search: the best so far, what its configurations have to do with it, its trials.
+// A search: best trial, progress of the best value, configurations, and all trials.
 import { html, useMemo, useState } from "../lib.js";
 import { address, useData } from "../api.js";
 import { count, duration, number } from "../format.js";
 import { link } from "../route.js";
 import { Chart } from "./chart.js";
 import { Brushes, Parallel, axesOf, passes } from "./parallel.js";
-import { Empty, Facts, SortHead, State, Trouble } from "./small.js";
+import { Empty, PropertyList, SortHead, State, ErrorMessage } from "./components.js";
 
 const SHOWN = 500; // rows of the table
 
 function Best({ search }) {
   const best = search.trials.find((trial) => trial.number === search.best);
   const counts = Object.entries(search.counts).filter(([, value]) => value).map(([name, value]) => `${count(value)} ${name}`).join(", ");
-  return html`<${Facts} first=${1} facts=${[
+  return html`<${PropertyList} first=${1} properties=${[
     ["Best trial", best ? `${number(best.number)}: ${search.metric} ${number(best.value)} (${search.direction})` : "none yet"],
     ...Object.entries(best?.config ?? {}).map(([name, value]) => [name, typeof value === "number" ? number(value) : String(value)]),
     ["Trials", `${counts || "none"}${search.planned === null ? "" : ` of ${count(search.planned)}`}`],
@@ -20,7 +20,7 @@ function Best({ search }) {
   ]} />`;
 }
 
-function SoFar({ search }) {
+function BestSoFar({ search }) {
   const curves = useMemo(() => {
     const over = search.trials.filter((trial) => typeof trial.value === "number");
     const steps = [...search.improvements];
@@ -33,14 +33,14 @@ function SoFar({ search }) {
   }, [search]);
   return html`<figure class="card"><header><h3>Best so far</h3><span class="soft small">${search.metric} over trials</span></header>
     <${Chart} curves=${curves} height=${240} label=${`Best ${search.metric} so far, over ${search.trials.length} trials`} />
-    <ul class="legend"><li><span class="key k1"></span>best so far</li><li><span class="key k8"></span>each trial</li></ul></figure>`;
+    <ul class="legend"><li><span class="key k1"></span>best so far</li><li><span class="key k8"></span>one trial</li></ul></figure>`;
 }
 
-function Rungs({ search }) {
+function RungChart({ search }) {
   const most = search.trials.length || 1;
-  return html`<figure class="card"><header><h3>How far trials came</h3></header>
+  return html`<figure class="card"><header><h3>Trials by step reached</h3></header>
     <ul class="rungs">${search.rungs.map(([step, trials]) => html`<li key=${step}><span>step ${count(step)}</span><span class="track"><span class="fill" style=${{ display: "block", width: `${(100 * trials) / most}%` }}></span></span><span class="number">${count(trials)}</span></li>`)}</ul>
-    <p class="soft small">Trials that reported at this step or a later one; the steps at which most of them ended.</p></figure>`;
+    <p class="soft small">Number of trials that reached each step, for the steps at which most trials ended.</p></figure>`;
 }
 
 function Curves({ search, trials }) {
@@ -56,8 +56,8 @@ const columnValue = (trial, column) => (column.startsWith("config.") ? trial.con
 
 function ordered(trials, sort) {
   const sign = sort.descending ? -1 : 1;
-  return [...trials].sort((one, other) => {
-    const a = columnValue(one, sort.column), b = columnValue(other, sort.column);
+  return [...trials].sort((first, second) => {
+    const a = columnValue(first, sort.column), b = columnValue(second, sort.column);
     if (a === null || a === undefined) return b === null || b === undefined ? 0 : 1;
     if (b === null || b === undefined) return -1;
     return sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
@@ -70,15 +70,15 @@ function Trials({ id, search, trials }) {
   const lineage = search.trials.some((trial) => trial.parent !== null);
   const head = (column, label, numeric = true) => html`<${SortHead} column=${column} label=${label} numeric=${numeric} sort=${sort} onSort=${setSort} />`;
   const rows = ordered(trials, sort);
-  return html`<div class="stack"><div class="sheet" tabindex="0"><table><caption class="hidden">Trials</caption>
-    <thead><tr>${head("number", "Trial")}${head("state", "State", false)}${head("value", search.metric)}${head("step", "Step")}${names.map((name) => head(`config.${name}`, name))}${head("seconds", "Ran")}${lineage && head("parent", "From trial")}</tr></thead>
+  return html`<div class="stack"><div class="table-frame" tabindex="0"><table><caption class="hidden">Trials</caption>
+    <thead><tr>${head("number", "Trial")}${head("state", "State", false)}${head("value", search.metric)}${head("step", "Step")}${names.map((name) => head(`config.${name}`, name))}${head("seconds", "Duration")}${lineage && head("parent", "Parent trial")}</tr></thead>
     <tbody>${rows.slice(0, SHOWN).map((trial) => html`<tr key=${trial.number}>
       <td class="number"><a href=${link(["run", id, trial.error ? "error" : "logs"], { trial: trial.id })}>${trial.number}</a></td>
       <td><${State} state=${trial.state} />${trial.error && html`<span class="cause soft small" title=${trial.error}> ${trial.error.trim().split("\n").at(-1).slice(0, 80)}</span>`}</td>
-      <td class="number">${number(trial.value)}${trial.number === search.best ? html`<strong title="the best"> ★</strong>` : ""}</td><td class="number">${number(trial.step)}</td>
+      <td class="number">${number(trial.value)}${trial.number === search.best ? html`<strong title="best trial"> ★</strong>` : ""}</td><td class="number">${number(trial.step)}</td>
       ${names.map((name) => html`<td key=${name} class="number">${typeof trial.config[name] === "number" ? number(trial.config[name]) : String(trial.config[name] ?? "–")}</td>`)}
       <td class="number">${duration(trial.seconds)}</td>${lineage && html`<td class="number">${number(trial.parent)}</td>`}</tr>`)}</tbody></table></div>
-    ${rows.length > SHOWN && html`<p class="soft small">The first ${SHOWN} of ${count(rows.length)}.</p>`}</div>`;
+    ${rows.length > SHOWN && html`<p class="soft small">Only the first ${SHOWN} of ${count(rows.length)} trials are listed.</p>`}</div>`;
 }
 
 function Search({ id }) {
@@ -86,16 +86,16 @@ function Search({ id }) {
   const [brushes, setBrushes] = useState({});
   const axes = useMemo(() => (search ? axesOf(search) : []), [search]);
   const trials = useMemo(() => (search ? search.trials.filter((trial) => passes(trial, axes, brushes)) : []), [search, axes, brushes]);
-  if (!search) return error ? html`<${Trouble} error=${error} />` : html`<p class="soft">Reading the trials…</p>`;
-  if (!search.trials.length) return html`<${Empty} title="No trial has begun"><p>The first one begins as soon as an executor is free.</p></${Empty}>`;
+  if (!search) return error ? html`<${ErrorMessage} error=${error} />` : html`<p class="soft">Loading trials…</p>`;
+  if (!search.trials.length) return html`<${Empty} title="No trial has started"><p>The first trial starts when an executor is free.</p></${Empty}>`;
   const onBrush = (name, range) => setBrushes((old) => { const next = { ...old }; if (range) next[name] = range; else delete next[name]; return next; });
   const narrowed = Object.keys(brushes).length > 0;
   return html`<div class="stack">
     <${Best} search=${search} />
-    <div class="charts"><${SoFar} search=${search} /><${Curves} search=${search} trials=${trials} />${search.rungs.length > 1 && html`<${Rungs} search=${search} />`}</div>
-    ${axes.length > 1 && html`<figure class="card"><header><h3>Configurations</h3><span class="soft small">${narrowed ? `${count(trials.length)} of ${count(search.trials.length)} trials` : "drag along an axis to keep a part of the trials"}</span></header>
+    <div class="charts"><${BestSoFar} search=${search} /><${Curves} search=${search} trials=${trials} />${search.rungs.length > 1 && html`<${RungChart} search=${search} />`}</div>
+    ${axes.length > 1 && html`<figure class="card"><header><h3>Configurations</h3><span class="soft small">${narrowed ? `${count(trials.length)} of ${count(search.trials.length)} trials` : "Drag along an axis to filter the trials."}</span></header>
       <${Parallel} search=${search} axes=${axes} brushes=${brushes} onBrush=${onBrush} />
-      <ul class="legend"><li><span class="key k2"></span>the best</li><li><span class="key k1"></span>the best quarter</li><li><span class="key k8"></span>others</li>${narrowed && html`<li><button onClick=${() => setBrushes({})}>Show all trials</button></li>`}</ul>
+      <ul class="legend"><li><span class="key k2"></span>best trial</li><li><span class="key k1"></span>best quarter</li><li><span class="key k8"></span>other trials</li>${narrowed && html`<li><button onClick=${() => setBrushes({})}>Show all trials</button></li>`}</ul>
       <${Brushes} axes=${axes} brushes=${brushes} onBrush=${onBrush} /></figure>`}
     <h2>Trials</h2>
     <${Trials} id=${id} search=${search} trials=${trials} /></div>`;

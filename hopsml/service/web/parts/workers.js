@@ -1,33 +1,33 @@
-// The workers of a run: state and step of each, and what it used of its machine.
+// Workers of a run: state, step and resource usage of each.
 import { html } from "../lib.js";
 import { address, useData } from "../api.js";
 import { number } from "../format.js";
 import { Ring } from "./ring.js";
-import { Empty, Spark, State, Trouble } from "./small.js";
+import { Empty, Spark, State, ErrorMessage } from "./components.js";
 
 const CPU = "cpu_utilization_percentage", MEMORY = "memory_usage_megabytes";
 
 const newest = (series) => series?.values.filter((value) => value !== null).at(-1);
 
-function Use({ series, unit, label, scale = 1 }) {
+function Usage({ series, unit, label, scale = 1 }) {
   const value = newest(series);
   return html`<td class="number">${value === undefined ? "–" : `${number(Math.round((value * scale) * 10) / 10)} ${unit}`}${series && html`<${Spark} values=${series.values} label=${label} />`}</td>`;
 }
 
-function Workers({ run, trial, workers, goesOn }) {
+function Workers({ run, trial, workers, isRunning }) {
   const concerns = (kind, id) => id === run;
   const known = useData(address(["runs", run, "metrics"], { trial }), concerns);
-  const gpus = [...new Set((known.data?.tags ?? []).map((one) => one.tag).filter((tag) => /^gpu_.*_utilization_percentage$/.test(tag)))];
+  const gpus = [...new Set((known.data?.tags ?? []).map((known) => known.tag).filter((tag) => /^gpu_.*_utilization_percentage$/.test(tag)))];
   const found = useData(address(["runs", run, "metrics"], { trial, points: 60, tag: [CPU, MEMORY, ...gpus] }), concerns);
-  const marks = useData(goesOn && workers.length > 1 ? address(["runs", run, "slow"], { trial }) : null, concerns).data?.marks ?? [];
-  const why = (rank) => marks.find((one) => one.rank === rank)?.why;
-  if (found.error) return html`<${Trouble} error=${found.error} />`;
+  const marks = useData(isRunning && workers.length > 1 ? address(["runs", run, "slow"], { trial }) : null, concerns).data?.marks ?? [];
+  const why = (rank) => marks.find((mark) => mark.rank === rank)?.why;
+  if (found.error) return html`<${ErrorMessage} error=${found.error} />`;
   if (!workers.length)
-    return html`<${Empty} title="No workers"><p>${goesOn ? "No worker has begun yet. They appear here with their first line of output." : "This run did all its work in its driver, or ended before a worker had begun."}</p></${Empty}>`;
-  const series = (tag, rank) => found.data?.series.find((one) => one.tag === tag && one.source === `rank ${rank}`);
+    return html`<${Empty} title="No workers"><p>${isRunning ? "No worker has started yet." : "This run used only its driver, or ended before a worker started."}</p></${Empty}>`;
+  const series = (tag, rank) => found.data?.series.find((each) => each.tag === tag && each.source === `rank ${rank}`);
   const metrics = [...new Set(workers.flatMap((worker) => Object.keys(worker.metrics ?? {})))].slice(0, 4);
-  return html`<div class="stack"><${Ring} workers=${workers} marks=${marks} goesOn=${goesOn} />
-  <div class="sheet" tabindex="0"><table><caption class="hidden">Workers</caption>
+  return html`<div class="stack"><${Ring} workers=${workers} marks=${marks} isRunning=${isRunning} />
+  <div class="table-frame" tabindex="0"><table><caption class="hidden">Workers</caption>
     <thead><tr><th scope="col" class="number">Rank</th><th scope="col">State</th><th scope="col" class="number">Step</th>
       ${metrics.map((name) => html`<th key=${name} scope="col" class="number">${name}</th>`)}
       <th scope="col" class="number">CPU</th><th scope="col" class="number">Memory</th>${gpus.map((tag) => html`<th key=${tag} scope="col" class="number">GPU ${tag.split("_")[1]}</th>`)}
@@ -35,9 +35,9 @@ function Workers({ run, trial, workers, goesOn }) {
     <tbody>${workers.map((worker) => html`<tr key=${worker.rank}>
       <th scope="row" class="number">${worker.rank}</th><td><${State} state=${worker.state ?? "RUNNING"} />${why(worker.rank) && html`<p class="small">${why(worker.rank)}</p>`}</td><td class="number">${number(worker.step)}</td>
       ${metrics.map((name) => html`<td key=${name} class="number">${number(worker.metrics?.[name])}</td>`)}
-      <${Use} series=${series(CPU, worker.rank)} unit="%" label=${`CPU of rank ${worker.rank} over time`} />
-      <${Use} series=${series(MEMORY, worker.rank)} unit="MB" label=${`Memory of rank ${worker.rank} over time`} />
-      ${gpus.map((tag) => html`<${Use} key=${tag} series=${series(tag, worker.rank)} unit="%" label=${`GPU of rank ${worker.rank} over time`} />`)}
+      <${Usage} series=${series(CPU, worker.rank)} unit="%" label=${`CPU of rank ${worker.rank} over time`} />
+      <${Usage} series=${series(MEMORY, worker.rank)} unit="MB" label=${`Memory of rank ${worker.rank} over time`} />
+      ${gpus.map((tag) => html`<${Usage} key=${tag} series=${series(tag, worker.rank)} unit="%" label=${`GPU of rank ${worker.rank} over time`} />`)}
       <td>${worker.host ?? "–"}</td><td>${(worker.gpu_indices ?? []).join(", ") || "–"}</td></tr>`)}</tbody></table></div></div>`;
 }
 

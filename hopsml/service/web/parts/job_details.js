@@ -1,38 +1,38 @@
-// What has become of a job: the applications of its tasks, the runs that they made, and what happened when.
+// Details of a job: applications of its tasks, its runs, and its history.
 import { html } from "../lib.js";
 import { address, useData } from "../api.js";
 import { count, duration, exactTime, moment, number, time } from "../format.js";
 import { link } from "../route.js";
-import { Empty, State, Trouble } from "./small.js";
-import { OVER } from "./verbs.js";
+import { Empty, State, ErrorMessage } from "./components.js";
+import { FINAL_STATES } from "./job_actions.js";
 
 const SHOWN = 100; // runs
 
 function Applications({ job }) {
-  if (!job.applications.length) return html`<p class="soft">${OVER.includes(job.state) ? "Nothing was started for it." : "Nothing has been started for it yet."}</p>`;
-  return html`<div class="sheet" tabindex="0" role="region" aria-label="Applications"><table><caption class="hidden">Applications of its tasks</caption>
+  if (!job.applications.length) return html`<p class="soft">${FINAL_STATES.includes(job.state) ? "No application was started." : "No application has been started yet."}</p>`;
+  return html`<div class="table-frame" tabindex="0" role="region" aria-label="Applications"><table><caption class="hidden">Applications of the tasks</caption>
     <thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col" class="number">Launch</th><th scope="col">Application</th><th scope="col" class="why">Cause</th></tr></thead>
-    <tbody>${job.applications.map((one) => html`<tr key=${one.tag}><th scope="row">${one.task}</th><td><${State} state=${one.state} /></td><td class="number">${one.number}</td>
-      <td class="mono" title=${`tag ${one.tag}`}>${one.application_id || "–"}</td><td class="why">${one.cause}</td></tr>`)}</tbody></table></div>`;
+    <tbody>${job.applications.map((application) => html`<tr key=${application.tag}><th scope="row">${application.task}</th><td><${State} state=${application.state} /></td><td class="number">${application.number}</td>
+      <td class="mono" title=${`tag ${application.tag}`}>${application.application_id || "–"}</td><td class="why">${application.cause}</td></tr>`)}</tbody></table></div>`;
 }
 
-/** A run belongs to a job when its name goes on with the service's, after the job's own: digits-17-0a1b2c3d-main_1. */
+/** Return true if a run was created by a job: its id continues with an id of the service, as in digits-17-0a1b2c3d-main_1. */
 const belongs = (job, run) => run.startsWith(`${job}-`) && /^[0-9a-f]{8}-/.test(run.slice(job.length + 1));
 
 function JobRuns({ job, isOver }) {
   const { data, error } = useData(address(["runs"], { filter: `id:${job.id}-`, limit: SHOWN }), (kind, run) => kind !== "grew" && belongs(job.id, run));
-  if (error) return html`<${Trouble} error=${error} />`;
-  if (!data) return html`<p class="soft">Reading the runs…</p>`;
+  if (error) return html`<${ErrorMessage} error=${error} />`;
+  if (!data) return html`<p class="soft">Loading runs…</p>`;
   const rows = data.rows.filter((row) => belongs(job.id, row.id));
-  if (!rows.length) return html`<p class="soft">${isOver ? "It made none." : "None yet: a run appears when one of its tasks begins to train."}</p>`;
-  return html`<div class="sheet" tabindex="0" role="region" aria-label="Runs"><table><caption class="hidden">Runs of this job</caption>
+  if (!rows.length) return html`<p class="soft">${isOver ? "The job created no run." : "No runs yet. A run appears when a task of the job begins to train."}</p>`;
+  return html`<div class="table-frame" tabindex="0" role="region" aria-label="Runs"><table><caption class="hidden">Runs of this job</caption>
     <thead><tr><th scope="col">Run</th><th scope="col">State</th><th scope="col" class="number">Metric</th><th scope="col" class="number">Took</th><th scope="col" class="number">Started</th></tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.id}><th scope="row" class="run"><a href=${link(["run", row.id])}>${row.name || row.id}</a><small>${row.id}</small></th><td><${State} state=${row.state} /></td>
       <td class="number">${row.metric_name && html`<span class="soft">${row.metric_name} </span>`}${number(row.metric)}</td><td class="number">${duration(row.seconds)}</td><td class="number" title=${exactTime(row.started)}>${time(row.started)}</td></tr>`)}</tbody></table></div>
-    ${data.found > SHOWN && html`<p class="soft small">The newest ${SHOWN}. <a href=${link(["runs"], { filter: `id:${job.id}-` })}>All of them</a></p>`}`;
+    ${data.found > SHOWN && html`<p class="soft small">Only the newest ${SHOWN} runs are listed. <a href=${link(["runs"], { filter: `id:${job.id}-` })}>Show all runs</a></p>`}`;
 }
 
-/** All changes, the oldest first; a try begins with a heading of its own. */
+/** All changes, oldest first, with a heading for each try after the first. */
 function TimeLine({ changes }) {
   let number = 0;
   return html`<ol class="timeline">${changes.flatMap((change) => {
@@ -44,11 +44,11 @@ function TimeLine({ changes }) {
   })}</ol>`;
 }
 
-function Course({ job, changes }) {
+function JobDetails({ job, changes }) {
   return html`<div class="stack">
     <h2>Tasks</h2><${Applications} job=${job} />
-    <h2>Runs</h2><${JobRuns} job=${job} isOver=${OVER.includes(job.state)} />
-    <h2>History</h2>${changes.length ? html`<${TimeLine} changes=${changes} />` : html`<${Empty} title="Nothing has happened yet" />`}</div>`;
+    <h2>Runs</h2><${JobRuns} job=${job} isOver=${FINAL_STATES.includes(job.state)} />
+    <h2>History</h2>${changes.length ? html`<${TimeLine} changes=${changes} />` : html`<${Empty} title="No changes yet" />`}</div>`;
 }
 
-export { Course };
+export { JobDetails };

@@ -1,7 +1,7 @@
-// Everything that is recorded of a run, section by section, with the source of its function.
+// Run record by section, with the source of the training function.
 import { html, useState } from "../lib.js";
 import { count, number } from "../format.js";
-import { Empty } from "./small.js";
+import { Empty } from "./components.js";
 
 const OPEN = ["Arguments", "Result", "Search"];
 
@@ -15,16 +15,16 @@ function Section({ title, pairs, wanted }) {
     <table><caption class="hidden">${title}</caption><tbody>${found.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td class="mono">${text(value)}</td></tr>`)}</tbody></table></details>`;
 }
 
-function Records({ detail }) {
+function Configuration({ detail }) {
   const [typed, setTyped] = useState("");
   const wanted = typed.trim().toLowerCase();
   const shown = detail.sections.filter(([, pairs]) => !wanted || pairs.some(([name, value]) => `${name} ${value}`.toLowerCase().includes(wanted)));
   return html`<div class="stack">
-    <div class="tools"><input class="wide" type="search" placeholder="Find a setting, a package, a value" aria-label="Find in what is recorded" value=${typed} onInput=${(e) => setTyped(e.target.value)} /></div>
-    ${detail.source && !wanted && html`<details class="record" open><summary>Source<span class="soft">as it was sent to the workers</span></summary><pre tabindex="0">${detail.source}</pre></details>`}
+    <div class="tools"><input class="wide" type="search" placeholder="Find a setting, package or value" aria-label="Find a setting, package or value" value=${typed} onInput=${(e) => setTyped(e.target.value)} /></div>
+    ${detail.source && !wanted && html`<details class="record" open><summary>Source<span class="soft">sent to the workers</span></summary><pre tabindex="0">${detail.source}</pre></details>`}
     ${shown.map(([title, pairs]) => html`<${Section} key=${title} title=${title} pairs=${pairs} wanted=${wanted} />`)}
-    ${!shown.length && !detail.source && html`<${Empty} title="Nothing is recorded of this"><p>${wanted ? "No entry holds this text." : "A trial that ran beside others in one worker has its configuration in its search."}</p></${Empty}>`}
+    ${!shown.length && !detail.source && html`<${Empty} title=${wanted ? "No matching entry" : "No configuration recorded"}><p>${wanted ? "No setting, package or value contains this text." : "The configuration of this trial is on the page of its search."}</p></${Empty}>`}
   </div>`;
 }
 
-export { Records };
+export { Configuration };
