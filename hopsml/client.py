@@ -58,6 +58,13 @@ class JobProgress(msgspec.Struct, frozen=True):
     metric_name: str
     metric: float | None
 
+    def text(self) -> str:
+        """Return the progress as "step 10 of 40" or "3 of 12 trials"; "starting" before the first report."""
+        if self.done is None:
+            return "starting"
+        count = f"{self.done} of {self.total}" if self.total else str(self.done)
+        return f"{count} trials" if self.unit == "trial" else f"{self.unit} {count}"
+
 
 class ServiceJob(msgspec.Struct, frozen=True):
     """Job of the service; times are in seconds since 1970, 0 for not yet.
@@ -349,6 +356,7 @@ class Client:
         text: str = "",
         limit: int = 100,
         why: bool = False,
+        progress: bool = False,
     ) -> list[ServiceJob]:
         """Return jobs that match all given filters, newest first.
 
@@ -359,12 +367,17 @@ class Client:
             text: part of the job's name.
             limit: maximum number of jobs.
             why: whether to include why jobs wait.
+            progress: whether to include the progress of running jobs.
         """
         found: list[ServiceJob] = []
         before: int | None = None
         while len(found) < limit:
             query = {"state": [state.value for state in states], "owner": owner, "queue": queue, "text": text}
-            more: dict[str, Any] = {"limit": min(1000, limit - len(found)), "why": "true" if why else ""}
+            more: dict[str, Any] = {
+                "limit": min(1000, limit - len(found)),
+                "why": "true" if why else "",
+                "progress": "true" if progress else "",
+            }
             more |= {"before": before} if before is not None else {}
             page = self._as(self._call("GET", "jobs", query={**query, **more}), _Page)
             found += page.jobs

@@ -152,23 +152,26 @@ def ls(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of jobs.")] = 100,
     json: AsJson = False,
 ) -> None:
-    """List jobs that have not ended, newest first."""
+    """List jobs that have not ended, newest first, with the progress of running jobs."""
     from hopsml.core.states import Lifecycle
 
     states = () if all_ else tuple(state for state in Lifecycle if not state.is_final)
-    found = _client().jobs(states=states, owner=owner, queue=queue, text=text, limit=limit)
+    found = _client().jobs(states=states, owner=owner, queue=queue, text=text, limit=limit, progress=True)
     if json:
         _print_json(found)
         return
     if not found:
-        print("no jobs" if all_ else "there are no jobs that have not ended; --all also lists ended jobs")
+        print("no jobs" if all_ else "no running or waiting jobs; --all also lists ended jobs")
         return
     from hopsml.cli.terminal import print_rows
 
-    rows = [("job", "state", "owner", "queue", "priority", "age", "cause")]
+    rows = [("job", "state", "owner", "queue", "priority", "age", "progress", "cause")]
     for job in found:
         age = _duration(time.time() - job.submitted_s)
-        rows.append((job.id, str(job.state), job.owner, job.queue, str(job.priority), age, job.cause))
+        progress = job.progress.text() if job.progress else "-"
+        rows.append((job.id, str(job.state), job.owner, job.queue, str(job.priority), age, progress, job.cause))
+    if not any(job.progress for job in found):
+        rows = [(*row[:6], row[7]) for row in rows]
     print_rows(rows, numbers=("priority", "age"), wraps="cause")
 
 
@@ -185,14 +188,16 @@ def show(job: JobArgument, json: AsJson = False) -> None:
     print_plain(f"{found.id}: {found.state}: {found.cause}")
     if found.why:
         print_plain(f"why: {found.why}")
-    print_plain(f"{found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
+    print_plain(f"owner {found.owner}, queue {found.queue}, priority {found.priority}, profile {found.profile}")
+    if found.progress:
+        print_plain(f"progress: {found.progress.text()}")
     for one in found.applications:
         print_plain(
             f"task {one.task}: {one.state} {one.application_id or one.tag}" + (f": {one.cause}" if one.cause else "")
         )
     for size in found.sizes:
         if size.slots and size.fewest < size.most:
-            back = f", {size.slots - size.target} of which it is about to release" if size.target < size.slots else ""
+            back = f" (releasing {size.slots - size.target})" if size.target < size.slots else ""
             print_plain(f"task {size.task}: {size.slots} of {size.fewest} to {size.most} slots{back}")
     for run in made:
         metric = f": {run.metric_name} {run.metric:g}" if run.metric is not None else ""

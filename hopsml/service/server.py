@@ -346,7 +346,7 @@ def _own_token(state: Path, store: JobStore) -> str:
     """Return the administrator's token of the server's own user: the stored one if it is valid, else a new one."""
     token, tokens = _known_token(state / CLIENT), Tokens(store)
     if not token or tokens.caller(token, time.time()) is None:
-        token = tokens.create(getpass.getuser(), Role.ADMIN, time.time(), label="of the server's own user")
+        token = tokens.create(getpass.getuser(), Role.ADMIN, time.time(), label="user of the server process")
     return token
 
 

@@ -102,7 +102,8 @@ class JobAnswer(BaseModel):
     )
 
     progress: JobProgressAnswer | None = Field(
-        default=None, description="Of its newest run while it runs; null where there is none, or it was not asked for."
+        default=None,
+        description="Progress of a running job's newest run; null without one, and in lists without `progress`.",
     )
 
     @classmethod

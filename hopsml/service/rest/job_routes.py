@@ -174,7 +174,9 @@ def listed(
     text: Annotated[str, Query(description="A part of the name.", max_length=200)] = "",
     before: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    why: Annotated[bool, Query(description=f"Whether to say why jobs wait, of the first {WHYS} that do.")] = False,
+    why: Annotated[
+        bool, Query(description=f"Return the reasons for waiting, of the first {WHYS} waiting jobs.")
+    ] = False,
     order: Annotated[
         Literal["newest", "turn", "ended"],
         Query(
@@ -183,7 +185,7 @@ def listed(
         ),
     ] = "newest",
     progress: Annotated[
-        bool, Query(description=f"Whether to return the progress of running jobs, of the first {WHYS}.")
+        bool, Query(description=f"Return the progress of running jobs, of the first {WHYS} of them.")
     ] = False,
 ) -> models.JobPage:
     """Return jobs: the newest first, as the scheduler considers them, or those that have ended, the last one first."""
@@ -232,7 +234,7 @@ def _trials_done(project: Project, run: RunRow) -> RunProgress | None:
 
 
 @router.get("/jobs/{job}")
-def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
+def shown(row: TheJob, jobs: TheJobs, request: Request) -> models.JobDetail:
     """Return a job with its job file, applications and sizes."""
     applications = [
         models.ApplicationAnswer(
@@ -250,7 +252,8 @@ def shown(row: TheJob, jobs: TheJobs) -> models.JobDetail:
         spec, sizes = specs.dump(understood), jobs.sizes(row, understood)
     except ValueError:  # written by another version of hopsml
         spec, sizes = row.spec, []
-    answer = models.JobAnswer.of(row, jobs.why(row)).model_dump()
+    progress = _progress(request, jobs, [row]).get(row.serial) if row.state in _HAS_RUNS else None
+    answer = models.JobAnswer.of(row, jobs.why(row), progress).model_dump()
     told = [models.SizeAnswer(**asdict(size)) for size in sizes]
     return models.JobDetail(**answer, spec=spec, profile=row.profile, applications=applications, sizes=told)
 

@@ -59,6 +59,10 @@ class Stage:
         """As this user."""
         return Client(self._address, self._tokens[user])
 
+    def token(self, user: str) -> str:
+        """The access token of this user."""
+        return self._tokens[user]
+
     def page(self, user: str) -> str:
         """What this user opens in a browser."""
         return f"{self._address}?token={self._tokens[user]}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +108,15 @@ def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended
     told = page.get_by_role("region", name="Running").get_by_role("row", name=job.id).locator(".progress-of")
     told.get_by_role("link", name="step 10 of 40").wait_for()
     assert "accuracy 0.75" in told.inner_text() and told.locator(".fill").get_attribute("style") == "width: 25%;"
+    command = [sys.executable, "-m", "hopsml", "jobs", "ls"]
+    known = {**os.environ, "HOPSML_SERVER": page.url.partition("#")[0], "HOPSML_TOKEN": stage.token("ana")}
+    listed = subprocess.run(command, env=known, capture_output=True, text=True, check=True).stdout
+    assert "step 10 of 40" in listed and "progress" in listed.splitlines()[0]
+    page.get_by_role("link", name="Jobs", exact=True).press("Enter")
+    page.get_by_role("row", name=job.id).get_by_role("link", name="step 10 of 40").wait_for()
+    page.get_by_role("link", name=job.id, exact=True).press("Enter")
+    told = page.locator(".properties div:has(dt:text-is('Progress'))")
+    told.get_by_role("link", name="step 10 of 40").wait_for()
     told.get_by_role("link").press("Enter")
     page.wait_for_selector(".head .properties div:has(dt:text-is('Step')) dd:text-is('10 of 40')")
 

@@ -168,6 +168,8 @@ def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab
     assert "line 3, in train" in page.get_by_role("region", name="Error").inner_text()
     end = page.get_by_role("region", name="End of the log")
     end.wait_for()
+    is_at_end = "pre => pre.scrollTop > 0 && pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 1"
+    assert end.locator("pre").evaluate(is_at_end), "the last line is hidden"
     assert end.inner_text().endswith("what rank 1 says last") and "step 3\n" not in end.inner_text()
     page.get_by_role("heading", name="Last lines of rank 1").wait_for()
     page.get_by_role("link", name="Curves").press("Enter")

@@ -1,7 +1,7 @@
 // One job: state, reason for waiting, actions, details, log and job file.
 import { html, useRef, useState } from "../lib.js";
 import { address, get } from "../api.js";
-import { age, duration, exactTime, time } from "../format.js";
+import { age, duration, exactTime, jobProgressText, time } from "../format.js";
 import { usePolled } from "../poll.js";
 import { link } from "../route.js";
 import { JobDetails } from "../parts/job_details.js";
@@ -37,12 +37,12 @@ function slots(job) {
 function Head({ job, now, again }) {
   const over = FINAL_STATES.includes(job.state), when = (seconds) => seconds > 0 && html`<span title=${exactTime(seconds)}>${time(seconds)}</span>`;
   const first = over ? job.started_s ? ["Duration", duration(job.ended_s - job.started_s)] : job.tries ? ["From submission to end", duration(job.ended_s - job.submitted_s)] : ["Duration", "did not start"]
-    : NOT_RUNNING.includes(job.state) || !job.started_s ? ["Submitted for", age(now - job.submitted_s)] : ["Running for", age(now - job.started_s)];
+    : NOT_RUNNING.includes(job.state) || !job.started_s ? ["Age", age(now - job.submitted_s)] : ["Running for", age(now - job.started_s)];
   return html`<header class="head">
     <p class="small"><a href=${link(["jobs"])}>All jobs</a></p>
     <div class="title"><h1>${job.id}</h1><${State} state=${job.state} /></div>
     <${JobStatus} job=${job} />
-    <${PropertyList} first=${1} properties=${[first, ["Owner", job.owner], ["Queue", job.queue], ["Priority", job.priority], ["Slots", slots(job)],
+    <${PropertyList} first=${1} properties=${[first, ["Owner", job.owner], ["Queue", job.queue], ["Priority", job.priority], ["Slots", slots(job)], ["Progress", job.progress && html`<a href=${link(["run", job.progress.run])}>${jobProgressText(job.progress)}</a>`],
       ["Submitted", when(job.submitted_s)], ["Started", when(job.started_s) || null], ["Ended", when(job.ended_s) || null],
       ["Tries", job.tries], ["Retries left", job.retries || null], ["Preemptions", job.preemptions || null], ["Profile", job.profile]]} />
     <${JobActions} job=${job} again=${again} /></header>`;

@@ -1,7 +1,7 @@
 // Overview: resources of the cluster; running, waiting and recently ended jobs.
 import { html } from "../lib.js";
 import { address, get } from "../api.js";
-import { age, count, duration, exactTime, gibibytes, number, progressText, time } from "../format.js";
+import { age, count, duration, exactTime, gibibytes, jobProgressText, number, time } from "../format.js";
 import { usePolled } from "../poll.js";
 import { link } from "../route.js";
 import { Bar } from "../parts/amounts.js";
@@ -46,7 +46,7 @@ const name = (job) => html`<td class="name"><a href=${link(["job", job.id])}>${j
 /** Progress of a job's newest run: "step 1 200 of 5 000", with a bar if the total is known, and the main metric. */
 function JobProgress({ progress }) {
   if (!progress) return html`<span class="soft">–</span>`;
-  return html`<a href=${link(["run", progress.run])}>${progress.done === null ? "starting" : `${progress.unit} ${progressText(progress)}`}</a>${progress.metric !== null && html` <span class="soft">${progress.metric_name} ${number(progress.metric)}</span>`}
+  return html`<a href=${link(["run", progress.run])}>${jobProgressText(progress)}</a>${progress.metric !== null && html` <span class="soft">${progress.metric_name} ${number(progress.metric)}</span>`}
     ${progress.total > 0 && html`<${Bar} filled=${progress.done} all=${progress.total} />`}`;
 }
 

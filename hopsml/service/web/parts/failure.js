@@ -1,5 +1,5 @@
 // Error of a run or trial, and the last log lines of the worker that failed.
-import { html } from "../lib.js";
+import { html, useLayoutEffect, useRef } from "../lib.js";
 import { address, useData } from "../api.js";
 import { link } from "../route.js";
 import { ErrorMessage } from "./components.js";
@@ -9,6 +9,13 @@ const FAILED_STATES = ["FAILED", "LOST"];
 
 /** Return true if a run or trial has failed; `row`: its row. */
 const hasFailed = (row) => FAILED_STATES.includes(row.state.toUpperCase());
+
+/** Preformatted text, scrolled to its end. */
+function TextEnd({ text }) {
+  const box = useRef(null);
+  useLayoutEffect(() => { box.current.scrollTop = box.current.scrollHeight; }, [text]);
+  return html`<pre ref=${box} tabindex="0">${text}</pre>`;
+}
 
 function Failure({ run, trial, detail }) {
   const failed = detail.workers.find((worker) => worker.state === "FAILED") ?? detail.workers.find((worker) => worker.state === "LOST");
@@ -21,7 +28,7 @@ function Failure({ run, trial, detail }) {
     <div class="heading"><h2>${rank === "" ? "Last lines of the log" : `Last lines of rank ${rank}`}</h2><a class="small" href=${link(["run", run, "logs"], { trial })}>Full log</a></div>
     ${error && html`<${ErrorMessage} error=${error} />`}
     ${!data && !error && html`<p class="soft">Loading the log…</p>`}
-    ${data && (data.lines.length ? html`<section class="record" aria-label="End of the log"><pre tabindex="0">${data.lines.map((line) => line.text).join("\n")}</pre></section>`
+    ${data && (data.lines.length ? html`<section class="record" aria-label="End of the log"><${TextEnd} text=${data.lines.map((line) => line.text).join("\n")} /></section>`
       : html`<p class="soft">The worker printed nothing.</p>`)}</div>`;
 }
 

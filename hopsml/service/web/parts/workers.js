@@ -33,7 +33,7 @@ function Workers({ run, trial, workers, isRunning }) {
       <th scope="col" class="number">CPU</th><th scope="col" class="number">Memory</th>${gpus.map((tag) => html`<th key=${tag} scope="col" class="number">GPU ${tag.split("_")[1]}</th>`)}
       <th scope="col">Host</th><th scope="col">GPUs</th></tr></thead>
     <tbody>${workers.map((worker) => html`<tr key=${worker.rank}>
-      <th scope="row" class="number">${worker.rank}</th><td><${State} state=${worker.state ?? "RUNNING"} />${why(worker.rank) && html`<p class="small">${why(worker.rank)}</p>`}</td><td class="number">${number(worker.step)}</td>
+      <th scope="row" class="number">${worker.rank}</th><td class="worker-state"><${State} state=${worker.state ?? "RUNNING"} />${why(worker.rank) && html`<p class="small">${why(worker.rank)}</p>`}</td><td class="number">${number(worker.step)}</td>
       ${metrics.map((name) => html`<td key=${name} class="number">${number(worker.metrics?.[name])}</td>`)}
       <${Usage} series=${series(CPU, worker.rank)} unit="%" label=${`CPU of rank ${worker.rank} over time`} />
       <${Usage} series=${series(MEMORY, worker.rank)} unit="MB" label=${`Memory of rank ${worker.rank} over time`} />
