@@ -59,11 +59,11 @@ class JobProgress(msgspec.Struct, frozen=True):
     metric: float | None
 
     def text(self) -> str:
-        """Return the progress as "step 10 of 40" or "3 of 12 trials"; "starting" before the first report."""
+        """Return the progress as "step 10 of 40" or "trials 3 of 12"; "starting" before the first report."""
         if self.done is None:
             return "starting"
         count = f"{self.done} of {self.total}" if self.total else str(self.done)
-        return f"{count} trials" if self.unit == "trial" else f"{self.unit} {count}"
+        return f"{'trials' if self.unit == 'trial' else self.unit} {count}"
 
 
 class ServiceJob(msgspec.Struct, frozen=True):

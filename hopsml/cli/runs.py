@@ -310,7 +310,7 @@ def _sections(run: StoredRun) -> list[tuple[str, Any]]:
         "state": run.state,
         "name": record.get("name"),
         "started": time_text(record.get("started")),
-        "took": duration(run.seconds),
+        "duration": duration(run.seconds),
         **({metric[0]: metric[1]} if metric else {}),
     }
     inputs = [*(around.pop("inputs", None) or []), *run.inputs]

@@ -165,13 +165,12 @@ def ls(
         return
     from hopsml.cli.terminal import print_rows
 
-    rows = [("job", "state", "owner", "queue", "priority", "age", "progress", "cause")]
+    has_progress = any(job.progress for job in found)
+    rows = [["job", "state", "owner", "queue", "priority", "age", *["progress"] * has_progress, "cause"]]
     for job in found:
         age = _duration(time.time() - job.submitted_s)
-        progress = job.progress.text() if job.progress else "-"
-        rows.append((job.id, str(job.state), job.owner, job.queue, str(job.priority), age, progress, job.cause))
-    if not any(job.progress for job in found):
-        rows = [(*row[:6], row[7]) for row in rows]
+        progress = [job.progress.text() if job.progress else "-"] if has_progress else []
+        rows.append([job.id, str(job.state), job.owner, job.queue, str(job.priority), age, *progress, job.cause])
     print_rows(rows, numbers=("priority", "age"), wraps="cause")
 
 

@@ -70,11 +70,11 @@ def search_lines(found: dict[str, Any]) -> dict[str, str]:
 
 
 def trial_counts(counts: dict[str, Any]) -> str:
-    """Return counts of trials as text, such as ``3 of 5 over (1 stopped), 2 running``."""
+    """Return counts of trials as text, such as ``3 of 5 ended (1 stopped), 2 running``."""
     planned = "" if counts["planned"] is None else f" of {counts['planned']}"
     ends = ", ".join(f"{counts[name]} {name}" for name in ("stopped", "failed") if counts[name])
     others = [f"{counts[name]} {name}" for name in ("running", "paused", "waiting") if counts.get(name)]
-    return ", ".join([f"{counts['over']}{planned} over" + (f" ({ends})" if ends else ""), *others])
+    return ", ".join([f"{counts['over']}{planned} ended" + (f" ({ends})" if ends else ""), *others])
 
 
 def config_text(values: dict[str, Any]) -> str:

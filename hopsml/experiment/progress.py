@@ -295,7 +295,7 @@ class SearchLines(_Lines):
 
 def search_line(view: SearchSnapshot) -> str:
     """Return the progress of a search in one line: trials, best trial, executors, remaining time."""
-    planned = f"/{view.planned}" if view.planned is not None else ""
+    planned = f" of {view.planned}" if view.planned is not None else ""
     counts = [f"{view.counts[name]} {name}" for name in ("running", "stopped", "failed") if view.counts.get(name)]
     parts = [f"trials {view.done}{planned}" + (f" ({', '.join(counts)})" if counts else "")]
     if view.best is not None:
@@ -303,12 +303,12 @@ def search_line(view: SearchSnapshot) -> str:
         config = config if len(config) <= 100 else config[:99] + "…"
         parts.append(f"best {name_of(view.metric)} {view.best['value']:.6g}  {config}")
     if view.ended is None:
-        parts.append(f"executors busy {view.busy}/{view.executors}")
+        parts.append(f"executors busy {view.busy} of {view.executors}")
         left, outlook = view.seconds_left(), view.outlook()
         if left is not None:
             parts.append(f"{'at most' if outlook is None or outlook.seconds > left else 'about'} {_time(left)} left")
     else:
-        parts.append(f"took {_time(view.now - view.began)}")
+        parts.append(f"duration {_time(view.now - view.began)}")
     return "  ".join(parts)
 
 

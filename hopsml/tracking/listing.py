@@ -40,8 +40,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-COLUMNS = ("run", "name", "state", "workers", "started", "took", "result")
-NUMBERS = ("workers", "took")  # aligned at the right
+COLUMNS = ("run", "name", "state", "workers", "started", "duration", "result")
+NUMBERS = ("workers", "duration")  # aligned at the right
 NAME_AT, STATE, STARTED, RESULT = (COLUMNS.index(name) for name in ("name", "state", "started", "result"))
 NAME, NAME_NARROW = 30, 20  # columns of a name in a wide and in a narrow terminal
 RESULT_WIDTH = 40  # columns that a result must have; with fewer it is put on a separate line

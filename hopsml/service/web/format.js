@@ -64,10 +64,7 @@ function bytes(value) {
 /** "1 200 of 5 000" or "1 200"; null for none. `progress`: {done, total}, where total may be null. */
 const progressText = (progress) => (progress ? `${number(progress.done)}${progress.total ? ` of ${number(progress.total)}` : ""}` : null);
 
-/** "step 10 of 40" or "3 of 12 trials"; "starting" before the first report. The same words as `hopsml jobs ls`. */
-const jobProgressText = (progress) => {
-  if (progress.done === null) return "starting";
-  return progress.unit === "trial" ? `${progressText(progress)} trials` : `${progress.unit} ${progressText(progress)}`;
-};
+/** "step 10 of 40" or "trials 3 of 12"; "starting" before the first report. The same words as `hopsml jobs ls`. */
+const jobProgressText = (progress) => (progress.done === null ? "starting" : `${progress.unit === "trial" ? "trials" : progress.unit} ${progressText(progress)}`);
 
 export { age, asNumber, bytes, count, duration, exactTime, gibibytes, jobProgressText, moment, number, progressText, time };

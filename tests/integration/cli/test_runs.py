@@ -56,7 +56,7 @@ def ids(project: Path) -> list[str]:
 
 def test_ls_shows_the_youngest_first(project: Path, cli: Cli) -> None:
     lines = cli("runs", "ls").out.splitlines()
-    assert lines[0].split() == ["run", "name", "state", "workers", "started", "took", "result"]
+    assert lines[0].split() == ["run", "name", "state", "workers", "started", "duration", "result"]
     assert [line.split()[0] for line in lines[1:]] == ids(project)[::-1]
     assert "FAILED" in lines[1] and "rank 0 on 127.0.0.1: ValueError: no such file" in lines[1]
     assert "accuracy=0.5" in lines[2] and "accuracy=0.75" in lines[3]

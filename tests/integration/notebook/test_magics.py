@@ -63,7 +63,7 @@ def ids(notebook: Kernel) -> list[str]:
 def test_runs_are_listed_youngest_first(notebook: Kernel, ids: list[str]) -> None:
     (table,) = notebook.run("%runs").results
     lines = table["text/plain"].splitlines()
-    assert lines[0].split() == ["run", "name", "state", "workers", "started", "took", "result"]
+    assert lines[0].split() == ["run", "name", "state", "workers", "started", "duration", "result"]
     assert [line.split()[0] for line in lines[1:]] == ids[::-1] and "accuracy=0.75" in lines[1]
     assert "<table" in table["text/html"] and "with 0.75" in table["text/html"]
     assert len(notebook.run("%runs --last 1").results[0]["text/plain"].splitlines()) == 2

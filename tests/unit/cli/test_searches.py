@@ -80,7 +80,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
 
 def test_status_says_how_many_trials_are_where_and_which_is_the_best(search: Written, cli: Cli) -> None:
     said = cli("runs", "status", "app_1")
-    for words in ("RUNNING", "1 of 6 over, 2 running, ", "0.25 (min), trial id-0", "id-1  step 1  loss=0.3", "_0=0.5"):
+    for words in ("RUNNING", "1 of 6 ended, 2 running, ", "0.25 (min), trial id-0", "id-1  step 1  loss=0.3", "_0=0.5"):
         assert words in said.out, said.out + said.err
     assert all(len(line) <= 80 for line in said.out.splitlines() if "file://" not in line), said.out
     facts = json.loads(cli("runs", "status", "app_1", "--json").out)
@@ -118,7 +118,7 @@ def test_ls_shows_the_best_so_far_while_a_search_runs(search: Written, cli: Cli)
 def test_follow_says_how_far_a_search_is(search: Written, cli: Cli) -> None:
     search.directory.write_status({"state": "FINISHED", "seconds": 3.0})
     said = cli("runs", "follow", "app_1")
-    assert said.status == 0 and "trials 1 of 6 over" in said.err and "best loss 0.25" in said.err
+    assert said.status == 0 and "trials 1 of 6 ended" in said.err and "best loss 0.25" in said.err
     assert "hopsml runs logs app_1" in said.err
 
 

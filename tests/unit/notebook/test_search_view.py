@@ -101,7 +101,7 @@ def test_lines_for_a_terminal(state: SearchState) -> None:
     assert state.settle()
     spelled, first, last = stream.getvalue().splitlines()
     assert (spelled, first) == ("hopsml app_1: RUNNING", "hopsml app_1: look here")
-    assert "trials 3/9" in last and last.endswith("FINISHED")
+    assert "trials 3 of 9" in last and last.endswith("FINISHED")
     assert "best accuracy 0.75  act=<b>" in search_line(state.snapshot())
 
 

@@ -224,7 +224,7 @@ def test_a_list_has_the_progress_of_each_jobs_newest_run(served: Served, monkeyp
     assert all(job["progress"] is None for job in served.ask("GET", "jobs").json()["jobs"])
     assert served.ask("GET", "jobs/1").json()["progress"] == asked[1]
     texts = [msgspec.convert(asked[serial], client.JobProgress).text() for serial in (1, 2, 3)]
-    assert texts == ["epoch 3 of 40", "5 of 6 trials", "starting"]
+    assert texts == ["epoch 3 of 40", "trials 5 of 6", "starting"]
 
 
 def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
