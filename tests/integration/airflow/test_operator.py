@@ -14,6 +14,7 @@ import pytest
 
 from hopsml.airflow import local_jobs
 from hopsml.airflow.jobs import Request
+from hopsml.engines.local_driver import ENDED
 from tests.helpers.airflow.harness import ROOT, RUN_AFTER, Airflow, wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
@@ -126,7 +127,7 @@ def test_a_task_that_was_killed_finds_its_job_again(airflow: Airflow) -> None:
         task.wait_for("it has begun")
         task.kill()
     go.touch()
-    wait_until(lambda: list(airflow.jobs.glob("*/1/exit.json")))
+    wait_until(lambda: list(airflow.jobs.glob(f"*/1/{ENDED}")))
     collected = airflow.run("test", *dag, RUN_AFTER)  # without its memory: dag.test() makes the DAG run anew
     assert collected.told["xcoms"]["train"]["metrics"] == {"answer": 42}
     assert collected.lines_with("was started for this task and has succeeded")

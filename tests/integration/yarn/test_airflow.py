@@ -113,7 +113,7 @@ def killed_in_the_middle(hadoop: Hadoop, airflow: Airflow) -> None:
     airflow.more["AIRFLOW__CORE__DAGS_FOLDER"] = str(Path(file).parent)
     conf = json.dumps({"profile": "yarn-test", "epochs": 8})
     with airflow.started("test", file, "digits_pipeline", RUN_AFTER, conf) as first:
-        wait_until(lambda: first.output.count("started application_") == 2 or first.process.poll() is not None)
+        wait_until(lambda: first.output.count("started job application_") == 2 or first.process.poll() is not None)
         application = application_in(first.output)
         wait_until(lambda: hadoop.application_state(application).state == "RUNNING")
         first.kill()
@@ -145,7 +145,7 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
         """
     )
     with airflow.started("test", *dag, RUN_AFTER) as task:
-        wait_until(lambda: is_submitting(task.process.pid), 180, lambda: task.output[-4000:])
+        wait_until(lambda: is_submitting(task.process.pid), lambda: task.output[-4000:], 180)
         os.kill(task.process.pid, signal.SIGTERM)
         ended = task.wait(END_S)
     assert ended.told["state"] == "failed" and ended.lines_with("killed while it started its job")
@@ -153,7 +153,7 @@ def test_an_application_is_submitted_once_found_again_and_ended_with_its_task(
 
     before = known(hadoop)
     with airflow.started("test", *dag, RUN_AFTER) as first:
-        wait_until(lambda: states(hadoop, before), 60, lambda: first.output[-4000:])
+        wait_until(lambda: states(hadoop, before), lambda: first.output[-4000:], 60)
         first.kill()  # most often before spark-submit has ended: the task has not learnt the id
     with airflow.started("test", *dag, RUN_AFTER) as second:  # nor remembers anything
         second.wait_for("was started for this task and is")
@@ -188,7 +188,7 @@ def test_a_trigger_follows_an_application_over_restarts_of_triggerer_and_resourc
     with airflow.started("trigger", trigger) as second:
         second.wait_for("it has begun")
         hadoop.kill("rm", signal_number=signal.SIGSTOP)
-        second.wait_for("asking again", 60)
+        second.wait_for("retrying for up to", 60)
         hadoop.revive("rm")
         go.touch()
         event = second.wait(END_S).told["event"]
