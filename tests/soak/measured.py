@@ -2,8 +2,9 @@
 
     python -m tests.soak.measured FILE MODULE ARGUMENT...
 
-At SIGUSR1 the garbage is collected, and FILE.<n> is written, n from 1 on: bytes of Python's objects, descriptors, threads.
-At SIGUSR2 FILE.lines has the lines of code whose objects have grown most since the last SIGUSR2. ``Process`` sends them.
+FILE.request has the number n of a request, which is answered in FILE.<n>: at SIGUSR1, after a garbage collection, bytes of
+Python's objects, descriptors and threads; at SIGUSR2 the lines of code whose objects have grown most since the last one.
+``Process`` sends the requests.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psutil
@@ -27,6 +29,7 @@ from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
 
 LINES = 12
+REPEAT_S = 5.0  # between signals for the same request
 ROOT = str(Path(__file__).resolve().parents[2]) + "/"
 
 
@@ -41,23 +44,34 @@ class Process:
 
     def measure(self) -> dict[str, float]:
         """Return the process's resources: ``objects`` and ``rss`` in bytes, ``descriptors``, ``threads``."""
-        self._asked += 1
-        answer = self._file.with_name(f"{self._file.name}.{self._asked}")
-        found: dict[str, float] = json.loads(self._answer(signal.SIGUSR1, answer))
+        found: dict[str, float] = self._answer(signal.SIGUSR1)
         return {**found, "rss": float(psutil.Process(self.popen.pid).memory_info().rss)}
 
     def lines(self) -> list[str]:
         """Return the lines of code whose objects have grown most since the last call."""
-        text = self._answer(signal.SIGUSR2, self._file.with_name(f"{self._file.name}.lines"))
-        found: list[str] = json.loads(text)
+        found: list[str] = self._answer(signal.SIGUSR2)
         return found
 
-    def _answer(self, number: int, file: Path) -> str:
-        self.popen.send_signal(number)
-        wait_until(lambda: file.exists() or self.popen.poll() is not None, f"an answer of {self.name}")
-        text = file.read_text()
-        file.unlink()
-        return text
+    def _answer(self, number: int) -> Any:
+        """Request an answer by a signal, which is repeated: Python runs no handler if it comes just before a system call."""
+        self._asked += 1
+        answer = self._file.with_name(f"{self._file.name}.{self._asked}")
+        _write(self._file.with_name(f"{self._file.name}.request"), str(self._asked))
+        repeat_at = 0.0
+
+        def is_there() -> bool:
+            nonlocal repeat_at
+            if answer.exists() or self.popen.poll() is not None:
+                return True
+            if time.monotonic() > repeat_at:
+                self.popen.send_signal(number)
+                repeat_at = time.monotonic() + REPEAT_S
+            return False
+
+        wait_until(is_there, f"an answer of {self.name}")
+        found = json.loads(answer.read_text())
+        answer.unlink()
+        return found
 
     def end(self) -> int:
         """End the process by SIGTERM, and return its exit status."""
@@ -71,31 +85,37 @@ class Process:
 
 class _Answers:
     def __init__(self, file: Path) -> None:
-        self._file, self._count = file, 0
+        self._file, self._answered = file, ""
         self._before: tracemalloc.Snapshot | None = None
-        signal.signal(signal.SIGUSR1, self._tell)
-        signal.signal(signal.SIGUSR2, self._tell_lines)
+        signal.signal(signal.SIGUSR1, lambda *_: self._answer(self._resources))
+        signal.signal(signal.SIGUSR2, lambda *_: self._answer(self._lines))
 
-    def _tell(self, number: int, frame: FrameType | None) -> None:
+    def _answer(self, found: Callable[[], Any]) -> None:
+        """Write the answer to the newest request, unless a repeated signal finds it answered."""
+        request = self._file.with_name(f"{self._file.name}.request").read_text()
+        if request != self._answered:
+            self._answered = request
+            _write(self._file.with_name(f"{self._file.name}.{request}"), json.dumps(found()))
+
+    def _resources(self) -> dict[str, float]:
         gc.collect()
-        self._count += 1
-        threads = threading.active_count()
-        found = {"objects": tracemalloc.get_traced_memory()[0], "threads": threads}
-        found["descriptors"] = len(os.listdir("/proc/self/fd")) - 1
-        self._write(str(self._count), found)
+        descriptors = len(os.listdir("/proc/self/fd")) - 1
+        objects = tracemalloc.get_traced_memory()[0]
+        return {"objects": objects, "threads": threading.active_count(), "descriptors": descriptors}
 
-    def _tell_lines(self, number: int, frame: FrameType | None) -> None:
+    def _lines(self) -> list[str]:
         gc.collect()
         now, before = tracemalloc.take_snapshot(), self._before
         grown = now.compare_to(before, "lineno")[:LINES] if before is not None else []
         self._before = now
         places = ((f"{one.traceback[0].filename}:{one.traceback[0].lineno}", one.size_diff) for one in grown)
-        self._write("lines", [f"{place.removeprefix(ROOT)} {size:+d} bytes" for place, size in places])
+        return [f"{place.removeprefix(ROOT)} {size:+d} bytes" for place, size in places]
 
-    def _write(self, ending: str, told: Any) -> None:
-        fresh = self._file.with_name(f"{self._file.name}.new")
-        fresh.write_text(json.dumps(told))
-        fresh.rename(self._file.with_name(f"{self._file.name}.{ending}"))
+
+def _write(file: Path, text: str) -> None:
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.write_text(text)
+    fresh.rename(file)
 
 
 def main() -> None:
