@@ -88,9 +88,10 @@ def create_environment(cell: Cell) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         commands: tuple[list[str | Path], ...] = (
-            [UV, "venv", "--allow-existing", "--python", interpreter(cell.python), folder],
+            [UV, "venv", "--clear", "--python", interpreter(cell.python), folder],
             [UV, "pip", "install", "--python", python, *requirements(cell)],
             [UV, "pip", "check", "--python", python],
+            [python, "-m", "tools.build_native"],  # operations for the cell's TensorFlow
         )
         for command in commands:
             if subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, check=False).returncode:

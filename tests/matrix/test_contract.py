@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -23,6 +24,11 @@ pytestmark = [pytest.mark.matrix, pytest.mark.variant, pytest.mark.spark]
 
 ROWS = 100
 IDENTITY = [[1.0, 0.0], [0.0, 1.0]]
+
+
+def needs(framework: str) -> pytest.MarkDecorator:
+    """Skip a test in a cell without this framework, which is not imported here."""
+    return pytest.mark.skipif(importlib.util.find_spec(framework) is None, reason=f"this cell has no {framework}")
 
 
 def hopsml_command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -73,9 +79,9 @@ def test_arrays_are_reduced_over_the_group(store: Path) -> None:
 
 
 @pytest.mark.tensorflow
+@needs("tensorflow")
 @pytest.mark.parametrize("over", ["tensorflow", "hopsml"])
 def test_keras_trains_over_each_implementation(store: Path, over: str) -> None:
-    pytest.importorskip("tensorflow")
 
     def train(over: str) -> float:
         import keras
@@ -95,8 +101,8 @@ def test_keras_trains_over_each_implementation(store: Path, over: str) -> None:
 
 
 @pytest.mark.torch
+@needs("torch")
 def test_torch_trains_with_data_parallelism(store: Path) -> None:
-    pytest.importorskip("torch")
 
     def train() -> float:
         import torch
@@ -133,10 +139,10 @@ def test_each_row_of_a_data_frame_is_trained_on_once(spark: Any, store: Path) ->
 
 
 @pytest.mark.tensorflow
+@needs("tensorflow")
 def test_an_exported_model_predicts_a_data_frame(
     spark: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("tensorflow")
     from pyspark.sql import SparkSession
 
     def train(kernel: list[list[float]]) -> None:

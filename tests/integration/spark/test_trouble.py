@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+import hopsml
 from hopsml import experiment
 from hopsml.errors import CaptureError, CoordinatorLost, NotEnoughSlots, WorkerFailed
 from hopsml.experiment import applications
@@ -112,6 +113,18 @@ def test_a_python_that_cannot_start_agents_is_the_error(
         assert "No module named 'hopsml'" in str(caught.value) and "PYSPARK_PYTHON" in str(caught.value)
     else:
         assert str(python) in str(caught.value)
+    check_run_dir(run, "FAILED", ranks=())
+
+
+def test_executors_with_another_hopsml_are_named_before_the_function_is_loaded(
+    spark: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver claims an older version, which executors compare with theirs."""
+    theirs = hopsml.__version__
+    monkeypatch.setattr(hopsml, "__version__", "0.0.1")
+    run = submit(lambda: None)
+    with pytest.raises(CoordinatorLost, match=rf"executors have hopsml {theirs}, the driver has hopsml 0\.0\.1"):
+        run.result(WAIT_S)
     check_run_dir(run, "FAILED", ranks=())
 
 

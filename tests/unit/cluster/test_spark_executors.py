@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopsml.cluster.driver.backends.base import FAILED_AT_LAUNCH
-from hopsml.cluster.driver.backends.spark_executors import Launches, parse, why_none
+from hopsml.cluster.driver.backends.spark_executors import Launches, job_failure, parse, why_none
 from hopsml.cluster.driver.run_state import RunState
 from hopsml.cluster.driver.run_texts import error_of
 from hopsml.cluster.gang.events import ConcludeRun, Phase
@@ -66,3 +66,18 @@ def test_the_error_of_a_run_whose_executors_all_fail_does_not_advise_a_new_sessi
     outcome = ConcludeRun(Phase.FAILED, "application", reason)
     text = str(error_of(outcome, RunState("app_1", 1), "file:///runs/app_1", None, "", ""))
     assert "could not be launched" in text and "Failed to connect to" in text and "new Spark session" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: (3, 10) than that in driver: 3.12, PySpark",
+        "Exception: Python in worker has different version 3.10 than that in driver 3.12, PySpark cannot run with",
+    ],
+    ids=["Spark 4", "Spark 3"],
+)
+def test_another_python_of_the_executors_is_named_with_the_remedy(text: str) -> None:
+    found = job_failure(RuntimeError(f"Job aborted\n  {text}\n  at org.apache.spark"))
+    assert found.startswith(
+        "the executors have Python 3.10, the driver has Python 3.12; set PYSPARK_PYTHON to a Python 3.12"
+    )

@@ -13,8 +13,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from typing import Any
 
+import hopsml
 from hopsml.cluster.agent.agent import NEVER_JOINED
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends import spark_executors
@@ -189,7 +191,11 @@ class SparkBackend:
             problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark raise various errors: the waiting runs report them
             # Ctrl-C cancels all jobs. A run that waits was started after it, or it would be cancelled itself.
-            problem = "" if "cancellation of all jobs" in str(error) else self._failed_launches() or _cause(error)
+            problem = (
+                ""
+                if "cancellation of all jobs" in str(error)
+                else self._failed_launches() or spark_executors.job_failure(error)
+            )
         ended(bootstrap.ask, problem)
 
     def _let_pass(self, ask: int) -> None:
@@ -498,11 +504,24 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
     import msgspec
 
     data = msgspec.msgpack.encode(bootstrap)
+    drivers = {"hopsml": hopsml.__version__, "numpy": metadata.version("numpy").partition(".")[0]}
 
     def body(index: int, _: Iterator[int]) -> Iterator[str]:
         import os
+        from importlib import metadata
 
         from pyspark import TaskContext
+
+        import hopsml
+
+        # The user's function has not arrived: unpickling it with other versions fails in obscure ways.
+        ours = {"hopsml": hopsml.__version__, "numpy": metadata.version("numpy").partition(".")[0]}
+        for name, wanted in drivers.items():
+            if ours[name] != wanted:
+                raise RuntimeError(
+                    f"the executors have {name} {ours[name]}, the driver has {name} {wanted}; install the driver's "
+                    "version on every node, or ship an environment with spark.archives"
+                )
 
         # No further import: if hopsml is missing, the error must name it, and not one of the packages that it needs.
         from hopsml.cluster.agent.agent import DISMISSED, NEVER_JOINED, run_agent
@@ -531,17 +550,3 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
         yield last_word
 
     return body
-
-
-def _cause(error: Exception) -> str:
-    """Return the relevant line of an error: the last of a Python traceback from an executor, else Spark's first."""
-    text = str(error).strip() or type(error).__name__
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = [line for line in lines if re.match(r"^[A-Za-z_.]*(Error|Exception): ", line) and "org.apache" not in line]
-    if python and python[-1].startswith("ModuleNotFoundError"):
-        return (
-            f"the executors' Python cannot start an agent: {python[-1]}; set PYSPARK_PYTHON to an environment with "
-            "hopsml on every node, or ship one with spark.archives"
-        )
-    cause = python[-1] if python else next((line for line in lines if "aborted" in line), lines[0])
-    return f"the Spark job that holds the agents failed: {cause[:500]}"

@@ -274,3 +274,27 @@ def _of_worker(context: Any, application: str, number: str) -> str:
         if head.startswith("==== Bytes ") and body.strip():
             return str(body)
     return ""
+
+
+# Spark 4: "Python in worker has different version: 3.10 than that in driver: 3.11"; Spark 3 has no colons.
+_OTHER_PYTHON = re.compile(r"worker has different version:? \(?([\d., ]+)\)? than that in driver:? \(?([\d., ]+\d)")
+
+
+def job_failure(error: Exception) -> str:
+    """Return the relevant line of an error: the last of a Python traceback from an executor, else Spark's first."""
+    text = str(error).strip() or type(error).__name__
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"^[A-Za-z_.]*(Error|Exception): ", line) and "org.apache" not in line]
+    if python and python[-1].startswith("ModuleNotFoundError"):
+        return (
+            f"the executors' Python cannot start an agent: {python[-1]}; set PYSPARK_PYTHON to an environment with "
+            "hopsml on every node, or ship one with spark.archives"
+        )
+    if found := _OTHER_PYTHON.search(text):
+        theirs, ours = (version.replace(", ", ".") for version in found.groups())
+        return (
+            f"the executors have Python {theirs}, the driver has Python {ours}; set PYSPARK_PYTHON to a Python {ours} "
+            "with hopsml on every node, or ship one with spark.archives"
+        )
+    cause = python[-1] if python else next((line for line in lines if "aborted" in line), lines[0])
+    return f"the Spark job that holds the agents failed: {cause[:500]}"
