@@ -92,8 +92,8 @@ def test_keras_trains_over_each_implementation(store: Path, over: str) -> None:
         x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(-1, 1)
         with hopsml.tensorflow.strategy(implementation=over).scope():
             made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-            made.compile(keras.optimizers.SGD(0.2), "mse")
-        made.fit(x, 2 * x, batch_size=16, epochs=20, verbose=0)
+            made.compile(keras.optimizers.SGD(1.0), "mse")
+        made.fit(x, 2 * x, batch_size=32, epochs=4, verbose=0)
         return float(made.layers[-1].kernel.numpy()[0, 0])
 
     run = experiment.collective_all_reduce(train, args={"over": over}, num_workers=2, progress=False)
@@ -110,9 +110,9 @@ def test_torch_trains_with_data_parallelism(store: Path) -> None:
 
         torch.manual_seed(1)
         made = DistributedDataParallel(torch.nn.Linear(1, 1))
-        optimizer = torch.optim.SGD(made.parameters(), 0.3)
+        optimizer = torch.optim.SGD(made.parameters(), 1.0)
         x = torch.linspace(-1, 1, 64).reshape(-1, 1)
-        for _ in range(50):
+        for _ in range(10):
             optimizer.zero_grad()
             ((made(x) - 2 * x) ** 2).mean().backward()
             optimizer.step()
