@@ -44,7 +44,7 @@ def module_arguments(module: str) -> list[str]:
 
     Modules in the working directory, where other users may put files, are not imported (``-P`` since Python 3.11).
     """
-    if sys.version_info >= (3, 11):
+    if sys.version_info[:2] >= (3, 11):  # a slice, so that mypy checks both cases
         return ["-P", "-m", module]
     run = "import runpy\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
     return [*code_arguments(run), module]

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
-import hopsml
 from hopsml.cluster.agent.agent import NEVER_JOINED
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends import spark_executors
@@ -503,19 +503,18 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
     """Return the function of a Spark task, which runs an agent and yields its final message."""
     import msgspec
 
-    data = msgspec.msgpack.encode(bootstrap)
-    drivers = {"hopsml": hopsml.__version__, "numpy": metadata.version("numpy").partition(".")[0]}
+    # Of plain values, which executors with another hopsml can unpickle to report that.
+    data, is_bare = msgspec.msgpack.encode(bootstrap), bootstrap.bare
+    drivers = {"hopsml": str(sys.modules["hopsml"].__version__), "numpy": metadata.version("numpy").partition(".")[0]}
 
     def body(index: int, _: Iterator[int]) -> Iterator[str]:
         import os
-        from importlib import metadata
+        from importlib import import_module, metadata
 
         from pyspark import TaskContext
 
-        import hopsml
-
         # The user's function has not arrived: unpickling it with other versions fails in obscure ways.
-        ours = {"hopsml": hopsml.__version__, "numpy": metadata.version("numpy").partition(".")[0]}
+        ours = {"hopsml": import_module("hopsml").__version__, "numpy": metadata.version("numpy").partition(".")[0]}
         for name, wanted in drivers.items():
             if ours[name] != wanted:
                 raise RuntimeError(
@@ -528,7 +527,7 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
         from hopsml.cluster.agent.network import decode_bootstrap
 
         task = TaskContext.get()
-        gpus = task.resources().get("gpu") if task and not bootstrap.bare else None
+        gpus = task.resources().get("gpu") if task and not is_bare else None
         # The Python workers of one executor are forked from one daemon.
         executor = os.environ.get("CONTAINER_ID") or f"{socket.gethostname()}/{os.getppid()}"
         # Counted from 0. The last attempt is not used: its loss would end the job with all other agents.
