@@ -44,11 +44,12 @@ def module_arguments(module: str) -> list[str]:
 
     Modules in the working directory, where other users may put files, are not imported (``-P`` since Python 3.11).
     """
-    if sys.version_info[:2] >= (3, 11):  # a slice, so that mypy checks both cases
-        return ["-P", "-m", module]
-    run = "import runpy\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
-    return [*code_arguments(run), module]
+    return [*_RUN_MODULE, module]
 
+
+_RUN_MODULE_3_10 = code_arguments(
+    "import runpy\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
+)
 
 if sys.version_info >= (3, 11):
     from asyncio import Runner as AsyncioRunner
@@ -60,12 +61,14 @@ if sys.version_info >= (3, 11):
     from typing import Self
 
     OWN_PROCESS_GROUP: dict[str, Any] = {"process_group": 0}
+    _RUN_MODULE = ["-P", "-m"]
 else:
     import async_timeout
     from backports.asyncio.runner import Runner as AsyncioRunner
     from typing_extensions import Self
 
     UTC = datetime.timezone.utc
+    _RUN_MODULE = _RUN_MODULE_3_10
 
     @asynccontextmanager
     async def asyncio_timeout(delay: float | None) -> AsyncIterator[None]:

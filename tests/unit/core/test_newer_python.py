@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -33,13 +32,11 @@ def test_code_does_not_import_from_the_working_directory(tmp_path: Path) -> None
     assert output([*code_arguments(code), "a"], tmp_path) == '["a"]\n'
 
 
-@pytest.mark.parametrize("version", [(3, 10), (3, 11)])
+@pytest.mark.parametrize("run", [newer_python._RUN_MODULE, newer_python._RUN_MODULE_3_10], ids=["this", "3.10"])
 def test_a_module_does_not_import_from_the_working_directory(
-    version: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if sys.version_info < version:
-        pytest.skip("this interpreter is older")
-    monkeypatch.setattr(newer_python, "sys", SimpleNamespace(version_info=version))
+    monkeypatch.setattr(newer_python, "_RUN_MODULE", run)
     assert output([*module_arguments("json.tool"), "--compact"], tmp_path) == '{"a":1}\n'
 
 
