@@ -41,13 +41,13 @@ const matches = (node, text) => [node.name, node.label, ...node.jobs.flatMap((jo
 
 function Nodes({ nodes }) {
   const [typed, setTyped] = useState(""), [shown, setShown] = useState(ROWS);
-  const found = typed ? nodes.filter((node) => matches(node, typed.toLowerCase())) : nodes;
+  const matching = typed ? nodes.filter((node) => matches(node, typed.toLowerCase())) : nodes;
   return html`<section class="stack"><div class="heading"><h2>Nodes <span class="soft">${count(nodes.length)}</span></h2>
       ${nodes.length > 4 && html`<input type="search" placeholder="Node, label, job or owner" aria-label="Find nodes" value=${typed} onInput=${(e) => setTyped(e.target.value)} />`}</div>
-    ${found.length ? html`<${Table} title="Nodes" kind="nodes" columns=${NODES} rows=${found.slice(0, shown)} keyOf=${(node) => node.name} />
+    ${matching.length ? html`<${Table} title="Nodes" kind="nodes" columns=${NODES} rows=${matching.slice(0, shown)} keyOf=${(node) => node.name} />
       <p class="soft small key-line"><span class="swatch"></span> free <span class="swatch others"></span> used by other tenants <span class="swatch used"></span> used by jobs of this service</p>`
       : html`<p class="soft">No node, label, job or owner contains this text.</p>`}
-    ${found.length > shown && html`<div class="pager"><span>${count(shown)} of ${count(found.length)}</span><button onClick=${() => setShown(shown + ROWS)}>Load more</button></div>`}</section>`;
+    ${matching.length > shown && html`<div class="pager"><span>${count(shown)} of ${count(matching.length)}</span><button onClick=${() => setShown(shown + ROWS)}>Load more</button></div>`}</section>`;
 }
 
 /** Return the resource of which a queue uses the largest share, for its bar. */

@@ -25,7 +25,7 @@ function smoothed(values, weight) {
 /** Join curves with different x values to one table, as uPlot requires. */
 function joined(curves) {
   const tables = curves.map(({ x, y }) => {
-    const order = x.map((value, at) => at).sort((one, other) => x[one] - x[other] || one - other);
+    const order = x.map((value, at) => at).sort((a, b) => x[a] - x[b] || a - b);
     const xs = [], ys = [];
     for (const at of order) {
       if (xs.length && xs[xs.length - 1] === x[at]) ys[ys.length - 1] = y[at]; // of a step that was reported twice the newer value

@@ -8,11 +8,11 @@ const OPEN = ["Arguments", "Result", "Search"];
 const text = (value) => (typeof value === "number" ? number(value) : typeof value === "boolean" ? String(value) : value);
 
 function Section({ title, pairs, wanted }) {
-  const found = pairs.filter(([name, value]) => !wanted || `${name} ${value}`.toLowerCase().includes(wanted));
-  if (!found.length) return null;
+  const matching = pairs.filter(([name, value]) => !wanted || `${name} ${value}`.toLowerCase().includes(wanted));
+  if (!matching.length) return null;
   return html`<details class="record" open=${OPEN.includes(title) || Boolean(wanted)}>
-    <summary>${title}<span class="soft">${count(found.length)}</span></summary>
-    <table><caption class="hidden">${title}</caption><tbody>${found.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td class="mono">${text(value)}</td></tr>`)}</tbody></table></details>`;
+    <summary>${title}<span class="soft">${count(matching.length)}</span></summary>
+    <table><caption class="hidden">${title}</caption><tbody>${matching.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td class="mono">${text(value)}</td></tr>`)}</tbody></table></details>`;
 }
 
 function Configuration({ detail }) {

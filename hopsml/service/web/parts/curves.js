@@ -52,9 +52,9 @@ function Curves({ run, trial, began, isRunning }) {
   const [wanted, setWanted] = useState("");
   const concerns = (kind, id) => id === run;
   const known = useData(address(["runs", run, "metrics"], { trial }), concerns);
-  const all = [...new Set((known.data?.tags ?? []).map((known) => known.tag))];
+  const all = [...new Set((known.data?.tags ?? []).map(({ tag }) => tag))];
   const tags = all.filter((tag) => tag.toLowerCase().includes(wanted.toLowerCase())).slice(0, SHOWN);
-  const found = useData(tags.length ? address(["runs", run, "metrics"], { trial, tag: tags }) : null, concerns);
+  const loaded = useData(tags.length ? address(["runs", run, "metrics"], { trial, tag: tags }) : null, concerns);
   if (known.error) return html`<${ErrorMessage} error=${known.error} />`;
   if (!known.data) return html`<p class="soft">Loading metrics…</p>`;
   if (!all.length)
@@ -62,7 +62,7 @@ function Curves({ run, trial, began, isRunning }) {
       <p>${isRunning ? "Curves appear here as soon as the training function reports a metric." : "The training function of this run reported no metric. To see curves of the next run, report in the training loop:"}</p>
       <pre>hopsml.report(step=step, loss=loss, accuracy=accuracy)</pre></${Empty}>`;
   const groups = new Map();
-  for (const series of found.data?.series ?? []) groups.set(series.tag, [...(groups.get(series.tag) ?? []), series]);
+  for (const series of loaded.data?.series ?? []) groups.set(series.tag, [...(groups.get(series.tag) ?? []), series]);
   const reported = tags.filter((tag) => groups.get(tag)?.[0].source === "chief"), used = tags.filter((tag) => groups.has(tag) && !reported.includes(tag));
   const cards = (names) => html`<div class="charts">${names.map((tag) => html`<${Card} key=${tag} tag=${tag} series=${groups.get(tag)} options=${options} began=${began} />`)}</div>`;
   return html`<div class="stack">

@@ -94,20 +94,20 @@ function useFind(run, query) {
     if (!wanted) return;
     const number = (latest.current.asked += 1), from = row === null ? 0 : row + (backwards ? -1 : 1);
     const ask = (begin) => get(address(["runs", run, "logs"], { ...query, find: wanted, from: begin, backwards: backwards ? 1 : "" }));
-    let found = { line: null };
+    let match = { line: null };
     try {
-      if (from >= 0) found = await ask(from);
-      if (found.line === null && !backwards && from > 0) found = await ask(0); // continue at the top
+      if (from >= 0) match = await ask(from);
+      if (match.line === null && !backwards && from > 0) match = await ask(0); // continue at the top
     } catch (problem) {
       if (number === latest.current.asked) setError(problem);
       return;
     }
     if (number !== latest.current.asked) return;
     setError(null);
-    setNone(found.line === null);
-    if (found.line === null) return;
-    latest.current.row = found.line;
-    setHit({ row: found.line });
+    setNone(match.line === null);
+    if (match.line === null) return;
+    latest.current.row = match.line;
+    setHit({ row: match.line });
   };
   useEffect(() => { reset(latest.current.text); }, [key]);
   return { text, type: reset, hit, none, error, next };
@@ -149,7 +149,7 @@ function Logs({ run, trial, isRunning, isSearch }) {
   return html`<div class="stack">
     <div class="tools">
       <input class="wide" type="search" placeholder="Filter lines" aria-label="Filter lines by text" value=${typed} onInput=${(e) => setTyped(e.target.value)} />
-      <label class="field">Rank <select value=${rank} onChange=${(e) => setRank(e.target.value)}><option value="">all</option>${lines.ranks.map((rank) => html`<option key=${rank} value=${rank}>${rank}</option>`)}</select></label>
+      <label class="field">Rank <select value=${rank} onChange=${(e) => setRank(e.target.value)}><option value="">all</option>${lines.ranks.map((number) => html`<option key=${number} value=${number}>${number}</option>`)}</select></label>
       <label class="field">Minimum level <select value=${level} onChange=${(e) => setLevel(e.target.value)}><option value="">all</option><option>info</option><option>warning</option><option>error</option></select></label>
       <input ref=${finder} type="search" placeholder="Find" aria-label="Find in these lines" value=${find.text} onInput=${(e) => find.type(e.target.value)}
         onKeyDown=${(e) => { if (e.key === "Enter") { e.preventDefault(); search(e.shiftKey, e.target.value); } }} />

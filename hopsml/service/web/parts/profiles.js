@@ -21,14 +21,14 @@ function trunkOf(boxes) {
 /** Return [line, share of the time] of the lines that take the most time themselves, without the functions that they call. */
 function selfTimes(boxes) {
   const stack = [], own = new Map();
-  const inOrder = boxes.map((box) => ({ box, own: box[2] })).sort((one, other) => one.box[1] - other.box[1] || one.box[0] - other.box[0]);
-  for (const one of inOrder) {
-    while (stack.length && stack.at(-1).box[0] >= one.box[0]) stack.pop();
-    if (stack.length) stack.at(-1).own -= one.box[2];
-    stack.push(one);
+  const inOrder = boxes.map((box) => ({ box, own: box[2] })).sort((a, b) => a.box[1] - b.box[1] || a.box[0] - b.box[0]);
+  for (const entry of inOrder) {
+    while (stack.length && stack.at(-1).box[0] >= entry.box[0]) stack.pop();
+    if (stack.length) stack.at(-1).own -= entry.box[2];
+    stack.push(entry);
   }
   for (const { box, own: left } of inOrder) own.set(box[3], (own.get(box[3]) ?? 0) + left);
-  return [...own].sort((one, other) => other[1] - one[1]).slice(0, MAX_LINES).filter(([, part]) => part >= 0.005);
+  return [...own].sort((a, b) => b[1] - a[1]).slice(0, MAX_LINES).filter(([, part]) => part >= 0.005);
 }
 
 function Box({ box, x, y, pixels, onOpen }) {
@@ -48,7 +48,7 @@ function Flame({ run, name }) {
   const whole = selected === undefined ? trunk : selected;
   const [depth0, begin0, width0] = whole ?? [0, 0, 1];
   const isBelow = ([, begin, wide]) => begin >= begin0 - 1e-9 && begin + wide <= begin0 + width0 + 1e-9;
-  const shown = boxes.filter((one) => one[0] >= depth0 && isBelow(one) && (one[2] / width0) * width >= 1);
+  const shown = boxes.filter((entry) => entry[0] >= depth0 && isBelow(entry) && (entry[2] / width0) * width >= 1);
   const rows = shown.reduce((most, [depth]) => Math.max(most, depth - depth0 + 1), 0), own = selfTimes(boxes);
   return html`<section class="record flame" aria-label=${`Flame graph of ${name}`}>
     ${own.length > 0 && html`<h3>Lines that take the most time</h3><ul class="own">${own.map(([label, part]) => html`<li key=${label} title=${label}><span class="number">${percent(part)}</span>
@@ -58,7 +58,7 @@ function Flame({ run, name }) {
       ${trunk?.[0] > 0 && whole !== trunk && html`<button onClick=${() => setSelected(undefined)}>Hide callers</button>`}</span></div>
     ${error && html`<${ErrorMessage} error=${error} />`}
     <div ref=${box}>${width > 0 && shown.length > 0 && html`<svg width=${width} height=${rows * ROW} role="group" aria-label="Flame graph: the wider a line of code, the more time it took">
-      ${shown.map((one) => html`<${Box} key=${`${one[0]}/${one[1]}`} box=${one} x=${((one[1] - begin0) / width0) * width} y=${(one[0] - depth0) * ROW} pixels=${(one[2] / width0) * width} onOpen=${() => setSelected(one)} />`)}</svg>`}</div>
+      ${shown.map((entry) => html`<${Box} key=${`${entry[0]}/${entry[1]}`} box=${entry} x=${((entry[1] - begin0) / width0) * width} y=${(entry[0] - depth0) * ROW} pixels=${(entry[2] / width0) * width} onOpen=${() => setSelected(entry)} />`)}</svg>`}</div>
     ${data && !boxes.length && html`<p class="soft small">No thread used the processor. Take a profile that includes idle threads.</p>`}</section>`;
 }
 

@@ -47,7 +47,7 @@ function NoteEditor({ row, onDone }) {
 /** Menu of saved views: open, save and delete. `query`: filter and order of the current list. */
 function Views({ query, user }) {
   const [views, setViews] = useState(null), [error, setError] = useState(null), [name, setName] = useState(""), [shared, setShared] = useState(false);
-  const load = () => get(address(["v1", "views"])).then((found) => { setViews(found); setError(null); }, setError);
+  const load = () => get(address(["v1", "views"])).then((loaded) => { setViews(loaded); setError(null); }, setError);
   const change = async (act) => { try { await act(); await load(); } catch (refused) { setError(refused); } };
   const save = (event) => {
     event.preventDefault();

@@ -17,14 +17,14 @@ function Usage({ series, unit, label, scale = 1 }) {
 function Workers({ run, trial, workers, isRunning }) {
   const concerns = (kind, id) => id === run;
   const known = useData(address(["runs", run, "metrics"], { trial }), concerns);
-  const gpus = [...new Set((known.data?.tags ?? []).map((known) => known.tag).filter((tag) => /^gpu_.*_utilization_percentage$/.test(tag)))];
-  const found = useData(address(["runs", run, "metrics"], { trial, points: 60, tag: [CPU, MEMORY, ...gpus] }), concerns);
+  const gpus = [...new Set((known.data?.tags ?? []).map(({ tag }) => tag).filter((tag) => /^gpu_.*_utilization_percentage$/.test(tag)))];
+  const usage = useData(address(["runs", run, "metrics"], { trial, points: 60, tag: [CPU, MEMORY, ...gpus] }), concerns);
   const marks = useData(isRunning && workers.length > 1 ? address(["runs", run, "slow"], { trial }) : null, concerns).data?.marks ?? [];
   const why = (rank) => marks.find((mark) => mark.rank === rank)?.why;
-  if (found.error) return html`<${ErrorMessage} error=${found.error} />`;
+  if (usage.error) return html`<${ErrorMessage} error=${usage.error} />`;
   if (!workers.length)
     return html`<${Empty} title="No workers"><p>${isRunning ? "No worker has started yet." : "This run used only its driver, or ended before a worker started."}</p></${Empty}>`;
-  const series = (tag, rank) => found.data?.series.find((each) => each.tag === tag && each.source === `rank ${rank}`);
+  const series = (tag, rank) => usage.data?.series.find((each) => each.tag === tag && each.source === `rank ${rank}`);
   const metrics = [...new Set(workers.flatMap((worker) => Object.keys(worker.metrics ?? {})))].slice(0, 4);
   return html`<div class="stack"><${Ring} workers=${workers} marks=${marks} isRunning=${isRunning} />
   <div class="table-frame" tabindex="0"><table><caption class="hidden">Workers</caption>
