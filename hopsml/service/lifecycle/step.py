@@ -58,7 +58,7 @@ def place(record: JobRecord, prefix: str, now: float, slots: tuple[int, ...] = (
     )
     begun = replace(record, tries=number, launches=launches, placed_s=now, started_s=0.0, ending=Ending.NONE)
     begun = replace(begun, slots=slots, shrinking_since_s=0.0)
-    return NextStep(_turned(begun, Lifecycle.STARTING, "given its slots"), submit=launches)
+    return NextStep(_turned(begun, Lifecycle.STARTING, "slots allocated"), submit=launches)
 
 
 def end(record: JobRecord, ending: Ending, cause: str, now: float) -> JobRecord:
@@ -174,11 +174,11 @@ def _seen(launch: TaskLaunch, sight: EngineSnapshot, now: float) -> TaskLaunch:
     if now - since < (GONE_S if launch.application_id else SETTLE_S):
         return replace(launch, unseen_since_s=since)
     if launch.application_id:
-        cause = f"{launch.application_id} is not known any more, and how it ended is not"
+        cause = f"the cluster no longer knows {launch.application_id}, so its final state is unknown"
         return replace(launch, state=Lifecycle.LOST, cause=cause)
     if launch.tag in sight.refused:
-        return replace(launch, state=Lifecycle.FAILED, cause=f"it was not submitted: {sight.refused[launch.tag]}")
-    return replace(launch, state=Lifecycle.LOST, cause="the service ended before it was submitted")
+        return replace(launch, state=Lifecycle.FAILED, cause=f"submission failed: {sight.refused[launch.tag]}")
+    return replace(launch, state=Lifecycle.LOST, cause="the service ended before the application was submitted")
 
 
 def _own(launch: TaskLaunch, applications: tuple[SeenApplication, ...]) -> SeenApplication | None:
@@ -217,7 +217,7 @@ def _judged(record: JobRecord, sight: EngineSnapshot, prefix: str, now: float) -
             return NextStep(end(record, Ending.NOT_SUBMITTED, launch.cause, now))
         index, rule = next((index, rule) for index, rule in enumerate(record.tasks) if rule.name == launch.task)
         if not rule.relaunch or not record.retries:
-            said = f"task {launch.task} {_said(launch.state)}: {launch.cause or 'it gave no reason'}"
+            said = f"task {launch.task} {_said(launch.state)}: {launch.cause or 'no reason given'}"
             return NextStep(end(record, Ending.FAILED, said, now))
         number = launch.number + 1
         again = TaskLaunch(
@@ -248,8 +248,8 @@ def _started(record: JobRecord, now: float) -> JobRecord:
 def _what_is_there(launches: Sequence[TaskLaunch]) -> str:
     """Return the cause of RUNNING; without a count of containers it covers the drivers only."""
     if all(launch.containers is not None for launch in launches):
-        return "all of its workers are connected"
-    return "its driver runs" if len(launches) == 1 else "all of its drivers run"
+        return "all workers are connected"
+    return "the driver is running" if len(launches) == 1 else "all drivers are running"
 
 
 def _told(record: JobRecord) -> Iterator[tuple[str, int]]:
@@ -269,7 +269,7 @@ def _shrunk(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
         has = ", ".join(f"{name} has {slots}" for name, slots in allowed.items())
         return replace(record, shrinking_since_s=0.0, cause=f"slots were released: {has}")
     if record.state == Lifecycle.RUNNING and now - max(record.shrinking_since_s, record.started_s) > SHRINK_S:
-        cause = f"it has not given its slots back within {SHRINK_S:g} s ({record.cause}), and ends for that"
+        cause = f"the slots were not released within {SHRINK_S:g} s ({record.cause}), so the job ends"
         return end(record, Ending.PREEMPTED, cause, now)
     return record
 
@@ -284,7 +284,7 @@ def _in_time(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
     """Return the record, with an ending if the time limit, a submission or the allocation of containers is overdue."""
     limit = record.time_limit_s
     if record.state == Lifecycle.RUNNING and limit is not None and now - record.started_s > limit:
-        return end(record, Ending.TIME_LIMIT, f"its time limit, {limit:g} s, is over", now)
+        return end(record, Ending.TIME_LIMIT, f"the time limit of {limit:g} s is over", now)
     if record.state != Lifecycle.STARTING or sight.applications is None:
         return record
     under_way = [launch for launch in record.newest if launch.tag in sight.submitting]
@@ -292,7 +292,7 @@ def _in_time(record: JobRecord, sight: EngineSnapshot, now: float) -> JobRecord:
     if late:
         return end(record, Ending.NOT_SUBMITTED, f"task {late[0].task} was not submitted within {SUBMIT_S:g} s", now)
     if all(launch.seen_s and now - launch.seen_s > FILL_S for launch in record.newest):
-        cause = f"the cluster has not given all of its containers within {FILL_S:g} s"
+        cause = f"the cluster did not allocate all containers within {FILL_S:g} s"
         return end(record, Ending.NOT_FILLED, cause, now)
     return record
 

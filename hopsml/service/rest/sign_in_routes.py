@@ -81,7 +81,7 @@ class SignInRoutes:
             return True
         if scope["method"] != "GET" or scope["path"] not in ("/", "/index.html"):
             return False
-        said = "Runs and jobs are shown to those who are known here."
+        said = "Sign in to see runs and jobs."
         await _answer(send, 401, [_HTML, _UNKEPT], _page("Sign in", said, "", "sign-in", "Sign in"))
         return True
 
@@ -107,7 +107,7 @@ class SignInRoutes:
         kept = access.cookie_header(self._session, token, scope, lasts_s=lasts_s)
         over = access.cookie_header(self._pending, "", scope, site="Lax", lasts_s=0)
         on = '<meta http-equiv="refresh" content="0; url=../">'
-        page = _page("Signed in", "This goes on by itself.", "../", "", "Go on", on)
+        page = _page("Signed in", "The page opens automatically.", "../", "", "Open the page", on)
         await _answer(send, 200, [_HTML, kept, over, _UNKEPT], page)
 
     def _signed_in(self, scope: Scope) -> str:
@@ -148,9 +148,7 @@ class SignInRoutes:
     async def _refused(self, send: Send, error: HopsmlError, root: str) -> None:
         """Show why a sign-in failed, with a link to try again."""
         said, remedy = split(str(error))
-        page = _page(
-            "You are not signed in", f"{said}: {remedy}." if remedy else said, root, "sign-in", "Sign in again"
-        )
+        page = _page("Sign-in failed", f"{said}: {remedy}." if remedy else said, root, "sign-in", "Sign in again")
         await _answer(send, 502 if status_of(error) == 409 else status_of(error), [_HTML, _UNKEPT], page)
 
 

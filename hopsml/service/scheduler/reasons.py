@@ -208,7 +208,7 @@ class Reason:
                     f"the cluster did not grant all requested containers; the next attempt is at {clock(self.starts_s)}"
                 )
             case Cause.LEAVING:
-                return "has its place, which others have to release first"
+                return "its slots are assigned, but other jobs must release them first"
             case Cause.QUEUE_LIMIT | Cause.DRIVER_LIMIT:
                 return self.limit
             case Cause.ROOM_KEPT:

@@ -54,8 +54,8 @@ def test_a_job_waits_with_its_reason_is_paused_resumed_moved_and_cancelled(stage
         "submitted",
         "paused by ana",
         "resumed by ana",
-        "given its slots",
-        "its driver runs",
+        "slots allocated",
+        "the driver is running",
         "cancelled by ana",
     )
     at = [next(index for index, line in enumerate(said) if cause in line) for cause in causes]

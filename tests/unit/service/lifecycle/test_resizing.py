@@ -135,7 +135,7 @@ def test_slots_are_late_only_after_the_last_second_for_giving_them_back() -> Non
     assert stepped(smaller, 112.0 + SHRINK_S).record.ending == Ending.NONE
     ended = stepped(smaller, 112.5 + SHRINK_S).record
     assert (ended.ending, ended.ending_since_s) == (Ending.PREEMPTED, 112.5 + SHRINK_S)
-    assert ended.cause == "it has not given its slots back within 180 s (for another), and ends for that"
+    assert ended.cause == "the slots were not released within 180 s (for another), so the job ends"
 
 
 def test_a_job_that_has_ended_has_nothing_to_release() -> None:

@@ -80,9 +80,9 @@ def test_it_runs_when_all_containers_are_there_and_finishes_with_its_tasks() -> 
 def test_of_what_is_there_no_more_is_said_than_was_seen() -> None:
     one, two = placed(), placed(TRAIN, TaskRule("eval"))
     running = (Lifecycle.RUNNING, Lifecycle.RUNNING)
-    assert stepped(one, sight(one, *running, containers=3)).cause == "all of its workers are connected"
-    assert stepped(one, sight(one, *running)).cause == "its driver runs"
-    assert stepped(two, sight(two, *running)).cause == "all of its drivers run"
+    assert stepped(one, sight(one, *running, containers=3)).cause == "all workers are connected"
+    assert stepped(one, sight(one, *running)).cause == "the driver is running"
+    assert stepped(two, sight(two, *running)).cause == "all drivers are running"
 
 
 @pytest.mark.parametrize("state", [Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING])
@@ -114,7 +114,7 @@ def test_an_intent_that_nobody_submits_is_tried_again_with_a_new_tag_and_not_for
         if number <= FREE_SUBMISSIONS:
             assert (record.state, record.failed_submissions) == (Lifecycle.WAITING, number)
             record = place(record, PREFIX, 1000.0 * number + 20).record
-    assert record.state == Lifecycle.FAILED and "before it was submitted" in record.cause
+    assert record.state == Lifecycle.FAILED and "before the application was submitted" in record.cause
 
 
 def test_a_submission_under_way_is_waited_for_and_a_refused_one_fails_with_its_words() -> None:
@@ -138,7 +138,7 @@ def test_an_application_that_was_there_and_vanishes_is_lost_after_a_hold_off() -
     assert stepped(record, EMPTY, 110.0 + GONE_S - 1).state == Lifecycle.RUNNING
     assert stepped(stepped(record, there, 120.0), EMPTY, 110.0 + GONE_S).state == Lifecycle.RUNNING  # it came back
     lost = stepped(record, EMPTY, 110.0 + GONE_S)
-    assert lost.state == Lifecycle.FAILED and "not known any more" in lost.cause
+    assert lost.state == Lifecycle.FAILED and "no longer knows" in lost.cause
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_a_job_whose_tasks_have_finished_is_over_whatever_was_asked_of_it(ending
 def test_a_task_that_does_not_say_why_it_failed_is_said_not_to_have_said_it() -> None:
     record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
     failed = step(record, sight(record, Lifecycle.FAILED), PREFIX, 130.0).record
-    assert failed.cause == "task train failed: it gave no reason" and failed.state == Lifecycle.FAILED
+    assert failed.cause == "task train failed: no reason given" and failed.state == Lifecycle.FAILED
     two = closing(Ending.NONE)
     failing = stepped(two, sight(two, Lifecycle.FAILED, Lifecycle.RUNNING), 130.0)
     assert (failing.ending, failing.ending_since_s) == (Ending.FAILED, 130.0)
@@ -445,7 +445,7 @@ def test_an_intent_that_was_lost_ends_the_others_from_now_on() -> None:
     record = stepped(record, seen, 200.0)
     lost = step(record, seen, PREFIX, 200.0 + SETTLE_S)
     assert (lost.record.ending, lost.record.ending_since_s, lost.ask) == (Ending.NOT_SUBMITTED, 210.0, ("app",))
-    assert lost.record.cause == "the service ended before it was submitted"
+    assert lost.record.cause == "the service ended before the application was submitted"
 
 
 def test_time_limits_say_how_long_they_are_and_end_the_job_in_order() -> None:
@@ -455,7 +455,7 @@ def test_time_limits_say_how_long_they_are_and_end_the_job_in_order() -> None:
     assert stepped(limited, sight(limited, Lifecycle.RUNNING, containers=2), 180.0).ending == Ending.NONE  # not running
     running = stepped(limited, sight(limited, Lifecycle.RUNNING, containers=3), 110.0)
     over = step(running, sight(running, Lifecycle.RUNNING, containers=3), PREFIX, 170.5)
-    assert (over.record.ending, over.record.cause) == (Ending.TIME_LIMIT, "its time limit, 60 s, is over")
+    assert (over.record.ending, over.record.cause) == (Ending.TIME_LIMIT, "the time limit of 60 s is over")
     assert over.record.ending_since_s == 170.5 and over.ask and not over.kill
     unlimited = replace(running, time_limit_s=None)
     assert stepped(unlimited, sight(running, Lifecycle.RUNNING, containers=3), 1e9).ending == Ending.NONE
@@ -465,7 +465,7 @@ def test_what_the_cluster_has_not_given_in_time_is_said_with_the_time() -> None:
     record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2), 110.0)
     short = stepped(record, sight(record, Lifecycle.RUNNING, containers=2), 290.5)
     assert (short.ending, short.ending_since_s) == (Ending.NOT_FILLED, 290.5)
-    assert short.cause == "the cluster has not given all of its containers within 180 s"
+    assert short.cause == "the cluster did not allocate all containers within 180 s"
     tag = placed().launches[0].tag
     late = stepped(placed(), EngineSnapshot({}, frozenset({tag})), 1000.5)
     assert (late.cause, late.ending_since_s) == ("task train was not submitted within 900 s", 1000.5)

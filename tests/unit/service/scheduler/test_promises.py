@@ -449,7 +449,7 @@ def test_an_elastic_job_begins_with_what_there_is_and_is_shrunk_before_others_en
     )
     limit = {"elastic": 5.0, "whole": 6.0}
     assert why(cluster.scheduler, "urgent", 0.0, limit).text(lambda at: f"t={at:g}") == (
-        "has its place, which others have to release first; elastic has to release 2 by t=5 at the latest"
+        "its slots are assigned, but other jobs must release them first; elastic has to release 2 by t=5 at the latest"
     )
     assert why(cluster.scheduler, "elastic", 0.0, limit).text(lambda at: f"t={at:g}") == (
         "workers runs with 4 slots of 2 to 8, and has to release 2, or is stopped at t=5"

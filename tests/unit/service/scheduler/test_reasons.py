@@ -87,7 +87,10 @@ class TestWhy:
         cluster.submit("urgent", gang(4), priority=90)
         reason = why(cluster.scheduler, "urgent", cluster.now)
         assert reason.cause == Cause.LEAVING
-        assert reason.text(clock) == "has its place, which others have to release first; bob's low has to release 4"
+        assert (
+            reason.text(clock)
+            == "its slots are assigned, but other jobs must release them first; bob's low has to release 4"
+        )
 
     def test_room_is_kept_for_another(self):
         cluster = three_nodes(Policy(levels_s=(), preempts=False, hold_after_s=60.0))
@@ -246,11 +249,11 @@ class TestWords:
                 {"starts_s": NOON},
                 "the cluster did not grant all requested containers; the next attempt is at 12:00",
             ),
-            (Cause.LEAVING, {}, "has its place, which others have to release first"),
+            (Cause.LEAVING, {}, "its slots are assigned, but other jobs must release them first"),
             (
                 Cause.LEAVING,
                 {"starts_s": NOON},
-                "has its place, which others have to release first; starts about 12:00 at the earliest",
+                "its slots are assigned, but other jobs must release them first; starts about 12:00 at the earliest",
             ),
             (Cause.QUEUE_LIMIT, {"limit": "too much", "starts_s": NOON}, "too much"),
             (Cause.DRIVER_LIMIT, {"limit": "too much", "other_queues": ("r",)}, "too much; would start now in queue r"),
