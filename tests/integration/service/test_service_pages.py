@@ -161,7 +161,7 @@ def test_what_was_done_is_paged_filtered_and_stays_text(opens: Opens) -> None:
     until(page, "document.querySelectorAll('table tbody tr').length === 100")
     press(page, "Load more")
     until(page, "document.querySelectorAll('table tbody tr').length === 150")
-    page.get_by_label("User").fill("ben")
+    page.get_by_role("searchbox", name="User").fill("ben")
     page.wait_for_selector("tbody tr:has-text('ben')")
     assert asked[-1]["user"] == "ben" and page.evaluate("window.hit") is None
 
