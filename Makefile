@@ -27,7 +27,7 @@ MUTANTS ?=
 NOTEBOOKS ?=
 CELLS ?=
 
-.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features matrix soak mutants hadoop-up hadoop-down wheel demo demo-yarn demo-service clean
+.PHONY: help setup tf-hdfs airflow lock lint types style docs test-fast test test-all bench studies chaos features matrix soak mutants hadoop-up hadoop-down wheel release demo demo-yarn demo-service clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -140,10 +140,12 @@ hadoop-up: $(STAMP)  ## start HDFS and YARN on this machine, until hadoop-down
 hadoop-down: $(STAMP)  ## stop HDFS and YARN, and delete their files
 	@$(BIN)/python -m tools.hadoop stop --remove
 
-wheel: $(STAMP) $(NATIVE)  ## build dist/hopsml-*.whl for this platform, with native libraries for the TensorFlow of .venv, and with TensorFlow's hdfs:// if Rust is installed
-	@rm -rf build dist/hopsml-*.whl
-	@$(BIN)/python -m tools.build_tf_hdfs --if-possible
-	@$(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python
+wheel: $(STAMP) $(NATIVE)  ## build the wheels in dist/: one for Linux (manylinux_2_28) with libraries for each supported TensorFlow, one without compiled code; a minute, and a download of 1.4 GB the first time
+	@rm -rf build dist/hopsml*.whl
+	@$(BIN)/python -m tools.build_wheel
+
+release: wheel  ## also build the source distribution, SHA-256 checksums and a list of components (CycloneDX) in dist/
+	@$(BIN)/python -m tools.release
 
 demo: $(STAMP) $(NATIVE)  ## train on two Spark executors on this machine
 	@$(NEEDS) java

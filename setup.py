@@ -1,10 +1,16 @@
-"""The native build, and the packages of a wheel; metadata is in pyproject.toml."""
+"""The native build, and the packages of a wheel; metadata is in pyproject.toml.
 
+``make wheel`` (tools/build_wheel.py) names a folder of portable libraries in HOPSML_LIBRARIES, laid out like the packages;
+an empty one gives the wheel for any platform. Without the variable what this machine can compile is compiled.
+"""
+
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Distribution, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
@@ -23,10 +29,26 @@ PAGE = {
 }
 
 
+GIVEN = os.environ.get("HOPSML_LIBRARIES")
+
+
 def compile_native() -> None:
     """All of native/ that can be compiled here, where it is not current."""
     for tool in ("build_native.py", "build_spark_push.py"):
         subprocess.run([sys.executable, HERE / "tools" / tool], check=True)
+
+
+def holds_libraries() -> bool:
+    """Return True if the wheel has compiled code, so that it is for one platform."""
+    return any(Path(GIVEN).rglob("*.so") if GIVEN else HERE.glob("hopsml/**/lib/*.so"))
+
+
+class Project(Distribution):
+    """Libraries belong to the folder of platform-specific packages, although none of them is an extension module."""
+
+    def has_ext_modules(self) -> bool:
+        """Return True if there are libraries."""
+        return holds_libraries()
 
 
 class BuildPy(build_py):
@@ -36,9 +58,14 @@ class BuildPy(build_py):
     """
 
     def run(self) -> None:
-        """Compile before files are collected."""
-        compile_native()
+        """Compile before files are collected, or replace what was compiled for this machine by the given libraries."""
+        if not GIVEN:
+            compile_native()
         super().run()
+        if GIVEN:
+            for own in Path(self.build_lib).glob("hopsml/**/lib/*.so"):
+                own.unlink()
+            shutil.copytree(GIVEN, self.build_lib, dirs_exist_ok=True)
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         """The modules of a package, none for the profiles."""
@@ -50,16 +77,19 @@ class BdistWheel(bdist_wheel):
 
     def run(self) -> None:
         """Not of this machine alone where nothing was compiled, which has to be known before files are laid out."""
-        compile_native()
-        self.root_is_pure = not any(HERE.glob("hopsml/**/lib/*.so"))
+        if not GIVEN:
+            compile_native()
+        self.root_is_pure = not holds_libraries()
         super().run()
 
     def get_tag(self) -> tuple[str, str, str]:
         """Python's version and ABI do not matter: libraries are loaded by ctypes and TensorFlow."""
-        return "py3", "none", super().get_tag()[2]
+        platform = os.environ.get("HOPSML_PLATFORM") if GIVEN and not self.root_is_pure else None
+        return "py3", "none", platform or super().get_tag()[2]
 
 
 setup(
+    distclass=Project,
     packages=[
         *find_packages(include=["hopsml", "hopsml.*"], exclude=["hopsml.airflow.hopsworks_plugin*"]),
         *find_packages("hopsml/airflow", include=[f"{PLUGIN}*"]),

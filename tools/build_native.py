@@ -3,7 +3,7 @@
     hopsml/collective/lib/libhopsml_collective.so        of native/collective/, with the compiler $CXX, or g++
     hopsml/collective/lib/libhopsml_server.so            of native/server/, with SHA-256 of native/collective/
     hopsml/training/data/lib/libhopsml_rows.so           of native/rows/
-    hopsml/training/tensorflow/lib/libhopsml_tensorflow-<version>.so
+    hopsml/training/tensorflow/lib/libhopsml_tensorflow-<minor version>.so
                                                          of native/tensorflow/, for the installed TensorFlow
 
 It uses the standard library only, since ``make setup`` calls it. A ``.built-of`` file in the folder of each library has the
@@ -75,17 +75,24 @@ def build(sanitize: str = "") -> Path:
         NoCompiler: there is no compiler.
         subprocess.CalledProcessError: the compiler failed; its ``stderr`` has the reason.
     """
-    return _build(target(sanitize), sorted(SOURCES.glob("*.cc")), ["-shared"], sanitize)
+    return _build(target(sanitize), sources_of(target()), ["-shared"], sanitize)
 
 
 def build_server() -> Path:
     """Build the guard of TensorFlow's server unless it is current; errors as in ``build``."""
-    return _build(SERVER, [*sorted(SERVER_SOURCES.glob("*.cc")), SOURCES / "sha256.cc"], ["-shared"], "")
+    return _build(SERVER, sources_of(SERVER), ["-shared"], "")
 
 
 def build_rows() -> Path:
     """Build the library that gathers rows of data sets unless it is current; errors as in ``build``."""
-    return _build(ROWS, sorted(ROWS_SOURCES.glob("*.cc")), ["-shared"], "")
+    return _build(ROWS, sources_of(ROWS), ["-shared"], "")
+
+
+def sources_of(library: Path) -> list[Path]:
+    """Return the sources of one of the three libraries that need no TensorFlow."""
+    folder = {target(): SOURCES, SERVER: SERVER_SOURCES, ROWS: ROWS_SOURCES}[library]
+    shared = [SOURCES / "sha256.cc"] if library == SERVER else []
+    return [*sorted(folder.glob("*.cc")), *shared]
 
 
 def build_program(name: str, sanitize: str = "") -> Path:
@@ -109,6 +116,11 @@ def _build(product: Path, sources: Sequence[Path], kind: list[str], sanitize: st
         _make(product, [compiler(), *options, *kind, *map(str, objects), "-ldl"])  # -ldl for the libc of older systems
         product.with_suffix(".built-of").write_text(wanted)
     return product
+
+
+def objects(sources: Sequence[Path]) -> list[Path]:
+    """Compile each source of a library unless that was done, and return the objects; errors as in ``build``."""
+    return _objects(sources, [compiler(), *OPTIONS], CACHE / "plain" / "objects")
 
 
 def _objects(sources: Sequence[Path], command: list[str], folder: Path) -> list[Path]:
@@ -139,13 +151,14 @@ def tensorflow_version() -> str | None:
 
 
 def build_for_tensorflow(version: str) -> Path:
-    """Build TensorFlow's operations for a version unless they are current; errors as in ``build``.
+    """Build TensorFlow's operations for the installed version unless they are current; errors as in ``build``.
 
     The collective library must exist.
     """
     library, wanted = _for_tensorflow(version)
     if not _is_current(library, wanted):
-        compiled, linked = _object_for_tensorflow(version)
+        includes, linked = _flags_of_tensorflow()
+        compiled = object_for_tensorflow(version, includes)
         collective = target()
         to_collective = os.path.relpath(collective.parent, library.parent)
         command = [compiler(), "-pthread", "-shared", str(compiled), f"-Wl,-rpath,$ORIGIN/{to_collective}"]
@@ -155,9 +168,14 @@ def build_for_tensorflow(version: str) -> Path:
     return library
 
 
+def minor(version: str) -> str:
+    """Return the first two numbers of a version, by which TensorFlow's libraries are named: its patches keep its ABI."""
+    return ".".join(version.split(".")[:2])
+
+
 def _for_tensorflow(version: str) -> tuple[Path, str]:
     """Return the path of the library, and the digest of its inputs."""
-    library = TENSORFLOW_LIBRARIES / f"libhopsml_tensorflow-{version}.so"
+    library = TENSORFLOW_LIBRARIES / f"libhopsml_tensorflow-{minor(version)}.so"
     return library, _digest(_options_for_tensorflow(version), [*_sources_for_tensorflow(), SOURCES / "collective.h"])
 
 
@@ -166,20 +184,24 @@ def _sources_for_tensorflow() -> list[Path]:
 
 
 def _options_for_tensorflow(version: str) -> list[str]:
-    return ["-std=c++17", "-O2", "-fPIC", "-pthread", "-Wall", "-Wextra", f'-DHOPSML_TENSORFLOW_VERSION="{version}"']
+    named = f'-DHOPSML_TENSORFLOW_VERSION="{minor(version)}"'
+    return ["-std=c++17", "-O2", "-fPIC", "-pthread", "-Wall", "-Wextra", named]
 
 
-def _object_for_tensorflow(version: str) -> tuple[Path, list[str]]:
-    """Compile the operations, which does not need the collective; return the object and the linker's options."""
+def object_for_tensorflow(version: str, includes: Sequence[str]) -> Path:
+    """Compile the operations unless that was done, without the collective, and return the object.
+
+    Args:
+        version: version of TensorFlow.
+        includes: the compiler's options for its headers.
+    """
     _, wanted = _for_tensorflow(version)
-    found = compiler()
-    includes, linked = _flags_of_tensorflow()
     made = CACHE / "plain" / "objects" / f"tensorflow-{wanted[:20]}.o"
     if not made.exists():
         # As one source: TensorFlow's headers are most of the work.
         whole = "".join(f'#include "{path}"\n' for path in _sources_for_tensorflow() if path.suffix == ".cc")
-        _make(made, [found, *_options_for_tensorflow(version), *includes, "-c", "-x", "c++", "-"], whole)
-    return made, linked
+        _make(made, [compiler(), *_options_for_tensorflow(version), *includes, "-c", "-x", "c++", "-"], whole)
+    return made
 
 
 def _flags_of_tensorflow() -> tuple[list[str], list[str]]:
@@ -216,12 +238,16 @@ def _digest(options: Sequence[str], files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
+def _compile_early(version: str) -> Path:
+    return object_for_tensorflow(version, _flags_of_tensorflow()[0])
+
+
 def build_all(sanitize: str = "") -> None:
     """Build every library, and TensorFlow's if TensorFlow is installed; errors as in ``build``."""
     version = None if sanitize else tensorflow_version()
     library, wanted = _for_tensorflow(version) if version else (Path(), "")
     with ThreadPoolExecutor(1) as beside:  # the longest compilation begins first
-        early = beside.submit(_object_for_tensorflow, version) if version and not _is_current(library, wanted) else None
+        early = beside.submit(_compile_early, version) if version and not _is_current(library, wanted) else None
         build(sanitize)
         build_server()
         build_rows()

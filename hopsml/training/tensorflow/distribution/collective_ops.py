@@ -137,15 +137,24 @@ def _loaded() -> Any:
     """Load the library and register the operations' gradients."""
     import tensorflow as tf
 
-    path = LIBRARIES / f"libhopsml_tensorflow-{tf.__version__}.so"
+    path = library_of(tf.__version__)
     check_library(path, tf.__version__)
     library = tf.load_op_library(str(path))
     _register_gradients()
     return library
 
 
+def library_of(version: str) -> Path:
+    """Return the path of the library for a version of TensorFlow: one for all patches of a minor version."""
+    return LIBRARIES / f"libhopsml_tensorflow-{_minor(version)}.so"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 def check_library(path: Path, version: str) -> None:
-    """Raise UnsupportedVersion unless ``path`` is a library for TensorFlow ``version``.
+    """Raise UnsupportedVersion unless ``path`` is a library for the minor version of TensorFlow ``version``.
 
     Loading a library for another version may terminate the process.
     """
@@ -162,7 +171,7 @@ def check_library(path: Path, version: str) -> None:
     content = path.read_bytes()
     begin = content.find(_BUILT_FOR)
     built_for = content[begin + len(_BUILT_FOR) :].split(b"\0", 1)[0].decode() if begin >= 0 else "an unknown version"
-    if built_for != version:
+    if built_for != _minor(version):
         raise UnsupportedVersion(f"{path.name} was built for TensorFlow {built_for}, this is {version}; {remedy}")
 
 
