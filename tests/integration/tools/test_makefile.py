@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.test_installed import copied
+from hopsml.core import versions
 
 ROOT = Path(__file__).resolve().parents[3]
 MAKE = str(shutil.which("make"))
@@ -43,7 +44,8 @@ RUN_BY = {
     "mutants": "integration/tools/test_makefile.py::test_mutants_of_one_module",
     "hadoop-up": "integration/tools/test_makefile.py::test_hadoop_up_and_down",
     "hadoop-down": "integration/tools/test_makefile.py::test_hadoop_up_and_down",
-    "wheel": "integration/tools/test_makefile.py::test_wheel",
+    "wheel": "integration/tools/test_makefile.py::test_release",
+    "release": "integration/tools/test_makefile.py::test_release",
     "demo": "integration/tools/test_makefile.py::test_demo",
     "demo-yarn": "integration/tools/test_makefile.py::test_demo_on_yarn",
     "demo-service": "integration/tools/test_makefile.py::test_demo_on_yarn",
@@ -228,25 +230,23 @@ def jars() -> Path:
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_wheel(tmp_path: Path, complete: Callable[[Path], Path]) -> None:
-    tree = complete(tmp_path / "tree")
-    made(tree, "wheel", **WITHOUT_CARGO, UV_OFFLINE="1", TMPDIR=str(tmp_path))
-    (wheel,) = (tree / "dist").glob("hopsml-*.whl")
-    assert any(name.endswith("hopsml/cli/__init__.py") for name in zipfile.ZipFile(wheel).namelist())
-
-
-@pytest.fixture
-def complete() -> Callable[[Path], Path]:
-    """Return a function that copies the whole package, with the Makefile and this repository's environment."""
-
-    def copy(folder: Path) -> Path:
-        copied(folder)
-        shutil.copy(ROOT / "Makefile", folder)
-        shutil.copytree(ROOT / "requirements", folder / "requirements")
-        (folder / ".venv").symlink_to(ROOT / ".venv")
-        return folder
-
-    return copy
+@pytest.mark.timeout(900)
+def test_release() -> None:
+    """In the repository, so that downloaded headers and compiled objects serve the next run."""
+    told = made(ROOT, "release", timeout_s=880)
+    assert "auditwheel finds nothing newer than manylinux_2_28_x86_64" in told
+    dist = ROOT / "dist"
+    (linux,), (pure,) = (list(dist.glob(f"hopsml*-py3-none-{tag}.whl")) for tag in ("manylinux_2_28_x86_64", "any"))
+    held = {Path(name).name for name in zipfile.ZipFile(linux).namelist()}
+    operations = {f"libhopsml_tensorflow-{version[0]}.{version[1]}.so" for version in versions.TENSORFLOW.supported}
+    assert {"libhopsml_collective.so", "libhopsml_server.so", "libhopsml_rows.so", *operations} <= held
+    assert not [name for name in zipfile.ZipFile(linux).namelist() if ".data/" in name and "scripts" not in name]
+    assert not [name for name in zipfile.ZipFile(pure).namelist() if name.endswith(".so")]
+    sums = [line.split() for line in (dist / "SHA256SUMS").read_text().splitlines()]
+    assert {linux.name, pure.name, "hopsml-sbom.json"} <= {name for _, name in sums}
+    assert all(hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest for digest, name in sums)
+    components = {one["name"] for one in json.loads((dist / "hopsml-sbom.json").read_text())["components"]}
+    assert {"cloudpickle", "pyarrow"} <= components
 
 
 @pytest.mark.spark
