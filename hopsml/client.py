@@ -8,283 +8,66 @@ client.why(job.id), client.cancel(job.id)
 
 from __future__ import annotations
 
-import http.client
 import json
-import re
 import secrets
-import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-
-from hopsml.core import log_stream, processes, proxies
+from hopsml.core import log_stream
 from hopsml.core.states import Lifecycle
-from hopsml.core.variables import SETTINGS, Settings
-from hopsml.errors import ArgumentError, JobNotFound, ServiceError
-from hopsml.storage import backoff
+from hopsml.core.variables import SETTINGS
+from hopsml.errors import ArgumentError, ServiceError
+from hopsml.service_connection import TRIES, ServiceConnection, starting_message, state_folder
+from hopsml.service_records import (
+    AuditPage,
+    AuditRecord,
+    JobApplication,
+    JobChange,
+    JobMetric,
+    JobPage,
+    JobProgress,
+    JobRun,
+    JobRunMetrics,
+    JobSize,
+    LogPart,
+    RankLog,
+    SecretRecord,
+    ServiceJob,
+    ServiceJobDetail,
+    ServiceSchedule,
+    TokenRecord,
+)
 
-CA = Settings.server_ca.name
-TIMEOUT_S = 60.0  # longest silence of a server in a call
-_TRIES = 4  # attempts of a call that is safe to repeat, while the server is unavailable or restarts
+__all__ = [
+    "AuditRecord",
+    "Client",
+    "JobApplication",
+    "JobChange",
+    "JobMetric",
+    "JobProgress",
+    "JobRun",
+    "JobRunMetrics",
+    "JobSize",
+    "SecretRecord",
+    "ServiceJob",
+    "ServiceJobDetail",
+    "ServiceSchedule",
+    "TokenRecord",
+]
 _FOLLOWING_TRIES = 8  # attempts of a call that follows a job: about a minute, in which a server restarts
-_PAUSE_S = 0.5
-_ADDRESS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?(/[^\s?#]*)?")
-_PATIENCE_S = 60.0  # longest time to repeat a call that the server has rejected with Retry-After
-T = TypeVar("T")
 
 
-class JobProgress(msgspec.Struct, frozen=True):
-    """Progress of a job's newest run.
-
-    Attributes:
-        run: Id of the run.
-        done: Units done; None before the first report.
-        total: All units; None if that is not known.
-        unit: "step", "epoch" or "trial".
-        metric_name: Name of the main metric; empty if there is none.
-        metric: Its newest value, of a search the best one.
-    """
-
-    run: str
-    done: int | None
-    total: int | None
-    unit: str
-    metric_name: str
-    metric: float | None
-
-    def text(self) -> str:
-        """Return the progress as "step 10 of 40" or "trials 3 of 12"; "starting" before the first report."""
-        if self.done is None:
-            return "starting"
-        count = f"{self.done} of {self.total}" if self.total else str(self.done)
-        return f"{'trials' if self.unit == 'trial' else self.unit} {count}"
-
-
-class ServiceJob(msgspec.Struct, frozen=True):
-    """Job of the service; times are in seconds since 1970, 0 for not yet.
-
-    ``why`` explains why it does not run, ``progress`` is that of its newest run; in a list they are present only if
-    requested. ``actions`` are what can be done with it in this state, such as ``pause``.
-    """
-
-    id: str
-    serial: int
-    name: str
-    owner: str
-    queue: str
-    priority: int
-    state: Lifecycle
-    cause: str
-    tries: int
-    retries: int
-    preemptions: int
-    submitted_s: float
-    started_s: float
-    ended_s: float
-    why: str = ""
-    actions: list[str] = []
-    progress: JobProgress | None = None
-
-
-class JobApplication(msgspec.Struct, frozen=True):
-    """YARN application or process that was started for a task of a job."""
-
-    task: str
-    number: int
-    state: Lifecycle
-    application_id: str
-    tag: str
-    cause: str
-
-
-class JobSize(msgspec.Struct, frozen=True):
-    """Numbers of slots of a task: held, planned, minimum and maximum.
-
-    The task is about to release slots if ``target`` is below ``slots``.
-    """
-
-    task: str
-    slots: int
-    target: int
-    fewest: int
-    most: int
-
-
-class ServiceJobDetail(ServiceJob, frozen=True, kw_only=True):
-    """Job with its applications, the sizes of its tasks and its specification; ``spec`` is YAML."""
-
-    spec: str
-    profile: str
-    applications: list[JobApplication]
-    sizes: list[JobSize] = []
-
-
-class JobChange(msgspec.Struct, frozen=True):
-    """Change of the state of a job or task; ``task`` is empty for the job itself."""
-
-    id: int
-    task: str
-    state: Lifecycle
-    cause: str
-    try_number: int
-    at_s: float
-
-
-class JobRun(msgspec.Struct, frozen=True):
-    """Run that a task of a job has made; ``metric`` is the value of its main metric, None without one."""
-
-    id: str
-    state: str
-    metric_name: str
-    metric: float | None
-
-
-class JobMetric(msgspec.Struct, frozen=True):
-    """Statistics of a metric of a run: number of reports, last step, and values; None if no value was a number."""
-
-    name: str
-    reports: int
-    step: float
-    last: float | None
-    lowest: float | None
-    highest: float | None
-
-
-class JobRunMetrics(JobRun, frozen=True, kw_only=True):
-    """Run of a job's task, with all metrics that it has reported.
-
-    ``trial`` is, for a search, the trial with these metrics: the best one, or the one with the most steps if none is
-    best.
-    """
-
-    metrics: list[JobMetric]
-    trial: str = ""
-
-
-class _RankLog(msgspec.Struct, frozen=True):
-    """Response with a part of a worker's log."""
-
-    run: str
-    newest: str
-    lines: list[str]
-    end: int
-    is_whole: bool
-    is_over: bool
-
-
-class TokenRecord(msgspec.Struct, frozen=True):
-    """Record of a user's access token, without the token itself; times are in seconds since 1970."""
-
-    id: str
-    user: str
-    role: str
-    label: str
-    created_s: float
-    expires_s: float | None
-    revoked_s: float | None
-
-
-class AuditRecord(msgspec.Struct, frozen=True):
-    """Call that has changed something or was rejected; ``user`` is empty for a call without a valid token."""
-
-    id: int
-    at_s: float
-    user: str
-    role: str
-    action: str
-    target: str
-    outcome: int
-    peer: str
-
-
-class _AuditPage(msgspec.Struct):
-    """Page of audit records; ``cursor`` selects the next page, None on the last one."""
-
-    entries: list[AuditRecord]
-    cursor: int | None
-
-
-class ServiceSchedule(msgspec.Struct, frozen=True):
-    """Schedule that starts a job repeatedly; ``spec`` is YAML.
-
-    ``planned_s`` is the next start, in seconds since 1970.
-    """
-
-    id: str
-    owner: str
-    schedule: str
-    zone: str
-    overlap: str
-    is_paused: bool
-    planned_s: float
-    last_job: str
-    note: str
-    spec: str
-
-
-class SecretRecord(msgspec.Struct, frozen=True):
-    """Record of a secret, without its value; ``stored_s`` is in seconds since 1970."""
-
-    name: str
-    stored_s: float
-
-
-class _Page(msgspec.Struct):
-    """Page of jobs; ``cursor`` selects the next page, None on the last one."""
-
-    jobs: list[ServiceJob]
-    cursor: int | None
-
-
-class _LogPart(msgspec.Struct):
-    """Response with a part of a driver's output; ``end`` is the offset after it."""
-
-    text: str
-    end: int
-
-
-class _StaysHere(urllib.request.HTTPRedirectHandler):
-    """Handler that follows no redirect, because the token is intended for one server only."""
-
-    def redirect_request(self, *told: Any) -> None:
-        """Reject the redirect, by returning None."""
-
-
-class Client:
+class Client(ServiceConnection):
     """Client of one job service.
 
     Methods raise ArgumentError or JobFileError for an invalid call, JobNotFound, and ServiceError if the service
     rejects the call, with its message, or does not answer.
     """
-
-    def __init__(self, address: str, token: str, certificate: str | Path = "") -> None:
-        """Create a client; nothing is sent yet.
-
-        Args:
-            address: URL of the server.
-            token: access token.
-            certificate: PEM file with the certificate of the server or its authority, which is trusted in addition to
-                the system's.
-
-        Raises:
-            ArgumentError: the address, the token or the certificate file is invalid.
-        """
-        if not _ADDRESS.fullmatch(address):
-            raise ArgumentError(
-                f"{address.partition('?')[0][:200]!r} is not the address of a job service; use the address that "
-                "`hopsml server` has printed, without its token, such as  http://127.0.0.1:8080/"
-            )
-        if not token.isascii() or not token.isprintable():
-            raise ArgumentError("the token contains characters that no token has; copy it again into HOPSML_TOKEN")
-        self._address, self._token = address.rstrip("/"), token
-        trust = [urllib.request.HTTPSHandler(context=_trust(certificate))] if address.startswith("https:") else []
-        self._opener = proxies.opener(self._address, _StaysHere(), *trust)
 
     @classmethod
     def of_environment(cls) -> Client:
@@ -305,7 +88,7 @@ class Client:
             known = json.loads(file.read_text())
             its_address, its_token = str(known["address"]), str(known["token"])
         except (OSError, ValueError, LookupError, TypeError):
-            if starting := _starting(state_folder()):
+            if starting := starting_message(state_folder()):
                 raise ServiceError(starting) from None
             raise ArgumentError(
                 f"no job service is known, since there is no file {file}; start one with `hopsml server`, or set "
@@ -379,7 +162,7 @@ class Client:
                 "progress": "true" if progress else "",
             }
             more |= {"before": before} if before is not None else {}
-            page = self._as(self._call("GET", "jobs", query={**query, **more}), _Page)
+            page = self._as(self._call("GET", "jobs", query={**query, **more}), JobPage)
             found += page.jobs
             if (before := page.cursor) is None:
                 break
@@ -387,7 +170,7 @@ class Client:
 
     def job(self, job: str | int) -> ServiceJobDetail:
         """Return one job, by its id or its number. Raises JobNotFound."""
-        return self._job(job, _TRIES)
+        return self._job(job, TRIES)
 
     def _job(self, job: str | int, tries: int) -> ServiceJobDetail:
         """Return one job, with at most ``tries`` attempts."""
@@ -431,8 +214,8 @@ class Client:
         while True:
             query = {"task": task, "run": asked, "offset": offset}
             path = f"jobs/{_quoted(job)}/ranks/{rank}/log"
-            tries = _FOLLOWING_TRIES if follow else _TRIES
-            part = self._as(self._call("GET", path, query=query, tries=tries), _RankLog)
+            tries = _FOLLOWING_TRIES if follow else TRIES
+            part = self._as(self._call("GET", path, query=query, tries=tries), RankLog)
             yield from part.lines
             asked, offset = part.run, part.end
             if part.is_over and part.is_whole and follow and not run and part.newest != part.run:
@@ -451,12 +234,12 @@ class Client:
             offset: first byte.
             try_number: number of the try, from 1, for a job that was tried again; None: the newest one.
         """
-        return self._log(job, task, offset, try_number, _TRIES)
+        return self._log(job, task, offset, try_number, TRIES)
 
     def _log(self, job: str | int, task: str, offset: int, number: int | None, tries: int) -> tuple[str, int]:
         """Return a part of a driver's output, with at most ``tries`` attempts."""
         query = {"task": task, "offset": offset, "try": number if number is not None else ""}
-        part = self._as(self._call("GET", f"jobs/{_quoted(job)}/log", query=query, tries=tries), _LogPart)
+        part = self._as(self._call("GET", f"jobs/{_quoted(job)}/log", query=query, tries=tries), LogPart)
         return part.text, part.end
 
     def follow(self, job: str | int, task: str = "", poll_s: float = 1.0) -> Iterator[str]:
@@ -578,7 +361,7 @@ class Client:
         while len(found) < limit:
             query = {"user": user, "action": action, "limit": min(1000, limit - len(found))}
             query |= {"before": before} if before is not None else {}
-            page = self._as(self._call("GET", "audit", query=query), _AuditPage)
+            page = self._as(self._call("GET", "audit", query=query), AuditPage)
             found += page.entries
             if (before := page.cursor) is None:
                 break
@@ -627,198 +410,7 @@ class Client:
         repeat = what != "clone"
         return self._as(self._call("POST", f"jobs/{_quoted(job)}/{what}", asked or {}, repeat=repeat), ServiceJob)
 
-    # ------------------------------------------------------------------------------------ HTTP
-
-    def _open(self, path: str, query: Mapping[str, Any], last: str) -> Any:
-        """Open a stream of events. Raises OSError if the server is unavailable, else errors as ``_call`` does."""
-        url = f"{self._address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        sent = {"Authorization": f"Bearer {self._token}", **({"Last-Event-ID": last} if last else {})}
-        try:
-            return self._opener.open(urllib.request.Request(url, headers=sent), timeout=TIMEOUT_S)
-        except urllib.error.HTTPError as refused:
-            if refused.code not in (404, 429, 502, 503, 504):
-                raise self._refusal(refused) from None
-            refused.close()
-            if refused.code == 404:
-                raise log_stream.NoStreamHere from None
-            # Too many calls, or the server restarts behind a proxy.
-            raise ConnectionError(f"HTTP {refused.code}") from None
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        asked: Mapping[str, Any] | None = None,
-        *,
-        content: bytes = b"",
-        query: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        repeat: bool = True,
-        tries: int = _TRIES,
-    ) -> Any:
-        """Send a request, repeatedly if it is safe, and return the JSON of the response."""
-        url = f"{self._address}/api/v1/{path}"
-        if query:
-            url += "?" + urllib.parse.urlencode(
-                {name: value for name, value in query.items() if value != ""}, doseq=True
-            )
-        kind = "application/json" if asked is not None else "application/zip"
-        data = json.dumps(asked).encode() if asked is not None else content or None
-        sent = {"Authorization": f"Bearer {self._token}", "Content-Type": kind, **(headers or {})}
-        request = urllib.request.Request(url, data, sent, method=method)
-        problem, patient_until = "", time.monotonic() + _PATIENCE_S
-        refusal, asked_s = None, 0.0
-        attempts = iter(range(tries if repeat else 1))
-        while (attempt := next(attempts, None)) is not None:
-            if attempt:
-                time.sleep(max(asked_s, backoff.pause_s(attempt, _PAUSE_S)))
-            refusal, asked_s = None, 0.0
-            try:
-                with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                    said = answer.read()
-                return self._json(said or b"null")
-            except urllib.error.HTTPError as refused:
-                wait_s = _wait_s(refused)
-                if refused.code == 503 and wait_s is not None:  # for instance, its database is unavailable
-                    refusal, asked_s = self._refusal(refused), wait_s
-                    continue
-                if wait_s is None or time.monotonic() + wait_s > patient_until:
-                    raise self._refusal(refused) from None
-                refused.close()
-                time.sleep(wait_s)
-                # The request was not processed, so that any request may be repeated.
-                attempts = iter(range(tries if repeat else 1))
-            except (OSError, UnicodeError, http.client.IncompleteRead) as error:
-                reason = getattr(error, "reason", None)
-                if isinstance(reason, ssl.SSLError):
-                    raise _distrust(self._address, reason) from None
-                if isinstance(reason or error, TimeoutError):
-                    problem = f"it has sent nothing for {TIMEOUT_S:g} s"
-                    break  # the server accepts connections but hangs: another attempt would wait as long
-                problem = str(reason or error)
-            except http.client.HTTPException as error:
-                raise self._stranger(f"its answer is not HTTP: {type(error).__name__}") from None
-        if refusal is not None:
-            raise refusal
-        if starting := _starting(state_folder()):
-            raise ServiceError(starting)
-        raise ServiceError(
-            f"the job service at {self._address} does not answer ({problem}); check that `hopsml server` is "
-            f"running{proxies.explain(self._address)}"
-        )
-
-    def _as(self, found: Any, kind: type[T]) -> T:
-        """Convert a response to a type. Raises ServiceError if it does not fit."""
-        try:
-            return msgspec.convert(found, kind)
-        except msgspec.ValidationError as error:
-            raise self._stranger(str(error)) from None
-
-    def _done(self, found: Any) -> None:
-        """Check that a response is empty, as the service sends it for a completed action."""
-        self._as(found, type(None))
-
-    def _text(self, name: str, found: Any) -> str:
-        """Return a string field of a response. Raises ServiceError without it."""
-        text = self._as(found, dict[str, Any]).get(name)
-        if not isinstance(text, str):
-            raise self._stranger(f"its answer has no {name}")
-        return text
-
-    def _json(self, said: bytes) -> Any:
-        """Parse a response as JSON. Raises ServiceError if it is none."""
-        try:
-            return json.loads(said)
-        except ValueError:
-            raise self._stranger(f"it says {said[:60].decode(errors='replace')!r}") from None
-
-    def _refusal(self, refused: urllib.error.HTTPError) -> Exception:
-        """Return the error for a response with an error status, with the service's message.
-
-        A response that has none is reported as that of another server.
-        """
-        try:
-            with refused:
-                said = json.loads(refused.read())
-            text = f"{said['error']}; {said['remedy']}" if said.get("remedy") else str(said["error"])
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError):
-            place = refused.headers.get("location", "")
-            return self._stranger(
-                f"HTTP {refused.code}" + (f", which was redirected to {place[:200]}" if place else "")
-            )
-        if refused.code == 404:
-            return JobNotFound(text)
-        return ArgumentError(text) if refused.code in (400, 422) else ServiceError(text)
-
-    def _stranger(self, said: str) -> ServiceError:
-        """Return the error for a server that is no job service of this version."""
-        return ServiceError(
-            f"the server at {self._address} is not a job service of this version of hopsml "
-            f"({' '.join(said.split())}); set HOPSML_SERVER to the address that `hopsml server` has printed"
-        )
-
-
-STARTING = "starting"  # file in the state folder that names the process of a server which does not accept requests yet
-
-
-def _starting(state: Path) -> str:
-    """Return the error message if this user's server is just starting; "" if it is not."""
-    try:
-        file = state / STARTING
-        process, age_s = file.read_text(), time.time() - file.stat().st_mtime
-    except (OSError, ValueError):
-        return ""
-    if processes.is_gone(process):
-        return ""
-    return (
-        f"this user's job service has been starting for {max(0.0, age_s):.0f} s and does not accept requests yet; repeat "
-        "the command when `hopsml server` has printed its address"
-    )
-
-
-def state_folder() -> Path:
-    """Return the folder with the state of this user's server: $HOPSML_SERVER_STATE, else ``~/.hopsml/server``."""
-    return Path(SETTINGS.server_state or Path.home() / ".hopsml" / "server")
-
-
-def _trust(certificate: str | Path) -> ssl.SSLContext:
-    """Return a context that trusts the system's authorities and the certificates of a file.
-
-    A server's own certificate in the file suffices. Raises ArgumentError.
-    """
-    made = ssl.create_default_context()
-    if certificate:
-        made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        try:
-            made.load_verify_locations(certificate)
-        except OSError as error:  # includes ssl.SSLError
-            said = getattr(error, "reason", None) or error.strerror or error
-            raise ArgumentError(
-                f"{CA}={certificate}: the file contains no readable certificates ({said}); set the variable to a PEM "
-                "file with the certificate of the server or of its authority"
-            ) from error
-    return made
-
-
-def _distrust(address: str, error: ssl.SSLError) -> ServiceError:
-    """Return the error for a server with which TLS fails."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        said = error.verify_message.rstrip(".")
-        return ServiceError(
-            f"the certificate of {address} is not trusted ({said}); use the host name in the certificate, or set "
-            f"{CA} to a file with the certificate of its authority"
-        )
-    return ServiceError(
-        f"the TLS connection to {address} failed ({error.reason}); write http:// for a server without TLS"
-    )
-
 
 def _quoted(job: str | int) -> str:
     """Return a job's id as part of a URL's path."""
     return urllib.parse.quote(str(job), safe="")
-
-
-def _wait_s(refused: urllib.error.HTTPError) -> float | None:
-    """Return the seconds of the header Retry-After; None without one."""
-    said = refused.headers.get("Retry-After", "") if refused.code in (429, 503) else ""
-    return max(float(said), 0.05) if said.isdecimal() else None

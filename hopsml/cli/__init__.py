@@ -69,7 +69,7 @@ def application() -> "typer.Typer":
     """Return the Typer application with all commands."""
     import typer
 
-    from hopsml.cli import doctor, jobs, models, runs, schedules, secrets, serve, server, submit, tokens
+    from hopsml.cli import credentials, doctor, jobs, models, runs, schedules, serve, server, submit
 
     app = typer.Typer(
         no_args_is_help=True, help="Distributed training, search and serving on Spark and YARN, or on this machine."
@@ -84,13 +84,13 @@ def application() -> "typer.Typer":
     app.add_typer(runs.app, name="runs")
     app.add_typer(jobs.app, name="jobs")
     app.add_typer(schedules.app, name="schedules")
-    app.add_typer(secrets.app, name="secrets")
-    app.add_typer(tokens.app, name="tokens")
+    app.add_typer(credentials.secrets, name="secrets")
+    app.add_typer(credentials.tokens, name="tokens")
     app.add_typer(models.app, name="models")
     app.add_typer(serve.app, name="serve")
     for command in (
         server.server,
-        tokens.audit,
+        credentials.audit,
         server.ui,
         doctor.profiles,
         doctor.doctor,

@@ -155,11 +155,11 @@ def server(
 
     Jobs that run when the server ends continue, and the next server takes them over.
     """
-    from hopsml import client
+    from hopsml import service_connection
 
-    folder = state or client.state_folder()
+    folder = state or service_connection.state_folder()
     typer.echo(f"starting the job service (its data is in {folder}); the address follows when it is ready", err=True)
-    starting = _announced(folder / client.STARTING)
+    starting = _announced(folder / service_connection.STARTING)
     from hopsml.service.rest import server as servers
 
     servers.check_installed("hopsml server", ("sqlalchemy", "alembic", "fastapi", "pydantic", "croniter"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hopsml import client
+from hopsml import service_connection
 from hopsml.client import Client
 from hopsml.core import processes
 from hopsml.errors import ArgumentError, ServiceError
@@ -101,7 +101,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(client, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(service_connection, "_PAUSE_S", 0.0)
     monkeypatch.setenv("HOPSML_TOKEN", "s3cr3t-token")
     (tmp_path / "train.py").touch()
     (tmp_path / "secret").write_text("Hush-93-wolves")
@@ -146,7 +146,7 @@ def test_what_else_may_answer(
 
 
 def test_a_server_that_stands_still_is_asked_once(code: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(service_connection, "TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(
@@ -222,7 +222,7 @@ def test_a_server_that_is_just_starting_is_named(tmp_path: Path, cli: Cli, monke
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
     for name in ("HOPSML_SERVER", "HOPSML_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / client.STARTING).write_text(processes.process_name())
+    (tmp_path / service_connection.STARTING).write_text(processes.process_name())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         nobody = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     for known in (None, {"address": nobody, "token": "x"}):
@@ -232,5 +232,7 @@ def test_a_server_that_is_just_starting_is_named(tmp_path: Path, cli: Cli, monke
         assert ended.status == 1 and "has been starting for" in ended.err
         assert "repeat the command when `hopsml server` has printed its address" in ended.err
     machine, _, start = processes.process_name().rpartition(".")[0].rpartition(".")
-    (tmp_path / client.STARTING).write_text(f"{machine}.{int(start) + 1}.abcd")  # another process has its id now
+    (tmp_path / service_connection.STARTING).write_text(
+        f"{machine}.{int(start) + 1}.abcd"
+    )  # another process has its id now
     assert "does not answer" in cli("jobs", "ls").err

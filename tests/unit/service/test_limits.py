@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopsml import client
+from hopsml import service_connection
 from hopsml.client import Client
 from hopsml.cluster.shared import http_connections
 from hopsml.cluster.shared.acceptor import ConnectionLimits
@@ -192,7 +192,7 @@ def test_the_client_does_not_wait_for_ever(busy: tuple[str, list[tuple[int, str]
 
 
 def test_the_client_ends_its_patience(busy: tuple[str, list[tuple[int, str]]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(service_connection, "_PATIENCE_S", 0.2)
     address, answers = busy
     answers += [(429, "0")] * 50
     with pytest.raises(ServiceError, match="too many calls"):

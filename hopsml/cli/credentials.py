@@ -1,8 +1,10 @@
-"""``hopsml tokens`` and ``hopsml audit``: tokens and the audit log of a job service, for its administrators."""
+"""``hopsml tokens``, ``hopsml audit`` and ``hopsml secrets``: credentials in a job service, and its audit log."""
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,10 +38,10 @@ def audit(
     print_rows(rows, numbers=("outcome",), wraps="target")
 
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens of a job service; for administrators.")
+tokens = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens of a job service; for administrators.")
 
 
-@app.command()
+@tokens.command()
 def create(
     user: Annotated[str, typer.Argument(metavar="USER", help="User of the token.")],
     role: Annotated[str, typer.Option(help="Role of the user: viewer, user, operator or admin.")] = "viewer",
@@ -57,8 +59,8 @@ def create(
     print_plain(Client.of_environment().create_token(user, role, label=label, lasts_s=days * 86_400 if days else None))
 
 
-@app.command()
-def ls() -> None:
+@tokens.command("ls")
+def list_tokens() -> None:
     """List tokens by id, without their values."""
     from hopsml.client import Client
 
@@ -67,7 +69,7 @@ def ls() -> None:
         print_plain(f"{one.id}  {one.user}  {one.role}  {'revoked' if one.revoked_s else ends}  {one.label}".rstrip())
 
 
-@app.command()
+@tokens.command()
 def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, from `hopsml tokens ls`.")],
 ) -> None:
@@ -75,3 +77,47 @@ def revoke(
     from hopsml.client import Client
 
     Client.of_environment().revoke_token(token_id)
+
+
+secrets = typer.Typer(no_args_is_help=True, help="Store, list and delete secrets of your jobs.")
+SecretName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="SecretName in job files, such as s3-key; jobs read it from the variable S3_KEY."
+    ),
+]
+
+
+@secrets.command()
+def put(
+    name: SecretName,
+    file: Annotated[Path | None, typer.Option(help="File with the value. Default: standard input.")] = None,
+) -> None:
+    """Store a value, which cannot be read back; a line end after it is removed.
+
+    The value is read from a terminal without echo, from standard input, or from a file, not from the command line.
+    """
+    from hopsml.client import Client
+
+    if file is None and sys.stdin.isatty():
+        value = typer.prompt(f"value of {name}", hide_input=True)
+    else:
+        value = file.read_text() if file is not None else sys.stdin.read()
+    Client.of_environment().put_secret(name, value.removesuffix("\n").removesuffix("\r"))
+
+
+@secrets.command("ls")
+def list_secrets() -> None:
+    """List your secrets, without their values."""
+    from hopsml.client import Client
+
+    for one in Client.of_environment().secrets():
+        print(f"{one.name}  {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.stored_s))}")
+
+
+@secrets.command("rm")
+def delete_secret(name: SecretName) -> None:
+    """Delete a secret; jobs that start later do not receive it."""
+    from hopsml.client import Client
+
+    Client.of_environment().remove_secret(name)
