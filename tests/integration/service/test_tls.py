@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from hopsml.client import CA, Client
+from hopsml.client import Client
+from hopsml.service_connection import CA
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service.rest import server
 from hopsml.service.server import ServerSettings, run_server
