@@ -62,7 +62,7 @@ class _Crowd:
         tls, loop = client_tls(self._bootstrap.certificate), asyncio.get_running_loop()
         self._refused: asyncio.Future[None] = loop.create_future()
         upgrade = _UPGRADE.format(token=self._bootstrap.token).encode()
-        agents = [LightAgent(self, hello(self._bootstrap.ask, index), upgrade) for index in range(self._count)]
+        agents = [LightAgent(self, hello(self._bootstrap.request_id, index), upgrade) for index in range(self._count)]
         self._times["connecting"], self._used_s = time.monotonic(), time.process_time()
         await asyncio.gather(*(loop.create_connection(agent.itself, host, port, ssl=tls) for agent in agents))
         await self._refused

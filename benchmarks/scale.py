@@ -157,7 +157,7 @@ class _Backend:
     def why_missing(self, ask: int) -> str:
         return "simulated agents are slow"
 
-    def others_wait(self) -> bool:
+    def is_contended(self) -> bool:
         return False
 
     def leaving(self, tasks: frozenset[int]) -> dict[int, Any]:

@@ -39,10 +39,10 @@ async def connected(
         yield connection
 
 
-def hello(ask: int, index: int, **other: Any) -> protocol.Hello:
+def hello(request_id: int, index: int, **other: Any) -> protocol.Hello:
     """Return the first message of an agent on a separate host."""
     facts: dict[str, Any] = {
-        "version": protocol.VERSION, "host": f"10.{ask % 250}.{index // 250}.{index % 250 + 1}", "port": 2222,
-        "collective_port": 2223, "hostname": f"node{ask}-{index}", "executor_id": f"e{ask}-{index}", "pid": 1,
+        "version": protocol.VERSION, "host": f"10.{request_id % 250}.{index // 250}.{index % 250 + 1}", "port": 2222,
+        "collective_port": 2223, "hostname": f"node{request_id}-{index}", "executor_id": f"e{request_id}-{index}", "pid": 1,
     }  # fmt: skip
-    return protocol.Hello(ask=ask, index=index, **{**facts, **other})
+    return protocol.Hello(request_id=request_id, index=index, **{**facts, **other})

@@ -51,14 +51,14 @@ class Group:
     ``end``.
     """
 
-    def __init__(self, handle: int, kept: Mapping[str, Any]) -> None:
+    def __init__(self, handle: int, lasting_options: Mapping[str, Any]) -> None:
         """Wrap a group that the library has formed.
 
         Args:
             handle: the library's handle.
-            kept: options that also apply to later generations.
+            lasting_options: options that also apply to later generations.
         """
-        self._library, self._handle, self._kept = load(), handle, kept
+        self._library, self._handle, self._lasting_options = load(), handle, lasting_options
         self._release = weakref.finalize(self, self._library.hopsml_release, handle)
 
     @classmethod
@@ -109,7 +109,7 @@ class Group:
             ArgumentError: an argument is invalid.
             CollectiveError: any other error.
         """
-        kept = {
+        lasting_options = {
             "timeout_s": timeout_s,
             "network_timeout_s": network_timeout_s,
             "algorithm": known(ALGORITHMS, "algorithm", algorithm),
@@ -117,13 +117,15 @@ class Group:
         }
         if encryption:
             _load_libcrypto()
-        options = _options(rank, addresses, secret, hosts, listener, generation, form_timeout_s, resumable, kept)
+        options = _options(
+            rank, addresses, secret, hosts, listener, generation, form_timeout_s, resumable, lasting_options
+        )
         options.guest = guest
         handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
         status = CallStatus(load().hopsml_form(ctypes.byref(options), ctypes.byref(handle), text, len(text)))
         if status != CallStatus.OK or handle.value is None:
             raise _error(status, text.value.decode(errors="replace"))
-        return cls(handle.value, kept)
+        return cls(handle.value, lasting_options)
 
     def reform(
         self,
@@ -160,7 +162,9 @@ class Group:
             CollectiveEnded: the group was ended.
             ArgumentError: the group is not resumable, or the generation is not higher; nothing has changed.
         """
-        options = _options(rank, addresses, secret, hosts, listener, generation, form_timeout_s, True, self._kept)
+        options = _options(
+            rank, addresses, secret, hosts, listener, generation, form_timeout_s, True, self._lasting_options
+        )
         text = ctypes.create_string_buffer(1024)
         status = CallStatus(self._library.hopsml_reform(self._handle, ctypes.byref(options), text, len(text)))
         if status != CallStatus.OK:
@@ -321,7 +325,7 @@ class Group:
         """Call a function of the library with arrays."""
         function = getattr(self._library, f"hopsml_{operation}")
         memory = array.ctypes.data, result.ctypes.data
-        what = _what(array, name).encode()
+        what = _description(array, name).encode()
         status = function(self._handle, *memory, count, _type(array), *arguments, what)
         self._check(status, f"{operation} '{name}'" if name else "")
 
@@ -361,7 +365,7 @@ def _options(
     generation: int,
     form_timeout_s: float,
     resumable: bool,
-    kept: Mapping[str, Any],
+    lasting_options: Mapping[str, Any],
 ) -> GroupOptions:
     """Return the options of a group as the library's structure."""
     if hosts is not None and len(hosts) != len(addresses):
@@ -378,7 +382,7 @@ def _options(
         secret_size=len(secret),
         form_timeout_s=form_timeout_s,
         resumable=resumable,
-        **kept,
+        **lasting_options,
     )
 
 
@@ -393,7 +397,7 @@ def _contiguous(value: npt.ArrayLike) -> Array:
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
-def _what(array: Array, name: str) -> str:
+def _description(array: Array, name: str) -> str:
     """Return the name that members compare, with the array's shape unless that has one dimension."""
     return name if array.ndim == 1 else f"{name} of shape {array.shape}".lstrip()
 

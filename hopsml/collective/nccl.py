@@ -107,8 +107,8 @@ class GpuGroup:
         identifier = _Identifier()
         if group.rank == 0:
             self._check(self._library.ncclGetUniqueId(ctypes.byref(identifier)), "its identifier")
-        told = group.broadcast(np.frombuffer(bytes(identifier), "uint8"), name="identifier of NCCL")
-        identifier = _Identifier.from_buffer_copy(told.tobytes())
+        received = group.broadcast(np.frombuffer(bytes(identifier), "uint8"), name="identifier of NCCL")
+        identifier = _Identifier.from_buffer_copy(received.tobytes())
         config = _Config(ctypes.sizeof(_Config), _MAGIC, _CONFIG_VERSION, 0)
         self._handle = ctypes.c_void_p()
         place = group.size, identifier, group.rank
@@ -159,7 +159,7 @@ class GpuGroup:
 
     def _settle(self, status: int, what: str, finished: Callable[[], bool], timeout_s: float) -> None:
         """Wait until NCCL has finished ``what``; on an error, or if a member is lost, end the group."""
-        began, watch = time.monotonic(), _Watch(self._group, what)
+        started_at, watch = time.monotonic(), _Watch(self._group, what)
         try:
             while True:
                 state = ctypes.c_int(status)
@@ -169,7 +169,7 @@ class GpuGroup:
                     self._check(status, what)
                 if status == _SUCCESS and finished():
                     break
-                waited = time.monotonic() - began
+                waited = time.monotonic() - started_at
                 if timeout_s and waited > timeout_s:
                     raise CollectiveTimeout(f"NCCL has not done {what} within {timeout_s:g} s")
                 if waited > WATCH_AFTER_S:
@@ -201,7 +201,7 @@ class _Watch:
     """
 
     def __init__(self, group: Group, what: str) -> None:
-        self._group, self._what = group, what
+        self._group, self._operation = group, what
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
@@ -225,7 +225,7 @@ class _Watch:
     def _meet(self) -> None:
         """Enter the barrier and store its error."""
         try:
-            self._group.barrier(f"end of {self._what}")
+            self._group.barrier(f"end of {self._operation}")
         except CollectiveError as error:
             self._error = error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hopsml
-from hopsml.cluster.agent.preflight import other_people
+from hopsml.cluster.agent.preflight import other_users
 from hopsml.cluster.worker import server_guard
 from hopsml.core import profiles, settings
 from hopsml.core.profiles import Profile
@@ -272,7 +272,7 @@ def _looks(loaded: profiles.Profile | None, needs: Needs) -> dict[str, Callable[
         "limits": facts.limits,
         "scratch": facts.scratch,
         "ports": facts.ports,
-        "shared host": other_people,
+        "shared host": other_users,
         "addresses": lambda: facts.addresses(
             conf.get("spark.driver.host", ""), os.environ.get("SPARK_LOCAL_IP") or preset.get("SPARK_LOCAL_IP", "")
         ),

@@ -66,9 +66,9 @@ class Application:
         """Return a note for a caller whose profile differs from the running application's; "" if it is the same."""
         if profile is None or profile == self.profile:
             return ""
-        there = f"was started with profile {self.profile!r}" if self.profile else "was already running"
+        state = f"was started with profile {self.profile!r}" if self.profile else "was already running"
         return (
-            f"profile={profile!r} has no effect, since the application {self.id} ({self.backend.name}) {there}; for "
+            f"profile={profile!r} has no effect, since the application {self.id} ({self.backend.name}) {state}; for "
             "another profile end it first (experiment.shutdown(), and spark.stop() if you have started Spark)"
         )
 

@@ -91,8 +91,8 @@ def continue_evaluation(
             f"{directory.run_id} --function FILE.py:NAME{option}'"
         )
     again = repeat.build(earlier, profile=profile, progress=progress)
-    asked = again.spec.evaluation
-    if asked is None:
+    requested = again.spec.evaluation
+    if requested is None:
         raise ArgumentError(f"{facts.evaluator_json} contains {earlier}, which is not an evaluation; remove that file")
     wishes = {
         "metric": metric if metric is None else checks.text("metric", metric),
@@ -101,7 +101,9 @@ def continue_evaluation(
     }
     given = {key: value for key, value in wishes.items() if value is not None}
     # The run's present URL: if the run was moved, the evaluator's results were moved with it.
-    spec = msgspec.structs.replace(again.spec, evaluation=msgspec.structs.replace(asked, run=directory.url, **given))
+    spec = msgspec.structs.replace(
+        again.spec, evaluation=msgspec.structs.replace(requested, run=directory.url, **given)
+    )
     return plan.start(dataclasses.replace(again, spec=spec)).result()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hopsml.cluster.driver.active_run import RunRequest, SidecarWord
+from hopsml.cluster.driver.active_run import RunRequest, SidecarReport
 from hopsml.cluster.driver.backends.base import Capacity
 from hopsml.cluster.driver.run_state import Change, RunState
 from hopsml.cluster.gang.events import Phase
@@ -161,11 +161,11 @@ class FrameFeed:
         self._logs: dict[str, FrameLog] = {}
         self._stages: dict[str, StageAddress] = {}  # by agent
         self._clients: dict[str, StageClient] = {}  # by URL
-        self._untold: dict[
+        self._unsent_tables: dict[
             tuple[str, str], FrameTable
         ] = {}  # by stage's URL and DataFrame: tables that are still to be sent
-        self._began = 0.0  # monotonic seconds: the first job
-        self._told_whole: set[str] = set()  # DataFrames whose completion a note has reported
+        self._started_at = 0.0  # monotonic seconds: the first job
+        self._noted_complete: set[str] = set()  # DataFrames whose completion a note has reported
         self._stuck_at: float | None = None  # monotonic seconds: when a job's tasks count as waiting for a lost stage
         self._idle_since: float | None = None  # monotonic seconds: no task has run since
         self._no_task_s = max(_NO_TASK_S, _HEARTBEATS * self._spark.heartbeat_s())
@@ -174,9 +174,9 @@ class FrameFeed:
 
     # ------------------------------------------------------------------------------------------ from other threads
 
-    def on_sidecar(self, word: SidecarWord) -> None:
+    def on_sidecar(self, message: SidecarReport) -> None:
         """Queue a sidecar's message for the feed's thread; passed to the coordinator as ``RunRequest.on_sidecar``."""
-        self._events.put(functools.partial(self._ended if word.ended else self._opened, word))
+        self._events.put(functools.partial(self._ended if message.ended else self._opened, message))
 
     def follow(self, state: RunState) -> None:
         """Start the feed's thread, which ends with the run."""
@@ -230,41 +230,41 @@ class FrameFeed:
         if problem:
             self._fail(not_brought(name, problem))
             return
-        kept = self._logs[name] = FrameLog(name, partitions)
+        frame_log = self._logs[name] = FrameLog(name, partitions)
         for agent_id, address in self._stages.items():
-            self._do(kept, kept.opened(agent_id, address, self._wanted, time.monotonic()))
+            self._do(frame_log, frame_log.opened(agent_id, address, self._wanted, time.monotonic()))
 
-    def _opened(self, word: SidecarWord) -> None:
-        address = decode_address(word.data)
-        self._stages[word.agent_id], self._clients[address.url] = address, StageClient(address)
-        for kept in self._logs.values():
-            self._do(kept, kept.opened(word.agent_id, address, self._wanted, time.monotonic()))
+    def _opened(self, message: SidecarReport) -> None:
+        address = decode_address(message.data)
+        self._stages[message.agent_id], self._clients[address.url] = address, StageClient(address)
+        for frame_log in self._logs.values():
+            self._do(frame_log, frame_log.opened(message.agent_id, address, self._wanted, time.monotonic()))
 
-    def _ended(self, word: SidecarWord) -> None:
-        before = self._stages.pop(word.agent_id, None)
-        if word.is_final:
-            self._fail(f"the process that stores its rows ends again and again: {word.ended}")
+    def _ended(self, message: SidecarReport) -> None:
+        before = self._stages.pop(message.agent_id, None)
+        if message.is_final:
+            self._fail(f"the process that stores its rows ends again and again: {message.ended}")
         elif before is not None:
             self._clients.pop(before.url).close()
             self._stuck_at = time.monotonic() + _STUCK_S
-            if any(one.stage == before.url for kept in self._logs.values() for one in kept.placed.values()):
+            if any(one.stage == before.url for frame_log in self._logs.values() for one in frame_log.placed.values()):
                 self._note(
-                    f"the rows that were stored by {before.url} are computed and sent again by Spark: {word.ended}"
+                    f"the rows that were stored by {before.url} are computed and sent again by Spark: {message.ended}"
                 )
-        for kept in self._logs.values():
-            self._do(kept, kept.stage_ended(word.agent_id, self._wanted, time.monotonic()))
+        for frame_log in self._logs.values():
+            self._do(frame_log, frame_log.stage_ended(message.agent_id, self._wanted, time.monotonic()))
 
-    def _arrived(self, kept: FrameLog, placed: list[StagedPartition]) -> None:
-        self._do(kept, kept.arrived(placed, self._wanted, time.monotonic()))
+    def _arrived(self, frame_log: FrameLog, placed: list[StagedPartition]) -> None:
+        self._do(frame_log, frame_log.arrived(placed, self._wanted, time.monotonic()))
 
-    def _pushed(self, kept: FrameLog, problem: str) -> None:
-        self._do(kept, kept.failed(problem) if problem else kept.pushed(self._wanted, time.monotonic()))
+    def _pushed(self, frame_log: FrameLog, problem: str) -> None:
+        self._do(frame_log, frame_log.failed(problem) if problem else frame_log.pushed(self._wanted, time.monotonic()))
 
     def _tick(self) -> None:
-        for kept in self._logs.values():
-            self._do(kept, kept.due_actions(self._wanted, time.monotonic()))
+        for frame_log in self._logs.values():
+            self._do(frame_log, frame_log.due_actions(self._wanted, time.monotonic()))
         self._publish()
-        if not any(kept.is_pushing for kept in self._logs.values()):
+        if not any(frame_log.is_pushing for frame_log in self._logs.values()):
             self._stuck_at = self._idle_since = None
             return
         now = time.monotonic()
@@ -283,20 +283,22 @@ class FrameFeed:
             self._waits_for_others = True
             self._note(_OTHERS_WORK)
 
-    def _do(self, kept: FrameLog, actions: list[Action]) -> None:
+    def _do(self, frame_log: FrameLog, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case Push():
-                    self._began = self._began or time.monotonic()
-                    arrived, done = (functools.partial(self._later, one, kept) for one in (self._arrived, self._pushed))
-                    self._spark.push(kept.name, action, arrived, done)
+                    self._started_at = self._started_at or time.monotonic()
+                    arrived, done = (
+                        functools.partial(self._later, one, frame_log) for one in (self._arrived, self._pushed)
+                    )
+                    self._spark.push(frame_log.name, action, arrived, done)
                 case Publish():
-                    self._untold |= {(stage.url, kept.name): action.table for stage in action.stages}
+                    self._unsent_tables |= {(stage.url, frame_log.name): action.table for stage in action.stages}
                     self._publish()
-                    if action.table.is_whole and kept.name not in self._told_whole:
-                        self._told_whole.add(kept.name)
+                    if action.table.is_whole and frame_log.name not in self._noted_complete:
+                        self._noted_complete.add(frame_log.name)
                         took_s = (
-                            time.monotonic() - self._began if self._began else 0.0
+                            time.monotonic() - self._started_at if self._started_at else 0.0
                         )  # without partitions there is no job
                         self._note(f"{described(action.table)}, brought in {took_s:.1f} s")
                 case Fail():
@@ -304,18 +306,18 @@ class FrameFeed:
 
     def _publish(self) -> None:
         """Send tables to the stages; those that do not respond get them again later, while they exist."""
-        there = {key: table for key, table in self._untold.items() if key[0] in self._clients}
-        if there:
+        sendable = {key: table for key, table in self._unsent_tables.items() if key[0] in self._clients}
+        if sendable:
             with concurrent.futures.ThreadPoolExecutor(_TOLD_AT_ONCE, "hopsml-data-tell") as threads:
-                told = threads.map(lambda key: _told(self._clients[key[0]], there[key]), there)
-                there = {key: there[key] for key, done in zip(list(there), told, strict=True) if not done}
-        self._untold = there
+                was_sent = threads.map(lambda key: _send_table(self._clients[key[0]], sendable[key]), sendable)
+                sendable = {key: sendable[key] for key, done in zip(list(sendable), was_sent, strict=True) if not done}
+        self._unsent_tables = sendable
 
     def _note(self, text: str) -> None:
         self._state.publish(Change("note", text=text))
 
 
-def _told(client: StageClient, table: FrameTable) -> bool:
+def _send_table(client: StageClient, table: FrameTable) -> bool:
     try:
         client.publish(table)
     except Exception as error:  # noqa: BLE001 the loss of a stage is reported separately

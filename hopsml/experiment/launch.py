@@ -109,12 +109,12 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         table: the arguments of all combinations, as the user gave them.
     """
     application = applications.current(plans[0].profile, plans[0].spec.keep_warm_s)
-    whole, earlier = _create_or_take_over(plans, table, application)
-    recording = Recording(whole, None).start()
-    began, error, results, summary = time.time(), None, list[Result](), None
+    launch_dir, earlier = _create_or_take_over(plans, table, application)
+    recording = Recording(launch_dir, None).start()
+    started_s, error, results, summary = time.time(), None, list[Result](), None
     try:
-        placed = [_placed(single, *place, whole, earlier) for single, place in _places(plans)]
-        with CancelRequests(whole) as requests:
+        placed = [_placed(single, *place, launch_dir, earlier) for single, place in _places(plans)]
+        with CancelRequests(launch_dir) as requests:
             results = _all(placed, application, requests)
         summary = [
             {"parameters": argument(single.arguments), "outputs": as_json(result[1])}
@@ -125,19 +125,21 @@ def _carry_out(plans: Sequence[plan.Plan], table: Mapping[str, Any]) -> Result:
         raise
     finally:
         recording.join()
-        unrecorded = _record(whole, _status(whole, began, error, results), summary)
-    facts = {"name": plans[0].spec.name, "run_dir": whole.url, "run_id": whole.run_id}
-    whole_result = Result(whole.url, None, runs=results, state=Lifecycle.FINISHED, value=None, **facts)
+        unrecorded = _record(launch_dir, _status(launch_dir, started_s, error, results), summary)
+    facts = {"name": plans[0].spec.name, "run_dir": launch_dir.url, "run_id": launch_dir.run_id}
+    whole_result = Result(launch_dir.url, None, runs=results, state=Lifecycle.FINISHED, value=None, **facts)
     whole_result.unrecorded = unrecorded
     return whole_result
 
 
-def _record(whole: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
+def _record(
+    launch_dir: RunDir, status: Mapping[str, Any], summary: Sequence[Mapping[str, Any]] | None
+) -> dict[str, str]:
     """Write the launch's last files; return those that could not be written, with reasons. Raises nothing."""
     records: dict[str, Callable[[], object]] = {}
     if summary is not None:
-        records[SUMMARY] = lambda: whole.write_json(urls.join(whole.url, SUMMARY), {"combinations": summary})
-    records["status.json"] = lambda: whole.end(status)
+        records[SUMMARY] = lambda: launch_dir.write_json(urls.join(launch_dir.url, SUMMARY), {"combinations": summary})
+    records["status.json"] = lambda: launch_dir.end(status)
     return write_last_records(records, lambda text: print(f"hopsml: {text}", flush=True))
 
 
@@ -150,12 +152,12 @@ def _create_or_take_over(
     earlier = application.earlier_runs.take_over(store, record)
     record |= {"continues": earlier, "combinations": [name for _, (name, _) in _places(plans)]}
     record |= {"resources": resources} if resources else {}
-    whole = create_run_dir(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
-    run_dir.announce_run(whole, application.id)
+    launch_dir = create_run_dir(store, application.id, record, share=plans[0].spec.environment.get(privacy.VARIABLE))
+    run_dir.announce_run(launch_dir, application.id)
     if earlier:
-        takeover.end(earlier, whole)
-    inputs.copy_resources(resources, whole.url)
-    return whole, earlier
+        takeover.end(earlier, launch_dir)
+    inputs.copy_resources(resources, launch_dir.url)
+    return launch_dir, earlier
 
 
 def _places(plans: Sequence[plan.Plan]) -> list[tuple[plan.Plan, tuple[str, int]]]:
@@ -169,12 +171,14 @@ def _places(plans: Sequence[plan.Plan]) -> list[tuple[plan.Plan, tuple[str, int]
     return places
 
 
-def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: str) -> plan.Plan:
+def _placed(single: plan.Plan, name: str, number: int, launch_dir: RunDir, earlier: str) -> plan.Plan:
     """Return the plan of one combination in its folder, as continuation of an earlier attempt's, if any."""
-    directory = RunDir(urls.join(whole.url, name))
+    directory = RunDir(urls.join(launch_dir.url, name))
     before = urls.join(earlier, name) if earlier else ""
-    name_of_run = f"{whole.run_id}-{number}"
-    part = NestedRun("", directory, name_of_run, single.arguments, of=whole.run_id, recorded=True, heeds_requests=True)
+    name_of_run = f"{launch_dir.run_id}-{number}"
+    part = NestedRun(
+        "", directory, name_of_run, single.arguments, of=launch_dir.run_id, recorded=True, heeds_requests=True
+    )
     if before and not filesystem.exists(RunDir(before).run_json):
         before = ""
     return replace(single, standing=part, continues=before, resources=())  # the whole launch has them
@@ -183,13 +187,15 @@ def _placed(single: plan.Plan, name: str, number: int, whole: RunDir, earlier: s
 class CancelRequests:
     """Poller of cancellation requests in a launch's directory, on a thread; a request ends all runs under way."""
 
-    def __init__(self, whole: RunDir) -> None:
-        self._whole, self._polling = whole, mailbox.Polling.of(whole.url)
+    def __init__(self, launch_dir: RunDir) -> None:
+        self._launch_dir, self._polling = launch_dir, mailbox.Polling.of(launch_dir.url)
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._runs: list[Run] = []
         self._reason = ""
-        self._thread = threading.Thread(target=self._look, name=f"hopsml-requests-of-{whole.run_id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._poll_requests, name=f"hopsml-requests-of-{launch_dir.run_id}", daemon=True
+        )
 
     def __enter__(self) -> CancelRequests:
         self._thread.start()
@@ -207,9 +213,9 @@ class CancelRequests:
         if reason:
             run.cancel(reason)
 
-    def _look(self) -> None:
+    def _poll_requests(self) -> None:
         while not self._over.wait(self._polling.pause_s):
-            if reason := self._polling.poll(lambda: mailbox.read_cancel_request(self._whole)):
+            if reason := self._polling.poll(lambda: mailbox.read_cancel_request(self._launch_dir)):
                 with self._lock:
                     self._reason, runs = reason, list(self._runs)
                 for run in runs:
@@ -244,11 +250,13 @@ def _begin(single: plan.Plan) -> Run:
     return plan.start(single)
 
 
-def _status(whole: RunDir, began: float, error: BaseException | None, results: Sequence[Result]) -> dict[str, Any]:
+def _status(
+    launch_dir: RunDir, started_s: float, error: BaseException | None, results: Sequence[Result]
+) -> dict[str, Any]:
     return status_record(
-        whole.run_id,
+        launch_dir.run_id,
         states.end(error),
-        began,
+        started_s,
         "" if error is None else str(error) or type(error).__name__,
         raised=isinstance(error, WorkerFailed) and bool(error.remote_traceback),  # by the user's own code
         workers=as_json([worker for result in results for worker in result.workers]),

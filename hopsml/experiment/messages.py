@@ -29,9 +29,9 @@ Ask = Callable[[int, TakeProfile], object]  # requests a profile of the worker o
 class ProfileRequestHandler:
     """Handler of one run's profile requests, one at a time; ``handle_requests`` is for the run's thread."""
 
-    def __init__(self, directory: RunDir, run_id: str, ask: Ask) -> None:
-        self._directory, self._run_id, self._ask = directory, run_id, ask
-        self._began = False
+    def __init__(self, directory: RunDir, run_id: str, send_request: Ask) -> None:
+        self._directory, self._run_id, self._send_request = directory, run_id, send_request
+        self._has_begun = False
         self._under_way: tuple[ProfileRequest, str, float] | None = None  # with its path and deadline
         self._answers: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
@@ -64,7 +64,7 @@ class ProfileRequestHandler:
             pass
 
     def _take_up(self, wish: ProfileRequest | None) -> None:
-        is_first, self._began = not self._began, True
+        is_first, self._has_begun = not self._has_begun, True
         if wish is None or not wish.is_open:
             return
         if is_first:
@@ -75,8 +75,8 @@ class ProfileRequestHandler:
         until = time.monotonic() + wish.seconds + mailbox.PROFILE_PATIENCE_S
         self._under_way = wish, path, until
         mailbox.answer_profile_request(self._directory, wish, "taking")
-        asked = TakeProfile(self._run_id, -1, wish.id, wish.seconds, wish.format, wish.idle, path)
-        self._ask(wish.rank, asked)
+        profile_request = TakeProfile(self._run_id, -1, wish.id, wish.seconds, wish.format, wish.idle, path)
+        self._send_request(wish.rank, profile_request)
 
     def _settle(self, wish: ProfileRequest, path: str, until: float) -> None:
         problem = self._answer_to(wish)
@@ -90,14 +90,14 @@ class ProfileRequestHandler:
 
     def _answer_to(self, wish: ProfileRequest) -> str | None:
         """Return the agent's answer: an error, "" for success, None if there is none; the answer stays queued."""
-        kept = None
+        unwritten = None
         while not self._answers.empty():
             named, problem = self._answers.get()
             if named == wish.id:
-                kept = (named, problem)
-        if kept is not None:
-            self._answers.put(kept)  # needed again if it cannot be written to storage
-        return kept[1] if kept is not None else None
+                unwritten = (named, problem)
+        if unwritten is not None:
+            self._answers.put(unwritten)  # needed again if it cannot be written to storage
+        return unwritten[1] if unwritten is not None else None
 
 
 log = nonblocking_logger("hopsml.messages")
@@ -121,8 +121,8 @@ class Messages:
         self._run_id, self._on_resize, self._note = run_id, on_resize, note
         self._came: deque[tuple[int, bytes] | Callable[[int, Any], None] | threading.Event] = deque()
         self._functions: list[Callable[[int, Any], None]] = []
-        self._kept: list[tuple[int, Any]] = []
-        self._waiting = self._bytes = self._dropped = self._kept_bytes = 0
+        self._buffered: list[tuple[int, Any]] = []
+        self._waiting = self._bytes = self._dropped = self._buffered_bytes = 0
         self._lock = threading.Lock()
         self._delivering = False
 
@@ -150,7 +150,7 @@ class Messages:
             )
         return room
 
-    def _gone(self, count: int, length: int) -> None:
+    def _count_delivered(self, count: int, length: int) -> None:
         with self._lock:
             self._waiting -= count
             self._bytes -= length
@@ -185,20 +185,20 @@ class Messages:
                 item.set()
             else:
                 self._functions.append(item)
-                for rank, value in self._kept:
+                for rank, value in self._buffered:
                     self._call(item, rank, value)
-                self._gone(len(self._kept), self._kept_bytes)
-                self._kept, self._kept_bytes = [], 0
+                self._count_delivered(len(self._buffered), self._buffered_bytes)
+                self._buffered, self._buffered_bytes = [], 0
 
     def _receive(self, rank: int, data: bytes) -> None:
         value = self._read(rank, data)
         if value is not _NOTHING and not self._functions:
-            self._kept.append((rank, value))
-            self._kept_bytes += len(data)
+            self._buffered.append((rank, value))
+            self._buffered_bytes += len(data)
             return
         for function in self._functions if value is not _NOTHING else ():
             self._call(function, rank, value)
-        self._gone(1, len(data))
+        self._count_delivered(1, len(data))
 
     def _read(self, rank: int, data: bytes) -> Any:
         """Return the value; ``_NOTHING`` if it is a request to resize, or cannot be unpickled."""

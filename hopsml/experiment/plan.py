@@ -347,7 +347,7 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
         group = replace(group, size=group.within(capacity.limit + bare))
     if lacking := capacity.lacks(group.size, bare):
         raise NotEnoughSlots(
-            f"{_asked(group, spec.roles)}, but {lacking} ({capacity.setting}); request fewer workers, or raise that "
+            f"{_size_text(group, spec.roles)}, but {lacking} ({capacity.setting}); request fewer workers, or raise that "
             "setting before the application starts"
         )
     if group.relaunches:
@@ -358,7 +358,7 @@ def _group(spec: RunSpec, application: applications.Application) -> tuple[AnyGro
     return group, bare, alike if capacity.alike and spec.roles.without_gpu else ""
 
 
-def _asked(group: AnyGroup, roles: Roles) -> str:
+def _size_text(group: AnyGroup, roles: Roles) -> str:
     """Return a description of the number of slots that the call requests, for an error message."""
     if not group.relaunches:
         return f"num_workers={group.size}"

@@ -46,7 +46,7 @@ class ShownOutput:
         self._credit, self._counted_s = float(FIRST_LINES), 0.0
         self._left_out = 0  # lines, of the present flood
         self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._came_s = self._told_s = 0.0
+        self._came_s = self._printed_s = 0.0
         self._traceback: list[str] = []  # lines that the run's error may repeat
         self._ending = False
 
@@ -71,16 +71,16 @@ class ShownOutput:
         self._ending = ending
         return self.other(now_s)
 
-    def end(self, told: str, now_s: float) -> list[str]:
-        """Return the remaining lines; omit the traceback ``told``, which is in the run's error for the caller."""
-        known = {line for line in told.splitlines() if line.strip()}
-        kept = [line.removesuffix(_TRACEBACK) for line in self._traceback]  # after the prompt of an input()
+    def end(self, reported: str, now_s: float) -> list[str]:
+        """Return the remaining lines; omit the traceback ``reported``, which is in the run's error for the caller."""
+        known = {line for line in reported.splitlines() if line.strip()}
+        unreported = [line.removesuffix(_TRACEBACK) for line in self._traceback]  # after the prompt of an input()
         if known and known <= {*self._traceback, _TRACEBACK}:
-            kept = [line for line in kept if line not in known]
+            unreported = [line for line in unreported if line not in known]
         else:
-            kept = self._traceback
+            unreported = self._traceback
         self._traceback = []
-        shown = [shown for line in (*kept, self._partial) if line.strip() for shown in self._pass(line, now_s)]
+        shown = [shown for line in (*unreported, self._partial) if line.strip() for shown in self._pass(line, now_s)]
         self._partial = ""
         return shown + (self._flood_over() if self._left_out else [])
 
@@ -101,17 +101,17 @@ class ShownOutput:
         if not self._left_out and self._credit >= 1:
             self._credit -= 1
             return [line]
-        told = []
+        reported = []
         if not self._left_out:
-            told, self._told_s = (
+            reported, self._printed_s = (
                 ["... too much output for a terminal; its last lines follow at the end"],
                 now_s,
             )
-        elif now_s - self._told_s >= TELL_EVERY_S:
-            told, self._told_s = [self._summary()], now_s
+        elif now_s - self._printed_s >= TELL_EVERY_S:
+            reported, self._printed_s = [self._summary()], now_s
         self._left_out += 1
         self._last.append(line)
-        return told
+        return reported
 
     def _flood_over(self) -> list[str]:
         left_out = self._left_out - len(self._last)
@@ -191,14 +191,14 @@ class _Lines:
     def __init__(self, run_id: str, stream: TextIO | None) -> None:
         self.run_id, self.stream = run_id, stream or sys.stderr
         self._last = ""
-        self._told_s = 0.0  # when progress was last printed, in monotonic seconds
+        self._printed_s = 0.0  # when progress was last printed, in monotonic seconds
 
     def _is_due(self, pause_s: float = EVERY_S) -> bool:
         """Return True if progress may be printed now, and count it as printed."""
         now = time.monotonic()
-        if now - self._told_s < pause_s:
+        if now - self._printed_s < pause_s:
             return False
-        self._told_s = now
+        self._printed_s = now
         return True
 
     def _say(self, text: str) -> None:

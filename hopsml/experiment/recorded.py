@@ -66,9 +66,9 @@ def recorded(
     Raises:
         StorageError: the run directory cannot be written; names the path.
     """
-    application, began = applications.current_id(), time.time()
+    application, started_s = applications.current_id(), time.time()
     about = record.of_driver()
-    asked = {
+    request = {
         "verb": "recorded",
         "name": name or PurePath(str(about.get("script") or "")).stem or "no-name",
         "description": description or "",
@@ -79,7 +79,7 @@ def recorded(
         "driver": platform.node(),
         **about,
     }
-    directory = create_run_dir(settings.project_url(), application, asked, share=share)
+    directory = create_run_dir(settings.project_url(), application, request, share=share)
     run_dir.announce_run(directory, application)
     recording = Recording(directory, None).start()
     run = Recorded(directory.run_id, directory.url)
@@ -89,7 +89,7 @@ def recorded(
     except BaseException as error:
         recording.join()
         text = f"{type(error).__name__}: {error}"
-        directory.write_status(status_record(run.run_id, states.end(error), began, text))
+        directory.write_status(status_record(run.run_id, states.end(error), started_s, text))
         raise
     recording.join()
-    directory.write_status(status_record(run.run_id, Lifecycle.FINISHED, began))
+    directory.write_status(status_record(run.run_id, Lifecycle.FINISHED, started_s))

@@ -116,14 +116,14 @@ PATIENCE_S = 15.0  # less than the silence after which another driver may contin
 _FIRST_S, _LONGEST_S = 0.5, 4.0
 
 
-def status_record(run_id: str, state: str, began: float | None, error: str = "", **more: Any) -> dict[str, Any]:
-    """Return ``status.json`` of a run that ends now; ``began``: seconds since the epoch, None if unknown."""
+def status_record(run_id: str, state: str, started_s: float | None, error: str = "", **more: Any) -> dict[str, Any]:
+    """Return ``status.json`` of a run that ends now; ``started_s``: seconds since the epoch, None if unknown."""
     now = time.time()
     return {
         "run_id": run_id,
         "state": state,
         "ended": now,
-        "seconds": None if began is None else round(now - began, 3),
+        "seconds": None if started_s is None else round(now - started_s, 3),
         "error": as_json(error),
         "workers": [],
         "not_on_shared_storage": {},
@@ -197,8 +197,8 @@ def _in_words(names: Iterable[str]) -> str:
 def _reason(error: Exception) -> str:
     """Return why a record could not be written; of a full disk or quota without the file's own name."""
     path = getattr(error, "path", "")
-    said = str(error).partition(f"{path}: ")[2]
-    return f"{path.rpartition('/')[0]}: {said}" if isinstance(error, QuotaExceeded) and path and said else str(error)
+    cause = str(error).partition(f"{path}: ")[2]
+    return f"{path.rpartition('/')[0]}: {cause}" if isinstance(error, QuotaExceeded) and path and cause else str(error)
 
 
 _RECORDS = ("status.json", ".outputs.json")

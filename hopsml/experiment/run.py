@@ -193,7 +193,7 @@ class Run(Handle[Result]):
         if self._profiling is not None:
             state.observe(self._profiling.on_change)
         self.on_request: Callable[[str], object] = self.cancel  # replaced by a search, which ends all its trials
-        self._messages = Messages(self.run_id, self._asked_to_resize, self._note)
+        self._messages = Messages(self.run_id, self._resize_by_request, self._note)
         if tell is not None:
             state.observe(self._messages.on_change)
         self._thread.start()
@@ -239,7 +239,7 @@ class Run(Handle[Result]):
             )
         self._resize(size)
 
-    def _asked_to_resize(self, rank: int, size: object) -> None:
+    def _resize_by_request(self, rank: int, size: object) -> None:
         """Resize the run for ``hopsml.elastic.resize`` in a worker; publish a note if it is not possible."""
         try:
             self.resize(size)  # type: ignore[arg-type]
@@ -332,29 +332,29 @@ class Run(Handle[Result]):
     def _end(self) -> tuple[Result | None, BaseException | None]:
         """Wait until the group has ended, write the run's last files, and return result or error."""
         self._wait()
-        error, result, told = self._failure or self.state.error, None, dict[str, Any]()
+        error, result, written_outputs = self._failure or self.state.error, None, dict[str, Any]()
         if error is None:
             try:
                 result = self._result()
-                told = as_json(result[1])
+                written_outputs = as_json(result[1])
                 if warning := settings_warning(result.in_force):
                     self._note(warning)
             except Exception as problem:  # noqa: BLE001 the value cannot be read back: there is no result
                 error, result = problem, None
         self._ended_as = states.end(error)
-        unrecorded = self._record(told, error)
+        unrecorded = self._record(written_outputs, error)
         if result is not None:
             result.unrecorded = unrecorded
         # Before a caller gets the result: what is displayed of the run must be complete by then.
-        self.state.publish(Change("closed", metrics=told, error=error))
+        self.state.publish(Change("closed", metrics=written_outputs, error=error))
         self.state.settle()  # bounded, as an observer may block
         return result, error
 
-    def _record(self, told: dict[str, Any], error: BaseException | None) -> dict[str, str]:
+    def _record(self, written_outputs: dict[str, Any], error: BaseException | None) -> dict[str, str]:
         """Write the last records; return those that could not be written, by name, with reasons. Raises nothing."""
         records: dict[str, Callable[[], object]] = {}
         if error is None:
-            records[".outputs.json"] = lambda: self.directory.write_json(self.directory.outputs_json, told)
+            records[".outputs.json"] = lambda: self.directory.write_json(self.directory.outputs_json, written_outputs)
         elif log := self.state.gang_log:
             records["gang.jsonl"] = lambda: self.directory.write_gang_log(log.to_jsonl())
         records["the record of code and environment"] = self._before_status
@@ -372,19 +372,19 @@ class Run(Handle[Result]):
 
     def _wait(self) -> None:
         """Wait until the group has ended; poll the run directory for requests until then."""
-        self._look_for_profiles()
+        self._poll_profile_requests()
         while self._requests is not None and not self.state.wait(self._requests.pause_s):
             if reason := self._requests.poll(lambda: mailbox.read_cancel_request(self.directory)):
                 self._requests = None
                 with contextlib.suppress(CoordinatorLost):  # it is closed, as the run has just ended
                     self.on_request(reason)
             elif self._requests.is_usual:
-                self._look_for_profiles()
+                self._poll_profile_requests()
         self.state.wait()
         if self._profiling is not None:
             self._profiling.give_up()
 
-    def _look_for_profiles(self) -> None:
+    def _poll_profile_requests(self) -> None:
         if self._profiling is not None:
             self._profiling.handle_requests()
 

@@ -89,9 +89,9 @@ def of_call(options: RunOptions, *, lossy: Iterable[str] = (), file: str | None 
     if trained < 2:
         raise ArgumentError("one worker reduces no gradients, so there is nothing to tune; use at least two workers")
     given = {"gradients": gradients, "candidates": tried, "rounds": rounds, "turn_s": TURN_S}
-    asked = _asked(options, "communication")
-    spec = replace(asked.spec, group=FixedGroup(size=trained), roles=Roles(), preload=("tensorflow",))
-    run = plan.start(changed(asked, spec=spec, function=tuning.measure, arguments=given))
+    base_plan = _measuring_plan(options, "communication")
+    spec = replace(base_plan.spec, group=FixedGroup(size=trained), roles=Roles(), preload=("tensorflow",))
+    run = plan.start(changed(base_plan, spec=spec, function=tuning.measure, arguments=given))
     default, taken = run.result().value
     choice = choose(taken, default_of(default).name)
     chosen = next(one for one in tried if one.name == choice.chosen)
@@ -109,8 +109,8 @@ def default_of(implementation: str) -> Candidate:
 def _observed(options: RunOptions) -> tuple[list[Gradient], int]:
     """Return the gradients that the function's first step reduces, and the number of workers."""
     given = {"function": options.train_fn, "arguments": dict(options.args or {})}
-    asked = _asked(options, "gradients")
-    run = plan.start(changed(asked, function=tuning.first_gradients, arguments=given, progress=False))
+    base_plan = _measuring_plan(options, "gradients")
+    run = plan.start(changed(base_plan, function=tuning.first_gradients, arguments=given, progress=False))
     result = run.result()
     if not result.value:
         raise ArgumentError(
@@ -120,11 +120,15 @@ def _observed(options: RunOptions) -> tuple[list[Gradient], int]:
     return result.value, len(result.workers)
 
 
-def _asked(options: RunOptions, what: str) -> plan.Plan:
+def _measuring_plan(options: RunOptions, what: str) -> plan.Plan:
     """Return the plan of the run that the options describe, without options that only a training has."""
-    asked = collective.build(options)
-    kept = replace(asked.spec, communication=Communication(implementation="tensorflow"), resume=None, register_as=None)
-    return changed(asked, spec=replace(kept, metric_key=None, name=f"{kept.name}: {what}"))
+    base_plan = collective.build(options)
+    spec_without_outputs = replace(
+        base_plan.spec, communication=Communication(implementation="tensorflow"), resume=None, register_as=None
+    )
+    return changed(
+        base_plan, spec=replace(spec_without_outputs, metric_key=None, name=f"{spec_without_outputs.name}: {what}")
+    )
 
 
 def _record(found: Tuning) -> dict[str, Any]:

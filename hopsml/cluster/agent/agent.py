@@ -48,7 +48,7 @@ AGAIN_LEASES = 2  # for which a replacement agent retries
 DRAIN_S = 10.0  # seconds after SIGTERM for the worker to leave its group at a commit
 LOCK = "agent.lock"
 RELEASE_FLUSH_S = 30.0  # seconds for storing the last files of a run that this agent has left
-LAST_WORD_BYTES = 4096
+LAST_MESSAGE_BYTES = 4096
 MOST_REASON = 120  # bytes of the reason in a WebSocket close frame (RFC 6455, section 5.5)
 DISMISSED = "dismissed"  # prefix of the exit reason of an agent that the coordinator has dismissed
 NEVER_JOINED = "could not join: "  # prefix of the exit reason of an agent that was never admitted
@@ -88,8 +88,8 @@ def run_agent(
     patience_s = AGAIN_LEASES * bootstrap.lease_s if is_again else 0.0
     agent = Agent(bootstrap, index, executor_id, gpu_addresses, folder, task, final, patience_s)
     try:
-        last_word = asyncio.run(agent.live(server))
-        return last_word if agent.joined or last_word.startswith(DISMISSED) else f"{NEVER_JOINED}{last_word}"
+        last_message = asyncio.run(agent.live(server))
+        return last_message if agent.joined or last_message.startswith(DISMISSED) else f"{NEVER_JOINED}{last_message}"
     except Exception as error:  # noqa: BLE001 see above
         return f"{'' if agent.joined else NEVER_JOINED}{type(error).__name__}: {error}"
     finally:
@@ -140,7 +140,7 @@ class Agent:
         self.ended = ""
         self.joined = False  # True once the coordinator has admitted it
         self.lease_s = bootstrap.lease_s
-        self.last_word = time.monotonic()
+        self.last_message_at = time.monotonic()
         self.formations: dict[tuple[str, int], protocol.Formation] = {}
         self.work: Work | None = None
         self.commits: HeldCommits | None = None  # of the elastic run that this agent works for
@@ -171,7 +171,7 @@ class Agent:
 
     def _on_data(self) -> None:
         """Renew the lease by any received byte: a large message takes a while to arrive."""
-        self.last_word = time.monotonic()
+        self.last_message_at = time.monotonic()
 
     async def _serve(self, connected: ClientConnection) -> None:
         """Announce this agent, then send, receive and heartbeat until one of these ends."""
@@ -209,7 +209,7 @@ class Agent:
         assert self.gpus is not None and self.ports is not None
         return protocol.Hello(
             version=protocol.VERSION,
-            ask=self.bootstrap.ask,
+            request_id=self.bootstrap.request_id,
             index=self.index,
             host=self.host,
             port=self.ports.held.framework.port,
@@ -234,14 +234,14 @@ class Agent:
     async def _receive_all(self, connected: ClientConnection) -> None:
         """Handle the coordinator's messages until one of them ends this agent."""
         async for frame in connected:
-            self.last_word = time.monotonic()
+            self.last_message_at = time.monotonic()
             self._on_message(protocol.decode_for_agent(frame if isinstance(frame, bytes) else frame.encode()))
             if self.ended:
                 return
 
     async def _beat(self) -> None:
         """Send heartbeats and check the helper processes until the lease has expired."""
-        while time.monotonic() - self.last_word < self.lease_s:
+        while time.monotonic() - self.last_message_at < self.lease_s:
             await asyncio.sleep(min(HEARTBEAT_S, self.lease_s / 4))
             self.outbox.put(protocol.Heartbeat())
             if self.sidecars is not None:
@@ -483,14 +483,14 @@ def main() -> None:
 
     ``sys.argv`` holds the agent's index and the descriptor of a pipe to which it writes the reason of its end.
     """
-    index, last_word = int(sys.argv[1]), int(sys.argv[2])
-    os.set_inheritable(last_word, False)
+    index, last_message = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(last_message, False)
     bootstrap = decode_bootstrap(read_frame(sys.stdin.buffer))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver as well, which ends its agents
     # exit by an exception, so that folders are deleted and processes ended
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     reason = run_agent(bootstrap, index)
-    os.write(last_word, reason.encode()[:LAST_WORD_BYTES])
+    os.write(last_message, reason.encode()[:LAST_MESSAGE_BYTES])
     if not reason.startswith(DISMISSED):
         sys.exit(f"hopsml agent {index} ended: {reason}")
 

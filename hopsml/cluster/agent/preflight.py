@@ -68,7 +68,7 @@ def measure(folder: Path, host: str, door: int, gpu_indices: Sequence[int]) -> P
         versions=versions(),
         gpus=gpu_facts(gpu_indices),
         core_mb_s=core_speed(),
-        others=other_people(),
+        others=other_users(),
         guards=server_guard.is_ready(),
         clock=time.time(),  # last, as it is compared with the clock of the receiver
     )
@@ -112,7 +112,7 @@ def write_speed(folder: Path) -> tuple[float, str]:
     return written / MB / max(time.monotonic() - began, 1e-6), ""
 
 
-def other_people(proc: Path = Path("/proc")) -> tuple[str, ...]:
+def other_users(proc: Path = Path("/proc")) -> tuple[str, ...]:
     """Return the names of other users who have processes on this host, without root and system users.
 
     A container shows only its own processes, and /proc mounted with hidepid only those of this user.
@@ -184,7 +184,7 @@ def _gpu(nvml: Any, index: int) -> GpuFacts:
     """Return the state of one GPU; 0 for values that are not available."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def ask(question: Any, *arguments: Any) -> Any:
+    def query(question: Any, *arguments: Any) -> Any:
         try:
             return question(handle, *arguments)
         except nvml.NVMLError:  # not supported by this model, or not permitted in this container
@@ -193,9 +193,9 @@ def _gpu(nvml: Any, index: int) -> GpuFacts:
     uncorrected, since_load = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
     return GpuFacts(
         index=index,
-        ecc_errors=int(ask(nvml.nvmlDeviceGetTotalEccErrors, uncorrected, since_load) or 0),
-        temperature_c=int(ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU) or 0),
-        processes=len(ask(nvml.nvmlDeviceGetComputeRunningProcesses) or ()),
+        ecc_errors=int(query(nvml.nvmlDeviceGetTotalEccErrors, uncorrected, since_load) or 0),
+        temperature_c=int(query(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU) or 0),
+        processes=len(query(nvml.nvmlDeviceGetComputeRunningProcesses) or ()),
     )
 
 

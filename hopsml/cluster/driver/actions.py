@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from hopsml.cluster.agent.network import Bootstrap
-from hopsml.cluster.driver.active_run import ActiveRun, SidecarWord
+from hopsml.cluster.driver.active_run import ActiveRun, SidecarReport
 from hopsml.cluster.driver.backends.base import Backend, Warned
 from hopsml.cluster.driver.group_start import GroupStarter
 from hopsml.cluster.driver.preflight.gate import Inspection
@@ -56,7 +56,7 @@ class BackendWatcher:
         self._backend, self._loop = backend, loop
         self._agents, self._pool, self._runs = agents, pool, runs
         self._agent_lost = asyncio.Event()
-        self.others_wait = False  # another job of the application finds no free slot
+        self.is_contended = False  # another job of the application finds no free slot
 
     async def watch_availability(self, refuse: Callable[[str], None]) -> None:
         """Poll the backend's state, and at once when an agent is lost, as the backend's end may be the cause.
@@ -92,9 +92,9 @@ class BackendWatcher:
             tasks = frozenset(session.hello.task for session in self._agents.values() if not session.leaving)
             going: dict[int, Warned] = {}
             try:
-                self.others_wait = False
+                self.is_contended = False
                 if tasks or self._runs:
-                    self.others_wait, going = await self._on_thread(self._look, idle, tasks)
+                    self.is_contended, going = await self._on_thread(self._poll_backend, idle, tasks)
             except InterpreterEnds:
                 return
             except Exception:
@@ -104,9 +104,9 @@ class BackendWatcher:
                     drain(session, reason.text, reason.time_s)
             await asyncio.sleep(POLL_S)
 
-    def _look(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, Warned]]:
+    def _poll_backend(self, idle: bool, tasks: frozenset[int]) -> tuple[bool, dict[int, Warned]]:
         """Return whether other jobs wait for idle slots, and the executors that are about to end; may block."""
-        return idle and self._backend.others_wait(), self._backend.leaving(tasks)
+        return idle and self._backend.is_contended(), self._backend.leaving(tasks)
 
     # ------------------------------------------------------------------------------------------ lost agents
 
@@ -135,14 +135,14 @@ class BackendWatcher:
 
     def submit(
         self,
-        asks: list[tuple[Bootstrap, int]],
+        requests: list[tuple[Bootstrap, int]],
         ended: Callable[[int, str], None],
         slot_ended: Callable[[int, int, str], None],
     ) -> None:
         """Submit agent requests one after the other, as their order may matter to the cluster.
 
         Args:
-            asks: Data that the agents of each request need to connect, and their number.
+            requests: Data that the agents of each request need to connect, and their number.
             ended: Called with the number of a request that has ended, and its problem or "".
             slot_ended: The same for one agent of a request, with its index.
         """
@@ -152,7 +152,7 @@ class BackendWatcher:
                 self._loop.call_soon_threadsafe(function, *arguments)
 
         def in_order() -> None:
-            for bootstrap, count in asks:
+            for bootstrap, count in requests:
                 self._submit_one(bootstrap, count, *(functools.partial(on_loop, told) for told in (ended, slot_ended)))
 
         self._start(in_order)
@@ -164,11 +164,11 @@ class BackendWatcher:
         try:
             self._backend.submit(bootstrap, count, ended, slot_ended)
         except Exception as error:  # noqa: BLE001 any error of Spark is reported by the waiting runs
-            ended(bootstrap.ask, f"{type(error).__name__}: {error}")
+            ended(bootstrap.request_id, f"{type(error).__name__}: {error}")
 
-    def cancel(self, ask: int) -> None:
+    def cancel(self, request_id: int) -> None:
         """Withdraw an agent request."""
-        self._start(self._backend.cancel, ask)
+        self._start(self._backend.cancel, request_id)
 
     # ------------------------------------------------------------------------------------------ threads
 
@@ -215,8 +215,12 @@ class PoolActions:
 
     def carry_out(self, actions: list[PoolAction]) -> None:
         """Carry out the actions of the pool."""
-        if asks := [action for action in actions if isinstance(action, pool.Submit)]:
-            self.watcher.submit([(self.bootstrap(ask), ask.count) for ask in asks], self._ask_ended, self._slot_ended)
+        if requests := [action for action in actions if isinstance(action, pool.Submit)]:
+            self.watcher.submit(
+                [(self.bootstrap(action), action.count) for action in requests],
+                self._request_ended,
+                self._slot_ended,
+            )
         for action in actions:
             match action:
                 case pool.Grant():
@@ -225,32 +229,32 @@ class PoolActions:
                     else:  # it ended while the actions before this one were carried out
                         self.carry_out(self.pool.returned(action.agent_ids, time.monotonic()))
                 case pool.CancelAgentRequest():
-                    self.cancelled.add(action.ask)
-                    self.watcher.cancel(action.ask)
+                    self.cancelled.add(action.request_id)
+                    self.watcher.cancel(action.request_id)
                 case pool.DismissAgents():
                     for agent_id in action.agent_ids:
                         if session := self.door.agents.get(agent_id):
                             session.post(protocol.Dismiss(action.reason))
 
-    def _ask_ended(self, ask: int, problem: str) -> None:
+    def _request_ended(self, request_id: int, problem: str) -> None:
         """Process the end of an agent request."""
-        failed = self._refuse(ask, problem)
-        self.cancelled.discard(ask)
-        self.carry_out(self.pool.ask_ended(ask, time.monotonic(), failed))
+        failed = self._refuse(request_id, problem)
+        self.cancelled.discard(request_id)
+        self.carry_out(self.pool.request_ended(request_id, time.monotonic(), failed))
 
-    def _slot_ended(self, ask: int, index: int, problem: str) -> None:
+    def _slot_ended(self, request_id: int, index: int, problem: str) -> None:
         """Process the end of one agent of a request."""
-        slot = ask, index
+        slot = request_id, index
         if slot in self.pool.expected:  # the end of a connected agent is reported by its connection
-            failed = self._refuse(ask, problem)
+            failed = self._refuse(request_id, problem)
             self.carry_out(self.pool.retired(slot, time.monotonic() if failed else None))
 
-    def _refuse(self, ask: int, problem: str) -> bool:
+    def _refuse(self, request_id: int, problem: str) -> bool:
         """Fail the runs that wait for their first agents if the problem is genuine; return True if it is.
 
         A request whose agents connected and were ended later, for instance by PySpark on Ctrl-C, is repeated instead.
         """
-        failed = bool(problem) and ask not in self.cancelled and not self.pool.going.get(ask, False)
+        failed = bool(problem) and request_id not in self.cancelled and not self.pool.going.get(request_id, False)
         for run in self._waiting() if failed else ():
             if run.gang.generation == 0:  # a group that has trained waits for agents until its deadline
                 self.event(run.run_id, events.Refused(problem, "launcher"))
@@ -422,7 +426,7 @@ class RunActions:
 def report_sidecar_end(run: ActiveRun, session: AgentSession, reason: str) -> None:
     """Report to the run's driver that a sidecar has ended with its agent, if the run has sidecars."""
     if run.request.spec.sidecar:
-        run.request.on_sidecar(SidecarWord(session.agent_id, ended=reason))
+        run.request.on_sidecar(SidecarReport(session.agent_id, ended=reason))
 
 
 def _report_end(run: ActiveRun, outcome: events.ConcludeRun, missing: str) -> None:

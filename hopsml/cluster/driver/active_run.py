@@ -21,7 +21,7 @@ from hopsml.cluster.shared.spec import AnyGroup, ElasticGroup, IndependentGroup,
 
 
 @dataclass(frozen=True)
-class SidecarWord:
+class SidecarReport:
     """Message of the sidecar process that a run has on each agent, or the reason why it has ``ended``."""
 
     agent_id: str
@@ -30,7 +30,7 @@ class SidecarWord:
     is_final: bool = False  # True if no other sidecar follows although the agent stays
 
 
-def _unheard(word: SidecarWord) -> None:
+def _ignore(message: SidecarReport) -> None:
     """Ignore a sidecar's message."""
     pass
 
@@ -45,7 +45,7 @@ class RunRequest:
     run_url: str
     resume: Resume = Resume()
     bare: int = 0  # how many of its agents need no GPU, if the cluster can provide agents without one
-    on_sidecar: Callable[[SidecarWord], None] = _unheard  # called on the coordinator's thread: it must not block
+    on_sidecar: Callable[[SidecarReport], None] = _ignore  # called on the coordinator's thread: it must not block
 
 
 def member_of(agent_id: str, hello: Hello, ports: PortsHeld) -> Member:
@@ -89,7 +89,7 @@ def formation_of(
         spec=request.spec,
         payload=request.payload,
         run_url=request.run_url,
-        cluster_json=layout.cluster_json if _finds_others_by_tf_config(request.spec) else "",
+        cluster_json=layout.cluster_json if _uses_tf_config(request.spec) else "",
         leader=layout.leader,
         world_size=layout.placements[0].world_size,
         resume=request.resume,
@@ -101,7 +101,7 @@ def formation_of(
     )
 
 
-def _finds_others_by_tf_config(spec: RunSpec) -> bool:
+def _uses_tf_config(spec: RunSpec) -> bool:
     """Return True if the workers find each other by TF_CONFIG.
 
     That holds for servers, and for TensorFlow without ``all_gpus``, with which a worker trains alone.
@@ -150,7 +150,7 @@ class ActiveRun:
     state: RunState
     # largest number of workers of a group that changes, whatever it requests; None: no limit
     allowed: int | None = None
-    asked: int = field(init=False)  # number of workers
+    wanted_size: int = field(init=False)  # number of workers
     gang: GroupMachine = field(init=False)
     failures: dict[str, worker_events.FailureReport] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
@@ -166,9 +166,9 @@ class ActiveRun:
 
     def __post_init__(self) -> None:
         group = self.request.spec.group
-        self.asked = group.size
+        self.wanted_size = group.size
         if isinstance(group, ElasticGroup):
-            self.asked = group.first_target or group.size
+            self.wanted_size = group.first_target or group.size
             group = msgspec.structs.replace(group, first_target=self.size)
         elif isinstance(group, IndependentGroup):
             group = msgspec.structs.replace(group, size=self.size)
@@ -178,12 +178,12 @@ class ActiveRun:
     @property
     def size(self) -> int:
         """Number of workers that a group that changes may have now."""
-        return self.asked if self.allowed is None else min(self.asked, self.allowed)
+        return self.wanted_size if self.allowed is None else min(self.wanted_size, self.allowed)
 
     @property
     def slot_demand(self) -> SlotDemand:
         """Demand of the run for the slots that all runs share."""
-        return slot_demand(self.request.spec.group, self.asked)
+        return slot_demand(self.request.spec.group, self.wanted_size)
 
     @property
     def run_id(self) -> str:
@@ -226,4 +226,4 @@ class SlotShares:
         for run in runs:
             # The search chooses the lanes that end; a search whose trials are separate runs counts on all slots.
             if isinstance(run.request.spec.group, IndependentGroup):
-                run.state.publish(Change("slots", total=run.size if run.asked else self.allowed))
+                run.state.publish(Change("slots", total=run.size if run.wanted_size else self.allowed))

@@ -163,16 +163,16 @@ class _Seen:
         self.own_imports: set[str] = set()
         self.keeper = keeper
 
-    def look_at(self, obj: object, importable: Collection[str]) -> None:
+    def inspect_object(self, obj: object, importable: Collection[str]) -> None:
         """Record the module of an object, and the imports in the code of a shipped function."""
         self.modules.add(_origin(obj).partition(".")[0])
         if isinstance(obj, FunctionType) and _by_value(obj, importable):
             for code in code_objects(obj.__code__):
-                self._look_at_code(code, importable)
+                self._inspect_code(code, importable)
             if self.keeper is not None:
                 self.keeper.remember_literals(_source(obj))
 
-    def _look_at_code(self, code: CodeType, importable: Collection[str]) -> None:
+    def _inspect_code(self, code: CodeType, importable: Collection[str]) -> None:
         """Record the imports in a piece of code."""
         imported = {
             str(instruction.argval).partition(".")[0]
@@ -207,7 +207,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             raise _Refused
         if _array_bytes(obj) > self._limit_bytes:  # before it is copied
             raise _TooLarge
-        self._seen.look_at(obj, self._importable)
+        self._seen.inspect_object(obj, self._importable)
         if isinstance(obj, FunctionType | type | ModuleType):
             self._register(_origin(obj))
         reduction = _with_its_file(obj) if isinstance(obj, CodeType) else super().reducer_override(obj)

@@ -22,7 +22,7 @@ import uvloop
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver import group_start
 from hopsml.cluster.driver.actions import BackendWatcher, PoolActions, RunActions, report_sidecar_end
-from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarWord, SlotShares
+from hopsml.cluster.driver.active_run import ActiveRun, RunRequest, SidecarReport, SlotShares
 from hopsml.cluster.driver.backends.base import Backend
 from hopsml.cluster.driver.group_start import GroupStarter, is_ready
 from hopsml.cluster.driver.preflight.gate import Inspection
@@ -272,7 +272,7 @@ class Coordinator:
                     for run in self.runs.values():
                         run.state.publish(Change("note", text=problem))
             self.inspection.tick()
-            self._pool(self.pool.tick(time.monotonic(), self._watcher.others_wait))
+            self._pool(self.pool.tick(time.monotonic(), self._watcher.is_contended))
             self._requests.publish_waiting()
             self._close_when_idle()
             try:
@@ -313,7 +313,7 @@ class Coordinator:
         if self._closing.is_set():  # it connected while the others were being dismissed
             session.post(protocol.Dismiss("the application ends"))
             return
-        slot = (session.hello.ask, session.hello.index)
+        slot = (session.hello.request_id, session.hello.index)
         if session.hello.final:
             session.post(protocol.Dismiss("its slot was lost too often, and another one is requested"))
             self._pool(self.pool.retired(slot))
@@ -362,11 +362,11 @@ class Coordinator:
                 session.commit_door = (message.port, message.certificate)
                 return
             case protocol.SidecarMessage():
-                self._sidecar(session, message.run_id, SidecarWord(session.agent_id, message.data))
+                self._sidecar(session, message.run_id, SidecarReport(session.agent_id, message.data))
                 return
             case protocol.SidecarEnded():
-                word = SidecarWord(session.agent_id, ended=message.reason, is_final=message.is_final)
-                self._sidecar(session, message.run_id, word)
+                sidecar_message = SidecarReport(session.agent_id, ended=message.reason, is_final=message.is_final)
+                self._sidecar(session, message.run_id, sidecar_message)
                 return
             case protocol.PreflightFacts() | protocol.PeerProbed():
                 self.inspection.message_received(session, message)
@@ -400,11 +400,11 @@ class Coordinator:
         if event is not None:
             self._event(message.run_id, event)
 
-    def _sidecar(self, session: AgentSession, run_id: str, word: SidecarWord) -> None:
+    def _sidecar(self, session: AgentSession, run_id: str, sidecar_message: SidecarReport) -> None:
         """Pass a sidecar's message to its run's driver, unless the agent has left the run."""
         run = self.runs.get(run_id)
         if run is not None and session.work is not None and session.work[0] == run_id:
-            run.request.on_sidecar(word)
+            run.request.on_sidecar(sidecar_message)
 
     # ------------------------------------------------------------------------------------------ runs
 
@@ -460,7 +460,7 @@ class Coordinator:
     def _resize(self, run_id: str, size: int) -> None:
         """Apply a new size, within the limit of all runs, to a run."""
         if run := self.runs.get(run_id):
-            run.asked = size
+            run.wanted_size = size
             self._event(run_id, events.ResizeRequested(run.size))
 
     def _allow(self, slots: int) -> None:
@@ -529,7 +529,7 @@ class Coordinator:
     def _bootstrap(self, action: pool.Submit) -> Bootstrap:
         """Return the data that the agents of a request need to connect."""
         return Bootstrap(
-            ask=action.ask,
+            request_id=action.request_id,
             addresses=self.addresses,
             token=self.door.token,
             certificate=self.door.identity.certificate,

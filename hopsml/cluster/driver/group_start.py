@@ -205,7 +205,7 @@ class GroupStarter:
     def start(self, run: ActiveRun, action: events.StartGeneration) -> None:
         """Send the messages that start a generation's workers; an error here ends this run, not an agent's session."""
         try:
-            with _garbage_kept():
+            with _without_garbage_collection():
                 self._start(run, action)
         except Exception as error:
             log.exception("run %s cannot be started", run.run_id)
@@ -242,7 +242,7 @@ class GroupStarter:
     def prepare(self, run: ActiveRun, action: events.PrepareNewcomers) -> None:
         """Start joining workers, which prepare alone for their ranks in the group; an error ends the run."""
         try:
-            with _garbage_kept():
+            with _without_garbage_collection():
                 self._prepare(run, action)
         except Exception as error:
             log.exception("run %s cannot be joined", run.run_id)
@@ -250,14 +250,14 @@ class GroupStarter:
 
     def _prepare(self, run: ActiveRun, action: events.PrepareNewcomers) -> None:
         """Make the layout with joining workers, and send the messages that start these."""
-        there = [agent_id for agent_id in action.agent_ids if agent_id in self._agents]
-        for agent_id in there:
+        connected = [agent_id for agent_id in action.agent_ids if agent_id in self._agents]
+        for agent_id in connected:
             session = self._agents[agent_id]
             run.seats[agent_id] = member_of(agent_id, session.hello, session.ports)
-        layout = _grown(run, action.members, tuple(there))
+        layout = _grown(run, action.members, tuple(connected))
         placements = {placement.agent_id: placement for placement in layout.placements}
         source = self._source(action.step, action.holders)
-        for agent_id in there:
+        for agent_id in connected:
             # Each has another key, as it is alone.
             shared = formation_of(run.request, layout, action.generation, _new_key(), source, joins=True)
             launch = launch_of(run.request, placements[agent_id], action.generation, agent_id in action.holders)
@@ -343,7 +343,7 @@ def is_ready(session: AgentSession, run: ActiveRun) -> bool:
 
 
 @contextmanager
-def _garbage_kept() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Suspend garbage collection inside the block, if it is enabled.
 
     Starting a group of 1 024 allocates enough to trigger a full collection, which takes as long as the start itself.

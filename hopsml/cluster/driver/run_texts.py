@@ -122,7 +122,7 @@ TAIL_LINES = 30
 
 
 # largest number of agent requests about which the cluster is queried: a growing run may have one for each agent
-MOST_ASKS = 4
+MOST_REQUESTS = 4
 
 
 _CONNECTING = (
@@ -134,11 +134,11 @@ _PREPARING = "its process imports modules, or loads the function and its argumen
 
 def waiting_text(run: ActiveRun, pool: Pool) -> str:
     """Return the display's text of a waiting run: how many agents are connected, and how many it needs."""
-    there, wanted = run.gang.attendance(_there(run, pool))
-    return f"waiting for executors: {there} of {wanted} agents are connected"
+    connected, wanted = run.gang.attendance(_connected_count(run, pool))
+    return f"waiting for executors: {connected} of {wanted} agents are connected"
 
 
-def _there(run: ActiveRun, pool: Pool) -> int:
+def _connected_count(run: ActiveRun, pool: Pool) -> int:
     """Return how many idle agents the run can use."""
     return pool.agents.idle_of(False) + min(pool.agents.idle_of(True), run.request.bare)
 
@@ -161,18 +161,18 @@ def why_missing(run: ActiveRun, outcome: ConcludeRun, pool: Pool, backend: Backe
             for rank, _ in outcome.missing
         )
     held = [f"{run_id} holds some" for run_id in others]
-    asks = sorted({ask for ask, _ in pool.expected})
+    request_ids = sorted({request_id for request_id, _ in pool.expected})
     reasons = list(
         dict.fromkeys(
-            ("of those without a GPU: " if pool.expected.is_bare(ask) else "") + backend.why_missing(ask)
-            for ask in asks[:MOST_ASKS]
+            ("of those without a GPU: " if pool.expected.is_bare(request_id) else "") + backend.why_missing(request_id)
+            for request_id in request_ids[:MOST_REQUESTS]
         )
     )
-    there = _there(run, pool)
+    connected = _connected_count(run, pool)
     why = [*reasons, *held] or [
         "the requested agents have ended, and no others were requested; see the log of the driver"
     ]
-    return f"{there} of {run.gang.spec.minimum} agents are connected; " + "; ".join(why)
+    return f"{connected} of {run.gang.spec.minimum} agents are connected; " + "; ".join(why)
 
 
 def error_of(

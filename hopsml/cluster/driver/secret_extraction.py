@@ -52,12 +52,12 @@ class SecretExtractor:
         self._short: dict[int, tuple[str, Value]] = {}
         self._types: dict[int, object] = {}  # annotations by their id: ``password: str`` names a type, not a password
         self._names: dict[Value, str] = {}  # value -> name of the extracted secrets
-        self._looks: dict[type, Callable[[Any], Any] | None] = {
+        self._extractors: dict[type, Callable[[Any], Any] | None] = {
             str: self._of_text,
             bytes: self._of_text,
             int: self._of_short,
-            dict: self._look_at,
-            FunctionType: lambda function: self._look_at(_variables_of(function)),
+            dict: self._extract_named,
+            FunctionType: lambda function: self._extract_named(_variables_of(function)),
         }
         self._found: dict[str, str] = {}  # value -> name of secrets that were not known when this pass began
         self._literals: dict[str, str] = {}  # the same for literals in the source
@@ -81,13 +81,13 @@ class SecretExtractor:
         This is called for every number of a list: for most of them it only looks up a dict.
         """
         kind = type(obj)
-        if kind not in self._looks:
+        if kind not in self._extractors:
             reveals = kind is not CellType and callable(getattr(kind, "get_secret_value", None))
-            self._looks[kind] = (lambda held: self._remember("secret", held)) if reveals else None
-        look = self._looks[kind]
-        return None if look is None else look(obj)
+            self._extractors[kind] = (lambda held: self._remember("secret", held)) if reveals else None
+        extract = self._extractors[kind]
+        return None if extract is None else extract(obj)
 
-    def _look_at(self, names: Mapping[Any, object]) -> None:
+    def _extract_named(self, names: Mapping[Any, object]) -> None:
         """Record the values of a dict that have names of secrets."""
         if id(names) in self._types:
             return
@@ -203,9 +203,9 @@ class Sealed:
         return opened, (self._payload, self._values)
 
 
-def seal(payload: bytes, kept: Sequence[ExtractedSecret]) -> bytes:
+def seal(payload: bytes, found_secrets: Sequence[ExtractedSecret]) -> bytes:
     """Return the bytes for a worker; the payload itself if no secret was extracted."""
-    return pickle.dumps(Sealed(payload, {one.name: one.value for one in kept})) if kept else payload
+    return pickle.dumps(Sealed(payload, {one.name: one.value for one in found_secrets})) if found_secrets else payload
 
 
 def opened(payload: bytes, values: Mapping[str, Value]) -> Any:
@@ -249,21 +249,21 @@ def given_again(
     Raises:
         ArgumentError: Values are missing; the message has their names.
     """
-    kept, missing = [], []
+    found_secrets, missing = [], []
     for facts in recorded:
         name, variable = facts["name"], facts.get("variable", "")
         text = given.get(name, environment.get(VARIABLE + name, environment.get(variable) if variable else None))
         if text is None:
             missing.append(name)
         else:
-            kept.append(ExtractedSecret(name, _typed(name, text, facts.get("type", "str")), variable))
+            found_secrets.append(ExtractedSecret(name, _typed(name, text, facts.get("type", "str")), variable))
     if missing:
         variables = ", ".join(VARIABLE + name for name in missing)
         raise ArgumentError(
             f"{what} received secrets, which were not recorded: {', '.join(missing)}; set {variables} in this "
             f"environment (or pass secrets={{{missing[0]!r}: ...}}) and start again"
         )
-    return tuple(kept)
+    return tuple(found_secrets)
 
 
 def _typed(name: str, text: str, kind: str) -> Value:

@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._is_deaf = False  # after an error or a close: further messages are ignored
         self._end: asyncio.TimerHandle | None = None
         self.was_open = False
-        self.heard = 0.0  # monotonic seconds, of the last byte: a large message takes a while to arrive
+        self.received_at = 0.0  # monotonic seconds, of the last byte: a large message takes a while to arrive
 
     # ------------------------------------------------------------------------------------------ for the owner
 
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         return sent.reason if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG else ""
 
     @property
-    def last_word(self) -> str:
+    def last_message(self) -> str:
         """Reason in the peer's closing frame; "" if there is none."""
         return self._protocol.close_rcvd.reason if self._protocol.close_rcvd is not None else ""
 
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes and process their messages; called by asyncio."""
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         self._protocol.receive_data(data)
         events = self._protocol.events_received()
         self._flush()
@@ -285,9 +285,9 @@ class AgentHandler(Generic[S]):
     def _leave(self, connection: Connection) -> None:
         """Remove the agent's session, with its reason if it has sent one."""
         if self._session is not None:
-            word = connection.last_word
+            reason = connection.last_message
             broke = "its connection broke, since the executor or the agent in it was killed"
-            self._door.forget(self._session, f"it ended itself: {word}" if word else broke)
+            self._door.forget(self._session, f"it ended itself: {reason}" if reason else broke)
 
 
 log = nonblocking_logger("hopsml.coordinator")
@@ -318,7 +318,7 @@ class AgentSession:
     @property
     def last_received_s(self) -> float:
         """Time at which its last byte was received, in monotonic seconds."""
-        return self.connection.heard
+        return self.connection.received_at
 
     def post(self, *messages: protocol.Message | bytes) -> None:
         """Send messages in order, without waiting; bytes are a message that is encoded already."""

@@ -265,13 +265,13 @@ class IndependentGroupMachine(GroupMachine):
         """At the deadline, stop the lanes that have not left, then disconnect agents that have not reported the end."""
         if self.deadline is None or now < self.deadline:
             return []
-        if self.outcome is not None and self.outcome.phase is Phase.FINISHED and not self._all_told():
+        if self.outcome is not None and self.outcome.phase is Phase.FINISHED and not self._all_stop_requested():
             return self._stop_all(self.spec.flush_s, now)
         silent = tuple(self.members)
         self.members = {}
         return [events.DropAgents(silent, "did not report its worker's end in time"), *self.conclude()]
 
-    def _all_told(self) -> bool:
+    def _all_stop_requested(self) -> bool:
         """Return True if all lanes have been requested to stop."""
         return all(lane.lost for lane in self.members.values())
 

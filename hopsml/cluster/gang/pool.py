@@ -74,9 +74,9 @@ class Grant:
 
 @dataclass(frozen=True)
 class Submit:
-    """Request for ``count`` more agents of one kind; each agent reports the request's number (``ask``)."""
+    """Request for ``count`` more agents of one kind; each agent reports the request's number (``request_id``)."""
 
-    ask: int
+    request_id: int
     count: int
     bare: bool = False  # True if they need no GPU
 
@@ -93,7 +93,7 @@ class DismissAgents:
 class CancelAgentRequest:
     """Cancellation of an agent request of which no agent has connected and which no run needs any more."""
 
-    ask: int
+    request_id: int
 
 
 Action = Grant | Submit | DismissAgents | CancelAgentRequest
@@ -110,7 +110,7 @@ class Pool:
     most: dict[str, int] = field(default_factory=dict)  # run -> how many it accepts, for runs that may grow
     refused: Counter[str] = field(default_factory=Counter)  # run -> agents that were excluded for it
     expected: Awaited = field(default_factory=Awaited)  # requested and not connected
-    asks: int = 0
+    requests_sent: int = 0
     # agent requests that have not ended -> True if an agent of it has connected
     going: dict[int, bool] = field(default_factory=dict)
     singly: bool = False  # True if agents may take long to connect, because the cluster has to grow for them
@@ -193,7 +193,7 @@ class Pool:
 
         Args:
             slot: (number of the agent request, index in it).
-            failed_at: Monotonic time of the failure, if it counts as one as in ``ask_ended``.
+            failed_at: Monotonic time of the failure, if it counts as one as in ``request_ended``.
 
         Returns:
             The actions to carry out.
@@ -203,13 +203,13 @@ class Pool:
             self._failed(failed_at)
         return self.serve()
 
-    def ask_ended(self, ask: int, now: float, failed: bool = False) -> list[Action]:
+    def request_ended(self, request_id: int, now: float, failed: bool = False) -> list[Action]:
         """Expect no more agents of this request; after one that ``failed``, growth is requested with a delay.
 
         The delay doubles with each failure in a row, up to ``RETRY_MOST_S``.
         """
-        self.expected.forget(ask)
-        self.going.pop(ask, None)
+        self.expected.forget(request_id)
+        self.going.pop(request_id, None)
         if failed:
             self._failed(now)
         return self.serve()
@@ -253,7 +253,9 @@ class Pool:
         self.refused[run_id] += len(agent_ids)
         return self.serve()
 
-    def ask_again(self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float, bare: int = 0) -> list[Action]:
+    def request_replacements(
+        self, run_id: str, count: int, agent_ids: tuple[str, ...], now: float, bare: int = 0
+    ) -> list[Action]:
         """Take back the agents that were granted to a run, and queue its demand again before those of all other runs.
 
         Args:
@@ -270,12 +272,12 @@ class Pool:
         self.bare[run_id] = bare
         return self.returned(agent_ids, now)
 
-    def tick(self, now: float, others_wait: bool = False) -> list[Action]:
+    def tick(self, now: float, is_contended: bool = False) -> list[Action]:
         """Repeat agent requests after failures, and dismiss idle agents.
 
         Args:
             now: Monotonic time in seconds.
-            others_wait: True if another job of the application lacks a slot.
+            is_contended: True if another job of the application lacks a slot.
 
         Returns:
             The actions to carry out.
@@ -286,13 +288,13 @@ class Pool:
                 return actions
         if self.demands:
             return []
-        patience = 0.0 if others_wait else self.keep_warm_s
+        patience = 0.0 if is_contended else self.keep_warm_s
         tired = tuple(one for one in self.idle() if now - self.agents[one].idle_since >= patience)
         if not tired:
             return []
         for agent_id in tired:
             self.agents.pop(agent_id)
-        reason = "another job waits for the slot" if others_wait else f"idle for {self.keep_warm_s:g} s"
+        reason = "another job waits for the slot" if is_contended else f"idle for {self.keep_warm_s:g} s"
         return [DismissAgents(tired, reason)]
 
     # -------------------------------------------------------------------------------- rules
@@ -311,9 +313,9 @@ class Pool:
             actions.append(self._grant(run_id, max(wanted, self._room(run_id)), self.bare.pop(run_id)))
         if not self.demands:
             actions += self._serve_growth()
-        return [*actions, *self._make_room(), *self._ask(), *self._ask_bare()]
+        return [*actions, *self._make_room(), *self._request_agents(), *self._request_bare_agents()]
 
-    def _ask(self) -> list[Action]:
+    def _request_agents(self) -> list[Action]:
         """Request the agents, other than bare ones, that waiting and growing runs lack."""
         missing = -self.agents.idle_of(False) - self.expected.of(False)
         room = self._unasked()
@@ -322,10 +324,10 @@ class Pool:
         if not self.singly:  # all in one request: Spark then spreads them over its executors
             return [self._submit(wanted)] if wanted > 0 else []
         # Agents that may never come are requested one by one, so that Spark can cancel each request.
-        whole = [self._submit(needed)] if needed > 0 else []
-        return [*whole, *(self._submit(1) for _ in range(wanted - max(0, needed)))]
+        indivisible = [self._submit(needed)] if needed > 0 else []
+        return [*indivisible, *(self._submit(1) for _ in range(wanted - max(0, needed)))]
 
-    def _ask_bare(self) -> list[Action]:
+    def _request_bare_agents(self) -> list[Action]:
         """Request missing bare agents.
 
         After the others: the cluster serves the older request first, and more slots are good enough for a bare agent.
@@ -384,10 +386,10 @@ class Pool:
 
     def _submit(self, count: int, bare: bool = False) -> Submit:
         """Register a new agent request, and return its action."""
-        self.asks += 1
-        self.going[self.asks] = False
-        self.expected.add_slots(self.asks, count, bare)
-        return Submit(self.asks, count, bare)
+        self.requests_sent += 1
+        self.going[self.requests_sent] = False
+        self.expected.add_slots(self.requests_sent, count, bare)
+        return Submit(self.requests_sent, count, bare)
 
     def _cancel_surplus(self) -> list[Action]:
         """Cancel surplus agent requests without a connected agent; connected ones are dismissed when idle."""
@@ -397,13 +399,13 @@ class Pool:
         }
         alive = {agent.slot[0] for agent in self.agents.values()}
         cancelled: list[Action] = []
-        for ask in sorted({ask for ask, _ in self.expected} - alive, reverse=True):
-            size, kind = sum(slot[0] == ask for slot in self.expected), self.expected.is_bare(ask)
+        for request_id in sorted({request_id for request_id, _ in self.expected} - alive, reverse=True):
+            size, kind = sum(slot[0] == request_id for slot in self.expected), self.expected.is_bare(request_id)
             if size <= surplus[kind]:
                 surplus[kind] -= size
-                self.expected.forget(ask)
-                self.going.pop(ask, None)
-                cancelled.append(CancelAgentRequest(ask))
+                self.expected.forget(request_id)
+                self.going.pop(request_id, None)
+                cancelled.append(CancelAgentRequest(request_id))
         return cancelled
 
     def _spread(self, agent_ids: list[str]) -> list[str]:

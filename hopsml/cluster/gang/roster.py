@@ -104,17 +104,17 @@ class Awaited(Set[tuple[int, int]]):
 
     def __init__(self) -> None:
         self._slots: dict[bool, set[tuple[int, int]]] = {False: set(), True: set()}  # by whether they are bare
-        self._bare_asks: set[int] = set()
+        self._bare_requests: set[int] = set()
 
-    def add_slots(self, ask: int, count: int, bare: bool) -> None:
+    def add_slots(self, request_id: int, count: int, bare: bool) -> None:
         """Add the slots of a new agent request for ``count`` agents of one kind."""
         if bare:
-            self._bare_asks.add(ask)
-        self._slots[bare] |= {(ask, index) for index in range(count)}
+            self._bare_requests.add(request_id)
+        self._slots[bare] |= {(request_id, index) for index in range(count)}
 
-    def is_bare(self, ask: int) -> bool:
+    def is_bare(self, request_id: int) -> bool:
         """Return True if the agents of an agent request (ask) hold no GPU; also valid after the request has ended."""
-        return ask in self._bare_asks
+        return request_id in self._bare_requests
 
     def add(self, slot: tuple[int, int]) -> None:
         """Expect another agent in a slot that was requested before."""
@@ -124,10 +124,10 @@ class Awaited(Set[tuple[int, int]]):
         """Remove a slot: no agent is expected in it any more."""
         self._slots[self.is_bare(slot[0])].discard(slot)
 
-    def forget(self, ask: int) -> None:
+    def forget(self, request_id: int) -> None:
         """Remove all slots of an agent request (ask)."""
-        bare = self.is_bare(ask)
-        self._slots[bare] = {slot for slot in self._slots[bare] if slot[0] != ask}
+        bare = self.is_bare(request_id)
+        self._slots[bare] = {slot for slot in self._slots[bare] if slot[0] != request_id}
 
     def of(self, bare: bool) -> int:
         """Return the number of expected agents of one kind."""

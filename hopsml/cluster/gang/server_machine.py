@@ -103,7 +103,7 @@ class ServerGroupMachine(GroupMachine):
         member = self.members[event.agent_id]
         comes_back = member.generation and not member.started
         member.started, member.born = True, now
-        self._look_who_is_there()
+        self._run_if_all_started()
         return [events.Note(f"{_name(member)} is there again")] if comes_back else []
 
     def _forming(self, event: events.Forming, now: float) -> list[Action]:
@@ -111,7 +111,7 @@ class ServerGroupMachine(GroupMachine):
         self.members[event.agent_id].forms = event.size
         return []
 
-    def _look_who_is_there(self) -> None:
+    def _run_if_all_started(self) -> None:
         """Let the run begin once every member that is not lost has started."""
         if self.phase is Phase.FORMING and all(m.started or m.is_gone for m in self.members.values()):
             self.phase, self.deadline = Phase.RUNNING, None
@@ -229,7 +229,7 @@ class ServerGroupMachine(GroupMachine):
 
     def _without(self, agent_id: str, member: ServerMember, reason: str, now: float) -> list[Action]:
         """Continue the run without a member that does not come back, or end it if the member is indispensable."""
-        self._look_who_is_there()
+        self._run_if_all_started()
         if member.role == EVALUATOR:
             return [
                 events.Note(f"the run goes on without its evaluator (rank {member.rank}), which was lost: {reason}")
@@ -270,7 +270,7 @@ class ServerGroupMachine(GroupMachine):
         """Return for how many seconds a member's process may be stopped before it counts as lost."""
         return self.spec.chief_stopped_s if member.role == CHIEF else self.spec.stopped_s
 
-    def _look(self, now: float) -> list[Action]:
+    def _check_members(self, now: float) -> list[Action]:
         """At each tick, end processes that are stopped for too long, and agents that do not restart their worker."""
         actions: list[Action] = []
         late: list[str] = []
@@ -301,7 +301,7 @@ class ServerGroupMachine(GroupMachine):
             late = [m for m in self.members.values() if m.role == EVALUATOR and not m.is_end_known]
             note = f"the evaluator is stopped, since the chief ended {self.spec.evaluator_s:g} s ago"
             return [events.Note(note)] * bool(late) + self._stop((EVALUATOR,), self.spec.flush_s)
-        if self.phase in TRAINING and (actions := self._look(now)):
+        if self.phase in TRAINING and (actions := self._check_members(now)):
             return actions
         if self.explained_by is not None and now >= self.explained_by:
             self.explained_by = None

@@ -215,13 +215,13 @@ class Dismiss(Message, frozen=True, tag="dismiss"):
 class Hello(Message, frozen=True, tag="hello"):
     """First message of an agent.
 
-    ``ask`` and ``index`` identify the requested slot, also after a retry by Spark. ``node`` is the cluster's name of
+    ``request_id`` and ``index`` identify the requested slot, also after a retry by Spark. ``node`` is the cluster's name of
     the machine, "" if it has none. A container may have an address and a hostname that only it has, and that disappear
     with it.
     """
 
     version: int
-    ask: int
+    request_id: int = msgspec.field(name="ask")
     index: int
     host: str
     port: int

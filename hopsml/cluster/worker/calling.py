@@ -180,10 +180,10 @@ def tell(text: str) -> None:
 def words_of(error: BaseException) -> str:
     """Return an error as short text without secrets: its type and message, or the call of ``sys.exit``."""
     if isinstance(error, SystemExit):
-        said = f"called sys.exit({_text(repr, error.code)})"
+        description = f"called sys.exit({_text(repr, error.code)})"
     else:
-        said = f"{type(error).__name__}: {text_of(error)}".strip().removesuffix(":")
-    return redact.text(utf8(said[: MOST_CAUSE + _MARGIN]))[:MOST_CAUSE]
+        description = f"{type(error).__name__}: {text_of(error)}".strip().removesuffix(":")
+    return redact.text(utf8(description[: MOST_CAUSE + _MARGIN]))[:MOST_CAUSE]
 
 
 def text_of(error: BaseException) -> str:

@@ -79,7 +79,7 @@ class Inbox:
             self.ended = not piece
 
 
-def untold(*said: object) -> None:
+def do_nothing(*arguments: object) -> None:
     """Do nothing, with any arguments: the default of callbacks that report to the agent."""
 
 
@@ -118,7 +118,7 @@ class CollectiveSeat:
     addresses: tuple[str, ...]  # host:port by rank; the agent holds the worker's own port for it
     key: bytes = field(repr=False)  # secret that the members prove to each other
     # called when it begins to wait for the others
-    announce: Callable[[], None] = field(default=untold, repr=False, compare=False)
+    announce: Callable[[], None] = field(default=do_nothing, repr=False, compare=False)
 
 
 class TrialPort(Protocol):
@@ -169,9 +169,11 @@ class WorkerContext:
     )  # secret that TensorFlow servers in the group demand
     trial: TrialPort | None = field(default=None, repr=False, compare=False)  # inside a trial of a search
     send: Callable[[dict[str, Any]], None] = field(default=lambda message: None, repr=False, compare=False)
-    progress: Callable[[int, int, str], None] = field(default=untold, repr=False, compare=False)  # done, total, unit
+    progress: Callable[[int, int, str], None] = field(
+        default=do_nothing, repr=False, compare=False
+    )  # done, total, unit
     say: Callable[[bytes], None] = field(default=lambda data: None, repr=False, compare=False)  # to the driver
-    note: Callable[[str], None] = field(default=untold, repr=False, compare=False)  # a note of the run, for users
+    note: Callable[[str], None] = field(default=do_nothing, repr=False, compare=False)  # a note of the run, for users
     event_pipe: int = -1  # the descriptor behind ``send`` and ``say``: a process that is forked from this one closes it
     inbox: Inbox | None = field(default=None, repr=False, compare=False)  # messages of the driver
     sidecar: Path | None = None  # file in which the run's sidecar on this agent writes its address

@@ -334,7 +334,7 @@ def pickle_result(value: Any, context: WorkerContext, tell: Callable[[str], None
         return data
     tell(
         f"the value that the training function returned has {len(data) >> 20} MiB, but at most {MAX_RESULT >> 20} "
-        f"MiB can be sent to the driver: {_kept_whole(data, context)}"
+        f"MiB can be sent to the driver: {_write_to_artifacts(data, context)}"
     )
     return _dumped(_small_ones(ready, tell) if isinstance(ready, dict) else None)
 
@@ -437,7 +437,7 @@ def _small_ones(entries: dict[Any, Any], tell: Callable[[str], None]) -> dict[An
     return {key: item for key, item in entries.items() if key in travelling}
 
 
-def _kept_whole(data: bytes, context: WorkerContext) -> str:
+def _write_to_artifacts(data: bytes, context: WorkerContext) -> str:
     """Write a value that is too large to be sent to the run's artifacts, and return a text with its place."""
     folder = context.export_dir.parent / "artifacts"
     names = (_numbered(Path("result.pickle"), number) for number in itertools.count(1))

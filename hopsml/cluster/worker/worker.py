@@ -291,7 +291,7 @@ def _mends(pipe: EventPipe, slots: Sequence[int]) -> ReconfigurationPort | None:
         return None
     inbox = Inbox(slots[0])
     return ReconfigurationPort(
-        lambda timeout_s: decode_for_group(word) if (word := inbox.get(timeout_s)) is not None else None,
+        lambda timeout_s: decode_for_group(data) if (data := inbox.get(timeout_s)) is not None else None,
         lambda: inbox.ended,
         pipe.send,
     )

@@ -79,7 +79,7 @@ class Lanes:
         self.run, self._coordinator = run, coordinator
         self.joined: dict[int, str] = {}  # lanes that accept trials -> host
         self._trials: dict[int, dict[tuple[int, int], RunTrial]] = {}  # lane -> its trials, in order
-        self._began: dict[int, float] = {}  # lane -> when its newest trial began
+        self._trial_started_at: dict[int, float] = {}  # lane -> when its newest trial began
         self._wanted: int | None = None
         self._keeps = keeps
         self._allowed: int | None = None  # number of slots granted to the search, however many it requests
@@ -137,22 +137,22 @@ class Lanes:
                 return News(SlotsChanged(change.total))
             case "end":
                 return News(RunOver(self.run.state.error))
-        return self._said(change.rank, messages.decode_for_driver.decode(change.data))
+        return self._handle_message(change.rank, messages.decode_for_driver.decode(change.data))
 
     def _lost(self, lane: int, reason: str) -> News | None:
         self._trials.pop(lane, None)
-        self._began.pop(lane, None)
+        self._trial_started_at.pop(lane, None)
         if self.joined.pop(lane, None) is None:  # released: its LaneLost was queued at that time
             return None
         return News(LaneLost(lane, reason), lane)
 
-    def _said(self, lane: int, message: ToDriver) -> News | None:
+    def _handle_message(self, lane: int, message: ToDriver) -> News | None:
         key = message.number, message.attempt
         trial = self._trials.get(lane, {}).get(key)
         if trial is None:
             return None  # of a lane that was released or lost
         if isinstance(message, TrialBegan):
-            self._began[lane] = time.monotonic()
+            self._trial_started_at[lane] = time.monotonic()
             return News(Began(*key), lane, message)
         if isinstance(message, TrialReported):
             searched, value = _searched(message.metrics, trial.metric)
@@ -214,7 +214,7 @@ class Lanes:
     def _break_off(self) -> None:
         """Release surplus lanes, first those whose trials started last; the trials are restarted elsewhere."""
         self._break_off_at = math.inf
-        newest = sorted(self.joined, key=lambda lane: self._began.get(lane, math.inf), reverse=True)
+        newest = sorted(self.joined, key=lambda lane: self._trial_started_at.get(lane, math.inf), reverse=True)
         for lane in newest[: self._surplus(self._allowed)]:
             self._release(lane, "its slot was granted to another job", at_once=True)
 

@@ -51,8 +51,8 @@ class _Group:
 
     form: Form
     run: Run
-    began: float  # seconds since 1970
-    told: str = ""  # stop | pause
+    started_s: float  # seconds since 1970
+    requested_end: str = ""  # stop | pause
     kill_at: float = float("inf")
     history: list[tuple[int, float]] = field(default_factory=list)
 
@@ -85,7 +85,7 @@ class GroupExecutor:
         self._name_of, self._metric, self._slots = name_of, metric, slots
         self._groups: dict[int, _Group] = {}
         self._came: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._told_slots = -1
+        self._reported_slots = -1
         self._allowed: int | None = None  # number of slots granted to the search, however many it requests
         run.observe(self._on_change)
         self.request_slots(slots if slots is not None else 1)
@@ -131,13 +131,13 @@ class GroupExecutor:
         for group in self._groups.values():
             if time.monotonic() >= group.kill_at:
                 group.kill_at = float("inf")
-                group.run.cancel(f"it did not end in time after the request to {group.told}")
+                group.run.cancel(f"it did not end in time after the request to {group.requested_end}")
 
     def request_slots(self, count: int) -> None:
         """Report a higher number of slots to the dispatch; the trials' groups request the slots themselves."""
         slots = count if self._slots is None else self._slots
-        if self._allowed is None and slots > self._told_slots:
-            self._told_slots = slots
+        if self._allowed is None and slots > self._reported_slots:
+            self._reported_slots = slots
             self.post(SlotsChanged(slots))
 
     # ------------------------------------------------------------------------------------------ actions
@@ -208,7 +208,7 @@ class GroupExecutor:
         if not self._is_current(action.number, action.attempt):
             return
         group = self._groups[action.number]
-        group.told = "stop" if action.how == "withdraw" else action.how
+        group.requested_end = "stop" if action.how == "withdraw" else action.how
         if action.how == "withdraw":
             group.run.cancel("it is no longer needed")
             return
@@ -254,7 +254,7 @@ class GroupExecutor:
 
     def _on_message(self, group: _Group, value: Any) -> None:
         if isinstance(value, trial.Left):
-            group.told = value.how
+            group.requested_end = value.how
             group.run.cancel(f"the search has requested it to {value.how}")
 
     def _over(self, group: _Group) -> None:
@@ -266,14 +266,14 @@ class GroupExecutor:
             outputs = redact.record(as_json(result.value))
             with contextlib.suppress(ArgumentError):  # the dispatch fails the trial, unless it has reported a value
                 value = score_of(result.value, self._metric)
-        elif group.told and isinstance(error, RunCancelled):
-            how = "paused" if group.told == "pause" else "stopped"
+        elif group.requested_end and isinstance(error, RunCancelled):
+            how = "paused" if group.requested_end == "pause" else "stopped"
         else:
             how = "failed" if isinstance(error, WorkerFailed) and error.remote_traceback else "died"
             text = getattr(error, "cause", "") or str(error).partition("\n")[0]
         text = redact.text(text)
         self._record(group, how, value, text)
-        seconds = time.time() - group.began
+        seconds = time.time() - group.started_s
         self._came.put(News(Ended(form.number, form.attempt, how, value, outputs, text, seconds)))
 
     def _record(self, group: _Group, how: str, value: float | None, error: str) -> None:
@@ -293,8 +293,8 @@ class GroupExecutor:
                 "final_metric": value if value is not None else history[-1][1] if history else None,
                 "metric_history": [one for _, one in history],
                 "step_history": [step for step, _ in history],
-                "start": group.began,
-                "duration": round(1000 * (time.time() - group.began)),  # ms, as Maggy has it
+                "start": group.started_s,
+                "duration": round(1000 * (time.time() - group.started_s)),  # ms, as Maggy has it
                 "error": error,
             }
             write(urls.join(folder, "trial.json"), record)

@@ -124,7 +124,7 @@ class SearchSession:
         if trial is not None:
             place = self._places.get(event.number, "")
             name = self.names.of(event.number)
-            self.state.trial_began(RunningTrial(event.number, name, dict(trial.config), place, time.time()))
+            self.state.add_running_trial(RunningTrial(event.number, name, dict(trial.config), place, time.time()))
 
     # ------------------------------------------------------------------------------------------ what follows
 

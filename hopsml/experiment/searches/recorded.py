@@ -137,7 +137,7 @@ class SearchWriter:
         return max(0.001, min(times) - time.monotonic()) if times else None
 
     def _write(self, url: str, content: Callable[[], bytes]) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             for_url(url).write_bytes(url, content())
         except Exception:  # no data is lost, as the event log has it
@@ -147,7 +147,7 @@ class SearchWriter:
             if self._outage.succeeded():
                 log.warning("the files with the progress of the search are written again: %s", url)
         now = time.monotonic()
-        self._next_at[url] = now + max(EVERY_S, (now - began) / SHARE)
+        self._next_at[url] = now + max(EVERY_S, (now - started_at) / SHARE)
 
 
 JOURNAL, PICKLE = "journal", "search.pickle"
@@ -211,7 +211,10 @@ def lines_of(directory: RunDir) -> list[str]:
 
 def opening(known: Iterable[Learned], space: Searchspace) -> list[str]:
     """Return the first lines of a session: header, writing process, and trials of other searches to learn from."""
-    learned = [[_LEARNED, space.encode(config), told.end.value, told.score, told.step] for config, told in known]
+    learned = [
+        [_LEARNED, space.encode(config), recorded_outcome.end.value, recorded_outcome.score, recorded_outcome.step]
+        for config, recorded_outcome in known
+    ]
     return [journal.opening(), *map(json.dumps, [[_SESSION, provenance.who()], *learned])]
 
 

@@ -415,5 +415,5 @@ def first_errors(rows: Sequence[Mapping[str, Any]], count: int = 3) -> str:
 
 def remedy_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the remedy for the first error that has a known one; "" if there is none."""
-    said = (run_texts.remedy(str(row["error"]), "", "the workers' machines") for row in rows if row["error"])
-    return next((f"Remedy: {remedy}" for remedy in said if remedy), "")
+    remedies = (run_texts.remedy(str(row["error"]), "", "the workers' machines") for row in rows if row["error"])
+    return next((f"Remedy: {remedy}" for remedy in remedies if remedy), "")

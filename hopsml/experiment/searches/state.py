@@ -69,7 +69,7 @@ class SearchState:
 
     # ------------------------------------------------------------------------------------------ the session writes
 
-    def trial_began(self, running: RunningTrial) -> None:
+    def add_running_trial(self, running: RunningTrial) -> None:
         """Record that a trial has begun: its function is being called."""
         with self._observers.lock:
             running.curve = self.curves.pop(running.number, running.curve)  # it continues after a pause
@@ -77,7 +77,7 @@ class SearchState:
         self._tell("began", {"number": running.number, "config": running.config})
 
     def trial_reported(self, number: int, step: int, value: float) -> None:
-        """Record a reported value of the metric; from a distributed trial it can arrive before ``trial_began``."""
+        """Record a reported value of the metric; from a distributed trial it can arrive before ``add_running_trial``."""
         with self._observers.lock:
             trial = self.running.get(number)
             curve = self.curves.setdefault(number, []) if trial is None else trial.curve

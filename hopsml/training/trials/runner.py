@@ -30,7 +30,7 @@ import msgspec
 
 from hopsml.cluster.shared.plain import argument, outputs
 from hopsml.cluster.worker import calling, returned
-from hopsml.cluster.worker.context import WorkerContext, set_current, untold
+from hopsml.cluster.worker.context import WorkerContext, do_nothing, set_current
 from hopsml.cluster.worker.returned import pickle_result
 from hopsml.cluster.worker.worker import leave
 from hopsml.core import moved_names, processes, redact
@@ -130,7 +130,14 @@ def become(context: WorkerContext, options: Options, connection: socket.socket, 
 def spawn(context: WorkerContext, options: Options, connection: socket.socket) -> int:
     """Start a runner in a fresh interpreter, for a lane that has threads and cannot fork; return its pid."""
     plain = replace(
-        context, commits=None, inbox=None, event_pipe=-1, send=untold, say=untold, note=untold, progress=untold
+        context,
+        commits=None,
+        inbox=None,
+        event_pipe=-1,
+        send=do_nothing,
+        say=do_nothing,
+        note=do_nothing,
+        progress=do_nothing,
     )
     setup = context.work_dir / "runner.pickle"
     setup.write_bytes(pickle.dumps((plain, asdict(options), tuple(sys.path))))
@@ -318,9 +325,9 @@ class Runner:
             inbox=None,
             trial=port,
             send=lambda said: trial.reporter.report(said.get("step"), said.get("metrics", {})),
-            say=untold,
+            say=do_nothing,
             note=_note,
-            progress=untold,
+            progress=do_nothing,
         )
 
     def _write_outputs(self, trial: _Trial, context: WorkerContext, value: Any, metric: float) -> None:

@@ -22,7 +22,7 @@ __all__ = ["SimulatedBackend", "client_tls", "connected", "hello", "live"]
 async def live(bootstrap: Bootstrap, index: int, tls: ssl.SSLContext) -> None:
     """Join, run each launch as a worker that starts and returns at once, until dismissed."""
     async with connected(bootstrap.addresses[0], bootstrap.certificate, bootstrap.token, tls) as connection:
-        await connection.send(protocol.encode(hello(bootstrap.ask, index)))
+        await connection.send(protocol.encode(hello(bootstrap.request_id, index)))
         await _obey(connection)
 
 
@@ -73,24 +73,24 @@ class SimulatedBackend:
             try:
                 asyncio.run(all_agents())
             except Exception as error:  # noqa: BLE001 told to the coordinator, as a backend does
-                ended(bootstrap.ask, repr(error))
+                ended(bootstrap.request_id, repr(error))
             else:
-                ended(bootstrap.ask, "")
+                ended(bootstrap.request_id, "")
 
         thread = threading.Thread(target=body, name="simulated-agents")
         self._threads.append(thread)
         thread.start()
 
-    def cancel(self, ask: int) -> None:
+    def cancel(self, request_id: int) -> None:
         """All agents of an ask connect at once: none is left to be taken back."""
 
     def evict(self, task: int, pid: int) -> None:
         """There is no process."""
 
-    def why_missing(self, ask: int) -> str:
+    def why_missing(self, request_id: int) -> str:
         return "simulated agents are slow"
 
-    def others_wait(self) -> bool:
+    def is_contended(self) -> bool:
         return False
 
     def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:

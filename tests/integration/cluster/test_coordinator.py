@@ -283,10 +283,10 @@ def test_how_many_are_there_is_said_with_the_ticks_and_not_with_each_agent(
     said: list[str] = []
     tick, ticks = crowd.pool.tick, 0
 
-    def counted(now: float, others_wait: bool = False) -> list[Any]:
+    def counted(now: float, is_contended: bool = False) -> list[Any]:
         nonlocal ticks
         ticks += 1
-        return tick(now, others_wait)
+        return tick(now, is_contended)
 
     def noted(*of: Any) -> str:
         said.append(waiting_text(*of))
@@ -363,10 +363,10 @@ def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
 
     class Frozen(SimulatedBackend):
         def submit(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
-            if bootstrap.ask == 1:
+            if bootstrap.request_id == 1:
                 super().submit(bootstrap, count, ended, slot_ended)
 
-        def others_wait(self) -> bool:
+        def is_contended(self) -> bool:
             asked.set()
             return not answer.wait(WAIT_S)
 

@@ -71,15 +71,15 @@ def test_an_agent_that_cannot_join_says_why() -> None:
     backend, said, ended = LocalBackend(1), list[str](), threading.Event()
     identity = make_identity()
 
-    def on_end(ask: int, problem: str) -> None:
+    def on_end(request_id: int, problem: str) -> None:
         said.append(problem)
         ended.set()
 
     bootstrap = Bootstrap(
-        ask=1, addresses=(("127.0.0.1", 1),), token="", certificate=identity.certificate, preload=(), lease_s=5.0,
+        request_id=1, addresses=(("127.0.0.1", 1),), token="", certificate=identity.certificate, preload=(), lease_s=5.0,
         sys_path=(),
     )  # fmt: skip
-    backend.submit(bootstrap, 1, on_end, lambda ask, index, problem: said.append(problem))
+    backend.submit(bootstrap, 1, on_end, lambda request_id, index, problem: said.append(problem))
     assert ended.wait(WAIT_S)
     backend.close()
     (problem,) = said

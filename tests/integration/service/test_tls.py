@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from hopsml.client import Client
-from hopsml.service_connection import CA
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service.rest import server
 from hopsml.service.server import ServerSettings, run_server
+from hopsml.service_connection import CA
 from tests.helpers.clock import END_S
 from tests.helpers.cluster.workloads import wait_until
 from tests.integration.service.certificates import Authority

@@ -75,7 +75,7 @@ class World:
         for action in actions:
             match action:
                 case pool.Submit():
-                    self.coming += [(action.ask, index) for index in range(action.count)]
+                    self.coming += [(action.request_id, index) for index in range(action.count)]
                 case pool.Grant():
                     ready = tuple(int(agent_id[1:]) % 3 > 0 for agent_id in action.agent_ids)
                     hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
@@ -84,7 +84,7 @@ class World:
                     for agent_id in action.agent_ids:
                         del self.agents[agent_id]
                 case pool.CancelAgentRequest():
-                    self.coming = [slot for slot in self.coming if slot[0] != action.ask]
+                    self.coming = [slot for slot in self.coming if slot[0] != action.request_id]
 
     def held(self) -> list[str]:
         return [agent_id for agent_id, holder in self.pool.agents.items() if holder.run_id == self.run_id]

@@ -365,7 +365,7 @@ class World:
         for action in actions:
             match action:
                 case pool.Submit():
-                    self.coming += [(action.ask, index) for index in range(action.count)]
+                    self.coming += [(action.request_id, index) for index in range(action.count)]
                 case pool.Grant():
                     hosts = tuple(f"host-{int(agent_id[1:]) % 2}" for agent_id in action.agent_ids)
                     self.tell(events.Granted(action.agent_ids, hosts))
@@ -373,7 +373,7 @@ class World:
                     for agent_id in action.agent_ids:
                         del self.agents[agent_id]
                 case pool.CancelAgentRequest():
-                    self.coming = [slot for slot in self.coming if slot[0] != action.ask]
+                    self.coming = [slot for slot in self.coming if slot[0] != action.request_id]
 
     # -------------------------------------------------------------------------------- what may happen
 

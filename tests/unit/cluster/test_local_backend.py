@@ -23,7 +23,7 @@ def bootstrap() -> Iterator[Bootstrap]:
     """Of a coordinator that never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         yield Bootstrap(
-            ask=1, addresses=(silent.getsockname()[:2],), token="t", certificate=make_identity().certificate,
+            request_id=1, addresses=(silent.getsockname()[:2],), token="t", certificate=make_identity().certificate,
             preload=(), lease_s=600.0, sys_path=(),
         )  # fmt: skip
 

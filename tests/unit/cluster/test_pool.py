@@ -24,25 +24,25 @@ from tests.helpers.operations import operations
 OTHERS = "a run waits for agents of the other kind"
 
 
-def joined(pool: Pool, *agents: str, ask: int, now: float = 1.0) -> list[Action]:
+def joined(pool: Pool, *agents: str, request_id: int, now: float = 1.0) -> list[Action]:
     """These agents connect, each on an executor of its own."""
-    return [act for n, agent in enumerate(agents) for act in pool.connected(agent, (ask, n), f"e-{agent}", now)]
+    return [act for n, agent in enumerate(agents) for act in pool.connected(agent, (request_id, n), f"e-{agent}", now)]
 
 
 def test_each_kind_is_asked_for_apart_and_both_are_granted_together() -> None:
     pool = Pool()
     assert pool.demand("r", 3, bare=1) == [Submit(1, 2), Submit(2, 1, bare=True)]
-    assert joined(pool, "b", ask=2) == []
-    assert joined(pool, "g1", "g2", ask=1) == [Grant("r", ("g1", "g2", "b"))]
+    assert joined(pool, "b", request_id=2) == []
+    assert joined(pool, "g1", "g2", request_id=1) == [Grant("r", ("g1", "g2", "b"))]
 
 
 def test_a_bare_agent_takes_no_place_of_one_with_a_gpu_nor_the_other_way_round() -> None:
     pool = Pool()
     pool.demand("plain", 3)
-    joined(pool, "g1", "g2", "g3", ask=1)
+    joined(pool, "g1", "g2", "g3", request_id=1)
     pool.withdraw("plain", 2.0)
     assert pool.demand("r", 4, bare=1) == [Submit(2, 1, bare=True)]  # three are idle, and needed
-    assert joined(pool, "b", ask=2) == [Grant("r", ("g1", "g2", "g3", "b"))]
+    assert joined(pool, "b", request_id=2) == [Grant("r", ("g1", "g2", "g3", "b"))]
     pool.returned(("b",), 3.0)
     assert pool.demand("later", 1) == [DismissAgents(("b",), OTHERS), Submit(3, 1)]
 
@@ -50,48 +50,50 @@ def test_a_bare_agent_takes_no_place_of_one_with_a_gpu_nor_the_other_way_round()
 def test_idle_agents_of_both_kinds_are_used_before_new_ones_are_asked_for() -> None:
     pool = Pool()
     pool.demand("first", 3, bare=1)
-    joined(pool, "g1", "g2", ask=1)
-    joined(pool, "b1", ask=2)
+    joined(pool, "g1", "g2", request_id=1)
+    joined(pool, "b1", request_id=2)
     pool.withdraw("first", 2.0)
     assert pool.demand("second", 4, bare=2) == [Submit(3, 1, bare=True)]
-    assert joined(pool, "b2", ask=3) == [Grant("second", ("g1", "g2", "b1", "b2"))]
+    assert joined(pool, "b2", request_id=3) == [Grant("second", ("g1", "g2", "b1", "b2"))]
 
 
 def test_a_lost_agent_is_waited_for_as_what_it_was() -> None:
     pool = Pool()
     pool.demand("first", 2, bare=1)
-    joined(pool, "g", ask=1)
-    joined(pool, "b", ask=2)
+    joined(pool, "g", request_id=1)
+    joined(pool, "b", request_id=2)
     pool.remove_agent("b", returns=True)
     pool.remove_agent("g", returns=True)
     assert pool.serve() == [] and (pool.expected.of(False), pool.expected.of(True)) == (1, 1)
     pool.withdraw("first", 2.0)
     assert pool.demand("second", 2, bare=1) == [Submit(3, 1), Submit(4, 1, bare=True)]  # both asks were cancelled
-    assert joined(pool, "g2", ask=3) == [] and joined(pool, "b2", ask=4) == [Grant("second", ("g2", "b2"))]
+    assert joined(pool, "g2", request_id=3) == [] and joined(pool, "b2", request_id=4) == [
+        Grant("second", ("g2", "b2"))
+    ]
 
 
 def test_an_ask_that_ended_is_made_again_for_its_kind_alone() -> None:
     pool = Pool()
     pool.demand("r", 2, bare=1)
-    assert pool.ask_ended(2, 1.0) == [Submit(3, 1, bare=True)]
+    assert pool.request_ended(2, 1.0) == [Submit(3, 1, bare=True)]
     assert pool.retired((1, 0)) == [Submit(4, 1)]
 
 
 def test_as_many_idle_agents_make_room_as_others_are_wanted_and_those_that_a_run_waits_for_stay() -> None:
     pool = Pool()
     pool.demand("first", 5, bare=1)
-    joined(pool, "g1", "g2", "g3", "g4", ask=1)
-    joined(pool, "b1", ask=2)
+    joined(pool, "g1", "g2", "g3", "g4", request_id=1)
+    joined(pool, "b1", request_id=2)
     pool.withdraw("first", 2.0)
     assert pool.demand("second", 5, bare=3) == [DismissAgents(("g1", "g2"), OTHERS), Submit(3, 2, bare=True)]
-    assert joined(pool, "b2", "b3", ask=3) == [Grant("second", ("g3", "g4", "b1", "b2", "b3"))]
+    assert joined(pool, "b2", "b3", request_id=3) == [Grant("second", ("g3", "g4", "b1", "b2", "b3"))]
 
 
 def test_who_may_grow_gets_no_bare_agents() -> None:
     pool = Pool()
     pool.demand("servers", 2, bare=1)
-    joined(pool, "g", ask=1)
-    joined(pool, "b", ask=2)
+    joined(pool, "g", request_id=1)
+    joined(pool, "b", request_id=2)
     pool.withdraw("servers", 2.0)
     assert pool.demand("grows", 1, most=2) == [Grant("grows", ("g",)), Submit(3, 1)]
     assert pool.idle() == ["b"]
@@ -103,26 +105,26 @@ def test_asks_of_the_kind_that_nobody_wants_any_more_are_cancelled() -> None:
     pool.demand("servers", 2, bare=1)
     pool.demand("plain", 1)
     assert pool.withdraw("servers", 1.0) == [CancelAgentRequest(3), CancelAgentRequest(2)]
-    assert joined(pool, "g", ask=1) == [Grant("plain", ("g",))]
+    assert joined(pool, "g", request_id=1) == [Grant("plain", ("g",))]
 
 
 def test_a_run_that_was_granted_both_kinds_gives_them_back_and_waits_for_both_anew() -> None:
     pool = Pool()
     pool.demand("r", 3, bare=1)
-    joined(pool, "b", ask=2)
-    joined(pool, "g1", "g2", ask=1)
+    joined(pool, "b", request_id=2)
+    joined(pool, "g1", "g2", request_id=1)
     assert pool.set_aside("r", ("g1",)) == []
-    assert pool.ask_again("r", 3, ("g2", "b"), 2.0, bare=1) == [Submit(3, 1)]
-    assert joined(pool, "g3", ask=3) == [Grant("r", ("g2", "g3", "b"))]
+    assert pool.request_replacements("r", 3, ("g2", "b"), 2.0, bare=1) == [Submit(3, 1)]
+    assert joined(pool, "g3", request_id=3) == [Grant("r", ("g2", "g3", "b"))]
 
 
 def test_strict_order_holds_of_both_kinds_together() -> None:
     pool = Pool()
     pool.demand("first", 2, bare=1)
     pool.demand("second", 1)
-    assert joined(pool, "g1", ask=1) == []  # the second one would be content with it
-    assert joined(pool, "g2", ask=3) == []
-    assert joined(pool, "b", ask=2) == [Grant("first", ("g1", "b")), Grant("second", ("g2",))]
+    assert joined(pool, "g1", request_id=1) == []  # the second one would be content with it
+    assert joined(pool, "g2", request_id=3) == []
+    assert joined(pool, "b", request_id=2) == [Grant("first", ("g1", "b")), Grant("second", ("g2",))]
 
 
 def test_what_is_awaited_is_counted_by_kind() -> None:
@@ -165,8 +167,8 @@ def test_nobody_is_granted_a_wrong_kind_and_all_that_is_wanted_is_on_its_way(
                 actions = pool.withdraw(next(iter(wanted), "nobody"), float(number))
                 wanted.pop(next(iter(wanted), "nobody"), None)
             case _:
-                actions = pool.ask_ended(count, float(number))
-        asked |= {action.ask: action.bare for action in actions if isinstance(action, Submit)}
+                actions = pool.request_ended(count, float(number))
+        asked |= {action.request_id: action.bare for action in actions if isinstance(action, Submit)}
         for grant in (action for action in actions if isinstance(action, Grant)):
             of_bare = sum(kind[agent] for agent in grant.agent_ids)
             assert (len(grant.agent_ids) - of_bare, of_bare) == wanted[grant.run_id]
@@ -285,7 +287,7 @@ def test_whoever_came_first_is_granted_first_whatever_its_name():
     assert pool.returned(("a", "d"), 1.0) == [] and pool.idle() == ["d", "a", "b"]
 
 
-def test_idle_agents_go_after_the_warm_time_and_at_once_when_others_wait():
+def test_idle_agents_go_after_the_warm_time_and_at_once_when_is_contended():
     pool = Pool(keep_warm_s=10)
     pool.connected("a", (0, 0), "e1", 0.0)
     assert pool.tick(9.9) == []
@@ -293,7 +295,7 @@ def test_idle_agents_go_after_the_warm_time_and_at_once_when_others_wait():
     assert isinstance(dismissal, DismissAgents) and dismissal.agent_ids == ("a",)
     pool.connected("b", (0, 1), "e1", 11.0)
     assert pool.tick(11.1) == []
-    (dismissal,) = pool.tick(11.2, others_wait=True)
+    (dismissal,) = pool.tick(11.2, is_contended=True)
     assert dismissal == DismissAgents(("b",), "another job waits for the slot")
 
 
@@ -312,7 +314,7 @@ def test_an_agent_whose_ask_has_ended_does_not_come_back():
     pool.demand("r1", 2)
     pool.connected("a", (1, 0), "e1", 1.0)
     pool.connected("b", (1, 1), "e2", 1.0)
-    assert pool.withdraw("r1", 2.0) == [] and pool.ask_ended(1, 2.0) == []
+    assert pool.withdraw("r1", 2.0) == [] and pool.request_ended(1, 2.0) == []
     pool.remove_agent("a", returns=True)
     pool.remove_agent("b", returns=True)
     assert pool.demand("r2", 2) == [Submit(2, 2)]
@@ -375,7 +377,7 @@ def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(scrip
                     del held[agent]
                 actions = pool.returned(back, now)
             case "end":
-                actions = pool.ask_ended(count, now)
+                actions = pool.request_ended(count, now)
             case _:
                 actions = pool.tick(now, count == 1)
         for action in actions:
@@ -492,17 +494,17 @@ def test_an_ask_that_ended_as_it_should_is_followed_by_the_next_at_once():
     pool = Pool()
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
-    assert pool.ask_ended(1, 2.0) == [Submit(2, 1)]
+    assert pool.request_ended(1, 2.0) == [Submit(2, 1)]
 
 
 def test_asks_that_fail_are_repeated_later_and_later():
     pool = Pool()
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
-    assert pool.ask_ended(1, 2.0, failed=True) == []
+    assert pool.request_ended(1, 2.0, failed=True) == []
     assert pool.tick(3.9) == []
     assert pool.tick(4.0) == [Submit(2, 1)]
-    assert pool.ask_ended(2, 5.0, failed=True) == [] == pool.tick(8.9)
+    assert pool.request_ended(2, 5.0, failed=True) == [] == pool.tick(8.9)
     assert pool.tick(9.0) == [Submit(3, 1)]
 
 
@@ -511,7 +513,7 @@ def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", now)
     for ask in range(1, 9):
-        pool.ask_ended(ask, now, failed=True)
+        pool.request_ended(ask, now, failed=True)
         assert pool.retry_at is not None
         pauses.append(pool.retry_at - now)
         now = pool.retry_at
@@ -521,7 +523,7 @@ def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first
     assert pool.retry_at is None
     pool.remove_agent("b", returns=False)
     assert pool.serve() == [Submit(10, 1)]
-    pool.ask_ended(10, now, failed=True)
+    pool.request_ended(10, now, failed=True)
     assert pool.retry_at == now + 2
 
 
@@ -531,7 +533,7 @@ def test_agents_that_are_set_aside_go_to_nobody_and_others_are_asked_for():
     pool.connected("a1", (1, 0), "e1", 0.0)
     assert pool.connected("a2", (1, 1), "e2", 0.0) == [Grant("run", ("a1", "a2"))]
     assert pool.set_aside("run", ("a1",)) == []
-    assert pool.ask_again("run", 2, ("a2",), 0.0) == [Submit(2, 1)]
+    assert pool.request_replacements("run", 2, ("a2",), 0.0) == [Submit(2, 1)]
     assert pool.demand("later", 1) == [Submit(3, 1)]  # whoever was served before is served first
     assert pool.connected("a3", (2, 0), "e3", 0.0) == [Grant("run", ("a2", "a3"))]
     assert pool.tick(1000.0) == []
@@ -542,7 +544,7 @@ def test_an_agent_that_is_given_back_for_others_is_idle_from_then_on():
     pool = Pool(keep_warm_s=10)
     pool.demand("run", 1)
     pool.connected("a", (1, 0), "e1", 0.0)
-    assert pool.ask_again("run", 2, ("a",), 7.0) == [Submit(2, 1)]
+    assert pool.request_replacements("run", 2, ("a",), 7.0) == [Submit(2, 1)]
     assert pool.withdraw("run", 8.0) == [CancelAgentRequest(2)]
     assert pool.tick(16.9) == []
     assert pool.tick(17.0) == [DismissAgents(("a",), "idle for 10 s")]
@@ -557,8 +559,8 @@ def test_as_many_may_be_refused_as_there_are_workers_then_nobody_asks_for_others
             if isinstance(action, Submit):
                 asked.append(action)
                 for index in range(action.count):
-                    agent = f"a{action.ask}-{index}"
-                    refuse_all(pool.connected(agent, (action.ask, index), "e", 0.0))
+                    agent = f"a{action.request_id}-{index}"
+                    refuse_all(pool.connected(agent, (action.request_id, index), "e", 0.0))
                     refuse_all(pool.set_aside("run", (agent,)))
 
     refuse_all(pool.demand("run", 1, most=most))

@@ -31,13 +31,13 @@ def waited_for(alive: bool) -> list[str]:
     context: Any = Tracker(late=2)
     backend = SparkBackend(context)
     end = threading.Event()
-    for ask in (1, 3):
-        backend._jobs[ask] = threading.Thread(target=end.wait)
-        backend._jobs[ask].start()
+    for request_id in (1, 3):
+        backend._jobs[request_id] = threading.Thread(target=end.wait)
+        backend._jobs[request_id].start()
     if not alive:
         end.set()
         backend._jobs[1].join()
-    backend._let_pass(2)
+    backend._wait_for_older_requests(2)
     end.set()
     for job in backend._jobs.values():
         job.join()

@@ -88,16 +88,16 @@ class Backend(Protocol):
             slot_ended: Called for each agent that has ended before that and is not restarted.
         """
 
-    def cancel(self, ask: int) -> None:
+    def cancel(self, request_id: int) -> None:
         """Cancel a request of which no agent has connected; ``ended`` is called afterwards."""
 
     def evict(self, task: int, pid: int) -> None:
         """End an agent that does not respond, by its task or its process id; does nothing if it has ended."""
 
-    def why_missing(self, ask: int) -> str:
+    def why_missing(self, request_id: int) -> str:
         """Return what is known about the agents of a request that have not connected, as one sentence."""
 
-    def others_wait(self) -> bool:
+    def is_contended(self) -> bool:
         """Return True if other work of the application finds no free slot."""
 
     def leaving(self, tasks: frozenset[int]) -> dict[int, Warned]:

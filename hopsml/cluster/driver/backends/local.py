@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from hopsml.cluster.agent.agent import LAST_WORD_BYTES, NEVER_JOINED, folder_prefix
+from hopsml.cluster.agent.agent import LAST_MESSAGE_BYTES, NEVER_JOINED, folder_prefix
 from hopsml.cluster.agent.network import Bootstrap
 from hopsml.cluster.driver.backends.base import AskEnded, Capacity, SlotEnded, Warned
 from hopsml.cluster.forking.fork_server import own_sys_path
@@ -34,18 +34,18 @@ LOSS_S = 1.0  # seconds to wait for the exit of an agent's process after its con
 class _AgentProcess(subprocess.Popen[bytes]):
     """Process of an agent, with the pipe for its final message and a pidfd that is readable once it has ended."""
 
-    said = -1
+    message_fd = -1
     lives = -1
 
-    def last_word(self) -> str:
+    def last_message(self) -> str:
         """Return the final message of a process that has ended, which gives the reason; empty if it left none."""
-        os.set_blocking(self.said, False)
+        os.set_blocking(self.message_fd, False)
         try:
-            return os.read(self.said, LAST_WORD_BYTES).decode(errors="replace")
+            return os.read(self.message_fd, LAST_MESSAGE_BYTES).decode(errors="replace")
         except BlockingIOError:  # a process that it has left behind holds the other end
             return ""
         finally:
-            os.close(self.said)
+            os.close(self.message_fd)
 
 
 class LocalBackend:
@@ -87,78 +87,78 @@ class LocalBackend:
         watcher = threading.Thread(
             target=self._watch,
             args=(bootstrap, count, ended, slot_ended),
-            name=f"hopsml-local-ask-{bootstrap.ask}",
+            name=f"hopsml-local-ask-{bootstrap.request_id}",
             daemon=True,
         )
         with self._lock:
-            self._processes[bootstrap.ask] = []
+            self._processes[bootstrap.request_id] = []
             self._watchers.append(watcher)
         watcher.start()
 
     def _watch(self, bootstrap: Bootstrap, count: int, ended: AskEnded, slot_ended: SlotEnded) -> None:
         """Start the processes of a request, and report their ends."""
-        ask, failed, problem = bootstrap.ask, "", ""
+        request_id, failed, problem = bootstrap.request_id, "", ""
         try:
             self._start_all(bootstrap, count)
         except OSError as error:
             failed = f"no agent process could be started: {error}"
-            self.cancel(ask)  # the others are of no use alone
-        started = self._processes[ask]
+            self.cancel(request_id)  # the others are of no use alone
+        started = self._processes[request_id]
         left = len(started)
         for index in _in_order_of_their_ends(started):
             left -= 1
             self._ended.append((started[index].pid, started[index].returncode))
             problem = _put_away(started[index])
             if left and not failed:
-                slot_ended(ask, index, problem)
+                slot_ended(request_id, index, problem)
         with self._lock:
-            del self._processes[ask]
-            self._cancelled.discard(ask)
+            del self._processes[request_id]
+            self._cancelled.discard(request_id)
             self._watchers.remove(threading.current_thread())
-        ended(ask, failed or problem)
+        ended(request_id, failed or problem)
 
     def _start_all(self, bootstrap: Bootstrap, count: int) -> None:
         """Start the processes of a request; each is registered at once, so that a cancellation in between ends it."""
         for index in range(count):
-            if bootstrap.ask in self._cancelled:
+            if bootstrap.request_id in self._cancelled:
                 return
             process = self._start(bootstrap, index)
             with self._lock:
-                self._processes[bootstrap.ask].append(process)
-                is_cancelled = bootstrap.ask in self._cancelled
+                self._processes[bootstrap.request_id].append(process)
+                is_cancelled = bootstrap.request_id in self._cancelled
             if is_cancelled:
                 process.send_signal(signal.SIGTERM)
 
     @staticmethod
     def _start(bootstrap: Bootstrap, index: int) -> _AgentProcess:
         """Start one agent process and send it the data that it needs to connect."""
-        said, says = os.pipe()
+        message_fd, agent_fd = os.pipe()
         try:
             process = _AgentProcess(
-                [sys.executable, *module_arguments("hopsml.cluster.agent.agent"), str(index), str(says)],
+                [sys.executable, *module_arguments("hopsml.cluster.agent.agent"), str(index), str(agent_fd)],
                 # As Spark does for its executors: sets are iterated in the same order in this run and in its
                 # repetition.
                 env={"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": os.pathsep.join(own_sys_path())},
                 stdin=subprocess.PIPE,
                 start_new_session=True,
-                pass_fds=[says],
+                pass_fds=[agent_fd],
             )
         except OSError:
-            os.close(said)
+            os.close(message_fd)
             raise
         finally:
-            os.close(says)
-        process.said, process.lives = said, os.pidfd_open(process.pid)
+            os.close(agent_fd)
+        process.message_fd, process.lives = message_fd, os.pidfd_open(process.pid)
         assert process.stdin is not None
         with process.stdin as pipe:
             pipe.write(framed(msgspec.msgpack.encode(bootstrap)))
         return process
 
-    def cancel(self, ask: int) -> None:
+    def cancel(self, request_id: int) -> None:
         """End the processes of the agent request, and start no more."""
         with self._lock:
-            processes = list(self._processes.get(ask, []))
-            self._cancelled |= {ask} & self._processes.keys()
+            processes = list(self._processes.get(request_id, []))
+            self._cancelled |= {request_id} & self._processes.keys()
         for process in processes:
             process.send_signal(signal.SIGTERM)
 
@@ -169,16 +169,16 @@ class LocalBackend:
         for process in agents:
             process.kill()
 
-    def why_missing(self, ask: int) -> str:
+    def why_missing(self, request_id: int) -> str:
         """Return how many processes of the request run without a connection, or have ended."""
         with self._lock:
-            processes = list(self._processes.get(ask, []))
+            processes = list(self._processes.get(request_id, []))
         ended = [process.returncode for process in processes if process.poll() is not None]
         if ended:
             return f"{len(ended)} of {len(processes)} local agent processes ended (status {ended})"
         return f"{len(processes)} local agent processes are running, but have not connected"
 
-    def others_wait(self) -> bool:
+    def is_contended(self) -> bool:
         """Return False, as only this application uses the slots."""
         return False
 
@@ -242,11 +242,11 @@ def _put_away(process: _AgentProcess) -> str:
 
     An agent with a final message either had been in use, or reports that it never joined; one that crashed left none.
     """
-    word = process.last_word()
+    final_message = process.last_message()
     for folder in Path(tempfile.gettempdir()).glob(f"{folder_prefix(process.pid)}*"):
         shutil.rmtree(folder, ignore_errors=True)
-    if word.startswith(NEVER_JOINED):
-        return f"a local agent {word}"
-    if word or process.returncode in (0, 143, -signal.SIGKILL, -signal.SIGTERM):
+    if final_message.startswith(NEVER_JOINED):
+        return f"a local agent {final_message}"
+    if final_message or process.returncode in (0, 143, -signal.SIGKILL, -signal.SIGTERM):
         return ""
     return f"a local agent ended with status {process.returncode}"

@@ -169,8 +169,8 @@ class SparkBackend:
 
         job = InheritableThread(target=self._run_job, args=(bootstrap, count, ended))
         job.daemon = True
-        job.name = f"hopsml-spark-ask-{bootstrap.ask}"
-        self._jobs[bootstrap.ask] = job
+        job.name = f"hopsml-spark-ask-{bootstrap.request_id}"
+        self._jobs[bootstrap.request_id] = job
         job.start()
 
     def _run_job(self, bootstrap: Bootstrap, count: int, ended: AskEnded) -> None:
@@ -181,14 +181,16 @@ class SparkBackend:
             if not self.grows and self._tasks_per_executor(bootstrap.bare) > 1:
                 self._await_executors(min(count, self._fixed_executors()[0]))
             if bootstrap.bare:
-                self._let_pass(bootstrap.ask)
-            self.context.setJobGroup(self._group_of(bootstrap.ask), f"hopsml: {count} agents", interruptOnCancel=True)
+                self._wait_for_older_requests(bootstrap.request_id)
+            self.context.setJobGroup(
+                self._group_of(bootstrap.request_id), f"hopsml: {count} agents", interruptOnCancel=True
+            )
             slots = self.context.parallelize(range(count), count)
             if profile is not None:
                 slots = slots.withResources(profile)
             most = most_failures(self.context.master, self._conf.get)
-            last_words = slots.mapPartitionsWithIndex(_agent_body(bootstrap, most)).collect()
-            problem = next((word for word in last_words if word.startswith(NEVER_JOINED)), "")
+            last_messages = slots.mapPartitionsWithIndex(_agent_body(bootstrap, most)).collect()
+            problem = next((last for last in last_messages if last.startswith(NEVER_JOINED)), "")
         except Exception as error:  # noqa: BLE001 py4j and Spark raise various errors: the waiting runs report them
             # Ctrl-C cancels all jobs. A run that waits was started after it, or it would be cancelled itself.
             problem = (
@@ -196,38 +198,38 @@ class SparkBackend:
                 if "cancellation of all jobs" in str(error)
                 else self._failed_launches() or spark_executors.job_failure(error)
             )
-        ended(bootstrap.ask, problem)
+        ended(bootstrap.request_id, problem)
 
-    def _let_pass(self, ask: int) -> None:
+    def _wait_for_older_requests(self, request_id: int) -> None:
         """Wait until Spark has received the older requests, since it serves the oldest job first.
 
         If bare agents start first they may take all cores of an executor, so that its GPU cannot be used.
         """
         tracker, deadline = self.context.statusTracker(), time.monotonic() + 2 * REGISTRATION_WAIT_S
-        older = [(job, self._group_of(other)) for other, job in list(self._jobs.items()) if other < ask]
+        older = [(job, self._group_of(other_id)) for other_id, job in list(self._jobs.items()) if other_id < request_id]
         while time.monotonic() < deadline:
             if not any(job.is_alive() and not tracker.getJobIdsForGroup(group) for job, group in older):
                 return
             time.sleep(0.02)
 
-    def _group_of(self, ask: int) -> str:
+    def _group_of(self, request_id: int) -> str:
         """Return the name of the Spark job group of an agent request."""
-        return f"{self._group}-{ask}"
+        return f"{self._group}-{request_id}"
 
     def job_ids(self) -> list[int]:
         """Return the ids of Spark's jobs that hold agents."""
         tracker = self.context.statusTracker()
         return [
             job_id
-            for ask, job in list(self._jobs.items())
+            for request_id, job in list(self._jobs.items())
             if job.is_alive()
-            for job_id in tracker.getJobIdsForGroup(self._group_of(ask))
+            for job_id in tracker.getJobIdsForGroup(self._group_of(request_id))
         ]
 
-    def cancel(self, ask: int) -> None:
+    def cancel(self, request_id: int) -> None:
         """Cancel the request's Spark job, whose tasks are pending."""
         try:
-            self.context.cancelJobGroup(self._group_of(ask))
+            self.context.cancelJobGroup(self._group_of(request_id))
         except Exception:  # noqa: BLE001 Spark is stopping: the job ends with it
             pass
 
@@ -238,9 +240,9 @@ class SparkBackend:
         except Exception:  # noqa: BLE001 Spark is stopping, or has detected it by itself
             pass
 
-    def why_missing(self, ask: int) -> str:
+    def why_missing(self, request_id: int) -> str:
         """Return the state of the request's Spark tasks and of the executors."""
-        job = self._jobs.get(ask)
+        job = self._jobs.get(request_id)
         if job is not None and not job.is_alive():
             return "the Spark job that holds the agents has ended"
         executors = self._executors()
@@ -277,7 +279,7 @@ class SparkBackend:
         """Return why Spark has given up, if all executors have failed and none has ever registered; "" otherwise."""
         try:
             if not self.context._jsc.sc().isStopped():
-                self._look_after_executors()
+                self._check_executors()
             launches = self._launches()
             if self._had_executor or not launches.ended:
                 return ""
@@ -287,7 +289,7 @@ class SparkBackend:
             log.debug("the state of the executors cannot be read: %s", error)
             return ""
 
-    def _look_after_executors(self) -> None:
+    def _check_executors(self) -> None:
         """Store whether an executor has registered, and the last lines of one that has not, before the context ends."""
         if self._had_executor:
             return
@@ -299,7 +301,7 @@ class SparkBackend:
                 spark_executors.last_lines(self.context, ended) or self._last_lines,
             )
 
-    def others_wait(self) -> bool:
+    def is_contended(self) -> bool:
         """Return True if a stage of another Spark job has pending tasks and no running one."""
         tracker = self.context.statusTracker()
         try:
@@ -322,7 +324,7 @@ class SparkBackend:
         try:
             scheduler = self.context._jsc.sc().taskScheduler()
             going = scheduler.executorsPendingDecommission()
-            self._ask_for_successors(int(going.size()))
+            self._request_successors(int(going.size()))
             if going.isEmpty() or not tasks:
                 return {}
             time_s = self._node_time_s()
@@ -341,7 +343,7 @@ class SparkBackend:
             log.debug("which executors are decommissioned is not known: %s", error)
             return {}
 
-    def _ask_for_successors(self, going: int) -> None:
+    def _request_successors(self, going: int) -> None:
         """Request executors to replace those that are being decommissioned.
 
         With a fixed number of executors YARN counts these as well, and would replace them only after their end.
@@ -414,7 +416,7 @@ class SparkBackend:
             return "its SparkContext was stopped"
         try:
             if not context.sc().isStopped():
-                self._look_after_executors()
+                self._check_executors()
                 return ""
             return self._failed_launches() or "its SparkContext was stopped"
         except Exception as error:  # noqa: BLE001 py4j's without a JVM; None's, if Python is just stopping it
@@ -441,8 +443,8 @@ class SparkBackend:
         for job in alive:
             job.join(5)
         if any(job.is_alive() for job in alive):
-            for ask in [ask for ask, job in self._jobs.items() if job.is_alive()]:
-                self.cancel(ask)
+            for request_id in [request_id for request_id, job in self._jobs.items() if job.is_alive()]:
+                self.cancel(request_id)
             for job in alive:
                 job.join(5)
 
@@ -533,7 +535,7 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
         # Counted from 0. The last attempt is not used: its loss would end the job with all other agents.
         attempt = task.attemptNumber() if task is not None else 0
         is_final = attempt >= max(1, most - 1)
-        last_word = run_agent(
+        last_message = run_agent(
             decode_bootstrap(data),
             index,
             executor,
@@ -543,9 +545,9 @@ def _agent_body(bootstrap: Bootstrap, most: int) -> Callable[[int, Iterator[int]
             is_again=attempt > 0,
         )
         # Spark restarts only tasks that have failed: a slot whose agent was disconnected must not remain empty.
-        was_lost = not last_word.startswith((DISMISSED, NEVER_JOINED) if attempt == 0 else DISMISSED)
+        was_lost = not last_message.startswith((DISMISSED, NEVER_JOINED) if attempt == 0 else DISMISSED)
         if was_lost and attempt + 1 < most:
-            raise RuntimeError(f"this hopsml agent was lost: {last_word}")
-        yield last_word
+            raise RuntimeError(f"this hopsml agent was lost: {last_message}")
+        yield last_message
 
     return body

@@ -95,7 +95,7 @@ class _Group:
     waiting: dict[str, None] = field(default_factory=dict)  # these three in order of arrival
     passed: dict[str, None] = field(default_factory=dict)
     aside: dict[str, None] = field(default_factory=dict)
-    told: set[tuple[str, str]] = field(default_factory=set)  # agent (or host) and rule that were noted
+    noted: set[tuple[str, str]] = field(default_factory=set)  # agent (or host) and rule that were noted
     deadline: float = 0.0
     silent: set[str] = field(default_factory=set)  # those of the waiting agents whose figures have not arrived
     meeting: set[Pair] = field(default_factory=set)  # exchanges that are awaited
@@ -198,7 +198,7 @@ class Gate:
                 group.silent.clear()
                 group.meeting.clear()
             if concerned:
-                actions += self._heard(run_id, group, now)
+                actions += self._evaluate_if_due(run_id, group, now)
         return actions
 
     def ended(self, run_id: str) -> tuple[str, ...]:
@@ -233,9 +233,9 @@ class Gate:
             for run_id, group in self.groups.items()
             if (group.waiting or not waited_for) and group.has(agent_ids)
         ]
-        return [action for run_id, group in concerned for action in self._heard(run_id, group, now)]
+        return [action for run_id, group in concerned for action in self._evaluate_if_due(run_id, group, now)]
 
-    def _heard(self, run_id: str, group: _Group, now: float) -> list[Action]:
+    def _evaluate_if_due(self, run_id: str, group: _Group, now: float) -> list[Action]:
         """Evaluate a group at once if it is due, else at a later report or tick."""
         if group.waiting:
             is_due = not group.silent and not group.meeting
@@ -298,13 +298,13 @@ class Gate:
         if group.size > 1:  # a single worker starts no server
             members = [self.facts[one] for one in (*group.passed, *group.waiting) if one in self.facts]
             for host, text in rules.shared_hosts(members).items():
-                if (host, "shared") not in group.told:
-                    group.told.add((host, "shared"))
+                if (host, "shared") not in group.noted:
+                    group.noted.add((host, "shared"))
                     actions.append(Warn(run_id, f"preflight: {text}"))
         for one, found in faults.items():
             for fault in found:
-                if (one, fault.rule) not in group.told:
-                    group.told.add((one, fault.rule))
+                if (one, fault.rule) not in group.noted:
+                    group.noted.add((one, fault.rule))
                     end = (
                         "it is excluded"
                         if group.mode == "enforce" and one in group.waiting
@@ -420,7 +420,9 @@ class Inspection:
                     self._carry_out(self._pool.set_aside(run.run_id, action.agent_ids))
                 case RepeatProbe():
                     now, bare = time.monotonic(), run.request.bare
-                    self._carry_out(self._pool.ask_again(run.run_id, action.count, action.agent_ids, now, bare))
+                    self._carry_out(
+                        self._pool.request_replacements(run.run_id, action.count, action.agent_ids, now, bare)
+                    )
                 case Warn():
                     run.state.publish(Change("note", text=action.text))
                 case Refuse():

@@ -224,8 +224,8 @@ def _is_needed(group: ElasticGroupState, agent_id: str, now: float) -> bool:
 def secure(group: ElasticGroupState) -> list[Action]:
     """Store the newest commit on shared storage if only leaving agents hold it."""
     once = group.phase in (Phase.RUNNING, Phase.PARKING)
-    asked = group.commits.drains.to_store(group.commits.newest_of, group.membership.leaving, once=once)
-    return [events.PersistCommit(asked)] if asked is not None else []
+    requested = group.commits.drains.to_store(group.commits.newest_of, group.membership.leaving, once=once)
+    return [events.PersistCommit(requested)] if requested is not None else []
 
 
 # ------------------------------------------------------------------------------------ failures

@@ -11,10 +11,10 @@ from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic.generations import next_if_over, restart, start_if_enough
 from hopsml.cluster.gang.elastic.in_place import (
     MEND_S,
-    ask_pause,
     consider_change,
     give_up_pause,
     regroup,
+    request_pause,
     turn_away,
     turn_back,
 )
@@ -124,9 +124,9 @@ def _stalled(group: ElasticGroupState, working: dict[str, MemberState], now: flo
         agent_id, first = min(working.items(), key=lambda item: item[1].rank)
         reason = f"no worker has done anything for {idle_s:.0f} s (progress_timeout={limit_s:g}): {STALLED}"
         return group.end(ConcludeRun(Phase.FAILED, "worker", reason, agent_id, first.rank), now)
-    if idle_s < group.spec.stalled_s or group.progress.told_stalled:
+    if idle_s < group.spec.stalled_s or group.progress.stall_noted:
         return []
-    group.progress.told_stalled = True
+    group.progress.stall_noted = True
     ends = "" if limit_s is not None or group.spec.changes else "; progress_timeout= would end the run"
     return [events.Note(f"no worker has done anything for {idle_s:.0f} s: {STALLED}{ends}")]
 
@@ -141,10 +141,10 @@ def _left_alone(group: ElasticGroupState, working: dict[str, MemberState], now: 
     if limit_s is None:  # waiting is normal: an evaluator, a parameter server
         return []
     since = max(left_at, *(group.liveness.idle_since(agent_id, now) for agent_id in working))
-    gone = exited or sorted((m.rank, agent_id) for agent_id, m in group.members.items() if m.finished)
+    left = exited or sorted((m.rank, agent_id) for agent_id, m in group.members.items() if m.finished)
     waiting, have = ranks(sorted(m.rank for m in working.values())), "has" if len(working) == 1 else "have"
     rule = "every rank must take part in every collective, up to the last one"
-    rank, agent_id = gone[0]
+    rank, agent_id = left[0]
     if now - since >= limit_s:
         reason = (
             f"{how}, and {waiting} {have} done nothing for {limit_s:g} s since, most likely waiting for it in a "
@@ -224,7 +224,7 @@ def _tick_in_place(group: ElasticGroupState, now: float) -> list[Action]:
     is_pause_over = is_running and growth.pause_until is not None and now >= growth.pause_until
     if is_pause_over and (actions := give_up_pause(group, now)):
         return actions
-    if is_running and (actions := ask_pause(group, now)):
+    if is_running and (actions := request_pause(group, now)):
         return actions
     overdue = tuple(name for name, until in in_place.ending.items() if now >= until)
     if overdue:
@@ -333,13 +333,13 @@ def start_timeout(group: ElasticGroupState) -> ConcludeRun:
     """Return the outcome of a run for which too few agents connected or remained in time."""
     if not group.spec.regroups or group.phase is not Phase.WAITING:
         return group.missing_at_start()
-    there, minimum = len(group.membership.staying(group.membership.spares)), group.spec.minimum
-    missing = tuple((rank, "no agent") for rank in range(there, minimum))
+    connected, minimum = len(group.membership.staying(group.membership.spares)), group.spec.minimum
+    missing = tuple((rank, "no agent") for rank in range(connected, minimum))
     if not group.generation:
-        reason = f"{there} of at least {minimum} workers were there after {group.spec.start_timeout_s:g} s"
+        reason = f"{connected} of at least {minimum} workers were there after {group.spec.start_timeout_s:g} s"
         return ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
     reason = (
-        f"{there} of at least {minimum} workers were left for {group.limits.min_workers_timeout_s:g} s "
+        f"{connected} of at least {minimum} workers were left for {group.limits.min_workers_timeout_s:g} s "
         f"(min_workers_timeout); what ended the last generation: {group.policy.why}"
     )
     return ConcludeRun(Phase.FAILED, "minimum", reason, missing=missing)

@@ -101,13 +101,13 @@ def _blame_newcomer(group: ElasticGroupState, failure: Failure, now: float) -> N
 def continue_with(group: ElasticGroupState, staying: tuple[str, ...], now: float, dump: bool = False) -> list[Action]:
     """Continue with these members, and end the workers of the others if their processes still exist."""
     actions = list[Action]()
-    gone = {name: member for name, member in group.members.items() if name not in staying}
-    working = tuple(name for name, member in gone.items() if not member.over and not member.lost)
+    left = {name: member for name, member in group.members.items() if name not in staying}
+    working = tuple(name for name, member in left.items() if not member.over and not member.lost)
     if working:
         actions.append(events.StopWorkers(group.generation, working, 0.0, 0.0, keep=True, dump=dump))
     group.in_place.ending |= dict.fromkeys(working, now + END_S)
-    group.membership.spares |= {name: True for name, member in gone.items() if member.over and not member.lost}
-    for name in gone:
+    group.membership.spares |= {name: True for name, member in left.items() if member.over and not member.lost}
+    for name in left:
         group.progress.pace.without(name, now)
         group.liveness.without(name)
     group.members = {name: MemberState(rank) for rank, name in enumerate(staying)}
@@ -198,9 +198,9 @@ def consider_change(group: ElasticGroupState, now: float) -> list[Action]:
         return []
     if why := _why_anew(group):
         actions = change_at_commit(group, now)
-        if not actions or why == growth.said:
+        if not actions or why == growth.reported_reason:
             return actions
-        growth.said = why
+        growth.reported_reason = why
         note = f"newcomers cannot come to the processes that are there, so that all begin anew for them: {why}"
         return [*actions, events.Note(note)]
     return _prepare(group, now)
@@ -232,7 +232,7 @@ def _prepare(group: ElasticGroupState, now: float) -> list[Action]:
     wanted = group.membership.target - len(group.members) - len(growth.newcomers)
     chosen, newest = tuple(group.ready(now)[: max(0, wanted)]), commits.newest()
     if not chosen or newest < 0:
-        return ask_pause(group, now)
+        return request_pause(group, now)
     growth.launched = group.next_number()
     members = group.by_rank()
     holders = tuple(a for a in (*members, *spares) if commits.held(a) == newest)
@@ -291,7 +291,7 @@ def dismiss(group: ElasticGroupState, agent_ids: tuple[str, ...], now: float) ->
 # ------------------------------------------------------------------------------------ the pause
 
 
-def ask_pause(group: ElasticGroupState, now: float) -> list[Action]:
+def request_pause(group: ElasticGroupState, now: float) -> list[Action]:
     """Pause the members once joining workers are ready, at most ``TOGETHER_S`` after the first of them."""
     growth = group.growth
     if not growth.ready() or now < growth.again_at:

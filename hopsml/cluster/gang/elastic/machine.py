@@ -24,13 +24,13 @@ from hopsml.cluster.gang import events
 from hopsml.cluster.gang.elastic.generations import let_go, restart, secure, shed, start_if_enough
 from hopsml.cluster.gang.elastic.health import check_absent, end_worker, lose_member, resume, settle, tick, tick_fixed
 from hopsml.cluster.gang.elastic.in_place import (
-    ask_pause,
     consider_change,
     dismiss,
     member_paused,
     record_failed_newcomer,
     regroup,
     report_continuation,
+    request_pause,
     turn_away,
     turn_back,
     unneeded,
@@ -143,7 +143,7 @@ def _elastic_heartbeat(group: ElasticGroupState, event: events.Stepped, now: flo
     """Process a heartbeat; also report a member that slows the others down, and use the group's spares."""
     if (newcomer := group.growth.newcomers.get(event.agent_id)) is not None:
         newcomer.stopped = event.stopped
-        return ask_pause(group, now)
+        return request_pause(group, now)
     notes = _heartbeat(group, event, now)
     member = group.members.get(event.agent_id)
     if member is not None and event.step >= 0:
@@ -302,7 +302,7 @@ def _paused(group: ElasticGroupState, event: events.Paused, now: float) -> list[
     """Record that a joining worker is ready to be admitted, or that a member has paused to admit it."""
     if (newcomer := group.growth.newcomers.get(event.agent_id)) is not None:
         newcomer.ready_at = now
-        return ask_pause(group, now)
+        return request_pause(group, now)
     is_current = event.agent_id in group.members and event.generation == group.generation
     if not group.growth.enabled or not is_current or group.phase is not Phase.RUNNING:
         return []
