@@ -24,18 +24,18 @@ from hopsml.core.variables import SETTINGS
 from hopsml.errors import ArgumentError, ServiceError
 from hopsml.service_connection import TRIES, ServiceConnection, starting_message, state_folder
 from hopsml.service_records import (
-    AuditPage,
+    AuditLogPage,
     AuditRecord,
+    DriverLogPart,
     JobApplication,
     JobChange,
+    JobListPage,
     JobMetric,
-    JobPage,
     JobProgress,
     JobRun,
     JobRunMetrics,
     JobSize,
-    LogPart,
-    RankLog,
+    RankLogPart,
     SecretRecord,
     ServiceJob,
     ServiceJobDetail,
@@ -162,7 +162,7 @@ class Client(ServiceConnection):
                 "progress": "true" if progress else "",
             }
             more |= {"before": before} if before is not None else {}
-            page = self._as(self._call("GET", "jobs", query={**query, **more}), JobPage)
+            page = self._as(self._call("GET", "jobs", query={**query, **more}), JobListPage)
             found += page.jobs
             if (before := page.cursor) is None:
                 break
@@ -215,7 +215,7 @@ class Client(ServiceConnection):
             query = {"task": task, "run": asked, "offset": offset}
             path = f"jobs/{_quoted(job)}/ranks/{rank}/log"
             tries = _FOLLOWING_TRIES if follow else TRIES
-            part = self._as(self._call("GET", path, query=query, tries=tries), RankLog)
+            part = self._as(self._call("GET", path, query=query, tries=tries), RankLogPart)
             yield from part.lines
             asked, offset = part.run, part.end
             if part.is_over and part.is_whole and follow and not run and part.newest != part.run:
@@ -239,7 +239,7 @@ class Client(ServiceConnection):
     def _log(self, job: str | int, task: str, offset: int, number: int | None, tries: int) -> tuple[str, int]:
         """Return a part of a driver's output, with at most ``tries`` attempts."""
         query = {"task": task, "offset": offset, "try": number if number is not None else ""}
-        part = self._as(self._call("GET", f"jobs/{_quoted(job)}/log", query=query, tries=tries), LogPart)
+        part = self._as(self._call("GET", f"jobs/{_quoted(job)}/log", query=query, tries=tries), DriverLogPart)
         return part.text, part.end
 
     def follow(self, job: str | int, task: str = "", poll_s: float = 1.0) -> Iterator[str]:
@@ -361,7 +361,7 @@ class Client(ServiceConnection):
         while len(found) < limit:
             query = {"user": user, "action": action, "limit": min(1000, limit - len(found))}
             query |= {"before": before} if before is not None else {}
-            page = self._as(self._call("GET", "audit", query=query), AuditPage)
+            page = self._as(self._call("GET", "audit", query=query), AuditLogPage)
             found += page.entries
             if (before := page.cursor) is None:
                 break

@@ -135,7 +135,7 @@ class JobRunMetrics(JobRun, frozen=True, kw_only=True):
     trial: str = ""
 
 
-class RankLog(msgspec.Struct, frozen=True):
+class RankLogPart(msgspec.Struct, frozen=True):
     """Response with a part of a worker's log."""
 
     run: str
@@ -171,7 +171,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
     peer: str
 
 
-class AuditPage(msgspec.Struct):
+class AuditLogPage(msgspec.Struct):
     """Page of audit records; ``cursor`` selects the next page, None on the last one."""
 
     entries: list[AuditRecord]
@@ -203,14 +203,14 @@ class SecretRecord(msgspec.Struct, frozen=True):
     stored_s: float
 
 
-class JobPage(msgspec.Struct):
+class JobListPage(msgspec.Struct):
     """Page of jobs; ``cursor`` selects the next page, None on the last one."""
 
     jobs: list[ServiceJob]
     cursor: int | None
 
 
-class LogPart(msgspec.Struct):
+class DriverLogPart(msgspec.Struct):
     """Response with a part of a driver's output; ``end`` is the offset after it."""
 
     text: str

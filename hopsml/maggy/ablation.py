@@ -114,7 +114,7 @@ class Model:
     def add_custom_model_generator(self, custom_model_generator: Callable[..., Any], model_identifier: str) -> None:
         """Add another model to compare, with a separate trial; raises ArgumentError for an identifier in use."""
         if model_identifier in self.custom_model_generators:
-            raise ArgumentError(f"the custom model {model_identifier!r} is there already; choose another identifier")
+            raise ArgumentError(f"the custom model {model_identifier!r} exists already; choose another identifier")
         self.custom_model_generators[model_identifier] = custom_model_generator
 
 

@@ -136,7 +136,7 @@ class TfDistributedConfig(LagomConfig):
         if not callable(self.process_data):
             raise ArgumentError(f"process_data={self.process_data!r:.80}: it must be a function")
         if self.dataset is None and self.train_set is None and self.test_set is None:
-            raise ArgumentError("process_data has nothing to work on; give dataset=[...], or train_set= and test_set=")
+            raise ArgumentError("process_data has no data; give dataset=[...], or train_set= and test_set=")
 
 
 @dataclass

@@ -95,7 +95,7 @@ def lagom(options: LagomOptions) -> dict[str, Any]:
         return _by_config(options, config_of(options))
     defaults = {one.name: one.default for one in fields(LagomOptions)}
     if besides := [name for name in _OF_A_CONFIG if getattr(options, name) != defaults[name]]:
-        raise ArgumentTypeError(f"lagom(): a config says everything; leave out {', '.join(besides)}")
+        raise ArgumentTypeError(f"lagom(): a config contains all options; omit {', '.join(besides)}")
     return _by_config(options, options.config)
 
 

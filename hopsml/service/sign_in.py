@@ -107,8 +107,8 @@ def secret(rules: SignInRules) -> str:
         found = rules.client_secret_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(
-            f"client_secret_file: {rules.client_secret_file}: it cannot be read ({error}); let this user read "
-            f"it, or set {SECRET}"
+            f"client_secret_file: {rules.client_secret_file}: it cannot be read ({error}); give this user "
+            f"read permission, or set {SECRET}"
         ) from error
     if not found:
         raise ArgumentError(
@@ -215,7 +215,7 @@ class Seal:
             return PendingSignIn(**json.loads(self._cipher.decrypt(text.encode(), LASTS_S)))
         except InvalidToken:
             raise ArgumentError(
-                f"this browser has begun no sign-in here within {LASTS_S // 60} minutes; begin again, with cookies allowed"
+                f"this browser has not started a sign-in within {LASTS_S // 60} minutes; start again, and allow cookies"
             ) from None
 
 
@@ -268,7 +268,7 @@ class Provider:
             PermissionRefused: The response does not belong to this sign-in, is refused, or its ID token is invalid.
         """
         if not hmac.compare_digest(given.get("state", "").encode(), pending.state.encode()):
-            raise PermissionRefused("the state that came back is not the one of this browser; sign in again")
+            raise PermissionRefused("the returned state does not belong to this browser; sign in again")
         if given.get("iss", self.rules.issuer) != self.rules.issuer:
             raise PermissionRefused(
                 f"the answer is of {given['iss'][:80]!r}, not of {self.rules.issuer}; sign in again"
@@ -276,7 +276,8 @@ class Provider:
         if "error" in given or "code" not in given:
             said = " ".join(given.get(name, "")[:200] for name in ("error", "error_description")).strip()
             raise PermissionRefused(
-                f"the provider let nobody in ({said or 'without a code'}); sign in again, or ask there"
+                f"the provider rejected the sign-in ({said or 'without a code'}); sign in again, or contact its "
+                "administrator"
             )
         with self._asking() as session:
             known = self._description(session)
@@ -313,13 +314,13 @@ class Provider:
                 yield session
             except JoseError as error:
                 raise PermissionRefused(
-                    f"the ID token of {self.rules.issuer} does not hold ({error}); sign in again, and tell the "
-                    "administrator if it stays so"
+                    f"the ID token of {self.rules.issuer} is invalid ({error}); sign in again, and contact "
+                    "the administrator if it happens again"
                 ) from error
             except (RequestException, AuthlibBaseError, ValueError, KeyError, TypeError) as error:
                 raise ServiceError(
-                    f"the provider {self.rules.issuer} cannot be asked ({type(error).__name__}: {str(error)[:200]}); try "
-                    "again when it is there: tokens go on working"
+                    f"the provider {self.rules.issuer} cannot be reached ({type(error).__name__}: {str(error)[:200]}); try "
+                    "again later; tokens still work"
                 ) from error
 
     def _description(self, session: OAuth2Session) -> dict[str, Any]:
@@ -379,5 +380,5 @@ class Provider:
             return claims
         more = self._json(session, more_at, as_user=True)
         if more.get("sub") != claims["sub"]:
-            raise ValueError("what it says of the user is about somebody else")
+            raise ValueError("its user information belongs to another user")
         return {**more, **claims}

@@ -181,8 +181,8 @@ class Workspaces:
             raise ArgumentError(
                 f"the code of {len(sizes) - 1} workspaces that {user or 'this user'} has uploaded, and of this one, has "
                 f"{sum(counts)} files and folders of {sum(sizes) >> 20} MiB; at most {MOST_OF_A_USER_ENTRIES} of "
-                f"{MOST_OF_A_USER_BYTES >> 20} MiB are kept: delete jobs that are over, with hopsml jobs rm, and upload "
-                "code alone"
+                f"{MOST_OF_A_USER_BYTES >> 20} MiB can be stored; delete jobs that have ended, with hopsml jobs rm, and "
+                "upload only code"
             )
         (own / digest).write_text(f"{sizes[0]} {counts[0]}")
 
@@ -328,7 +328,8 @@ def pack(folder: Path) -> bytes:
     if total > MOST_UNPACKED_BYTES:
         raise ArgumentError(
             f"workspace {folder} has {len(selected.files)} files of {total >> 20} MiB; at most "
-            f"{MOST_UNPACKED_BYTES >> 20} MiB are uploaded: keep data on the store, and name a folder with code alone"
+            f"{MOST_UNPACKED_BYTES >> 20} MiB can be uploaded; store data elsewhere, and name a folder that "
+            "contains only code"
         )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -375,9 +376,9 @@ def _unpack(content: bytes, target: Path) -> None:
         ServiceError: The file system is full or not writable.
     """
     if len(content) > MOST_BYTES:
-        raise ArgumentError(f"the zip has {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are taken")
+        raise ArgumentError(f"the zip has {len(content) >> 20} MiB; at most {MOST_BYTES >> 20} MiB are accepted")
     if content.count(_ENTRY) > MOST_LISTED:  # a list of a million names would take half a minute and half a gigabyte
-        raise ArgumentError(f"the zip lists more than {MOST_LISTED} entries; at most {MOST_FILES} files are taken")
+        raise ArgumentError(f"the zip lists more than {MOST_LISTED} entries; at most {MOST_FILES} files are accepted")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _check_entries([entry.filename for entry in archive.infolist()])
@@ -394,7 +395,7 @@ def _unpack(content: bytes, target: Path) -> None:
         OSError,
     ) as error:  # damaged, unknown method, encrypted; names that no folder can contain, or duplicate names
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise ServiceError(f"the workspace cannot be kept: {error.strerror}; make room at the server") from error
+            raise ServiceError(f"the workspace cannot be stored: {error.strerror}; free space on the server") from error
         raise ArgumentError(f"the workspace is no zip that can be read: {error}") from error
 
 
@@ -402,7 +403,7 @@ def _check_entries(names: Sequence[str]) -> None:
     """Raise ArgumentError for too many files or folders, or for one that lies too deep, before any is created."""
     files = sum(not name.endswith("/") for name in names)
     if files > MOST_FILES:
-        raise ArgumentError(f"the zip has {files} files; at most {MOST_FILES} are taken")
+        raise ArgumentError(f"the zip has {files} files; at most {MOST_FILES} are accepted")
     folders = set[str]()
     for name in names:
         above = name.rstrip("/") if name.endswith("/") else name.rpartition("/")[0]
@@ -414,7 +415,7 @@ def _check_entries(names: Sequence[str]) -> None:
             folders.add(above)
             above = above.rpartition("/")[0]
         if len(folders) > MOST_FOLDERS:
-            raise ArgumentError(f"the zip has more than {MOST_FOLDERS} folders; at most so many are taken")
+            raise ArgumentError(f"the zip has more than {MOST_FOLDERS} folders; which is the limit; upload only code")
 
 
 def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, left: int) -> int:
@@ -441,7 +442,7 @@ def _unpack_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path, 
             left -= len(piece)
             if left < 0:
                 raise ArgumentError(
-                    f"the zip unpacks to more than {MOST_UNPACKED_BYTES >> 20} MiB: keep data elsewhere"
+                    f"the zip unpacks to more than {MOST_UNPACKED_BYTES >> 20} MiB; store data elsewhere"
                 )
             file.write(piece)
     path.chmod(0o700 if (entry.external_attr >> 16) & 0o100 else 0o600)

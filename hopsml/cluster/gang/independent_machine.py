@@ -239,7 +239,7 @@ class IndependentGroupMachine(GroupMachine):
 
     def _start_timeout(self) -> ConcludeRun:
         """Return the outcome of a run for which no usable agent connected in time."""
-        reason = f"no agent was there for {self.spec.start_timeout_s:g} s"
+        reason = f"no agent was connected for {self.spec.start_timeout_s:g} s"
         if self.resting:
             reason = f"all {len(self.resting)} agents are on hosts that are set aside"
         if self.last_cause:

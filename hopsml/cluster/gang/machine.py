@@ -223,7 +223,7 @@ class GroupMachine:
             missing = tuple((rank, "no agent") for rank in range(self.spec.size))
         else:
             missing = tuple((m.rank, "not started") for m in self.members.values() if not m.started)
-        reason = f"not all of {self.spec.size} workers were there after {self.spec.start_timeout_s:g} s"
+        reason = f"not all of {self.spec.size} workers had connected after {self.spec.start_timeout_s:g} s"
         return ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
 
 

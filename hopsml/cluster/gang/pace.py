@@ -39,7 +39,7 @@ class Drains:
     stored: int = -1  # the newest step on shared storage
     handed_over: int = -1  # the newest step that was stored because the agents that held it are leaving
     write_s: float = 0.0  # seconds that it took to write the newest one
-    requested: dict[str, int] = field(default_factory=dict)  # agent -> commit that it was asked to store
+    asked: dict[str, int] = field(default_factory=dict)  # agent -> commit that it was asked to store
 
     def warn(self, agent_id: str, now: float, time_s: float) -> None:
         """Record that an agent's node goes away in ``time_s`` seconds; the earliest of several ends counts."""
@@ -49,7 +49,7 @@ class Drains:
     def forget(self, agent_id: str) -> None:
         """Forget the warning and the storage request of an agent that has ended or no longer belongs to the run."""
         self.warned.pop(agent_id, None)
-        self.requested.pop(agent_id, None)
+        self.asked.pop(agent_id, None)
 
     def persisted(self, step: int, seconds: float, leaves: bool) -> None:
         """Record a checkpoint on shared storage.
@@ -98,10 +98,10 @@ class Drains:
         stay = [agent_id for agent_id in (commits if once else holders) if agent_id not in leaving]
         if newest < 0 or self.is_safe(newest) or stay:
             return None
-        at_work = [agent_id for agent_id in self.requested if agent_id in commits]
-        if any(once or self.requested[agent_id] == newest for agent_id in at_work):
+        at_work = [agent_id for agent_id in self.asked if agent_id in commits]
+        if any(once or self.asked[agent_id] == newest for agent_id in at_work):
             return None
-        self.requested[holders[0]] = newest
+        self.asked[holders[0]] = newest
         return holders[0]
 
 
@@ -116,9 +116,9 @@ FIRST_STEP_LEAST_S = 60.0  # lower limit where an earlier generation has shown h
 
 @dataclass
 class Pace:
-    """Progress of the members of a generation that began at ``started_at``; times are monotonic seconds."""
+    """Progress of the members of a generation that began at ``began``; times are monotonic seconds."""
 
-    started_at: float
+    began: float
     timeout_s: float | None = None  # None: derived from the usual step duration
     first_before_s: float | None = None  # seconds that an earlier generation took for its first step
     first_s: float | None = None  # seconds that this generation took for its first step
@@ -149,7 +149,7 @@ class Pace:
         if furthest is None:
             self.advanced = at
         elif step > furthest:
-            self.first_s = at - self.started_at if self.first_s is None else self.first_s
+            self.first_s = at - self.began if self.first_s is None else self.first_s
             each = max(0.0, at - self.advanced) / (step - furthest)
             self.usual_s = each if not self.usual_s else 0.8 * self.usual_s + 0.2 * each
             self.advanced = max(self.advanced, at)
@@ -202,7 +202,7 @@ class Pace:
 
     def hangs(self, now: float) -> bool:
         """Return True if no member has made a step for longer than ``limit_s``."""
-        return now - max(self.advanced, self.started_at) > self.limit_s()
+        return now - max(self.advanced, self.began) > self.limit_s()
 
     def behind(self, agent_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return the members that block the others: those with stopped processes, else those with the fewest steps.

@@ -38,7 +38,7 @@ from hopsml.cluster.shared.layout import CHIEF, EVALUATOR, PS, WORKER
 from hopsml.cluster.shared.spec import Roles, ServerGroup
 
 TRAINING = (Phase.FORMING, Phase.RUNNING)
-_RESUME = "experiment.resume goes on from its last checkpoint"
+_RESUME = "experiment.resume continues from its last checkpoint"
 
 
 @dataclass
@@ -104,7 +104,7 @@ class ServerGroupMachine(GroupMachine):
         comes_back = member.generation and not member.started
         member.started, member.born = True, now
         self._run_if_all_started()
-        return [events.Note(f"{_name(member)} is there again")] if comes_back else []
+        return [events.Note(f"{_name(member)} is running again")] if comes_back else []
 
     def _forming(self, event: events.Forming, now: float) -> list[Action]:
         """Record that a member waits in its first collective operation."""
@@ -232,13 +232,15 @@ class ServerGroupMachine(GroupMachine):
         self._run_if_all_started()
         if member.role == EVALUATOR:
             return [
-                events.Note(f"the run goes on without its evaluator (rank {member.rank}), which was lost: {reason}")
+                events.Note(f"the run continues without its evaluator (rank {member.rank}), which was lost: {reason}")
             ]
         left = sum(m.role == WORKER and not m.is_gone for m in self.members.values())
         if member.role == WORKER and left:
             plural = "s" if left > 1 else ""
             return [
-                events.Note(f"the run goes on with {left} worker{plural}: {_name(member)} was lost for good: {reason}")
+                events.Note(
+                    f"the run continues with {left} worker{plural}: {_name(member)} was lost and is not restarted: {reason}"
+                )
             ]
         what = {CHIEF: "the chief", PS: _name(member), WORKER: f"{_name(member)}, the last worker,"}[member.role]
         self.failures.append(Failure(agent_id, member.rank, f"{what} was lost: {reason}; {_RESUME}"))
@@ -262,8 +264,8 @@ class ServerGroupMachine(GroupMachine):
         self.liveness.record_heartbeat(event.agent_id, event.stopped, 0.0, now)
         if self.phase not in TRAINING or was_stopped or not event.stopped:
             return []
-        then = "it counts as lost" if member.role == CHIEF else "another one takes its place"
-        limit = f"if nobody lets it go on within {self._stopped_limit(member):g} s, {then}"
+        then = "it counts as lost" if member.role == CHIEF else "it is replaced"
+        limit = f"if it is not resumed within {self._stopped_limit(member):g} s, {then}"
         return [events.Note(f"the process of {_name(member)} is stopped (SIGSTOP); {limit}")]
 
     def _stopped_limit(self, member: ServerMember) -> float:

@@ -79,7 +79,7 @@ def split_mib(task: str, whole_mib: int) -> tuple[int, int]:
     if heap < LEAST_HEAP_MIB:
         raise ArgumentError(
             f"task {task!r}: memory {whole_mib}m: half of it is the executor's heap, and Spark starts none below "
-            f"{LEAST_HEAP_MIB}m: ask for {2 * LEAST_HEAP_MIB}m or more"
+            f"{LEAST_HEAP_MIB}m; request {2 * LEAST_HEAP_MIB}m or more"
         )
     return heap, whole_mib - heap
 

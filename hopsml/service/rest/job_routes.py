@@ -55,7 +55,7 @@ def _row(jobs: TheJobs, job: Annotated[str, Path(description="name-number, or th
     found = _JOB.fullmatch(job)
     row = jobs.store.job(int(found[1])) if found else None
     if row is None or job not in (row.id, str(row.serial)):
-        raise JobNotFound(f"there is no job {job[:80]!r}; `hopsml jobs ls --all` lists those that there are")
+        raise JobNotFound(f"there is no job {job[:80]!r}; `hopsml jobs ls --all` lists the existing ones")
     return row
 
 

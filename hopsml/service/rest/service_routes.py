@@ -195,7 +195,7 @@ def _row(jobs: TheJobs, schedule: Annotated[str, Path(description="name-number, 
     found = _SCHEDULE.fullmatch(schedule)
     row = Schedules(jobs.store).one(int(found[1])) if found else None
     if row is None or schedule not in (f"{row.name}-{row.id}", str(row.id)):
-        raise JobNotFound(f"there is no schedule {schedule[:80]!r}; `hopsml schedules ls` lists those that there are")
+        raise JobNotFound(f"there is no schedule {schedule[:80]!r}; `hopsml schedules ls` lists the existing ones")
     return row
 
 

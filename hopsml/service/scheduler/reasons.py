@@ -57,11 +57,11 @@ def refusal(request: GangRequest, nodes: Nodes, queue: Queue, addable: tuple[Nod
             empty.set_node(f"+{kind_number}-{number}", kind.capacity, kind.label)
     if queue.limit is not None and not gang.least.within(queue.limit):
         most = f"queue {queue.name!r} has at most {amount(queue.limit)}"
-        return f"needs {amount(gang.least)}, {most}; ask for less, or another queue"
+        return f"needs {amount(gang.least)}, {most}; request less, or another queue"
     if queue.driver_limit_mib is not None and request.driver_mib > queue.driver_limit_mib:
         return (
             f"its driver needs {request.driver_mib} MiB, drivers in queue {queue.name!r} have at most"
-            f" {queue.driver_limit_mib} MiB together; ask for a smaller driver, or another queue"
+            f" {queue.driver_limit_mib} MiB together; request a smaller driver, or another queue"
         )
     if empty.place(gang, least=True) is not None:
         return ""
@@ -81,10 +81,10 @@ def _largest(part: SlotGroup, empty: Nodes) -> str:
         largest = empty.largest_node(part.label)
         if largest == Resources():
             return f"there are no {where}"
-        return f"the largest of the {where} has {amount(largest)}, and a slot is on one node; ask for smaller slots"
+        return f"the largest of the {where} has {amount(largest)}, and a slot is on one node; request smaller slots"
     fits = empty.place(GangShape((replace(part, least=1),)))
     count = sum(fits[0].values()) if fits else 1
-    return f"the {where} have room for {count} such slots at most; ask for {count}"
+    return f"the {where} have room for {count} such slots at most; request {count}"
 
 
 def amount(resources: Resources) -> str:

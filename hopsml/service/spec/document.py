@@ -43,8 +43,8 @@ def plain(text: str) -> Scalar:
         return _TRUTH[text]
     if _LEADING_ZERO.fullmatch(text):
         raise ValueError(
-            f"{text:.40}: a leading zero means octal to some readers of YAML and nothing to others: leave it out, write "
-            "0o17 for octal, or quotes for text"
+            f"{text:.40}: some YAML parsers read a leading zero as octal, others do not; remove it, write 0o17 for "
+            "octal, or quote it as text"
         )
     if _NOT_FINITE.fullmatch(text):
         raise ValueError(f"{text}: a number must be finite: write the largest that makes sense, or quotes for text")
@@ -222,7 +222,7 @@ class _Reader:
         if self._aliases > limits.ALIASES:
             raise self._stop(event, path, f"more than {limits.ALIASES} aliases (*name): write the values out")
         if (found := self._anchors.get(anchor := event.anchor or "")) is None:
-            raise self._stop(event, path, f"*{anchor:.40} stands for nothing above it: write &{anchor:.40} there")
+            raise self._stop(event, path, f"*{anchor:.40} refers to no anchor above it; write &{anchor:.40} there")
         self._count(found.size, event, path)
         return found
 
@@ -233,7 +233,7 @@ class _Reader:
             raise self._stop(
                 event,
                 path[:3],
-                f"the file has more than {limits.NODES} values, those that aliases stand for among them: make it smaller",
+                f"the file has more than {limits.NODES} values, including those that aliases repeat; make it smaller",
             )
 
     def _sequence(self, path: Path, depth: int) -> _Node:
@@ -254,7 +254,7 @@ class _Reader:
             key = self._key(event, path)
             if len(values) == _MOST.get(path):
                 raise self._stop(
-                    event, path, f"more than {len(values)} are given, and no more are allowed: ask for fewer"
+                    event, path, f"more than {len(values)} are given, and no more are allowed; request fewer"
                 )
             place = (*path, key)
             if key in values:

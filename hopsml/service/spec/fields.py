@@ -47,10 +47,12 @@ def check_secret_name(name: str) -> None:
     """Raise ValueError for a secret whose variable has a meaning for programs, as it would change how they start."""
     told = secret_variable(name)
     if told.startswith("HOPSML_"):
-        raise ValueError(f"secret {name} would be {told}, and hopsml's own variables begin so: rename it")
+        raise ValueError(
+            f"secret {name} would be {told}, and names with this prefix are reserved for hopsml; rename it"
+        )
     if told in _READ_BY_PROGRAMS or told.startswith(_BEGINNINGS):
         raise ValueError(
-            f"secret {name} would be {told}, by which the system, Python, Spark or CUDA know how to start: rename it, for "
+            f"secret {name} would be {told}, which the system, Python, Spark or CUDA read at their start; rename it, for "
             f"instance to my-{name:.60}"
         )
 
@@ -63,8 +65,8 @@ def check_secret_value(name: str, value: str) -> None:
         or value != value.encode(errors="replace").decode()
     ):
         raise ArgumentError(
-            f"secret {name}: a value is text of at most {MOST_SECRET_BYTES} bytes, without NUL: keep what is "
-            "larger in a file that only you can read"
+            f"secret {name}: a value is text of at most {MOST_SECRET_BYTES} bytes, without NUL; store larger "
+            "ones in a file that only you can read"
         )
     if not redact.is_telling(value):
         raise ArgumentError(
@@ -84,7 +86,7 @@ def memory_mib(text: object) -> int:
     if not isinstance(text, str) or not re.fullmatch(MEMORY_PATTERN, text):
         raise ValueError("memory is a whole number with a unit, m (MiB), g (GiB) or t (TiB): write 512m or 16g")
     if (found := int(text[:-1]) * _MIB[text[-1]]) > limits.MEMORY_MIB:
-        raise ValueError(f"a worker has at most {memory_text(limits.MEMORY_MIB)}: ask for less, with more workers")
+        raise ValueError(f"a worker has at most {memory_text(limits.MEMORY_MIB)}; request less, with more workers")
     return found
 
 

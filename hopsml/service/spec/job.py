@@ -196,7 +196,7 @@ class JobSpec(SpecPart):
         workers = sum(task.most for task in self.tasks.values())
         if workers > limits.WORKERS:
             raise ValueError(
-                f"tasks ask for {workers} workers in all; a job has at most {limits.WORKERS}: ask for fewer"
+                f"tasks ask for {workers} workers in all; a job has at most {limits.WORKERS}; request fewer"
             )
         if self.search is not None:
             self.searched()

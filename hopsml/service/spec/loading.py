@@ -40,7 +40,7 @@ _KINDS = {
     "less_than": "it must be below {lt}",
     "literal_error": "it must be one of {expected}",
     "too_short": "it must have at least {min_length}",
-    "too_long": "{given} are given; at most {max_length} are allowed: ask for fewer",
+    "too_long": "{given} are given; at most {max_length} are allowed; request fewer",
 }
 # Names of fields in other job launchers, which are too different for suggestions by spelling.
 _ELSEWHERE = {

@@ -225,7 +225,9 @@ class Task(SpecPart):
             if "\0" in value:
                 raise ValueError(f"{name}: no program can be given a NUL character: leave it out")
             if redact.is_secret(name):
-                raise ValueError(f"{name} looks like a secret, and a job file is read by many: name it under secrets")
+                raise ValueError(
+                    f"{name} looks like a secret, and job files are readable by other users; name it under secrets"
+                )
         return env
 
     @field_validator("ports")
@@ -255,5 +257,5 @@ class Task(SpecPart):
                 "and call jax.distributed.initialize in it with MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK"
             )
         if taken := [name for name in map(discovered.port_variable, self.ports) if name in self.env]:
-            raise ValueError(f"{taken[0]} is set by hopsml, for the port of this name: leave it out of env")
+            raise ValueError(f"{taken[0]} is set by hopsml, for the port of this name; remove it from env")
         return self

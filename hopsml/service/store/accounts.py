@@ -163,7 +163,7 @@ class Secrets:
             kept = connection.execute(select(secrets.c.name).where(secrets.c.owner == owner)).all()
             if len(kept) >= MOST_SECRETS:
                 raise ArgumentError(
-                    f"{owner} has {MOST_SECRETS} secrets, and more are not kept: remove some (`hopsml secrets rm`)"
+                    f"{owner} has {MOST_SECRETS} secrets, which is the limit; remove some (`hopsml secrets rm`)"
                 )
             connection.execute(insert(secrets).values(owner=owner, name=name, sealed=sealed, stored_s=now))
 
@@ -178,14 +178,14 @@ class Secrets:
         with self._store.writing() as connection:
             found = connection.execute(delete(secrets).where(secrets.c.owner == owner, secrets.c.name == name))
             if not found.rowcount:
-                raise ArgumentError(f"{owner} has no secret {name!r}; `hopsml secrets ls` lists those that there are")
+                raise ArgumentError(f"{owner} has no secret {name!r}; `hopsml secrets ls` lists the existing ones")
 
     def check(self, owner: str, names: Sequence[str]) -> None:
         """Raise ArgumentError if an owner lacks one of these secrets."""
         known = {row.name for row in self.names(owner)}
         if missing := [name for name in names if name not in known]:
             raise ArgumentError(
-                f"{owner} has no secret {', '.join(missing)}; `hopsml secrets put {missing[0]}` keeps it for the job"
+                f"{owner} has no secret {', '.join(missing)}; `hopsml secrets put {missing[0]}` stores it for the job"
             )
 
     def values(self, owner: str, names: Sequence[str]) -> dict[str, str]:
@@ -212,8 +212,8 @@ class Secrets:
                 opened = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _place(owner, row.name))
             except InvalidTag:
                 raise ServiceError(
-                    f"secret {row.name} of {owner} was kept under another key than this server's: give all servers of a "
-                    f"database one {KEY}, or put the secret again"
+                    f"secret {row.name} of {owner} was encrypted with another key than this server's; set {KEY} to the "
+                    "same value on all servers of a database, or store the secret again"
                 ) from None
             found[row.name] = opened.decode()
         return found

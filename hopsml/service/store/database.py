@@ -256,7 +256,7 @@ def _parsed(url: str) -> URL:
         raise ArgumentError("--database is no URL: write sqlite:///FILE or postgresql://USER@HOST/NAME") from None
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise ArgumentError(
-            f"--database {parsed.drivername}: jobs are kept in SQLite or PostgreSQL: write sqlite:///FILE or "
+            f"--database {parsed.drivername}: jobs are stored in SQLite or PostgreSQL; write sqlite:///FILE or "
             "postgresql://USER@HOST/NAME"
         )
     return parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
@@ -351,10 +351,10 @@ def _remedy(said: str) -> str:
     if "full" in lower or "no space" in lower:
         return "make room on its disk: jobs that run go on meanwhile"
     if "readonly" in lower or "unable to open" in lower or "permission" in lower:
-        return "let this user write to the file and to its folder"
+        return "give this user write permission for the file and its folder"
     if "malformed" in lower or "not a database" in lower:
-        return "the file is damaged, or something else: restore it, or name another one"
-    return "see that it runs and that user and password are right: nothing is lost meanwhile"
+        return "the file is damaged or not a database; restore it, or name another one"
+    return "check that it runs and that user and password are correct; no data is lost while it is unavailable"
 
 
 def _shown(url: str) -> str:

@@ -94,7 +94,7 @@ class Schedules:
         with self._store.reading() as connection:
             row = connection.execute(select(*_COLUMNS).where(schedules.c.id == number)).one_or_none()
         if row is None:
-            raise JobNotFound(f"there is no schedule {number}; `hopsml schedules ls` lists those that there are")
+            raise JobNotFound(f"there is no schedule {number}; `hopsml schedules ls` lists the existing ones")
         return _row(row)
 
     def pause(self, number: int, is_paused: bool, planned_s: float, now: float) -> None:

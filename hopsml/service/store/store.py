@@ -155,7 +155,7 @@ class JobStore:
             row = _job_row(connection.execute(select(*_JOB_COLUMNS).where(mine)).one())
         if (row.spec, row.workspace) != (new.spec, new.workspace):
             raise ArgumentError(
-                f"idempotency key {new.idempotency_key!r} was used for another job, {row.id}: take a new key for this one"
+                f"idempotency key {new.idempotency_key!r} was used for another job, {row.id}: use a new key for this one"
             )
         return row
 
@@ -501,7 +501,7 @@ def _job(connection: Connection, serial: int) -> JobRow:
     """Return a job by its serial, within a transaction. Raises JobNotFound."""
     row = connection.execute(select(*_JOB_COLUMNS).where(jobs.c.serial == serial)).one_or_none()
     if row is None:
-        raise JobNotFound(f"there is no job {serial}; `hopsml jobs ls --all` lists those that there are")
+        raise JobNotFound(f"there is no job {serial}; `hopsml jobs ls --all` lists the existing ones")
     return _job_row(row)
 
 
@@ -513,8 +513,8 @@ def _check_unfinished(connection: Connection, owner: str, limits: JobLimits) -> 
     if limits.unfinished and count > limits.unfinished:
         raise ArgumentError(
             f"{owner} has {count - 1} jobs that have not ended, and at most {limits.unfinished} of one user are queued; "
-            "wait until some have ended, cancel some by hopsml jobs cancel, or ask for a higher --unfinished-jobs of the "
-            "server"
+            "wait until some have ended, cancel some by hopsml jobs cancel, or request a higher --unfinished-jobs from "
+            "the administrator"
         )
     if limits.unfinished and length > limits.unfinished_length:
         raise ArgumentError(

@@ -70,14 +70,14 @@ def who_is_killed_or_stopped_comes_back_at_its_address_with_its_rank(folder: Pat
         os.kill(process_of(run, RANKS[name]), signal.SIGKILL)
         answers(run, **{name: number})
     os.kill(process_of(run, RANKS["evaluator"]), signal.SIGKILL)
-    noted(run, "rank 3 (evaluator) is there again")
+    noted(run, "rank 3 (evaluator) is running again")
     os.kill(process_of(run, RANKS["worker0"]), signal.SIGSTOP)
     answers(run, worker0=4, ps0=2)
     noted(run, "rank 1 (worker) was lost (its process has been stopped (SIGSTOP) for 1 s)")
     for name in ("ps0", "worker0"):
         os.kill(process_of(run, RANKS[name]), signal.SIGKILL)
-    noted(run, "rank 2 (ps) is there again", 2)
-    noted(run, "rank 1 (worker) is there again", 3)
+    noted(run, "rank 2 (ps) is running again", 2)
+    noted(run, "rank 1 (worker) is running again", 3)
     assert run.state.generation == 0
     (folder / "told").touch()
     result = run.result(WAIT_S)
@@ -91,7 +91,7 @@ def a_lost_agent_of_a_worker_is_done_without_and_that_of_a_server_ends_the_run(f
     run = submit(folder / "told", Roles(1))
     answers(run, worker0=0, worker1=0, ps0=0)
     agent_of(run, 1).kill()
-    noted(run, "the run goes on with 1 worker: rank 1 (worker) was lost for good: the agent on")
+    noted(run, "the run continues with 1 worker: rank 1 (worker) was lost and is not restarted: the agent on")
     answers(run, worker0=-1, worker1=0)
     agent_of(run, 3).kill()
     with pytest.raises(WorkerFailed, match=r"rank 3 \(ps\) was lost: the agent on .*experiment.resume goes on"):

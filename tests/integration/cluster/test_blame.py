@@ -120,7 +120,7 @@ def test_growth_that_does_no_good_does_not_end_a_healthy_group(store: Path, tmp_
     run.resize(3)
     wait_until((tmp_path / "three").exists, "the third one")
     wait_until(
-        lambda: any("the group goes on as it" in note for note in run.state.notes), "a word of the newcomer's end"
+        lambda: any("the group continues as it" in note for note in run.state.notes), "a word of the newcomer's end"
     )
     wait_until(lambda: [m["step"] for m in run.status()["members"] if m["step"]], "the others go on")
     assert len(run.status()["members"]) == 2

@@ -39,7 +39,7 @@ def test_a_successor_comes_to_the_process_that_went_on(store: Path, tmp_path: Pa
     await_smaller(tmp_path, chief, 1)
     await_whole(tmp_path, chief, 2)
     value = check_end(run, tmp_path)
-    assert "1 more joined at step" in notes(run) and "begin anew" not in notes(run)
+    assert "1 more joined at step" in notes(run) and "processes restart" not in notes(run)
     assert len(value["weights"]) == 2
 
 
@@ -57,7 +57,7 @@ def test_a_newcomer_that_never_gets_ready_costs_the_others_nothing(
     alone = await_smaller(tmp_path, chief, 1)[-1].number
     await_step(tmp_path, alone + 5, chief)
     check_end(run, tmp_path)
-    assert steps_of(tmp_path, chief)[-1].generation == 1 and "begin anew" not in notes(run)
+    assert steps_of(tmp_path, chief)[-1].generation == 1 and "processes restart" not in notes(run)
     assert ("could not get ready" in notes(run)) == (harm is signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(newcomer), "the end of the newcomer")
 
@@ -74,7 +74,7 @@ def test_a_loss_while_a_newcomer_prepares(store: Path, tmp_path: Path) -> None:
     (tmp_path / "hold").unlink()
     await_whole(tmp_path, chief, 3)
     check_end(run, tmp_path)
-    assert "begin anew" not in notes(run)
+    assert "processes restart" not in notes(run)
 
 
 def two_of_three(folder: Path, function: Callable[..., Any], **options: Any) -> tuple[Run, list[int]]:
@@ -125,9 +125,9 @@ def test_data_in_an_order_of_the_processes_lets_all_begin_anew(store: Path, tmp_
     run.resize(3)
     wait_until(lambda: run.status()["generation"] >= 1, "a generation of new processes")
     value = check_end(run, tmp_path)
-    assert len(value["weights"]) == 3 and "begin anew for them: fit() was given a dataset that is shuffled" in notes(
-        run
-    )
+    assert len(
+        value["weights"]
+    ) == 3 and "processes restart for them: fit() was given a dataset that is shuffled" in notes(run)
 
 
 @pytest.mark.tensorflow
@@ -142,7 +142,7 @@ def test_a_newcomer_that_has_prepared_for_a_fit_comes_to_a_later_one(store: Path
     (tmp_path / "hold").unlink()
     await_whole(tmp_path, staying[0], 3)
     value = check_end(run, tmp_path)
-    assert len(value["weights"]) == 3 and "begin anew" not in notes(run) and steps_of(tmp_path, newcomer)
+    assert len(value["weights"]) == 3 and "processes restart" not in notes(run) and steps_of(tmp_path, newcomer)
     assert all(set(counts) == {mending_workload.EPOCHS} for counts in value["counts"]), "each once an epoch"
     assert value["epochs"] == mending_workload.EPOCHS
 
@@ -178,4 +178,4 @@ def test_code_that_cannot_prepare_alone_lets_all_begin_anew(store: Path, tmp_pat
     (tmp_path / "hurry").touch()
     value = run.result(WAIT_S).value
     assert len(value["seen"]) == STEPS and len(value["weights"]) == 2
-    assert "begin anew for them: AssertionError: one row of each of 2" in notes(run)
+    assert "processes restart for them: AssertionError: one row of each of 2" in notes(run)

@@ -64,7 +64,7 @@ def test_a_standstill_of_the_driver_in_the_middle_of_a_run_loses_no_worker(
     applications.current().coordinator._call(time.sleep, held_s)  # and once more in the middle of a callback
     (tmp_path / "go-on").touch()
     assert run.result(WAIT_S).value == 0
-    assert not any("was lost" in note or "goes on" in note for note in run.state.notes), run.state.notes
+    assert not any("was lost" in note or "continues" in note for note in run.state.notes), run.state.notes
 
 
 def test_an_agent_that_cannot_join_says_why() -> None:

@@ -39,7 +39,7 @@ def steps_of(run: Run) -> int:
 
 
 def goes_on(run: Run, least: int = 40) -> None:
-    """Until the chief has reported so many steps more: what was lost is there again."""
+    """Until the chief has reported so many steps more: what was lost is running again."""
     before = steps_of(run)
     wait_until(lambda: run.state.is_over or steps_of(run) >= before + least, "steps", LONG_S)
     assert not run.state.is_over, run.state.error
@@ -58,7 +58,7 @@ def test_steps_are_exact_in_a_run_and_in_the_one_that_goes_on_with_it() -> None:
     run = submit(server_workload.train_exactly, args={"steps": 130, "checkpoint_every": 50})
     result = run.result(LONG_S)
     assert result.value["counted"] == 130 == result.value["steps"] == result.value["second"]
-    assert "goes on from step 130, which an earlier one of this function has made" in run.logs(0)
+    assert "continues from step 130, which an earlier one of this function has made" in run.logs(0)
     assert (result.value["began_at"], result.value["roles"]) == (0, ["chief", "ps", "worker"])
     assert result.value["strategy"] == "ParameterServerStrategyV2" and "ServerLoop" in result.value["refused"]
     assert result.value["loss"] < 5.0 and result.value["steps_per_second"] > 0 and result.value["staleness"] >= 0
@@ -86,17 +86,17 @@ def test_who_is_killed_or_stopped_comes_back_and_the_training_goes_on(tmp_path: 
     run = submit(server_workload.train_until, args={"told": str(told)})
     goes_on(run)
     os.kill(process_of(run, 1), signal.SIGKILL)
-    noted(run, "rank 1 (worker) is there again")
+    noted(run, "rank 1 (worker) is running again")
     goes_on(run)
     os.kill(process_of(run, 3), signal.SIGKILL)
-    noted(run, "rank 3 (ps) is there again")
+    noted(run, "rank 3 (ps) is running again")
     goes_on(run)
     os.kill(process_of(run, 2), signal.SIGSTOP)  # the others wait for it, and TensorFlow says nothing
-    noted(run, "rank 2 (worker) is there again")
+    noted(run, "rank 2 (worker) is running again")
     goes_on(run)
     for rank in (3, 1):
         os.kill(process_of(run, rank), signal.SIGKILL)
-    noted(run, "rank 3 (ps) is there again", 2)
+    noted(run, "rank 3 (ps) is running again", 2)
     goes_on(run)
     told.write_text("30")
     value = run.result(LONG_S).value

@@ -345,7 +345,7 @@ def test_where_the_provider_is_away_tokens_go_on_working(served: Served) -> None
         issuer, tab = provider.issuer, Browsing(served, provider.issuer)
         back = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
     answer = tab.ask(back)
-    assert answer.status_code == 502 and issuer in answer.text and "tokens go on working" in answer.text
+    assert answer.status_code == 502 and issuer in answer.text and "tokens still work" in answer.text
     away = Browsing(served, issuer)
     assert away.ask("sign-in").status_code == 502
     assert away.ask(f"?token={served.tokens[Role.USER]}").status_code == 303

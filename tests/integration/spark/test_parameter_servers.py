@@ -25,7 +25,7 @@ def test_a_server_that_is_killed_comes_back_on_its_executor(store: Path, tmp_pat
     run = plan.start(collective.build_with_servers(options))
     wait_until(lambda: 0 in run.state.members and (run.state.members[0].step or 0) >= 40, "steps", 3 * WAIT_S)
     os.kill(process_of(run, 2), signal.SIGKILL)
-    noted(run, "rank 2 (ps) is there again")
+    noted(run, "rank 2 (ps) is running again")
     told.write_text("30")
     value = run.result(3 * WAIT_S).value
     assert value["recoveries"] == 1 and value["more"] >= 30

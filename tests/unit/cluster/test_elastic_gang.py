@@ -216,7 +216,7 @@ def test_a_commit_is_stored_already_at_the_warning_where_all_members_leave():
     (start,) = of_kind(actions, events.StartGeneration)
     assert (start.step, start.stored) == (-1, 4)
     (note,) = of_kind(actions, events.Note)
-    assert note.text == "the commit of step 6 is lost with the agents that held it: the training goes on from step 4"
+    assert note.text == "the commit of step 6 is lost with the agents that held it: the training continues from step 4"
 
 
 def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_commit():
@@ -230,8 +230,8 @@ def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_c
     (start,) = of_kind(actions, events.StartGeneration)
     assert (start.step, start.stored) == (4, -1)
     assert [note.text for note in of_kind(actions, events.Note)] == [
-        "generation 0 ended after step 6 or later; goes on from the commit of step 4: rank 0: gone",
-        "the commit of step 6 is lost with the agents that held it: the training goes on from step 4",
+        "generation 0 ended after step 6 or later; continues from the commit of step 4: rank 0: gone",
+        "the commit of step 6 is lost with the agents that held it: the training continues from step 4",
     ]
 
 
@@ -282,7 +282,7 @@ def test_what_is_lost_without_a_checkpoint_is_said_too():
     for name in "ab":
         machine.handle(events.MemberLost(name, "its node is gone"), 6.0)
     (note,) = of_kind(grant(machine, "c", "d", now=20.0), events.Note)
-    assert "step 6 is lost" in note.text and "begins where this run began" in note.text
+    assert "step 6 is lost" in note.text and "restarts at this run's start" in note.text
 
 
 def test_where_the_one_that_stores_is_lost_the_next_one_does():
@@ -492,8 +492,8 @@ def test_a_newcomer_that_fails_before_the_first_commit_leaves_the_group_as_it_wa
     actions = close(machine, "a", "b", "c", now=6.0)
     (start,) = of_kind(actions, events.StartGeneration)
     assert set(start.agent_ids) == {"a", "b"} and start.step == 7
-    (note,) = [one for one in of_kind(actions, events.Note) if "newcomer" in one.text]
-    assert "host-c" in note.text and "the group goes on as it was before" in note.text
+    (note,) = [one for one in of_kind(actions, events.Note) if "new worker" in one.text]
+    assert "host-c" in note.text and "the group continues as before" in note.text
     assert ("it may try again in 60 s" in note.text) == isinstance(event, events.Failed)
     assert machine.policy.resets == machine.policy.fruitless == 0 and machine.policy.exclusions.failures == {
         "host-c": 1
@@ -546,7 +546,7 @@ def test_a_group_whose_growth_does_no_good_goes_back_whoever_it_is_that_dies():
         actions = close(machine, "a", "b", "c", now=now)
         (start,) = of_kind(actions, events.StartGeneration)
         assert set(start.agent_ids) == set("abc" if attempt == 1 else "ab")
-    assert [note for note in of_kind(actions, events.Note) if "as it was before" in note.text]
+    assert [note for note in of_kind(actions, events.Note) if "continues as before" in note.text]
     machine.handle(events.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
     (outcome,) = of_kind(close(machine, "a", "b", now=now), events.ConcludeRun)
     assert "2 generations in a row" in outcome.reason

@@ -57,7 +57,7 @@ def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
     grant(machine, "a")
     assert machine.handle(events.Tick(), 9.9) == []
     missing = ((1, "no agent"), (2, "no agent"))
-    reason = "1 of at least 3 workers were there after 10 s"
+    reason = "1 of at least 3 workers had connected after 10 s"
     assert machine.handle(events.Tick(), 10.0) == [
         events.RequestAgents(0, 0),
         events.ReturnAgents(("a",)),
@@ -211,7 +211,7 @@ def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step:
     committed(machine, step, "a", "b")
     committed(machine, 9, "c")
     machine.handle(events.MemberLost("c", "gone"), 4.0)
-    lost = "the commit of step 9 is lost with the agents that held it: the training goes on from step"
+    lost = "the commit of step 9 is lost with the agents that held it: the training continues from step"
     assert notes(close(machine, "a", "b"))[1:] == [f"{lost} {step}"]
 
 
@@ -225,7 +225,7 @@ def test_where_nothing_is_left_the_run_begins_anew_and_says_so() -> None:
     again = grant(machine, "c", "d", "e", now=9.0)
     assert again == [
         events.Note(
-            "the commit of step 9 is lost with the agents that held it: the training begins where this run began, "
+            "the commit of step 9 is lost with the agents that held it: the training restarts at this run's start, "
             "since there is no checkpoint either"
         ),
         events.StartGeneration(1, ("c", "d", "e"), why="rank 0: gone"),
@@ -248,7 +248,7 @@ def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another(
     machine = running("a", "b")
     committed(machine, step, "a", "b")
     machine.handle(events.Stepped("b", 0, 17), 3.5)
-    goes_on = f"goes on from the commit of step {step}"
+    goes_on = f"continues from the commit of step {step}"
     assert notes(kill(machine, "a"))[0] == f"generation 0 ended after step 17 or later; {goes_on}: rank 0: {KILLED}"
 
 
@@ -258,7 +258,7 @@ def test_an_older_checkpoint_is_named_where_no_agent_holds_a_commit(step: int) -
     committed(machine, 9, "a", "b")
     machine.handle(events.CommitPersisted("a", step), 3.5)
     actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
-    goes_on = f"goes on from the checkpoint of step {step}"
+    goes_on = f"continues from the checkpoint of step {step}"
     assert notes(actions) == [f"generation 0 ended after step 9 or later; {goes_on}: rank 0: gone"]
 
 
@@ -266,7 +266,7 @@ def test_an_older_checkpoint_is_named_where_no_agent_holds_a_commit(step: int) -
 def test_a_generation_that_committed_nothing_begins_anew(step: int, came_to: str) -> None:
     machine = running("a", "b")
     machine.handle(events.Stepped("b", 0, step), 3.5)
-    again = f"generation 0 ended{came_to}; nothing was committed, so the training begins where this run began: rank 0"
+    again = f"generation 0 ended{came_to}; nothing was committed, so the training restarts at this run's start: rank 0"
     assert notes(kill(machine, "a"))[0].startswith(again)
 
 
@@ -277,7 +277,7 @@ def test_what_was_committed_to_stand_still_and_is_lost_was_committed_nevertheles
     machine.handle(events.MemberLost("a", "gone"), 4.1)
     assert notes(close(machine, "b")) == [
         "generation 0 ended after step 7 or later; no agent holds a commit, so the newest checkpoint counts: rank 0: gone",
-        "the commit of step 7 is lost with the agents that held it: the training begins where this run began, since there "
+        "the commit of step 7 is lost with the agents that held it: the training restarts at this run's start, since there "
         "is no checkpoint either",
     ]
 
@@ -561,7 +561,7 @@ def test_where_all_stand_still_nobody_is_behind() -> None:
     for name in "ab":
         machine.handle(events.Stepped(name, 0, 3), 3.0)
     machine.handle(events.Tick(), 8.1)
-    assert only(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; all stand still"
+    assert only(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; no worker makes progress"
 
 
 def test_a_step_counts_from_when_it_was_made() -> None:
@@ -605,7 +605,7 @@ def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again
     machine = grown(host_failure_limit=1)
     machine.handle(event, 5.0)
     assert notes(close(machine, "a", "b", "c", now=5.1)) == [
-        "a newcomer on host-c failed before the first commit with it, and the group goes on as it was before: "
+        "a new worker on host-c failed before the first commit with it, and the group continues as before: "
         f"{KILLED}{again}",
         "host host-c is set aside for 60 s: 1 failures",
         f"generation 1 ended at step 7: rank 2: {KILLED}",
@@ -615,7 +615,7 @@ def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again
 def test_growth_that_does_no_good_is_said() -> None:
     machine = grown(fruitless_limit=1, reset_limit=None)
     assert notes(kill(machine, "a", now=5.0))[0] == (
-        "no generation with the newcomers has come to a commit, and the group goes on as it was before; they may try "
+        "no generation with the new workers has committed, and the group continues as before; they may try "
         f"again later: {KILLED}"
     )
 

@@ -121,14 +121,14 @@ def test_the_start_deadline_names_the_ranks_that_have_not_begun():
     assert stop == events.StopWorkers(0, NAMES, 2, 1)
     machine.handle(events.Closed("a", 0), 10.1)
     outcome = conclusion(machine.handle(events.Closed("b", 0), 10.2))
-    reason = "not all of 2 workers were there after 10 s"
+    reason = "not all of 2 workers had connected after 10 s"
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((1, "not started"),))
 
 
 def test_the_start_deadline_without_any_agent_ends_at_once():
     machine = ElasticGroupMachine(SPEC)
     machine.begin(0.0)
-    reason, missing = "not all of 2 workers were there after 10 s", ((0, "no agent"), (1, "no agent"))
+    reason, missing = "not all of 2 workers had connected after 10 s", ((0, "no agent"), (1, "no agent"))
     assert machine.handle(events.Tick(), 9.9) == []
     outcome = conclusion(machine.handle(events.Tick(), 10.0))
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
@@ -361,7 +361,7 @@ def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
     machine = running()
     assert machine.handle(stepped("b", stopped=True), 3.0) == [
         events.Note(
-            "the process of rank 1 is stopped (SIGSTOP), and the others wait for it; if nobody lets it go on within 60 s "
+            "the process of rank 1 is stopped (SIGSTOP), and the others wait for it; if it is not resumed within 60 s "
             "it counts as lost"
         )
     ]

@@ -110,7 +110,7 @@ def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_th
     assert paused(machine, "b") == [events.ReconfigureGroup(2, ("a", "b"), meets=False)]
     mended(machine, "a", "b")
     actions = machine.handle(events.Closed("c", 1), 4.3)
-    assert machine.phase is Phase.PARKING and "begin anew for them: the data is shuffled anew" in notes(actions)
+    assert machine.phase is Phase.PARKING and "processes restart for them: the data is shuffled anew" in notes(actions)
 
 
 # ---------------------------------------------------------------------------------------------------- newcomers fail
@@ -121,7 +121,7 @@ def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_th
     [
         ("failed", "killed by signal 9"),
         ("lost", ""),
-        ("finished", "its function returned before it was let in"),
+        ("finished", "its function returned before it had joined"),
         ("late", "it was not ready after 10 s"),
     ],
 )
@@ -139,7 +139,7 @@ def test_one_that_does_not_get_ready_costs_the_others_nothing(how: str, why: str
     assert not of_kind(actions, events.ReconfigureGroup) and not of_kind(actions, events.PauseGroup)
     assert all(stop.agent_ids == ("c",) for stop in of_kind(actions, events.StopWorkers))
     assert machine.phase is Phase.RUNNING and set(machine.members) == {"a", "b"} and not machine.growth.newcomers
-    text = f"a newcomer on host-c could not get ready, and the group goes on as it is: {why}"
+    text = f"a new worker on host-c could not be prepared, and the group continues as it is: {why}"
     assert notes(actions) == (text if why else "")
     if how != "lost":
         assert "c" not in machine.in_place.mendable
@@ -173,7 +173,7 @@ def test_where_the_users_code_cannot_all_begin_anew_for_newcomers_and_a_note_say
     assert of_kind(actions, events.PauseWorkersAtCommit) == [
         events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
     ]
-    assert "all begin anew for them: IndexError: only one row" in notes(actions)
+    assert "all processes restart for them: IndexError: only one row" in notes(actions)
 
 
 def test_what_a_worker_says_of_its_group_holds_for_all() -> None:
@@ -288,7 +288,7 @@ def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: s
         mended(machine, "a", "b")
         assert machine.handle(events.Tick(), 4.2 + MEND_S - 0.1) == []
         note, stop, mend = machine.handle(events.Tick(), 4.2 + MEND_S)
-    assert note == events.Note(f"1 newcomer could not come to the others, which go on as they were: {why}")
+    assert note == events.Note(f"1 new worker could not join the others, which continue as before: {why}")
     assert stop == events.StopWorkers(2, ("c",), 0.0, 0.0, keep=True)
     assert mend == events.ReconfigureGroup(3, ("a", "b"), meets=True)  # some may exchange the state by now
     assert machine.handle(events.Closed("c", 1), 9.3) == [] and machine.membership.spares == {"c": True}
@@ -335,7 +335,7 @@ def test_a_newcomer_that_does_something_else_lets_all_begin_anew_from_now_on() -
         machine.handle(events.Failed(name, 2, cause, raised=True), 5.0)
     machine.handle(events.Tick(), 9.0)
     (start,) = of_kind(close(machine, "a", "b", "c", now=9.1), events.StartGeneration)
-    assert start.generation == 3 and "calls other operations" in start.why
+    assert start.generation == 3 and "calls other collective operations" in start.why
     assert "members called different operations" in machine.growth.anew
 
 
@@ -400,7 +400,9 @@ def test_a_newcomer_whose_process_ends_without_a_report_is_a_spare_that_prepares
     grant(machine, "c", now=3.5)
     machine.handle(events.Reconfigurable("c", 1), 3.6)
     (note,) = machine.handle(events.Closed("c", 1), 4.0)
-    assert isinstance(note, events.Note) and note.text.endswith("goes on as it is: its process ended without a report")
+    assert isinstance(note, events.Note) and note.text.endswith(
+        "continues as it is: its process ended without a report"
+    )
     assert machine.membership.spares == {"c": True} and "c" not in machine.in_place.mendable
     assert machine.handle(events.Tick(), 63.9) == []
     assert machine.handle(events.Tick(), 64.0) == [events.PrepareNewcomers(2, ("c",), ("a", "b"), 5, ("a", "b"))]
@@ -425,7 +427,7 @@ def test_a_step_shows_that_a_member_is_in_no_group_of_the_collective() -> None:
     assert actions == [
         events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined"),
         events.Note(
-            "newcomers cannot come to the processes that are there, so that all begin anew for them: "
+            "new workers cannot join the running processes, so all processes restart for them: "
             "ranks 0 and 1 not in a group of hopsml's collective"
         ),
     ]

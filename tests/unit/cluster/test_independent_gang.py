@@ -87,7 +87,7 @@ def test_a_lost_agent_is_a_lost_lane_and_the_last_one_begins_a_wait_that_ends_wi
     assert machine.phase is Phase.WAITING
     assert machine.handle(events.Tick(), 12.9) == []
     (outcome,) = of_kind(machine.handle(events.Tick(), 13.0), events.ConcludeRun)
-    reason = "no agent was there for 10 s; what ended the last lane: that one too"
+    reason = "no agent was connected for 10 s; what ended the last lane: that one too"
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((2, "no agent"),))
 
 
@@ -96,7 +96,7 @@ def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
     machine.begin(5.0)
     assert machine.handle(events.Tick(), 14.9) == []
     ask, outcome = machine.handle(events.Tick(), 15.0)
-    reason = "no agent was there for 10 s"
+    reason = "no agent was connected for 10 s"
     assert ask == events.RequestAgents(0, 0)
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((0, "no agent"),))
 

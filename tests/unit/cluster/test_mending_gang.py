@@ -308,7 +308,7 @@ def test_a_newcomer_before_its_first_commit_costs_only_its_place() -> None:
     for name in "abc":
         machine.handle(events.Reconfigurable(name, 1), 4.6)
     assert not of_kind(kill(machine, "c", now=5.0), events.ReconfigureGroup)
-    assert "newcomer" in notes(close(machine, "a", "b", "c", now=5.0))
+    assert "new worker" in notes(close(machine, "a", "b", "c", now=5.0))
 
 
 def test_when_one_has_finished_all_begin_anew() -> None:

@@ -69,7 +69,7 @@ def test_who_dies_is_started_again_on_its_agent_and_the_others_notice_nothing(na
         events.StartGeneration(1, (name,)),
     ]
     assert machine.handle(events.Closed(name, 0), 3.1) == []  # a late word of the dead one
-    assert machine.handle(events.Started(name, 1), 3.2) == [events.Note(f"rank {rank} ({role}) is there again")]
+    assert machine.handle(events.Started(name, 1), 3.2) == [events.Note(f"rank {rank} ({role}) is running again")]
     assert die(machine, "worker0", 4.0)[-1] == events.StartGeneration(2, ("worker0",))
     assert machine.phase is Phase.RUNNING
 
@@ -108,10 +108,12 @@ def test_an_evaluator_comes_to_its_own_end_or_is_ended_after_its_time() -> None:
 def test_a_lost_agent_of_a_worker_is_done_without_while_another_works() -> None:
     machine = running()
     (note,) = machine.handle(events.MemberLost("worker0", ENDED), 3.0)
-    assert note == events.Note(f"the run goes on with 1 worker: rank 1 (worker) was lost for good: {ENDED}")
+    assert note == events.Note(
+        f"the run continues with 1 worker: rank 1 (worker) was lost and is not restarted: {ENDED}"
+    )
     found = conclusion(machine, machine.handle(events.MemberLost("worker1", ENDED), 4.0))
     assert (found.phase, found.rank) == (Phase.FAILED, 2)
-    assert found.reason.startswith(f"rank 2 (worker), the last worker, was lost: {ENDED}; experiment.resume goes on")
+    assert found.reason.startswith(f"rank 2 (worker), the last worker, was lost: {ENDED}; experiment.resume continues")
 
 
 def test_a_lost_agent_of_a_parameter_server_or_of_the_chief_ends_the_run() -> None:
@@ -126,7 +128,7 @@ def test_a_lost_agent_of_a_parameter_server_or_of_the_chief_ends_the_run() -> No
 def test_a_lost_evaluator_never_ends_the_run() -> None:
     machine = running()
     (note,) = machine.handle(events.MemberLost("evaluator", ENDED), 3.0)
-    assert note == events.Note(f"the run goes on without its evaluator (rank 4), which was lost: {ENDED}")
+    assert note == events.Note(f"the run continues without its evaluator (rank 4), which was lost: {ENDED}")
     assert machine.handle(events.Tick(), 100.0) == [] and machine.phase is Phase.RUNNING
 
 
@@ -135,7 +137,9 @@ def test_who_dies_again_and_again_is_given_up() -> None:
     for number in (1, 2):
         assert die(machine, "worker1", 3.0)[-1] == events.StartGeneration(number, ("worker1",))
     (note,) = die(machine, "worker1", 4.0)
-    assert note.text.startswith("the run goes on with 1 worker: rank 2 (worker) was lost for good: 3 times in a row")
+    assert note.text.startswith(
+        "the run continues with 1 worker: rank 2 (worker) was lost and is not restarted: 3 times in a row"
+    )
     for number in (3, 4):
         assert die(machine, "ps0", 5.0)[-1] == events.StartGeneration(number, ("ps0",))
     assert conclusion(machine, die(machine, "ps0", 5.0)).rank == 3
@@ -153,7 +157,7 @@ def test_who_has_lived_for_a_while_may_die_once_more() -> None:
 def test_a_stopped_server_is_killed_and_takes_its_place_again() -> None:
     machine = running(stopped_s=5)
     (note,) = machine.handle(events.Stepped("worker0", 0, -1, stopped=True), 3.0)
-    assert "rank 1 (worker) is stopped (SIGSTOP); if nobody lets it go on within 5 s, another one takes" in note.text
+    assert "rank 1 (worker) is stopped (SIGSTOP); if it is not resumed within 5 s, it is replaced" in note.text
     assert machine.handle(events.Stepped("worker0", 0, -1, stopped=True), 4.0) == []
     assert machine.handle(events.Tick(), 7.9) == []
     assert machine.handle(events.Tick(), 8.0) == [events.StopWorkers(0, ("worker0",), 0.0, 0.0, keep=True)]
@@ -399,7 +403,7 @@ def test_who_dies_twice_without_a_steady_time_between_is_given_up(started_at: fl
     assert (found.agent_id, found.rank) == ("ps0", 3)
     assert found.reason == (
         f"rank 3 (ps) was lost: 2 times in a row, the last of: {FAILED}; "
-        "experiment.resume goes on from its last checkpoint"
+        "experiment.resume continues from its last checkpoint"
     )
 
 
@@ -432,7 +436,9 @@ def test_two_of_three_workers_go_on() -> None:
     machine.begin(0.0)
     machine.handle(events.Granted(("chief", "w0", "w1", "w2")), 1.0)
     (note,) = machine.handle(events.MemberLost("w1", ENDED), 2.0)
-    assert note == events.Note(f"the run goes on with 2 workers: rank 2 (worker) was lost for good: {ENDED}")
+    assert note == events.Note(
+        f"the run continues with 2 workers: rank 2 (worker) was lost and is not restarted: {ENDED}"
+    )
 
 
 def test_the_backend_has_a_while_to_say_why_all_agents_went() -> None:
@@ -447,9 +453,9 @@ def test_the_backend_has_a_while_to_say_why_all_agents_went() -> None:
 @pytest.mark.parametrize(
     ("name", "who", "follows"),
     [
-        ("chief", "rank 0 (chief)", "the run ends with it; experiment.resume goes on from its last checkpoint"),
+        ("chief", "rank 0 (chief)", "the run ends with it; experiment.resume continues from its last checkpoint"),
         ("worker1", "rank 2 (worker)", "the others go on without it"),
-        ("ps0", "rank 3 (ps)", "the run ends with it; experiment.resume goes on from its last checkpoint"),
+        ("ps0", "rank 3 (ps)", "the run ends with it; experiment.resume continues from its last checkpoint"),
         ("evaluator", "rank 4 (evaluator)", "the others go on without it"),
     ],
 )
@@ -466,8 +472,8 @@ def test_a_warning_of_a_node_that_has_no_part_in_the_run_is_not_passed_on() -> N
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("chief", "rank 0 (chief) is stopped (SIGSTOP); if nobody lets it go on within 60 s, it counts as lost"),
-        ("ps0", "rank 3 (ps) is stopped (SIGSTOP); if nobody lets it go on within 5 s, another one takes its place"),
+        ("chief", "rank 0 (chief) is stopped (SIGSTOP); if it is not resumed within 60 s, it counts as lost"),
+        ("ps0", "rank 3 (ps) is stopped (SIGSTOP); if it is not resumed within 5 s, it is replaced"),
     ],
 )
 def test_a_process_that_is_stopped_is_named_with_its_limit(name: str, told: str) -> None:

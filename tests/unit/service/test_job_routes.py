@@ -94,7 +94,7 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         (job_models.JobRunAnswer, client.JobRun),
         (job_models.JobMetricsAnswer, client.JobRunMetrics),
         (job_models.MetricAnswer, client.JobMetric),
-        (job_models.RankLogAnswer, service_records.RankLog),
+        (job_models.RankLogAnswer, service_records.RankLogPart),
         (job_models.TokenAnswer, client.TokenRecord),
         (service_routes.AuditAnswer, client.AuditRecord),
         (job_models.ScheduleAnswer, client.ServiceSchedule),

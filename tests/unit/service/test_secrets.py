@@ -72,7 +72,7 @@ def test_a_value_opens_in_its_own_row_under_its_own_key(tmp_path: Path, monkeypa
         kept.store_secret("ana", "one", VALUE, 1.0)
         assert Secrets(store, secrets_key(tmp_path)).values("ana", ["one"]) == {"one": VALUE}
         monkeypatch.setenv("HOPSML_SECRETS_KEY", base64.b64encode(bytes(32)).decode())
-        with pytest.raises(ServiceError, match="kept under another key than this server's"):
+        with pytest.raises(ServiceError, match="encrypted with another key than this server's"):
             Secrets(store, secrets_key(tmp_path)).values("ana", ["one"])
         assert "HOPSML_SECRETS_KEY" not in os.environ, "jobs inherit nothing of it"
         with store.writing() as connection:

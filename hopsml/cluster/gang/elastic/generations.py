@@ -93,7 +93,9 @@ def _report_lost_commits(group: ElasticGroupState, step: int) -> list[Action]:
     if step >= reached:
         return []
     where = (
-        f"goes on from step {step}" if step >= 0 else "begins where this run began, since there is no checkpoint either"
+        f"continues from step {step}"
+        if step >= 0
+        else "restarts at this run's start, since there is no checkpoint either"
     )
     return [events.Note(f"the commit of step {reached} is lost with the agents that held it: the training {where}")]
 
@@ -177,13 +179,13 @@ def _where_it_ended(group: ElasticGroupState) -> str:
         return f"ended at step {step}"
     if step >= 0:
         kind = "commit" if newest >= 0 else "checkpoint"
-        goes_on = f"goes on from the {kind} of step {step}"
+        goes_on = f"continues from the {kind} of step {step}"
     elif commits.committed:
         goes_on = "no agent holds a commit, so the newest checkpoint counts"
     elif group.limits.commits:
-        goes_on = "nothing was committed, so the training begins where this run began"
+        goes_on = "nothing was committed, so the training restarts at this run's start"
     else:
-        goes_on = "its function is called anew"
+        goes_on = "its function is called again"
     return f"ended{f' after step {furthest} or later' if furthest > 0 else ''}; {goes_on}"
 
 
@@ -237,7 +239,9 @@ def _verdict(group: ElasticGroupState, now: float, actions: list[Action]) -> Con
     if growth.grown and not growth.anew and DIVERGED in first.cause:
         # A new member called other operations: all workers restart, now and for each later joining worker.
         growth.anew = first.cause
-        group.policy.why = f"a worker that came later calls other operations than those that were there: {first.cause}"
+        group.policy.why = (
+            f"a worker that joined later calls other collective operations than the others: {first.cause}"
+        )
         return None
     outcome = _judge(group, first, now, actions)
     if group.in_place.problem:
@@ -270,7 +274,7 @@ def _judge(group: ElasticGroupState, first: Failure, now: float, actions: list[A
         if not newcomers:
             return _with_reason(blamed, f"{policy.fruitless} generations in a row ended without a new commit")
         policy.fruitless = limits.fruitless_limit - 1  # whichever worker died: the group failed because it grew
-        text = "no generation with the newcomers has come to a commit, and the group goes on as it was before"
+        text = "no generation with the new workers has committed, and the group continues as before"
         actions.append(events.Note(f"{text}; they may try again later: {first.cause}"))
         for agent_id in newcomers:
             policy.unfit.failed(agent_id, now)
@@ -292,7 +296,7 @@ def _set_aside(group: ElasticGroupState, newcomer: Failure, now: float, actions:
     """Exclude the agent of a failed joining worker for a while, and report it."""
     length = group.policy.unfit.failed(newcomer.agent_id, now)
     host = group.membership.hosts[newcomer.agent_id]
-    text = f"a newcomer on {host} failed before the first commit with it, and the group goes on as it was before: "
+    text = f"a new worker on {host} failed before the first commit with it, and the group continues as before: "
     member = group.members.get(newcomer.agent_id)
     again = f"; it may try again in {length:g} s" if member is not None and not member.lost else ""
     actions.append(events.Note(f"{text}{newcomer.cause}{again}"))

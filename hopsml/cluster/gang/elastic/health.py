@@ -28,7 +28,7 @@ EXITED_NOTE_S, RETURNED_NOTE_S = 5.0, 10.0
 STALLED = (
     "most likely each waits for another in a collective operation. A firewall that drops connections (HOPSML_KEEPALIVE_S "
     "keeps idle ones known), a proxy (http_proxy), or a worker that left out a collective does that; `hopsml runs profile` "
-    "shows where they stand"
+    "shows what each one executes"
 )
 
 # ------------------------------------------------------------------------------------ failures
@@ -124,9 +124,9 @@ def _stalled(group: ElasticGroupState, working: dict[str, MemberState], now: flo
         agent_id, first = min(working.items(), key=lambda item: item[1].rank)
         reason = f"no worker has done anything for {idle_s:.0f} s (progress_timeout={limit_s:g}): {STALLED}"
         return group.end(ConcludeRun(Phase.FAILED, "worker", reason, agent_id, first.rank), now)
-    if idle_s < group.spec.stalled_s or group.progress.stall_noted:
+    if idle_s < group.spec.stalled_s or group.progress.told_stalled:
         return []
-    group.progress.stall_noted = True
+    group.progress.told_stalled = True
     ends = "" if limit_s is not None or group.spec.changes else "; progress_timeout= would end the run"
     return [events.Note(f"no worker has done anything for {idle_s:.0f} s: {STALLED}{ends}")]
 
@@ -187,7 +187,7 @@ def check_absent(group: ElasticGroupState, now: float) -> list[Action]:
 
 
 WITHOUT_COMMITS = (
-    "Without a commit nobody can join or be replaced, and whoever is lost lets all begin anew: give fit "
+    "Without a commit no worker can join or be replaced, and the loss of one restarts all: give fit "
     "callbacks=hopsml.tensorflow.callbacks(), or call commit() of a hopsml.elastic.State in a loop of your own"
 )
 UNCOMMITTED_S = 60.0  # training time after which a missing commit is reported: the first step should make one
@@ -314,7 +314,7 @@ def end_hung(group: ElasticGroupState, now: float) -> list[Action]:
     limit = f"no step for {pace.limit_s():.0f} s"
     for agent_id in behind or members:
         how = "its process is stopped" if agent_id in pace.stopped else "it is behind the others"
-        cause = f"{limit}; {how if behind else 'all stand still'}"
+        cause = f"{limit}; {how if behind else 'no worker makes progress'}"
         group.failures.append(Failure(agent_id, group.members[agent_id].rank, cause))
     return regroup(group, now, dump=True)
 
@@ -336,7 +336,7 @@ def start_timeout(group: ElasticGroupState) -> ConcludeRun:
     connected, minimum = len(group.membership.staying(group.membership.spares)), group.spec.minimum
     missing = tuple((rank, "no agent") for rank in range(connected, minimum))
     if not group.generation:
-        reason = f"{connected} of at least {minimum} workers were there after {group.spec.start_timeout_s:g} s"
+        reason = f"{connected} of at least {minimum} workers had connected after {group.spec.start_timeout_s:g} s"
         return ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
     reason = (
         f"{connected} of at least {minimum} workers were left for {group.limits.min_workers_timeout_s:g} s "

@@ -135,7 +135,7 @@ def turn_back(group: ElasticGroupState, problem: str, now: float) -> list[Action
     growth = group.growth
     came = [agent_id for agent_id in growth.came if agent_id in group.members]
     plural = "s" if len(came) > 1 else ""
-    text = f"{len(came)} newcomer{plural} could not come to the others, which go on as they were: {problem}"
+    text = f"{len(came)} new worker{plural} could not join the others, which continue as before: {problem}"
     for agent_id in came:
         group.policy.unfit.failed(agent_id, now)
     growth.came, growth.again_at = (), now + AGAIN_S
@@ -198,10 +198,10 @@ def consider_change(group: ElasticGroupState, now: float) -> list[Action]:
         return []
     if why := _why_anew(group):
         actions = change_at_commit(group, now)
-        if not actions or why == growth.reported_reason:
+        if not actions or why == growth.said:
             return actions
-        growth.reported_reason = why
-        note = f"newcomers cannot come to the processes that are there, so that all begin anew for them: {why}"
+        growth.said = why
+        note = f"new workers cannot join the running processes, so all processes restart for them: {why}"
         return [*actions, events.Note(note)]
     return _prepare(group, now)
 
@@ -259,7 +259,7 @@ def record_failed_newcomer(group: ElasticGroupState, agent_id: str, cause: str, 
     if not group.growth.anew:
         group.policy.unfit.failed(agent_id, now)
     host = group.membership.hosts[agent_id]
-    return events.Note(f"a newcomer on {host} could not get ready, and the group goes on as it is: {cause}")
+    return events.Note(f"a new worker on {host} could not be prepared, and the group continues as it is: {cause}")
 
 
 def unneeded(group: ElasticGroupState) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def _heartbeat(group: ElasticGroupState, event: events.Stepped, now: float) -> l
     group.liveness.record_heartbeat(event.agent_id, event.stopped, event.idle_s, now)
     if group.phase not in TRAINING or was_stopped or not event.stopped:
         return []
-    limit = f"if nobody lets it go on within {group.spec.stopped_s:g} s it counts as lost"
+    limit = f"if it is not resumed within {group.spec.stopped_s:g} s it counts as lost"
     return [events.Note(f"the process of rank {member.rank} is stopped (SIGSTOP), and the others wait for it; {limit}")]
 
 
@@ -213,7 +213,7 @@ def _persisted(group: ElasticGroupState, event: events.CommitPersisted, now: flo
 def _finished(group: ElasticGroupState, event: events.Finished, now: float) -> list[Action]:
     """Record that a member's function has returned; the run has finished once all have."""
     if event.agent_id in group.growth.newcomers:
-        return turn_away(group, event.agent_id, "its function returned before it was let in", now)
+        return turn_away(group, event.agent_id, "its function returned before it had joined", now)
     member = group.members.get(event.agent_id)
     if member is None or group.phase not in (*TRAINING, Phase.SETTLING):
         return []

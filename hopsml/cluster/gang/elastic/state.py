@@ -80,7 +80,7 @@ class GroupProgress:
     """Progress of the present generation's members, and what was reported of it."""
 
     pace: Pace = field(default_factory=lambda: Pace(0.0))
-    stall_noted: bool = False  # True once a note has reported that all workers are idle
+    told_stalled: bool = False  # True once a note has reported that all workers are idle
     left_at: float | None = None  # when the first member of the generation finished
 
 
@@ -127,7 +127,7 @@ class Growth:
     fresh: set[str] = field(default_factory=set)  # members that joined and have not made a commit with the others yet
     grown: bool = False  # True if processes that began at different times train together
     anew: str = ""  # why joining workers cannot be admitted in place; "": they can, as far as is known
-    reported_reason: str = ""  # the last such reason that was reported
+    said: str = ""  # the last such reason that was reported
 
     def end_pause(self) -> None:
         """Reset the state of the pause."""

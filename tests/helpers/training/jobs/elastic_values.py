@@ -42,7 +42,7 @@ def _round_trip(make: Callable[[], Made], folder: Path) -> list[list[float]]:
     _join(CommitPort(slots, announced[-1].slot, announced.append))
     values, step = make()
     successor = hopsml.elastic.State(**values)
-    step()  # it is elsewhere before it goes on from the commit
+    step()  # it is elsewhere before it continues from the commit
     list(successor.resume(hopsml.elastic.Sampler(1, 1)))
     return [gone_on, [step(), step()]]
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from hopsml.cluster.agent import preflight as probing
-from hopsml.cluster.agent.preflight import ProbeServer, measure, other_people, probe, write_speed
+from hopsml.cluster.agent.preflight import ProbeServer, measure, other_users, probe, write_speed
 from hopsml.cluster.driver.preflight import rules
 
 pytestmark = pytest.mark.fast
@@ -102,11 +102,11 @@ def test_one_that_is_not_there_and_one_that_changes_bytes_are_told(monkeypatch: 
 
 
 def test_people_with_processes_on_the_host_are_found() -> None:
-    assert "65534" not in other_people() and "nobody" not in other_people()
+    assert "65534" not in other_users() and "nobody" not in other_users()
     if os.geteuid() != 0:
         pytest.skip("only root can start a process as somebody else")
     with subprocess.Popen(["sleep", "60"], user=54321, group=54321) as stranger:
         try:
-            assert "54321" in other_people()
+            assert "54321" in other_users()
         finally:
             stranger.kill()

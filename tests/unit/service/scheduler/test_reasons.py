@@ -155,7 +155,7 @@ class TestRefusal:
         )
         assert self.said(gang(1, gpus=9)) == (
             "part 'workers' needs 1 x 9 GPUs, 9 cores; the largest of the nodes without a label has 8 GPUs, 16 cores,"
-            " 64 GiB, and a slot is on one node; ask for smaller slots"
+            " 64 GiB, and a slot is on one node; request smaller slots"
         )
 
     def test_labels_that_are_not_there(self):
@@ -168,7 +168,7 @@ class TestRefusal:
 
     def test_limits(self):
         assert self.said(gang(3), Queue("q", limit=Resources(gpus=2, cores=9))) == (
-            "needs 3 GPUs, 3 cores, queue 'q' has at most 2 GPUs, 9 cores; ask for less, or another queue"
+            "needs 3 GPUs, 3 cores, queue 'q' has at most 2 GPUs, 9 cores; request less, or another queue"
         )
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=4096), is_driver=True),))
         assert "drivers in queue 'q' have at most 2048 MiB together" in self.said(
@@ -587,12 +587,12 @@ class TestRefusals:
         worker = SlotGroup("w", 3, Resources(gpus=1), 2)
         assert self.refused(worker, queue=Queue("q", limit=Resources(gpus=2))) == ""
         assert self.refused(worker, queue=Queue("q", limit=Resources(gpus=1, cores=UNLIMITED))) == (
-            "needs 2 GPUs, queue 'q' has at most 1 GPU; ask for less, or another queue"
+            "needs 2 GPUs, queue 'q' has at most 1 GPU; request less, or another queue"
         )
         driver = SlotGroup("driver", 1, Resources(memory_mib=1024), is_driver=True)
         assert self.refused(driver, queue=Queue("q", driver_limit_mib=1024)) == ""
         assert self.refused(driver, queue=Queue("q", driver_limit_mib=1023)) == (
-            "its driver needs 1024 MiB, drivers in queue 'q' have at most 1023 MiB together; ask for a smaller driver, or"
+            "its driver needs 1024 MiB, drivers in queue 'q' have at most 1023 MiB together; request a smaller driver, or"
             " another queue"
         )
 

@@ -138,7 +138,7 @@ def test_all_mistakes_at_once_in_the_order_of_their_lines() -> None:
         (with_task("script: a.py, env: {1A: b}"), "a variable's name has letters, digits and '_', and no digit in front"),
         (with_task("script: a.py, env: {A: 1.10}"), "tasks.train.env.A: 1.1: it must be text, in quotes"),
         (with_task("script: a.py, env: {A: yes, B: true}"), "tasks.train.env.B: true: it must be text"),
-        (with_task("script: a.py, env: {AWS_SECRET_ACCESS_KEY: b}"), "looks like a secret, and a job file is read by many"),
+        (with_task("script: a.py, env: {AWS_SECRET_ACCESS_KEY: b}"), "looks like a secret, and job files are readable by other users"),
         (with_task("script: a.py, env: {HOPSML_TASK_A_ADDRESSES: b}"), "is set by hopsml, so that tasks find one another"),
         (with_task("script: a.py, ports: [a, a]"), "tasks.train.ports: a stands there twice"),
         (with_task("script: a.py, ports: [1]"), "tasks.train.ports[0]: 1: it must be text"),
@@ -148,7 +148,7 @@ def test_all_mistakes_at_once_in_the_order_of_their_lines() -> None:
         (with_task("script: a.py, environment: {}"), "an environment has exactly one of packages, archive and image"),
         (with_task("script: a.py, environment: {archive: a}"), "environment.archive: \"a\": it does not have the right"),
         (with_task("script: a.py, resources: {gpu: 1}"), "tasks.train.resources.gpu: unknown field; here it is gpus"),
-        (with_task("script: a.py, resources: {memory: 65t}"), '"65t": a worker has at most 64t: ask for less'),
+        (with_task("script: a.py, resources: {memory: 65t}"), '"65t": a worker has at most 64t; request less'),
         (SMALL.replace("train:", "Train_1:"), 'tasks.Train_1: "Train_1": a name has 1 to 63 lower-case letters'),
         (SMALL.replace("train:", f"{'a' * 64}:"), "a name has 1 to 63 lower-case letters"),
         (SMALL.replace("train:", "1:"), 'tasks: 1 as a field\'s name: a name is text: write "1" in quotes'),
@@ -168,11 +168,11 @@ def test_a_mistake_and_its_words(text: str, words: str) -> None:
 
 def test_too_many_workers_in_all_and_too_many_tasks() -> None:
     many = "name: a\ntasks:\n" + "".join(f"  t{n}: {{script: a.py, count: 60000}}\n" for n in range(2))
-    assert "tasks ask for 120000 workers in all; a job has at most 100000: ask for fewer" in mistake(many)
+    assert "tasks ask for 120000 workers in all; a job has at most 100000; request fewer" in mistake(many)
     many = "name: a\ntasks:\n" + "".join(f"  t{n}: {{script: a.py}}\n" for n in range(10_000))
-    assert mistake(many) == "job.yaml:1003: tasks: more than 1000 are given, and no more are allowed: ask for fewer"
+    assert mistake(many) == "job.yaml:1003: tasks: more than 1000 are given, and no more are allowed; request fewer"
     many = SMALL + "secrets: [" + ",".join(f"s{n}" for n in range(65)) + "]"
-    assert mistake(many).endswith("secrets: 65 are given; at most 64 are allowed: ask for fewer")
+    assert mistake(many).endswith("secrets: 65 are given; at most 64 are allowed; request fewer")
 
 
 def test_a_search_names_its_task_where_several_have_a_function() -> None:
