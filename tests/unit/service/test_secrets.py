@@ -112,7 +112,7 @@ def test_without_a_service_the_caller_gives_them() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("secrets: [hopsml-token]", "HOPSML_TOKEN, and hopsml's own variables begin so"),
+        ("secrets: [hopsml-token]", "HOPSML_TOKEN, and names with this prefix are reserved for hopsml"),
         ("secrets: [db]\ntasks: {main: {script: train.py, env: {DB: x}}}", "stands under env of task 'main', too"),
     ],
 )

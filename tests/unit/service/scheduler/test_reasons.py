@@ -151,7 +151,7 @@ class TestRefusal:
     def test_the_largest_that_would_run(self):
         assert self.said(gang(17)) == (
             "part 'workers' needs 17 x 1 GPU, 1 core; the nodes without a label have room for 16 such slots at most;"
-            " ask for 16"
+            " request 16"
         )
         assert self.said(gang(1, gpus=9)) == (
             "part 'workers' needs 1 x 9 GPUs, 9 cores; the largest of the nodes without a label has 8 GPUs, 16 cores,"
@@ -178,7 +178,7 @@ class TestRefusal:
     def test_not_where_an_autoscaler_could_add_nodes(self):
         more = NodeKind(Resources(gpus=8, cores=16, memory_mib=65536), 2)
         assert self.said(gang(32), addable=(more,)) == ""
-        assert "ask for 32" in self.said(gang(33), addable=(more,))
+        assert "request 32" in self.said(gang(33), addable=(more,))
 
 
 @pytest.mark.parametrize(
@@ -547,20 +547,20 @@ class TestRefusals:
             (SlotGroup("w", 9, Resources(gpus=1), 6), ""),
             (
                 SlotGroup("w", 9, Resources(gpus=1), 7),
-                "part 'w' needs 7 x 1 GPU; the nodes have room for 6 such slots at most; ask for 6",
+                "part 'w' needs 7 x 1 GPU; the nodes have room for 6 such slots at most; request 6",
             ),
             (
                 SlotGroup("w", 4, Resources(gpus=2)),
-                "part 'w' needs 4 x 2 GPUs; the nodes have room for 3 such slots at most; ask for 3",
+                "part 'w' needs 4 x 2 GPUs; the nodes have room for 3 such slots at most; request 3",
             ),
             (
                 SlotGroup("w", 2, Resources(gpus=3)),
-                "part 'w' needs 2 x 3 GPUs; the nodes have room for 1 such slots at most; ask for 1",
+                "part 'w' needs 2 x 3 GPUs; the nodes have room for 1 such slots at most; request 1",
             ),
             (
                 SlotGroup("w", 2, Resources(gpus=5), 1),
                 "part 'w' needs 1 x 5 GPUs; the largest of the nodes has 4 GPUs, 8 cores, 8 GiB, and a slot is on one node;"
-                " ask for smaller slots",
+                " request smaller slots",
             ),
             (
                 SlotGroup("w", 1, Resources(gpus=1), label="v100"),
@@ -605,14 +605,14 @@ class TestRefusals:
         )
         assert self.refused(SlotGroup("w", 22, Resources(gpus=1)), addable=kinds) == ""
         assert self.refused(SlotGroup("w", 23, Resources(gpus=1)), addable=kinds) == (
-            "part 'w' needs 23 x 1 GPU; the nodes without a label have room for 22 such slots at most; ask for 22"
+            "part 'w' needs 23 x 1 GPU; the nodes without a label have room for 22 such slots at most; request 22"
         )
         assert self.refused(SlotGroup("w", 5, Resources(gpus=1), label="v100"), addable=kinds) == (
-            "part 'w' needs 5 x 1 GPU; the nodes with label 'v100' have room for 4 such slots at most; ask for 4"
+            "part 'w' needs 5 x 1 GPU; the nodes with label 'v100' have room for 4 such slots at most; request 4"
         )
         assert self.refused(SlotGroup("w", 1, Resources(gpus=9)), addable=kinds) == (
             "part 'w' needs 1 x 9 GPUs; the largest of the nodes without a label has 8 GPUs, and a slot is on one node;"
-            " ask for smaller slots"
+            " request smaller slots"
         )
 
     @pytest.mark.parametrize(
