@@ -138,7 +138,10 @@ def test_all_mistakes_at_once_in_the_order_of_their_lines() -> None:
         (with_task("script: a.py, env: {1A: b}"), "a variable's name has letters, digits and '_', and no digit in front"),
         (with_task("script: a.py, env: {A: 1.10}"), "tasks.train.env.A: 1.1: it must be text, in quotes"),
         (with_task("script: a.py, env: {A: yes, B: true}"), "tasks.train.env.B: true: it must be text"),
-        (with_task("script: a.py, env: {AWS_SECRET_ACCESS_KEY: b}"), "looks like a secret, and job files are readable by other users"),
+        (
+            with_task("script: a.py, env: {AWS_SECRET_ACCESS_KEY: b}"),
+            "looks like a secret, and job files are readable by other users",
+        ),
         (with_task("script: a.py, env: {HOPSML_TASK_A_ADDRESSES: b}"), "is set by hopsml, so that tasks find one another"),
         (with_task("script: a.py, ports: [a, a]"), "tasks.train.ports: a stands there twice"),
         (with_task("script: a.py, ports: [1]"), "tasks.train.ports[0]: 1: it must be text"),
