@@ -2,7 +2,7 @@
 
     dist/hopsml-*-py3-none-manylinux_2_28_x86_64.whl     with the collective, TensorFlow's operations for each supported
                                                          TensorFlow, the row gatherer, the jar, and hdfs:// if it was built
-    dist/hopsml-*-py3-none-any.whl                       without compiled code
+    dist/any-platform/hopsml-*-py3-none-any.whl          without compiled code
 
 Libraries are compiled as for ``make setup``, and linked by zig's linker to the symbols of glibc 2.28;
 native/portable/ has what newer headers use beyond those. The headers of each TensorFlow are taken from its wheel, which is
@@ -27,6 +27,7 @@ from tools import build_native
 ROOT = build_native.ROOT
 CACHE = ROOT / ".cache" / "wheel"
 DIST = ROOT / "dist"
+ANY_PLATFORM = DIST / "any-platform"  # apart, so that dist/hopsml-*.whl, which the pages install, is one file
 PROGRAMS = ROOT / "requirements" / "wheel.txt"
 PORTABLE = ROOT / "native" / "portable"
 GLIBC = "2.28"
@@ -52,8 +53,8 @@ def main() -> None:
         shutil.copy(HDFS, _place(libraries, HDFS))
     empty = CACHE / "none"
     empty.mkdir(parents=True, exist_ok=True)
-    for folder, platform in ((libraries, PLATFORM), (empty, "")):
-        _pack(folder, platform)
+    _pack(libraries, PLATFORM, DIST)
+    _pack(empty, "", ANY_PLATFORM)
     _audit(python, next(DIST.glob(f"hopsml*-{PLATFORM}.whl")))
     if not with_hdfs:
         print("wheel: without TensorFlow's hdfs://, which this machine's Rust has not built for glibc " + GLIBC)
@@ -148,12 +149,22 @@ def _symbols_fit(library: Path) -> bool:
     return all(tuple(map(int, version.split("."))) <= limit for version in versions if version[0].isdigit())
 
 
-def _pack(libraries: Path, platform: str) -> None:
-    """Build a wheel with these libraries."""
+def _pack(libraries: Path, platform: str, folder: Path) -> None:
+    """Build a wheel with these libraries into a folder."""
     shutil.rmtree(ROOT / "build", ignore_errors=True)
     uv = str(Path(sys.executable).with_name("uv"))
     environment = {**os.environ, "HOPSML_LIBRARIES": str(libraries), "HOPSML_PLATFORM": platform}
-    command = [uv, "build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", DIST]
+    command = [
+        uv,
+        "build",
+        "--quiet",
+        "--wheel",
+        "--no-build-isolation",
+        "--python",
+        sys.executable,
+        "--out-dir",
+        folder,
+    ]
     subprocess.run([*map(str, command), str(ROOT)], check=True, env=environment)
 
 

@@ -41,12 +41,14 @@ def main() -> None:
 
 def files(folder: Path) -> list[Path]:
     """Return a release's files in order, without the checksums and what else the folder has."""
-    return sorted(path for path in folder.glob("hopsml*") if path.suffix in {".whl", ".gz", ".json"})
+    return sorted(path for path in folder.rglob("hopsml*") if path.suffix in {".whl", ".gz", ".json"})
 
 
 def checksums(folder: Path) -> str:
     """Return a line for each file of the release, as ``sha256sum`` prints it."""
-    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files(folder))
+    return "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files(folder)
+    )
 
 
 if __name__ == "__main__":
