@@ -58,7 +58,7 @@ def test_a_newcomer_that_never_gets_ready_costs_the_others_nothing(
     await_step(tmp_path, alone + 5, chief)
     check_end(run, tmp_path)
     assert steps_of(tmp_path, chief)[-1].generation == 1 and "processes restart" not in notes(run)
-    assert ("could not get ready" in notes(run)) == (harm is signal.SIGKILL)
+    assert ("could not be prepared" in notes(run)) == (harm is signal.SIGKILL)
     wait_until(lambda: not psutil.pid_exists(newcomer), "the end of the newcomer")
 
 
