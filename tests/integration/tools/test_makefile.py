@@ -40,6 +40,7 @@ RUN_BY = {
     "chaos": "integration/tools/test_makefile.py::test_chaos_plays_a_scenario",
     "features": "unit/tools/test_features.py::"
     "test_every_feature_trains_alike_with_one_process_and_with_workers_or_is_refused",
+    "matrix": "integration/tools/test_makefile.py::test_matrix_names_the_cells_that_can_be_selected",
     "soak": "soak/test_soak.py::test_a_short_soak_finds_nothing_that_grows",
     "mutants": "integration/tools/test_makefile.py::test_mutants_of_one_module",
     "hadoop-up": "integration/tools/test_makefile.py::test_hadoop_up_and_down",
@@ -90,6 +91,13 @@ def test_every_target_is_run_by_a_test() -> None:
     for place in RUN_BY.values():
         file, _, name = place.partition("::")
         assert f"def {name}(" in (ROOT / "tests" / file).read_text()
+
+
+@pytest.mark.local
+def test_matrix_names_the_cells_that_can_be_selected() -> None:
+    done = make(ROOT, "matrix", CELLS="of-no-such-name")
+    assert done.returncode != 0
+    assert "no cell is named of-no-such-name; there are: oldest, newest" in done.stderr
 
 
 @pytest.mark.local
