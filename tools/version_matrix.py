@@ -52,7 +52,7 @@ CELLS = (
         "newest",
         "3.13",
         (
-            "pyspark==4.3.0", "tensorflow-cpu==2.21.*", "keras==3.15.*", "torch==2.15.*", "jax==0.12.*",
+            "pyspark==4.3.0", "tensorflow-cpu==2.21.*", "keras==3.15.*", "torch==2.13.*", "jax==0.12.*",
             "numpy==2.5.*", "pandas==3.*",
         ),
     ),

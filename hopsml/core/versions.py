@@ -72,7 +72,7 @@ KERAS = SupportedVersions(
 )
 # With 2.4.1 DistributedDataParallel over hopsml hangs, and gloo's TCPStore fails.
 TORCH = SupportedVersions(
-    "torch", "PyTorch", ((2, 13), (2, 15)), (2, 5), "DistributedDataParallel over hopsml waits forever with 2.4"
+    "torch", "PyTorch", ((2, 13),), (2, 5), "DistributedDataParallel over hopsml waits forever with 2.4"
 )
 JAX = SupportedVersions("jax", "JAX", ((0, 10), (0, 12)))
 NUMPY = SupportedVersions("numpy", "NumPy", ((1, 26), *_minors(2, 0, 5)), (1, 26), "it uses functions of NumPy 1.26")
