@@ -94,7 +94,7 @@ def a_lost_agent_of_a_worker_is_done_without_and_that_of_a_server_ends_the_run(f
     noted(run, "the run continues with 1 worker: rank 1 (worker) was lost and is not restarted: the agent on")
     answers(run, worker0=-1, worker1=0)
     agent_of(run, 3).kill()
-    with pytest.raises(WorkerFailed, match=r"rank 3 \(ps\) was lost: the agent on .*experiment.resume goes on"):
+    with pytest.raises(WorkerFailed, match=r"rank 3 \(ps\) was lost: the agent on .*experiment.resume continues"):
         run.result(WAIT_S)
 
 

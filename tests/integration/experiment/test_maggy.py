@@ -313,7 +313,7 @@ def test_the_interval_of_early_stopping_counts_steps() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"process_data": lambda: 1}, "nothing to work on"),
+        ({"process_data": lambda: 1}, "process_data has no data"),
         ({"process_data": "text", "dataset": []}, "must be a function"),
         ({"model": 3}, "pass the class"),
         ({"dataset": ["no/such/file"]}, "neither a path"),
@@ -335,7 +335,7 @@ def test_what_is_not_there() -> None:
 
     with pytest.raises(ArgumentError, match="PyTorch"):
         experiment.lagom(lambda module: 1, TorchDistributedConfig())
-    with pytest.raises(ArgumentTypeError, match="a config says everything"):
+    with pytest.raises(ArgumentTypeError, match="a config contains all options"):
         experiment.lagom(lambda x: x, HyperparameterOptConfig(1, None, space()), num_trials=3)
     study = AblationStudy("a", 1, "b")
     study.model.set_base_model_generator(lambda: 1)

@@ -107,7 +107,7 @@ def test_jobs_go_on_while_the_database_is_away_and_nothing_is_lost_or_doubled(
     database.stop()
     service.end("ends")
     _stays_away(client, talks)
-    with pytest.raises(ServiceError, match="see that it runs"):
+    with pytest.raises(ServiceError, match="check that it runs"):
         client.submit(service.job("late"))
     with leaks.not_of_this_test():
         database.start()
@@ -135,5 +135,5 @@ def _stays_away(client: Client, job: str) -> None:
         for path, method in ((f"api/v1/jobs/{job}", "GET"), (f"api/v1/jobs/{job}/cancel", "POST"), ("", "GET")):
             status, headers, said = asked(client, path, method)
             assert (status, headers.get("retry-after")) == (503, "2"), (path, status, said)
-            assert "the database" in said["error"] and "see that it runs" in said["remedy"]
+            assert "the database" in said["error"] and "check that it runs" in said["remedy"]
         time.sleep(0.5)

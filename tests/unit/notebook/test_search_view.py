@@ -37,7 +37,7 @@ def row(number: int, value: float, **config: Any) -> dict[str, Any]:
 def state() -> SearchState:
     state = SearchState("app_1", "digits", "file:///p/Experiments/app_1", "max", "accuracy")
     state.counted({"running": 1, "completed": 2, "failed": 1}, planned=9, executors=4, busy=1)
-    state.trial_began(RunningTrial(3, "abc", {"act": "<relu>"}, "host-1", time.time() - 2))
+    state.add_running_trial(RunningTrial(3, "abc", {"act": "<relu>"}, "host-1", time.time() - 2))
     for step in range(5):
         state.trial_reported(3, step, step / 10)
     state.settled(row(0, 0.5, act="a"), row(0, 0.5, act="a"))
@@ -149,7 +149,7 @@ def test_what_a_trial_reports_before_its_beginning_is_known_is_kept() -> None:
     """Of a group the reports come by another way than the news that it has begun."""
     state = SearchState("app_1", "digits", "file:///p/Experiments/app_1", "max", "accuracy")
     state.trial_reported(5, 0, 0.25)
-    state.trial_began(RunningTrial(5, "abc", {}, "host-1", time.time()))
+    state.add_running_trial(RunningTrial(5, "abc", {}, "host-1", time.time()))
     state.trial_reported(5, 1, 0.5)
     assert state.running[5].curve == [(0, 0.25), (1, 0.5)]
     state.trial_left(5)

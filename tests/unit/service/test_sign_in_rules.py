@@ -103,7 +103,7 @@ def test_only_the_server_that_sealed_a_sign_in_opens_it() -> None:
     text = seal.close(pending)
     assert seal.open(text) == pending and pending.state not in text and pending != PendingSignIn.new()
     for other in ("", "nonsense", "\xff", text[:-4] + "AAAA"):
-        with pytest.raises(ArgumentError, match="begin again"):
+        with pytest.raises(ArgumentError, match="start again"):
             seal.open(other)
-    with pytest.raises(ArgumentError, match="begin again"):
+    with pytest.raises(ArgumentError, match="start again"):
         Seal().open(text)

@@ -105,7 +105,7 @@ def test_a_folder_that_is_too_large_is_refused_before_it_is_sent(
 ) -> None:
     (tmp_path / "data.bin").write_bytes(bytes(2 << 20))
     monkeypatch.setattr(workspaces, "MOST_UNPACKED_BYTES", 1 << 20)
-    with pytest.raises(ArgumentError, match="keep data on the store"):
+    with pytest.raises(ArgumentError, match="store data elsewhere"):
         pack(tmp_path)
 
 

@@ -65,7 +65,7 @@ def test_a_server_that_goes_and_comes_back(server: PostgreSql, store: JobStore) 
     store.submit(new(), 1.0)
     server.stop()
     began = time.monotonic()
-    with pytest.raises(StoreError, match="see that it runs"):
+    with pytest.raises(StoreError, match="check that it runs"):
         store.submit(new(), 2.0)
     assert time.monotonic() - began < 15
     with leaks.not_of_this_test():

@@ -64,8 +64,8 @@ def test_a_database_that_is_none_and_one_that_is_away(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database, but a text that is long enough" * 100)
     for url, said in (
         (f"sqlite:///{tmp_path}/text.db", "damaged"),
-        (f"sqlite:///{tmp_path}/no/folder/x.db", "write to the file"),
-        ("postgresql://alice:s3cr3t@127.0.0.1:1/x", "see that it runs"),
+        (f"sqlite:///{tmp_path}/no/folder/x.db", "write permission for the file"),
+        ("postgresql://alice:s3cr3t@127.0.0.1:1/x", "check that it runs"),
     ):
         with pytest.raises(StoreError, match=said) as refused:
             JobStore.open(url)
