@@ -149,7 +149,7 @@ class ServerLoop:
         found = self._restore()
         if self._opened_at and _saved_by.get(_run_id(), id(self)) != id(self):
             print(
-                f"hopsml: this ServerLoop goes on from step {self._opened_at}, which an earlier one of this function has "
+                f"hopsml: this ServerLoop continues from step {self._opened_at}, which an earlier one of this function has "
                 "made: run(steps) counts those as well, so ask for more of them"
             )
         if not found:
