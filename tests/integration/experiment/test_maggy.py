@@ -77,7 +77,7 @@ def test_the_first_form_its_result_and_its_files(store: Path) -> None:
     assert (
         about["name"] == "demo" and about["direction"] == "max" and about["searchspace"]["x"] == ["DOUBLE", [0.0, 1.0]]
     )
-    assert "6/6" in (root / "maggy.log").read_text()
+    assert "6 of 6" in (root / "maggy.log").read_text()
     left = root / result["best_id"]
     assert json.loads((left / "trial.json").read_text())["metric_history"][0] == 0.0
     assert (left / "output.log").read_text() == f"x is {result['best_val']}\n"
