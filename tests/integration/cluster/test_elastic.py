@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -249,9 +250,18 @@ PATIENT = {"commit": 1000, "step_s": 0.05, "patience_s": 1.0}
 
 @pytest.mark.parametrize("ranks", [pytest.param((1,), marks=pytest.mark.variant), (0, 1)], ids=["some", "all"])
 def test_agents_that_are_warned_go_on_until_their_successors_are_there_and_hand_over(
-    store: Path, tmp_path: Path, ranks: tuple[int, ...]
+    store: Path, tmp_path: Path, ranks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submit(tmp_path, args=PATIENT)
+    backend = applications.current().backend
+    start = backend.submit
+
+    def start_later(*request: Any) -> None:
+        await_step(tmp_path, 8)
+        start(*request)
+
+    await_step(tmp_path, 5)
+    monkeypatch.setattr(backend, "submit", lambda *one: threading.Thread(target=start_later, args=one).start())
     warn(run, tmp_path, *ranks)
     assert set(check_result(run, 1)["worlds"]) == {2}  # nobody has trained alone
     assert f"rank {ranks[0]} is about to leave (its agent was sent SIGTERM)" in notes(run)
