@@ -207,9 +207,10 @@ def listed(
 
 
 def runs_of(request: Request, jobs: JobService, row: JobRow) -> list[RunRow]:
-    """Return the runs that a job has created, the oldest first."""
+    """Return the runs that a job has created, the oldest first; of an ended job all of them."""
     index = request.app.state.project.runs
-    index.refresh(STALE_S)
+    since_end_s = max(0.0, time.time() - row.ended_s) if row.state.is_final else STALE_S
+    index.refresh(min(STALE_S, since_end_s))  # a list from before the end may lack the newest run
     made: list[RunRow] = list(index.rows(f"{jobs.own_name(row)}-").values())
     return sorted(made, key=lambda run: (run.started or 0.0, run.id))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import io
 import json
+import math
 import re
 import shutil
 import warnings
@@ -225,6 +226,22 @@ def test_a_list_has_the_progress_of_each_jobs_newest_run(served: Served, monkeyp
     assert served.ask("GET", "jobs/1").json()["progress"] == asked[1]
     texts = [msgspec.convert(asked[serial], client.JobProgress).text() for serial in (1, 2, 3)]
     assert texts == ["epoch 3 of 40", "trials 5 of 6", "starting"]
+
+
+def test_the_log_of_a_job_that_has_just_ended_is_that_of_its_newest_run(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_routes, "STALE_S", math.inf)  # the list would never be read again
+    project = ProjectOnDisk(Path(served.project.url.removeprefix("file://")))
+    served.submit()
+    name = served.jobs.own_name(served.jobs.store.job(1))
+    project.run(f"{name}-main_1", started=1.0).print(0, "first")
+    assert served.ask("GET", "jobs/1/ranks/0/log").json()["newest"] == f"{name}-main_1"
+    project.run(f"{name}-main_2", started=2.0).print(0, "last")
+    served.ask("POST", "jobs/1/cancel")
+    served.jobs.manager.run_pass()
+    found = served.ask("GET", f"jobs/1/ranks/0/log?run={name}-main_1").json()
+    assert (found["is_over"], found["newest"]) == (True, f"{name}-main_2")
 
 
 def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
