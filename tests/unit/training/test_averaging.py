@@ -33,7 +33,7 @@ def trained(make: Callable[[], Averaging], steps: int = STEPS) -> tuple[list[flo
     return [float(own[0][0]) for own in weights], finals.pop()
 
 
-def test_local_sgd_goes_on_with_the_mean() -> None:
+def test_local_sgd_continues_from_the_mean_of_all_workers() -> None:
     one = LocalSGD(3)
     assert [step for step in range(1, 10) if one.is_due(step)] == [3, 6, 9]
     assert one.adopt([np.array([5.0])], [np.array([2.0])]) == [np.array([2.0])]
@@ -41,7 +41,7 @@ def test_local_sgd_goes_on_with_the_mean() -> None:
     assert final == pytest.approx(3.0 * (1 - 0.9**STEPS))  # linear: as one worker would with the mean of the gradients
 
 
-def test_block_momentum_is_its_papers_formula() -> None:
+def test_block_momentum_equals_the_published_formula() -> None:
     eta, zeta = 0.7, 0.5
     one = BlockMomentum(1, momentum=eta, rate=zeta)
     one.begin([np.array([1.0])], WORKERS)
@@ -64,7 +64,7 @@ def test_block_momentum_without_momentum_is_local_sgd() -> None:
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
-def test_block_momentum_comes_to_rest_where_the_mean_is_best(nesterov: bool) -> None:
+def test_block_momentum_converges_to_the_best_mean(nesterov: bool) -> None:
     _, final = trained(lambda: BlockMomentum(5, nesterov=nesterov), steps=600)
     assert final == pytest.approx(3.0, abs=1e-3)
 
@@ -75,7 +75,7 @@ def test_block_momentum_of_n_workers_moves_faster_than_the_mean() -> None:
     assert slow < fast
 
 
-def test_elastic_averaging_is_its_papers_formula() -> None:
+def test_elastic_averaging_equals_the_published_formula() -> None:
     ones = [ElasticAveraging(1, beta=0.8) for _ in range(WORKERS)]
     own, centre, alpha = np.array([1.0, 2.0, 3.0, 4.0]), 0.5, 0.8 / WORKERS
     for one in ones:
@@ -90,7 +90,7 @@ def test_elastic_averaging_is_its_papers_formula() -> None:
     assert ones[0].final([np.array([centre])])[0] == pytest.approx(centre)
 
 
-def test_elastic_averaging_lets_workers_differ_and_ends_in_the_middle() -> None:
+def test_elastic_averaging_keeps_workers_apart_and_its_final_model_is_the_optimum() -> None:
     weights, final = trained(lambda: ElasticAveraging(2), steps=400)
     assert max(weights) - min(weights) > 0.5
     assert final == pytest.approx(3.0, abs=1e-3)
@@ -111,17 +111,17 @@ def test_elastic_averaging_lets_workers_differ_and_ends_in_the_middle() -> None:
         ),
     ],
 )
-def test_settings_without_meaning_are_named(make: Any, message: str) -> None:
+def test_invalid_averaging_settings_are_named_in_the_error(make: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message.replace("(", r"\(")):
         make()
 
 
-def test_a_block_is_a_whole_number_of_steps() -> None:
+def test_averaging_interval_must_be_a_whole_number_of_steps() -> None:
     with pytest.raises(ArgumentTypeError, match=r"every=1\.5 is a float"):
         averaging("elastic_averaging", {"every": 1.5})
 
 
-def test_those_that_average_are_found_by_name() -> None:
+def test_averaging_algorithms_are_found_by_name_and_others_return_none() -> None:
     found = averaging("block_momentum", {"every": 3})
     assert isinstance(found, BlockMomentum) and found.every == 3
     assert averaging("sync_sgd", {}) is None and averaging("async_sgd", {}) is None

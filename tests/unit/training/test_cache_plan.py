@@ -13,23 +13,23 @@ pytestmark = pytest.mark.fast
 @pytest.mark.parametrize(
     ("room", "gone"), [(100, []), (60, []), (59, ["a"]), (30, ["a", "c"]), (29, ["a", "c", "b"]), (0, ["a", "c", "b"])]
 )
-def test_what_was_not_used_for_longest_goes(room: int, gone: list[str]) -> None:
+def test_cache_removes_least_recently_used_files_first(room: int, gone: list[str]) -> None:
     pieces = [CachedPiece("a", 10, 1.0), CachedPiece("b", 30, 3.0), CachedPiece("c", 20, 2.0)]
     assert stored_files.to_remove(pieces, room) == gone
 
 
-def test_of_files_used_at_the_same_moment_those_first_by_name_go_whatever_order_they_are_listed_in() -> None:
+def test_cache_removes_files_of_equal_age_in_order_of_name() -> None:
     pieces = [CachedPiece(name, 10, 1.0) for name in "bca"]
     assert stored_files.to_remove(pieces, 15) == ["a", "b"]
     assert stored_files.to_remove(pieces[::-1], 15) == ["a", "b"]
 
 
-def test_a_small_file_does_not_stay_where_a_newer_one_has_gone() -> None:
+def test_cache_removes_a_small_old_file_before_a_newer_large_one() -> None:
     pieces = [CachedPiece("newest", 10, 3.0), CachedPiece("large", 50, 2.0), CachedPiece("small", 1, 1.0)]
     assert stored_files.to_remove(pieces, 20) == ["small", "large"]
 
 
-def test_sizes_of_what_stays_add_up() -> None:
+def test_cache_removes_as_many_files_as_the_size_limit_requires() -> None:
     pieces = [CachedPiece(str(number), 10, float(number)) for number in range(5)]
     assert stored_files.to_remove(pieces, 30) == ["0", "1"]
     assert stored_files.to_remove(pieces, 29) == ["0", "1", "2"]
@@ -50,7 +50,9 @@ def test_sizes_of_what_stays_add_up() -> None:
         (0, 50, 2_000, 10_000, 0),
     ],
 )
-def test_how_much_it_may_hold(most: int, cached: int, free: int, total: int, room: int) -> None:
+def test_cache_room_is_limited_by_setting_free_space_and_disk_share(
+    most: int, cached: int, free: int, total: int, room: int
+) -> None:
     assert stored_files.free_room(most, cached, free, total) == room
 
 
@@ -64,6 +66,6 @@ def test_how_much_it_may_hold(most: int, cached: int, free: int, total: int, roo
         ([], []),
     ],
 )
-def test_what_follows_one_another_is_fetched_at_once(numbers: list[int], runs: list[tuple[int, int]]) -> None:
+def test_consecutive_missing_pieces_are_fetched_as_one_range(numbers: list[int], runs: list[tuple[int, int]]) -> None:
     assert stored_files.missing_runs(numbers) == runs
     assert stored_files.missing_runs(iter(numbers)) == runs

@@ -34,7 +34,7 @@ def over(**communication: Any) -> RunSpec:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("named", ["tensorflow", "ring", "nccl", "hopsml"])
-def test_what_the_function_names_is_taken(named: Any) -> None:
+def test_collective_named_by_the_strategy_call_is_chosen(named: Any) -> None:
     assert choose(context(over(merge_scope=4)), named, []) == Chosen(named, "strategy() names them")
 
 
@@ -58,21 +58,21 @@ def test_what_the_function_names_is_taken(named: Any) -> None:
         ([], dataclasses.replace(context(over(gradients=FP16)), world_size=1), ("tensorflow", "there is one worker")),
     ],
 )  # fmt: skip
-def test_a_setting_of_tensorflows_collectives_chooses_them(
+def test_settings_for_tensorflow_collectives_choose_tensorflow(
     given: list[str], of: WorkerContext | None, expected: tuple[str, str]
 ) -> None:
     assert choose(of, "auto", given) == Chosen(*expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.fast
-def test_a_setting_of_hopsmls_collective_chooses_it() -> None:
+def test_settings_for_hopsml_collective_choose_hopsml() -> None:
     asked = ["compression", "accumulate"]
     assert choose(None, "auto", [], asked) == Chosen("hopsml", "strategy() was given compression and accumulate")
     assert choose(context(over(implementation="tensorflow")), "auto", [], asked).implementation == "hopsml"
 
 
 @pytest.mark.tensorflow
-def test_devices_and_the_library_decide_where_nothing_was_said(tmp_path: Path) -> None:
+def test_default_collective_depends_on_gpus_and_available_library(tmp_path: Path) -> None:
     (found,) = run_group("choice:by_devices", tmp_path, workers=1)
     version = found["version"]
     assert found["CPUs"] == ["hopsml", "the workers have no GPUs"]

@@ -13,7 +13,7 @@ from tools import build_native
 pytestmark = pytest.mark.fast
 
 
-def test_a_library_of_another_tensorflow_is_refused(tmp_path: Path) -> None:
+def test_library_built_for_another_tensorflow_is_refused(tmp_path: Path) -> None:
     library = tmp_path / "libhopsml_tensorflow-2.21.so"
     library.write_bytes(b"\x7fELF...hopsml was built for TensorFlow 2.20\0...")
     with pytest.raises(UnsupportedVersion, match=r"built for TensorFlow 2\.20, this is 2\.21\.0; build it"):
@@ -26,14 +26,16 @@ def test_one_library_serves_all_patches_of_a_minor_version() -> None:
     assert collective_ops.library_of("2.18.1").name == "libhopsml_tensorflow-2.18.so"
 
 
-def test_a_file_that_is_no_library_of_ours_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_a_hopsml_library_is_refused(tmp_path: Path) -> None:
     library = tmp_path / "libhopsml_tensorflow-2.21.so"
     library.write_bytes(b"\x7fELF")
     with pytest.raises(UnsupportedVersion, match="built for TensorFlow an unknown version"):
         collective_ops.check_library(library, "2.21.0")
 
 
-def test_a_missing_library_says_what_there_is_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_error_lists_found_libraries_and_the_build_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(collective_ops, "LIBRARIES", tmp_path)
     (tmp_path / "libhopsml_tensorflow-2.20.so").touch()
     with pytest.raises(
@@ -42,7 +44,7 @@ def test_a_missing_library_says_what_there_is_and_what_to_do(tmp_path: Path, mon
         collective_ops.check_library(tmp_path / "libhopsml_tensorflow-2.21.so", "2.21.0")
 
 
-def test_the_library_is_of_the_installed_tensorflow_and_current() -> None:
+def test_library_for_installed_tensorflow_is_valid_and_not_rebuilt() -> None:
     version = build_native.tensorflow_version()
     assert version is not None
     build_native.build()

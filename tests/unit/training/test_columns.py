@@ -49,14 +49,14 @@ def arrays(values: Any, kind: Any = None, **fill: Any) -> dict[str, Any]:
         ([], pa.bool_(), np.zeros(0, bool)),
     ],
 )
-def test_values_and_types(values: Any, kind: Any, expected: Any) -> None:
+def test_arrow_columns_become_arrays_of_matching_values_and_types(values: Any, kind: Any, expected: Any) -> None:
     found = arrays(values, kind)["c"]
     assert found.dtype == expected.dtype and found.shape == expected.shape
     np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("kind", [pa.int16(), pa.bool_(), pa.list_(pa.int16()), pa.list_(pa.int16(), 2), pa.string()])
-def test_a_slice_has_its_own_rows(kind: Any) -> None:
+def test_sliced_table_yields_only_its_own_rows(kind: Any) -> None:
     values: list[Any] = [1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0]
     if pa.types.is_boolean(kind):
         values = list(map(bool, values))
@@ -69,12 +69,12 @@ def test_a_slice_has_its_own_rows(kind: Any) -> None:
     assert found.tolist() == values[3:8]
 
 
-def test_pieces_of_a_column_are_one_array() -> None:
+def test_chunked_column_becomes_one_array() -> None:
     table = pa.concat_tables([pa.table({"c": [1, 2]}), pa.table({"c": [3]})])
     assert columns.arrays(table, {}, "here")["c"].tolist() == [1, 2, 3]
 
 
-def test_fields_of_a_struct_are_columns_and_vectors_are_rows() -> None:
+def test_struct_fields_become_columns_and_ml_vectors_become_rows() -> None:
     nested = [{"a": 1, "in": {"b": 2.0}}, {"a": 3, "in": {"b": 4.0}}]
     found = arrays(nested)
     assert {name: list(column) for name, column in found.items()} == {"c.a": [1, 3], "c.in.b": [2.0, 4.0]}
@@ -83,7 +83,7 @@ def test_fields_of_a_struct_are_columns_and_vectors_are_rows() -> None:
     assert arrays([dense, sparse], VECTOR)["c"].tolist() == [[1, 2, 3], [5, 0, 6]]
 
 
-def test_what_stands_for_a_null() -> None:
+def test_fill_values_replace_nulls_in_each_column_type() -> None:
     assert arrays([1, None, 3], c=0)["c"].tolist() == [1, 0, 3]
     assert arrays([1.5, None], pa.float32(), c=0.1)["c"].tolist() == [1.5, np.float32(0.1)]
     assert arrays([[1, 2], None], c=(0, np.int64(1)))["c"].tolist() == [[1, 2], [0, 1]]
@@ -120,12 +120,12 @@ def test_what_stands_for_a_null() -> None:
         ),
     ],
 )
-def test_what_has_no_array_is_refused_by_name(values: Any, kind: Any, fill: Any, word: str) -> None:
+def test_column_without_array_representation_is_refused_by_name(values: Any, kind: Any, fill: Any, word: str) -> None:
     with pytest.raises(ArgumentError, match=r"column 'c(\.a)?' of file:///data/part-0 .*" + word):
         arrays(values, kind, **fill)
 
 
-def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
+def test_reading_parquet_does_not_import_pandas(tmp_path: Path) -> None:
     """It takes two seconds of each worker."""
     columns_of = {"a": [1, 2], "b": [[1.0], [2.0]], "c": ["x", "y"], "d": [True, False]}
     pq.write_table(pa.table(columns_of), tmp_path / "a.parquet")

@@ -29,19 +29,19 @@ def train(
     return ways
 
 
-def test_both_ways_are_tried_once_the_memory_is_made() -> None:
+def test_commit_pace_tries_both_write_methods_after_the_first_commits() -> None:
     assert train(CommitPace(), 8, 0.03) == [False, False, True, True, True, False, False, False]
 
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize(("longer_s", "expected"), [(0.027, True), (0.004, False), (0.0, False)])
-def test_the_cheaper_way_is_taken(longer_s: float, expected: bool, every: int) -> None:
+def test_commit_pace_chooses_the_cheaper_write_method(longer_s: float, expected: bool, every: int) -> None:
     pace = CommitPace()
     assert set(train(pace, 30, longer_s, every=every)[8:]) == {expected}
     assert pace.cost_s == pytest.approx(AT_ONCE_S if expected else CALL_S + longer_s)
 
 
-def test_the_other_way_is_looked_at_again_and_taken_when_it_has_become_the_cheaper_one() -> None:
+def test_commit_pace_retries_the_other_method_and_adopts_it_when_cheaper() -> None:
     pace = CommitPace()
     train(pace, 8, 0.027)
     ways = train(pace, 200, 0.0)
@@ -49,7 +49,7 @@ def test_the_other_way_is_looked_at_again_and_taken_when_it_has_become_the_cheap
     assert ways.count(False) > 100 and ways[-1] is False
 
 
-def test_a_pause_of_the_training_costs_no_more_than_the_writing_took() -> None:
+def test_commit_pace_counts_a_training_pause_at_most_as_the_write_time() -> None:
     """A validation, a trace of the graph, a late batch: nothing of it is the commit's."""
     pace = CommitPace()
     train(pace, 8, 60.0)
@@ -59,13 +59,13 @@ def test_a_pause_of_the_training_costs_no_more_than_the_writing_took() -> None:
     assert pace.cost_s == pytest.approx(CALL_S + WRITING_S)
 
 
-def test_batches_that_happen_to_be_short_do_not_make_a_commit_cheaper_than_its_call() -> None:
+def test_commit_pace_cost_is_at_least_the_call_time_for_short_batches() -> None:
     pace = CommitPace()
     train(pace, 8, -0.05)
     assert pace.cost_s == CALL_S
 
 
-def test_all_batches_count_until_the_commit_is_written() -> None:
+def test_commit_pace_counts_all_batches_until_the_commit_is_written() -> None:
     pace = CommitPace()
     train(pace, 5, 0.0)
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_all_batches_count_until_the_commit_is_written() -> None:
     assert pace.cost_s == pytest.approx(CALL_S + 3 * 0.004)
 
 
-def test_a_commit_that_the_next_one_overtakes_counts_with_what_is_known_of_it() -> None:
+def test_commit_pace_counts_a_superseded_commit_with_its_known_cost() -> None:
     pace = CommitPace()
     train(pace, 5, 0.0)
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_a_commit_that_the_next_one_overtakes_counts_with_what_is_known_of_it() 
     assert pace.at_once is True and pace.cost_s == AT_ONCE_S
 
 
-def test_nothing_is_known_before_the_first_commit() -> None:
+def test_commit_pace_has_no_cost_before_the_first_commit() -> None:
     pace = CommitPace()
     pace.batch(BATCH_S, 0.0)
     assert pace.cost_s == 0.0 and pace.at_once is False

@@ -43,7 +43,7 @@ def slots(tmp_path: Path) -> Any:
     made.close()
 
 
-def test_arrays_and_values_come_back_as_they_were() -> None:
+def test_commit_encoding_round_trips_arrays_values_and_position() -> None:
     arrays = {
         "kernel": np.arange(12, dtype=np.float32).reshape(3, 4).T,
         "scalar": np.array(3, np.int64),
@@ -60,12 +60,12 @@ def test_arrays_and_values_come_back_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"12345678", b"\x05" + bytes(7) + b"junk!"])
-def test_what_is_no_commit_is_refused(content: bytes) -> None:
+def test_bytes_that_are_not_a_commit_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="not a commit"):
         commits.decode(memoryview(content))
 
 
-def test_a_slot_holds_a_whole_commit_or_none(slots: CommitSlots) -> None:
+def test_slot_holds_a_complete_commit_or_none(slots: CommitSlots) -> None:
     with pytest.raises(LookupError):
         slots.read(0)
     slots.write(0, 5, [b"abc", memoryview(b"defg")])
@@ -77,7 +77,7 @@ def test_a_slot_holds_a_whole_commit_or_none(slots: CommitSlots) -> None:
     assert (slots.step(0), bytes(slots.read(0))) == (6, b"half")
 
 
-def test_a_slot_that_is_read_is_not_the_next_to_be_written(slots: CommitSlots) -> None:
+def test_pinned_slot_is_not_chosen_for_the_next_write(slots: CommitSlots) -> None:
     assert slots.free(-1) == 0 and slots.free(0) == 1
     slots.pin(1, True)
     assert slots.free(0) == 2
@@ -85,7 +85,7 @@ def test_a_slot_that_is_read_is_not_the_next_to_be_written(slots: CommitSlots) -
     assert slots.free(0) == 1
 
 
-def test_commits_that_do_not_fit_in_memory_lie_on_disk_for_both_sides(slots: CommitSlots, tmp_path: Path) -> None:
+def test_commit_too_large_for_memory_is_on_disk_for_worker_and_agent(slots: CommitSlots, tmp_path: Path) -> None:
     worker = CommitSlots([os.dup(one) for one in slots.descriptors], tmp_path / "slots")
     try:
         worker.write(1, 3, [b"large"], in_memory=False)
@@ -103,7 +103,7 @@ def test_a_slot_grows_and_shrinks_with_the_state(in_memory: bool, slots: CommitS
         assert (slots.step(0), bytes(slots.read(0))) == (step, content)
 
 
-def test_a_slot_that_was_in_memory_may_move_to_disk(slots: CommitSlots, tmp_path: Path) -> None:
+def test_slot_can_move_from_memory_to_disk(slots: CommitSlots, tmp_path: Path) -> None:
     worker = CommitSlots([os.dup(one) for one in slots.descriptors], tmp_path / "slots")
     try:
         for step, in_memory in enumerate((True, False, False)):
@@ -114,7 +114,7 @@ def test_a_slot_that_was_in_memory_may_move_to_disk(slots: CommitSlots, tmp_path
         worker.close()
 
 
-def test_what_is_read_is_not_pulled_away_by_later_writes(slots: CommitSlots, tmp_path: Path) -> None:
+def test_commit_that_is_being_read_survives_later_writes(slots: CommitSlots, tmp_path: Path) -> None:
     """An agent that serves a commit slowly, while its worker commits on: a file that is cut would kill it (SIGBUS)."""
     worker = CommitSlots([os.dup(one) for one in slots.descriptors], tmp_path / "slots")
     script = """
@@ -159,7 +159,7 @@ def watched(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "disk"])
-def test_what_is_written_is_held_no_longer(in_memory: bool, watched: Watched) -> None:
+def test_arrays_are_released_as_soon_as_they_are_written_to_the_slot(in_memory: bool, watched: Watched) -> None:
     arrays = {str(number): np.full(10_000, number) for number in range(3)}
     kept = [weakref.ref(array) for array in arrays.values()]
     pieces = commits.encode(Snapshot(1, arrays))
@@ -171,7 +171,7 @@ def test_what_is_written_is_held_no_longer(in_memory: bool, watched: Watched) ->
     assert not any(array() is not None for array in kept)
 
 
-def test_a_slots_room_is_made_before_anything_is_written_to_its_memory(watched: Watched) -> None:
+def test_slot_allocates_its_memory_before_it_writes(watched: Watched) -> None:
     """Or the lack of it would be SIGBUS, in the middle of a training."""
     rooms: list[int] = []
     watched.look = lambda slot: rooms.append(512 * os.fstat(watched.descriptors[slot]).st_blocks)
@@ -195,7 +195,7 @@ print(slots.step(1))
 """
 
 
-def test_memory_that_is_full_is_an_error_and_no_commit(tmp_path: Path) -> None:
+def test_full_memory_raises_an_error_and_leaves_no_commit(tmp_path: Path) -> None:
     """On a tmpfs of its own, which is as small as a machine's memory is otherwise large."""
     mount = f"mount -t tmpfs -o size=8m none {tmp_path} && exec {sys.executable} -c '{FULL}' {tmp_path}"
     done = subprocess.run(["unshare", "-Urm", "sh", "-c", mount], capture_output=True, text=True)
@@ -204,7 +204,7 @@ def test_memory_that_is_full_is_an_error_and_no_commit(tmp_path: Path) -> None:
     assert done.stdout.split("\n")[:2] == ["28 1 None True", "3"], done.stderr
 
 
-def test_a_slot_that_cannot_be_mapped_is_written_all_the_same(slots: CommitSlots) -> None:
+def test_slot_that_cannot_be_mapped_is_still_written(slots: CommitSlots) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     content = os.urandom(9_000_000)
@@ -235,7 +235,7 @@ slots.write(1, 5, [b"torn", bytes(3_000_000), bytes(3_000_000)])
 """
 
 
-def test_a_commit_in_whose_middle_the_worker_is_killed_is_not_there(slots: CommitSlots) -> None:
+def test_commit_interrupted_by_a_kill_is_not_readable(slots: CommitSlots) -> None:
     command = [sys.executable, "-c", KILLED, *map(str, slots.descriptors)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, pass_fds=slots.descriptors, **pipes) as worker:
@@ -245,7 +245,7 @@ def test_a_commit_in_whose_middle_the_worker_is_killed_is_not_there(slots: Commi
     assert (slots.step(0), bytes(slots.read(0))) == (4, b"whole")
 
 
-def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
+def test_commit_server_serves_only_clients_with_the_token() -> None:
     content = memoryview(os.urandom(3_000_000))
     got, overwritten = bytearray(len(content)), list[bool]()
 
@@ -278,9 +278,7 @@ def test_an_agent_serves_its_commit_to_those_who_have_the_token() -> None:
 
 
 @pytest.mark.parametrize("joins", [False, True])
-def test_a_newcomer_takes_a_newer_commit_and_one_that_goes_on_with_others_takes_theirs(
-    tmp_path: Path, joins: bool
-) -> None:
+def test_newcomer_accepts_a_newer_commit_and_other_members_require_the_exact_step(tmp_path: Path, joins: bool) -> None:
     def tell(told: Any) -> None:
         raise AssertionError(told)
 
@@ -309,7 +307,7 @@ def test_a_newcomer_takes_a_newer_commit_and_one_that_goes_on_with_others_takes_
     asyncio.run(scenario())
 
 
-def test_a_commit_from_another_agent_is_not_hidden_by_what_a_worker_left_on_disk(tmp_path: Path) -> None:
+def test_fetched_commit_replaces_older_commits_on_disk(tmp_path: Path) -> None:
     async def scenario() -> None:
         trains = HeldCommits("run", tmp_path / "trains", TOKEN, lambda told: None)
         comes = HeldCommits("run", tmp_path / "comes", TOKEN, lambda told: None)
@@ -383,7 +381,7 @@ def count(state: Any, data: Any, until: int | None = None) -> None:
             return
 
 
-def test_a_state_goes_on_from_the_commit_of_the_last_worker(worker: Any, slots: CommitSlots) -> None:
+def test_state_resumes_from_the_commit_of_the_previous_worker(worker: Any, slots: CommitSlots) -> None:
     announced = worker()
     state = hopsml.elastic.State(total=0, table=np.zeros(3))
     data = hopsml.elastic.Sampler(20, 2, seed=1)
@@ -415,7 +413,7 @@ def in_three_loops(state: Any, until: int | None = None) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("done", [1, 2, 3, 4, 5, 8, 9])
-def test_a_function_of_several_loops_goes_on_in_the_one_that_was_under_way(worker: Any, done: int) -> None:
+def test_function_with_several_loops_resumes_in_the_interrupted_loop(worker: Any, done: int) -> None:
     worker()
     without_a_loss = in_three_loops(hopsml.elastic.State(trained=[]))
     announced = worker()
@@ -428,7 +426,7 @@ def test_a_function_of_several_loops_goes_on_in_the_one_that_was_under_way(worke
     assert (state.trained, state.batches) == (without_a_loss[-1], 9)
 
 
-def test_a_second_state_is_refused_before_it_writes_over_the_first(worker: Any) -> None:
+def test_second_state_is_refused_before_it_overwrites_the_first(worker: Any) -> None:
     worker()
     count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(4, 2))
     with pytest.raises(ArgumentError, match=r"another State, with the values total, .*call its resume\(\.\.\.\)"):
@@ -436,7 +434,7 @@ def test_a_second_state_is_refused_before_it_writes_over_the_first(worker: Any) 
 
 
 @pytest.mark.parametrize("others", [1, 2, 3])
-def test_a_newcomer_finds_the_loop_in_which_the_others_are(
+def test_newcomer_enters_the_loop_of_the_other_members(
     worker: Any, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     """It begins in the second; they have just ended the first, or are amid the second or the third."""
@@ -457,14 +455,14 @@ def test_a_newcomer_finds_the_loop_in_which_the_others_are(
     assert [len(loop) for loop in after] == [0, {1: 3, 2: 2, 3: 0}[others], {1: 3, 2: 3, 3: 1}[others]]
 
 
-def test_the_state_after_the_last_batch_is_committed_in_any_case(worker: Any) -> None:
+def test_state_is_committed_after_the_last_batch(worker: Any) -> None:
     announced = worker()
     count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(10, 2))
     assert announced[-1].step == 5 and not announced[-1].parked
 
 
 @pytest.mark.parametrize("ends_itself", [True, False], ids=["exhausted", "left early"])
-def test_a_worker_ends_only_when_its_last_commit_is_announced(
+def test_worker_ends_only_after_its_last_commit_is_announced(
     slots: CommitSlots, worker: Any, ends_itself: bool
 ) -> None:
     """The thread that writes stands still in the moment between the commit and its announcement."""
@@ -503,7 +501,7 @@ def test_a_worker_ends_only_when_its_last_commit_is_announced(
     assert history == ["announced", "ended"]
 
 
-def test_however_rare_commits_are_the_first_batch_is_one_unless_an_agent_holds_one(worker: Any) -> None:
+def test_first_batch_is_committed_unless_an_agent_already_has_a_commit(worker: Any) -> None:
     def commits(newest: int = -1) -> list[int]:
         announced = worker(newest=newest)
         del announced[:]
@@ -520,13 +518,13 @@ def test_however_rare_commits_are_the_first_batch_is_one_unless_an_agent_holds_o
     assert commits(worker.slot) == []
 
 
-def test_outside_of_a_run_it_is_a_plain_loop() -> None:
+def test_state_without_a_run_is_a_plain_loop() -> None:
     state = hopsml.elastic.State(total=0)
     count(state, hopsml.elastic.Sampler(10, 3))
     assert state.total == 4 and state.commit() is False
 
 
-def test_what_is_written_at_once_is_there_when_the_call_ends_whoever_is_to_hear_of_it(slots: CommitSlots) -> None:
+def test_synchronous_write_is_complete_before_the_agent_is_notified(slots: CommitSlots) -> None:
     heard = threading.Event()
     array = np.arange(100_000)
     kept, content = weakref.ref(array), array.tobytes()
@@ -540,7 +538,7 @@ def test_what_is_written_at_once_is_there_when_the_call_ends_whoever_is_to_hear_
     writer.wait()
 
 
-def test_what_goes_wrong_at_once_is_raised_by_that_call(slots: CommitSlots) -> None:
+def test_error_in_a_synchronous_write_is_raised_by_that_call(slots: CommitSlots) -> None:
     writer = commits.CommitWriter(CommitPort(slots, -1, lambda *what: None))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
@@ -554,7 +552,7 @@ def test_what_goes_wrong_at_once_is_raised_by_that_call(slots: CommitSlots) -> N
     assert slots.step(0) == 8
 
 
-def test_both_ways_of_writing_are_tried_in_a_training(worker: Any, slots: CommitSlots) -> None:
+def test_training_tries_both_commit_write_methods(worker: Any, slots: CommitSlots) -> None:
     announced = worker()
     state, ways = hopsml.elastic.State(total=0, table=np.zeros(100_000)), []
     for _ in state.resume(hopsml.elastic.Sampler(20, 2)):
@@ -571,14 +569,14 @@ def test_both_ways_of_writing_are_tried_in_a_training(worker: Any, slots: Commit
     assert ways[:8] == [False, False, True, True, True, False, False, False]
 
 
-def test_a_value_that_cannot_be_pickled_is_named(worker: Any) -> None:
+def test_value_that_cannot_be_pickled_is_named(worker: Any) -> None:
     worker()
     state = hopsml.elastic.State(lock=threading.Lock())
     with pytest.raises(ArgumentError, match=r"'lock'.*cannot be committed"):
         state.commit(every=1)
 
 
-def test_a_state_that_does_not_fit_in_memory_is_said_with_both_sizes_and_goes_to_disk(
+def test_state_too_large_for_memory_is_written_to_disk_with_one_message(
     worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commits, "_ROOM", 1e-6)  # of the free memory: some kilobytes
@@ -599,12 +597,12 @@ def test_a_state_that_does_not_fit_in_memory_is_said_with_both_sizes_and_goes_to
 
 
 @pytest.mark.parametrize("name", ["commit", "resume", "batches", "_hidden"])
-def test_names_of_methods_are_refused(name: str) -> None:
+def test_state_refuses_value_names_that_are_its_methods(name: str) -> None:
     with pytest.raises(ArgumentError, match=name):
         hopsml.elastic.State(**{name: 1})
 
 
-def test_a_state_of_other_values_is_refused(worker: Any) -> None:
+def test_state_with_other_values_than_the_commit_is_refused(worker: Any) -> None:
     announced = worker()
     count(hopsml.elastic.State(total=0), hopsml.elastic.Sampler(4, 2))
     worker(newest=announced[-1].slot)
@@ -613,7 +611,7 @@ def test_a_state_of_other_values_is_refused(worker: Any) -> None:
         next(iter(other.resume(hopsml.elastic.Sampler(4, 2))))
 
 
-def test_an_agent_stores_lower_steps_again_when_the_run_went_back_behind_a_corrupt_checkpoint(tmp_path: Path) -> None:
+def test_agent_stores_lower_steps_after_restart_from_before_a_corrupt_checkpoint(tmp_path: Path) -> None:
     run = RunDir(str(tmp_path / "Experiments" / "app_1"))
     run.write_run({"name": "digits"})
     formation = Formation("run", 1, RunSpec(), b"", run.url, "", "", 1)

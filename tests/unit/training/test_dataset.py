@@ -51,7 +51,7 @@ def ids(batches: Any) -> list[int]:
     return [int(one) for batch in batches for one in batch["id"]]
 
 
-def test_every_row_once_an_epoch_each_with_its_columns(clicks: Path) -> None:
+def test_parquet_yields_every_row_once_per_epoch_with_its_columns(clicks: Path) -> None:
     rows = hopsml.data.parquet(f"file://{clicks}").batch(16).shuffle(seed=3, window=50).repeat(2)
     assert len(rows) == 30
     batches = list(rows)
@@ -65,13 +65,13 @@ def test_every_row_once_an_epoch_each_with_its_columns(clicks: Path) -> None:
     assert ids(rows) == first + second
 
 
-def test_without_shuffling_the_order_is_that_of_the_files(clicks: Path) -> None:
+def test_unshuffled_rows_are_in_the_order_of_the_files(clicks: Path) -> None:
     assert ids(hopsml.data.parquet(str(clicks), columns=["id"]).batch(7))[:23] == list(
         range(92, 115)
     )  # day=3/ is first
 
 
-def test_a_window_that_nobody_has_chosen_has_as_many_rows_as_memory_takes(tmp_path: Path) -> None:
+def test_default_shuffle_window_is_limited_by_memory(tmp_path: Path) -> None:
     images = pa.table({"id": np.arange(64), "image": [bytes([n]) * 1_000_000 for n in range(64)]})
     pq.write_table(images, tmp_path / "images.parquet", compression="zstd", use_dictionary=False)
     rows = hopsml.data.parquet(str(tmp_path)).shuffle()
@@ -80,12 +80,12 @@ def test_a_window_that_nobody_has_chosen_has_as_many_rows_as_memory_takes(tmp_pa
     assert rows.shuffle(window=7).window == 7
 
 
-def test_one_that_was_made_on_the_driver_reads_the_same_in_a_worker(clicks: Path) -> None:
+def test_pickled_data_set_reads_the_same_rows(clicks: Path) -> None:
     rows = hopsml.data.parquet(str(clicks)).batch(50)
     assert ids(pickle.loads(pickle.dumps(rows))) == ids(rows)
 
 
-def test_columns_and_several_paths(clicks: Path) -> None:
+def test_parquet_reads_selected_columns_of_several_paths(clicks: Path) -> None:
     some = [str(clicks / "part-2.parquet"), str(clicks / "part-1.parquet")]
     batches = list(hopsml.data.parquet(some, columns=["id"]).batch(100))
     assert [sorted(batch) for batch in batches] == [["id"]]
@@ -101,7 +101,7 @@ def readers(rows: Any, size: int, position: Any = None) -> list[BatchReader]:
     return made
 
 
-def test_a_group_that_changes_amid_an_epoch_reads_every_row_once(clicks: Path) -> None:
+def test_group_that_changes_within_an_epoch_reads_every_row_once(clicks: Path) -> None:
     rows = hopsml.data.parquet(str(clicks)).batch(16).shuffle(seed=3, window=50)
     group, seen = readers(rows, 3), list[int]()
     for _ in range(4):
@@ -120,7 +120,7 @@ def test_a_group_that_changes_amid_an_epoch_reads_every_row_once(clicks: Path) -
     assert sorted(seen) == list(range(230))
 
 
-def test_a_share_without_rows_has_the_columns(clicks: Path) -> None:
+def test_batch_share_without_rows_has_all_columns(clicks: Path) -> None:
     group = readers(hopsml.data.parquet(str(clicks / "part-0.parquet")).batch(2), 3)
     batches = [one.next_batch() for one in group]
     assert [len(batch["id"]) for batch in batches] == [1, 1, 0]
@@ -129,7 +129,7 @@ def test_a_share_without_rows_has_the_columns(clicks: Path) -> None:
         one.close()
 
 
-def test_a_state_goes_through_it(clicks: Path) -> None:
+def test_state_iterates_over_a_parquet_data_set(clicks: Path) -> None:
     state, seen = hopsml.elastic.State(total=0), list[int]()
     for batch in state.resume(hopsml.data.parquet(str(clicks)).batch(50).shuffle()):
         seen += ids([batch])
@@ -137,19 +137,19 @@ def test_a_state_goes_through_it(clicks: Path) -> None:
     assert sorted(seen) == list(range(230)) and (state.total, state.batches) == (230, 5)
 
 
-def test_a_state_goes_through_nothing_that_tells_no_place() -> None:
+def test_state_refuses_data_without_a_position() -> None:
     with pytest.raises(ArgumentTypeError, match=r"resume\(\): \[1, 2\] is a list, which has no position"):
         next(hopsml.elastic.State(total=0).resume([1, 2]))  # type: ignore[call-overload]
 
 
-def test_a_loop_that_is_left_reads_no_further(clicks: Path) -> None:
+def test_abandoned_loop_ends_its_reader(clicks: Path) -> None:
     for _ in hopsml.data.parquet(str(clicks)).batch(2):
         break
     for _ in hopsml.elastic.State(total=0).resume(hopsml.data.parquet(str(clicks)).batch(2)):
         break
 
 
-def test_what_is_no_data_is_refused(clicks: Path, tmp_path: Path) -> None:
+def test_invalid_parquet_input_is_refused(clicks: Path, tmp_path: Path) -> None:
     with pytest.raises(PathNotFound, match="nowhere"):
         hopsml.data.parquet(str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
@@ -165,7 +165,7 @@ def test_what_is_no_data_is_refused(clicks: Path, tmp_path: Path) -> None:
         hopsml.data.parquet(str(clicks))
 
 
-def test_an_error_while_reading_ahead_is_raised_in_the_training(clicks: Path) -> None:
+def test_read_ahead_error_is_raised_in_the_training_loop(clicks: Path) -> None:
     rows = hopsml.data.parquet(str(clicks)).batch(10)
     (clicks / "part-5.parquet").unlink()
     seen = list[int]()
@@ -179,7 +179,7 @@ def test_an_error_while_reading_ahead_is_raised_in_the_training(clicks: Path) ->
     assert len(seen) >= 100  # all that lies before it
 
 
-def test_who_asks_once_more_after_an_error_gets_it_once_more(clicks: Path) -> None:
+def test_failed_read_is_retried_by_the_next_call(clicks: Path) -> None:
     reader = hopsml.data.parquet(str(clicks / "part-5.parquet")).batch(10).reader()
     reader.join(0, 1)
     kept = (clicks / "part-5.parquet").rename(clicks / "elsewhere")
@@ -191,7 +191,7 @@ def test_who_asks_once_more_after_an_error_gets_it_once_more(clicks: Path) -> No
     reader.close()
 
 
-def test_a_page_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
+def test_damaged_page_is_reported_with_its_file(tmp_path: Path) -> None:
     file = tmp_path / "noise.parquet"
     pq.write_table(pa.table({"x": np.random.default_rng(1).random(10_000)}), file, use_dictionary=False)
     content = bytearray(file.read_bytes())
@@ -202,7 +202,7 @@ def test_a_page_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
         list(hopsml.data.parquet(str(file)).batch(100))
 
 
-def test_a_path_may_be_a_path_object_and_has_no_wildcards(clicks: Path) -> None:
+def test_path_may_be_a_path_object_and_wildcards_are_refused(clicks: Path) -> None:
     assert ids(hopsml.data.parquet([clicks / "part-1.parquet"]).batch(50)) == list(range(23, 46))
     with pytest.raises(PathNotFound, match=r"are ordinary characters in a path. Pass the folder"):
         hopsml.data.parquet(str(clicks / "*.parquet"))
@@ -232,12 +232,12 @@ def test_a_path_may_be_a_path_object_and_has_no_wildcards(clicks: Path) -> None:
         ),
     ],
 )
-def test_arguments_without_meaning(clicks: Path, call: Any, error: type[Exception], word: str) -> None:
+def test_invalid_data_set_arguments_are_refused(clicks: Path, call: Any, error: type[Exception], word: str) -> None:
     with pytest.raises(error, match=word):
         call(str(clicks))
 
 
-def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "two.parquet")
     with pytest.raises(ArgumentError, match=r"two\.parquet has several columns with the name a;"):
         hopsml.data.parquet(str(tmp_path))
@@ -291,7 +291,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("first", "second", "word"), DIFFERENT)
-def test_files_of_different_schemas_are_refused_when_the_data_set_is_made(
+def test_files_with_different_schemas_are_refused_at_creation(
     tmp_path: Path, first: Any, second: Any, word: str
 ) -> None:
     """Else it is noticed only where a batch has rows of both files, and nobody notices that workers have other columns."""
@@ -300,7 +300,7 @@ def test_files_of_different_schemas_are_refused_when_the_data_set_is_made(
     assert "0.parquet" in str(told.value) and "1.parquet" in str(told.value)
 
 
-def test_files_whose_schemas_make_the_same_arrays_are_read(tmp_path: Path) -> None:
+def test_files_with_equivalent_schemas_are_read_together(tmp_path: Path) -> None:
     day, words = datetime.datetime(2026, 1, 2), ["a", "b"]
     first = {
         "text": words,
@@ -336,7 +336,7 @@ def test_files_whose_schemas_make_the_same_arrays_are_read(tmp_path: Path) -> No
         (pa.array([[[("a", 1)]]], pa.list_(pa.map_(pa.string(), pa.int32()))), "list<.*map"),
     ],
 )
-def test_types_without_array_are_refused_when_the_data_set_is_made(tmp_path: Path, column: Any, kind: str) -> None:
+def test_column_types_without_array_form_are_refused_at_creation(tmp_path: Path, column: Any, kind: str) -> None:
     path = write_each(tmp_path, {"id": [1], "c": column})
     with pytest.raises(
         ArgumentError,
@@ -349,12 +349,12 @@ def test_types_without_array_are_refused_when_the_data_set_is_made(tmp_path: Pat
     assert [list(batch) for batch in hopsml.data.parquet(path, columns=["id"]).batch(1)] == [["id"]]
 
 
-def test_columns_that_are_left_out_may_differ(tmp_path: Path) -> None:
+def test_columns_that_are_not_selected_may_differ(tmp_path: Path) -> None:
     path = write_each(tmp_path, {"x": [1], "y": [1.0]}, {"y": ["a"], "x": [2]}, {"x": [3]})
     assert [batch["x"].tolist() for batch in hopsml.data.parquet(path, columns=["x"]).batch(2)] == [[1, 2], [3]]
 
 
-def test_columns_of_partitioned_folders_differ_where_some_files_hold_them(tmp_path: Path) -> None:
+def test_partition_columns_present_in_some_files_are_refused(tmp_path: Path) -> None:
     for day, table in ((1, {"x": [1]}), (2, {"x": [2], "day": [2]})):
         (tmp_path / f"day={day}").mkdir()
         pq.write_table(pa.table(table), tmp_path / f"day={day}" / "0.parquet")
@@ -375,7 +375,7 @@ def test_columns_of_partitioned_folders_differ_where_some_files_hold_them(tmp_pa
         ),
     ],
 )
-def test_arrays_of_another_shape_in_another_file_are_named_by_who_reads_them(
+def test_array_shape_that_differs_between_files_is_reported_while_reading(
     tmp_path: Path, first: Any, second: Any, shapes: str
 ) -> None:
     """Parquet files do not describe these."""
@@ -409,7 +409,7 @@ def test_arrays_of_another_shape_in_another_file_are_named_by_who_reads_them(
         ([{"id": [2, 3]}, {"id": [1], "x": [1.5]}], 7, [7.0, 7.0, 1.5]),
     ],
 )
-def test_a_column_of_nulls_or_none_at_all_is_filled_in_the_type_of_the_others(
+def test_column_of_nulls_or_absent_column_is_filled_in_the_type_of_other_files(
     tmp_path: Path, tables: Any, fill: Any, expected: Any
 ) -> None:
     rows = hopsml.data.parquet(write_each(tmp_path, *tables), fill={"x": fill})
@@ -419,7 +419,7 @@ def test_a_column_of_nulls_or_none_at_all_is_filled_in_the_type_of_the_others(
     assert {tuple(one) for one in rows.batch(1)} == {tuple(batch)}
 
 
-def test_a_column_that_is_asked_for_and_in_no_file_is_filled_in_the_type_of_its_value(tmp_path: Path) -> None:
+def test_selected_column_absent_from_all_files_is_filled_in_the_type_of_its_value(tmp_path: Path) -> None:
     path = write_each(tmp_path, {"x": [1, 2]})
     (batch,) = hopsml.data.parquet(path, columns=["x", "w"], fill={"w": 0.5}).batch(2)
     assert batch["w"].tolist() == [0.5, 0.5]
@@ -427,7 +427,7 @@ def test_a_column_that_is_asked_for_and_in_no_file_is_filled_in_the_type_of_its_
     assert batch["w"].tolist() == [1, 1]
 
 
-def test_fields_of_a_struct_that_a_file_lacks_are_filled(tmp_path: Path) -> None:
+def test_absent_struct_fields_are_filled(tmp_path: Path) -> None:
     tables = ({"s": [{"a": 1, "b": 0.5}]}, {"s": [{"a": 2}]}, {"s": [None]}, {"s": [{"a": None, "b": None}]})
     rows = hopsml.data.parquet(write_each(tmp_path, *tables), fill={"s.a": -1, "s.b": 9})
     (batch,) = rows.batch(10)
@@ -441,24 +441,24 @@ def test_fields_of_a_struct_that_a_file_lacks_are_filled(tmp_path: Path) -> None
         (0.5, r"column 'x' of \S+1\.parquet, .*is of type int64, which 0.5 is not"),
     ],
 )
-def test_a_value_that_is_not_of_the_type_of_the_others_is_refused(tmp_path: Path, fill: Any, word: str) -> None:
+def test_fill_value_of_another_type_is_refused(tmp_path: Path, fill: Any, word: str) -> None:
     with pytest.raises(ArgumentError, match=word):
         list(hopsml.data.parquet(write_each(tmp_path, {"x": [1]}, {"x": [None]}), fill={"x": fill}).batch(1))
 
 
-def test_a_column_of_nulls_without_a_type_is_refused_when_the_data_set_is_made(tmp_path: Path) -> None:
+def test_untyped_column_of_nulls_is_refused_at_creation(tmp_path: Path) -> None:
     path = write_each(tmp_path, {"x": [None, None], "y": [1, 2]})
     with pytest.raises(ArgumentError, match=r"column 'x' has only nulls in \S+0\.parquet.*fill=\{'x': ...\}"):
         hopsml.data.parquet(path)
     assert [list(batch) for batch in hopsml.data.parquet(path, columns=["y"]).batch(2)] == [["y"]]
 
 
-def test_columns_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
+def test_struct_field_and_column_with_the_same_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"0\.parquet has several columns with the name s\.a; rename"):
         hopsml.data.parquet(write_each(tmp_path, {"s": [{"a": 1}], "s.a": [2]}))
 
 
-def test_lists_of_another_length_are_named_before_anything_is_read(tmp_path: Path) -> None:
+def test_list_lengths_that_differ_are_refused_before_reading(tmp_path: Path) -> None:
     lists = {"x": [[1, 2], [3, 4]], "y": [1, 2], "nested.z": [1, 2]}
     pq.write_table(pa.table(lists), tmp_path / "a.parquet", row_group_size=1)
     pq.write_table(pa.table({**lists, "x": [[1, 2], [3, 4, 5]]}), tmp_path / "b.parquet", row_group_size=1)
@@ -472,7 +472,7 @@ def test_lists_of_another_length_are_named_before_anything_is_read(tmp_path: Pat
     hopsml.data.parquet(str(tmp_path / "b.parquet"))
 
 
-def test_lists_whose_length_nobody_has_described_are_read(tmp_path: Path) -> None:
+def test_lists_without_length_statistics_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [[1, 2], [3, 4]]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": [[1, 2], None]}), tmp_path / "b.parquet")
     pq.write_table(pa.table({"x": [[1, 2], [5, 6]]}), tmp_path / "c.parquet", write_statistics=False)
@@ -481,7 +481,7 @@ def test_lists_whose_length_nobody_has_described_are_read(tmp_path: Path) -> Non
     assert batch["x"].tolist() == [[1, 2], [3, 4], [1, 2], [7, 7], [1, 2], [5, 6]]
 
 
-def test_sparse_vectors_are_no_lists_of_several_lengths(tmp_path: Path) -> None:
+def test_sparse_vectors_of_different_counts_are_read(tmp_path: Path) -> None:
     for number, places in enumerate(([1], [0, 2])):
         vector = {"type": 0, "size": 3, "indices": places, "values": [1.0] * len(places)}
         pq.write_table(pa.table({"v": pa.array([vector], VECTOR)}), tmp_path / f"{number}.parquet")
@@ -500,12 +500,14 @@ def test_sparse_vectors_are_no_lists_of_several_lengths(tmp_path: Path) -> None:
         (lambda rows: list(rows), ArgumentError, r"set it by \.batch\(global_batch_size\)"),
     ],
 )
-def test_settings_without_meaning(clicks: Path, call: Any, error: type[Exception], word: str) -> None:
+def test_invalid_batch_and_shuffle_settings_are_refused(
+    clicks: Path, call: Any, error: type[Exception], word: str
+) -> None:
     with pytest.raises(error, match=word):
         call(hopsml.data.parquet(str(clicks)))
 
 
-def test_numbers_of_numpy_are_numbers(clicks: Path) -> None:
+def test_numpy_integers_are_accepted_as_settings(clicks: Path) -> None:
     rows, one = hopsml.data.parquet(str(clicks)), np.int64
     assert rows.batch(one(7)).shuffle(one(3), one(50)).repeat(one(2)) == rows.batch(7).shuffle(3, 50).repeat(2)
     assert type(rows.batch(one(7)).global_batch_size) is int
@@ -514,14 +516,14 @@ def test_numbers_of_numpy_are_numbers(clicks: Path) -> None:
             rows.batch(wrong)  # type: ignore[arg-type]
 
 
-def test_data_without_rows_has_no_batches(tmp_path: Path) -> None:
+def test_data_set_without_rows_has_no_batches(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "none.parquet")
     assert list(hopsml.data.parquet(str(tmp_path)).batch(4).repeat(3)) == []
 
 
 @pytest.mark.parametrize("together", [1, 3, 100])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_chunks_are_the_same_batches_one_behind_the_other(
+def test_chunks_contain_the_same_batches_in_the_same_order(
     clicks: Path, together: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = hopsml.data.parquet(str(clicks)).batch(37).shuffle(seed=3, window=50).repeat(2)
@@ -542,7 +544,7 @@ def test_chunks_are_the_same_batches_one_behind_the_other(
         assert found == wanted
 
 
-def test_parts_without_an_ending_are_not_left_out_in_silence(tmp_path: Path) -> None:
+def test_part_files_without_a_suffix_are_refused_rather_than_skipped(tmp_path: Path) -> None:
     for name in ("part-00000.parquet", "part-00001"):
         pq.write_table(pa.table({"a": [1, 2]}), tmp_path / name)
     (tmp_path / "_SUCCESS").touch()

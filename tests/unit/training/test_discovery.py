@@ -36,7 +36,7 @@ def variables(folder: Path) -> dict[str, str]:
     return {discovery.FOLDER: (folder / "7").as_uri(), discovery.TASKS: known}
 
 
-def test_addresses_are_there_once_all_workers_are(tmp_path: Path) -> None:
+def test_addresses_are_available_once_all_workers_announced_them(tmp_path: Path) -> None:
     given_ = variables(tmp_path)
     one = listener(tmp_path)
     one.invalidate_addresses()
@@ -52,7 +52,7 @@ def test_addresses_are_there_once_all_workers_are(tmp_path: Path) -> None:
     later.join()
 
 
-def test_a_launch_that_has_begun_voids_what_was_said_before(tmp_path: Path) -> None:
+def test_newer_launch_invalidates_addresses_of_an_earlier_one(tmp_path: Path) -> None:
     given_ = variables(tmp_path)
     listener(tmp_path).announce(ListeningPlace(1, 4, 0, 1), "old", {"rpc": 1})
     assert job.addresses("server", variables=given_) == ["old:1"]
@@ -64,7 +64,7 @@ def test_a_launch_that_has_begun_voids_what_was_said_before(tmp_path: Path) -> N
     assert job.addresses("server", variables=given_) == ["new:2"]
 
 
-def test_an_earlier_try_is_neither_found_nor_kept(tmp_path: Path) -> None:
+def test_addresses_of_an_earlier_attempt_are_ignored_and_removed(tmp_path: Path) -> None:
     for number in ("5", "6", "8"):
         old = TaskListener("server", ("rpc",), (tmp_path / number).as_uri(), 1)
         old.announce(ListeningPlace(1, 0, 0, 1), "old", {"rpc": 1})
@@ -76,7 +76,7 @@ def test_an_earlier_try_is_neither_found_nor_kept(tmp_path: Path) -> None:
 
 
 @given(st.lists(places, max_size=12), st.sets(st.integers(1, 4), max_size=2))
-def test_of_all_that_was_said_the_newest_counts(said: list[ListeningPlace], launches: set[int]) -> None:
+def test_newest_launch_and_generation_determine_the_addresses(said: list[ListeningPlace], launches: set[int]) -> None:
     found = discovery.newest(
         [*(place.file for place in said), *map(discovery.begun, launches), "3.json", "x-1-0-2.json"]
     )
@@ -87,7 +87,7 @@ def test_of_all_that_was_said_the_newest_counts(said: list[ListeningPlace], laun
 
 
 @given(task_names, task_names)
-def test_no_two_tasks_have_one_variable(one: str, other: str) -> None:
+def test_tasks_with_different_names_have_different_variables(one: str, other: str) -> None:
     assert (discovery.variable(one) == discovery.variable(other)) == (one == other)
 
 
@@ -99,20 +99,18 @@ def test_no_two_tasks_have_one_variable(one: str, other: str) -> None:
         ("server", "metric", "task 'server' has no port 'metric'; did you mean metrics?"),
     ],
 )
-def test_what_the_job_has_not(tmp_path: Path, task: str, port: str, words: str) -> None:
+def test_unknown_task_or_port_is_refused_with_a_suggestion(tmp_path: Path, task: str, port: str, words: str) -> None:
     with pytest.raises(ArgumentError) as refused:
         job.addresses(task, port=port, variables=variables(tmp_path))
     assert words in str(refused.value)
 
 
-def test_outside_of_a_job() -> None:
+def test_addresses_outside_of_a_job_raise_an_error() -> None:
     with pytest.raises(ArgumentError, match="this process is not a task of a job"):
         job.addresses("server", variables={})
 
 
-def test_a_worker_has_ports_of_its_own_before_its_function_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_ports_are_set_before_its_function_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PORT_RPC", "")
     monkeypatch.setenv("HOPSML_PORT_METRICS", "")
 
@@ -127,7 +125,7 @@ def test_a_worker_has_ports_of_its_own_before_its_function_begins(
     assert number == os.environ["HOPSML_PORT_RPC"] != os.environ["HOPSML_PORT_METRICS"]
 
 
-def test_no_port_is_given_out_twice() -> None:
+def test_ports_are_assigned_only_once() -> None:
     taken = [discovery.take(None) for _ in range(20)]
     first = taken[0]
     assert len(set(taken)) == 20
@@ -135,7 +133,9 @@ def test_no_port_is_given_out_twice() -> None:
         discovery.take((first, first))
 
 
-def test_who_is_left_of_a_group_says_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_member_announces_its_address_after_a_group_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(discovery, "CHANGE_S", 0.01)
     for name in ("RPC", "METRICS"):
         monkeypatch.setenv(f"HOPSML_PORT_{name}", "")

@@ -30,7 +30,7 @@ def configured() -> Iterator[None]:
     root.setLevel(before)
 
 
-def test_workers_write_as_the_drivers_root_logger(tmp_path: Path, configured: None) -> None:
+def test_workers_log_in_the_format_of_the_drivers_root_logger(tmp_path: Path, configured: None) -> None:
     def train() -> None:
         logging.getLogger("my.training").info("with %d samples", 512)
         logging.getLogger("my.training").debug("not this")
@@ -41,7 +41,7 @@ def test_workers_write_as_the_drivers_root_logger(tmp_path: Path, configured: No
         assert "INFO MY with 512 samples" in run.logs() and "not this" not in run.logs()
 
 
-def test_the_form_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logging_description_reproduces_format_level_and_handler(capsys: pytest.CaptureFixture[str]) -> None:
     driver, worker = logging.Logger("root", logging.DEBUG), logging.Logger("root")
     assert prepare.described_logging(driver) == ""
     driver.addHandler(logging.NullHandler())

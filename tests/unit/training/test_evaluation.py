@@ -34,12 +34,12 @@ def judged(*values: float | None) -> list[CheckpointEvaluation]:
     ]
 
 
-def test_each_once_in_either_order() -> None:
+def test_evaluator_selects_each_checkpoint_once_in_either_order() -> None:
     assert due([30, 10, 20], [10], "oldest") == 20 and due([30, 10, 20], [10], "newest") == 30
     assert due([10], [10], "oldest") is None is due([], [], "newest")
 
 
-def test_a_metric_that_nothing_has_is_named_with_those_that_there_are() -> None:
+def test_missing_metric_error_lists_the_available_metrics() -> None:
     found = [
         CheckpointEvaluation(10, {"loss": 0.5, "accuracy": 0.25}),
         CheckpointEvaluation(20, {"loss": 0.25, "accuracy": float("nan")}),
@@ -55,7 +55,7 @@ def test_a_metric_that_nothing_has_is_named_with_those_that_there_are() -> None:
     assert without_metric([], Evaluation(run="r")) == without_metric(judged(None), Evaluation(run="r")) == ""
 
 
-def test_the_best_is_the_earliest_of_equals_and_a_number() -> None:
+def test_best_evaluation_is_the_earliest_of_equal_finite_values() -> None:
     asked = Evaluation(run="r")
     best = best_of(judged(0.1, 0.5, None, 0.5, float("nan")), asked)
     assert best is not None and best.step == 20
@@ -74,13 +74,13 @@ def test_the_best_is_the_earliest_of_equals_and_a_number() -> None:
         ((), 1, False),
     ],
 )
-def test_it_stagnates_after_so_many_that_were_no_better(
+def test_evaluation_stagnates_after_patience_evaluations_without_improvement(
     values: tuple[float | None, ...], patience: int | None, ends: bool
 ) -> None:
     assert stagnates(judged(*values), Evaluation(run="r", patience=patience)) is ends
 
 
-def test_a_run_without_an_end_is_lost_when_its_driver_is() -> None:
+def test_run_without_an_end_is_lost_when_its_driver_is_lost() -> None:
     day_s = 86400.0
     assert is_lost(False, 1.0, 0.0) and not is_lost(True, None, day_s) and not is_lost(None, None, 10.0)
     assert is_lost(None, None, day_s), "of another machine, and nothing has changed for a day"
@@ -88,7 +88,7 @@ def test_a_run_without_an_end_is_lost_when_its_driver_is() -> None:
     assert is_lost(True, SILENT_S, 0.0), "its process goes on, and has left the run without an end"
 
 
-def test_a_step_whose_checkpoint_was_corrupt_is_evaluated_once_it_is_committed_again(tmp_path: Path) -> None:
+def test_recommitted_checkpoint_is_evaluated_after_a_corrupt_one(tmp_path: Path) -> None:
     run = RunDir(str(tmp_path / "Experiments" / "app_1"))
     run.write_run({"driver_process": {}})
     (tmp_path / "a").mkdir()

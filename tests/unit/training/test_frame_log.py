@@ -41,7 +41,7 @@ def push_all(log: FrameLog, placed: list[StagedPartition], wanted: int, now: flo
     return [*log.arrived(placed, wanted, now), *log.pushed(wanted, now)]
 
 
-def test_nothing_begins_before_all_members_stages_are_there() -> None:
+def test_frame_log_pushes_only_when_stages_of_all_members_are_open() -> None:
     log = FrameLog("clicks", 3)
     assert log.opened("a1", stage("one"), 2, 0) == []
     (push,) = log.opened("a2", stage("two"), 2, 0)
@@ -49,13 +49,13 @@ def test_nothing_begins_before_all_members_stages_are_there() -> None:
     assert log.due_actions(2, 0) == []  # a job is under way
 
 
-def test_a_member_that_is_lost_meanwhile_is_not_waited_for() -> None:
+def test_frame_log_does_not_wait_for_a_lost_member() -> None:
     log = FrameLog("clicks", 1)
     assert log.opened("a1", stage("one"), 2, 0) == []
     assert log.due_actions(1, 0) == [Push((0,), (stage("one"),))]
 
 
-def test_all_stages_are_told_where_all_rows_are_once() -> None:
+def test_frame_log_publishes_row_locations_once_to_all_stages() -> None:
     log = FrameLog("clicks", 2)
     log.opened("a1", stage("one"), 1, 0)
     placed = [kept(1, "one", 5), kept(0, "one", 3, 4)]
@@ -67,7 +67,7 @@ def test_all_stages_are_told_where_all_rows_are_once() -> None:
     assert described(table) == "data='clicks': 12 rows, 0.0 MB, in 2 partition(s) at 1 agent(s)"
 
 
-def test_workers_are_told_of_the_first_partition_at_once_and_then_ever_less_often() -> None:
+def test_frame_log_publishes_the_first_partition_at_once_and_later_ones_less_often() -> None:
     log = FrameLog("clicks", 400)
     log.opened("a1", stage("one"), 1, 0)
     told = []
@@ -86,7 +86,7 @@ def test_workers_are_told_of_the_first_partition_at_once_and_then_ever_less_ofte
     assert log.due_actions(1, 60) == []
 
 
-def test_a_newcomer_is_told_at_once() -> None:
+def test_frame_log_publishes_to_a_newcomer_at_once() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
     push_all(log, [kept(0, "one", 5)], 1)
@@ -94,7 +94,7 @@ def test_a_newcomer_is_told_at_once() -> None:
     assert isinstance(told, Publish) and told.stages == (stage("two"),) and told.table.version == 2
 
 
-def test_a_newcomer_is_told_of_what_is_there_while_more_is_brought() -> None:
+def test_frame_log_publishes_arrived_partitions_to_a_newcomer_during_the_push() -> None:
     log = FrameLog("clicks", 2)
     log.opened("a1", stage("one"), 1, 0)
     log.arrived([kept(0, "one", 5)], 1, 1)
@@ -102,7 +102,7 @@ def test_a_newcomer_is_told_of_what_is_there_while_more_is_brought() -> None:
     assert isinstance(told, Publish) and told.stages == (stage("two"),) and told.table.waves == ((0,),)
 
 
-def test_what_was_lost_with_a_stage_is_brought_again_and_nothing_else() -> None:
+def test_frame_log_pushes_only_partitions_lost_with_a_stage_again() -> None:
     log = FrameLog("clicks", 3)
     log.opened("a1", stage("one"), 2, 0)
     log.opened("a2", stage("two"), 2, 0)
@@ -114,7 +114,7 @@ def test_what_was_lost_with_a_stage_is_brought_again_and_nothing_else() -> None:
     assert [one.attempt for one in told.table.partitions] == [0, 9, 8]
 
 
-def test_what_was_brought_to_a_stage_that_is_gone_by_then_is_brought_once_more() -> None:
+def test_frame_log_pushes_partitions_again_that_arrived_at_an_ended_stage() -> None:
     log = FrameLog("clicks", 2)
     log.opened("a1", stage("one"), 2, 0)
     log.opened("a2", stage("two"), 2, 0)
@@ -123,14 +123,14 @@ def test_what_was_brought_to_a_stage_that_is_gone_by_then_is_brought_once_more()
     assert last == Push((1,), (stage("one"),))
 
 
-def test_a_cancelled_job_begins_again() -> None:
+def test_frame_log_restarts_a_cancelled_push_with_missing_partitions() -> None:
     log = FrameLog("clicks", 2)
     log.opened("a1", stage("one"), 1, 0)
     log.arrived([kept(1, "one", 5)], 1, 0)
     assert log.pushed(1, 0) == [Push((0,), (stage("one"),))]
 
 
-def test_without_any_stage_the_next_one_is_waited_for() -> None:
+def test_frame_log_without_stages_waits_for_the_next_one() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
     push_all(log, [kept(0, "one", 5)], 1)
@@ -139,7 +139,7 @@ def test_without_any_stage_the_next_one_is_waited_for() -> None:
     assert last == Push((0,), (stage("two"),))
 
 
-def test_a_stage_in_the_place_of_another_of_the_same_agent_keeps_nothing_yet() -> None:
+def test_frame_log_treats_a_replacement_stage_of_an_agent_as_empty() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
     push_all(log, [kept(0, "one", 5)], 1)
@@ -154,7 +154,7 @@ def test_a_stage_in_the_place_of_another_of_the_same_agent_keeps_nothing_yet() -
         ((6, 6), "it had the same 12 rows, in other batches"),
     ],
 )
-def test_a_dataframe_that_gives_other_rows_is_refused(rows: tuple[int, ...], message: str) -> None:
+def test_frame_log_refuses_a_dataframe_that_returns_different_rows(rows: tuple[int, ...], message: str) -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
     push_all(log, [kept(0, "one", 7, 5)], 1)
@@ -163,14 +163,14 @@ def test_a_dataframe_that_gives_other_rows_is_refused(rows: tuple[int, ...], mes
     assert isinstance(fail, Fail) and message in fail.reason and "checkpointed" in fail.reason
 
 
-def test_a_dataframe_without_partitions_has_a_table_too() -> None:
+def test_frame_log_publishes_a_table_for_a_dataframe_without_partitions() -> None:
     log = FrameLog("clicks", 0)
     (told,) = log.opened("a1", stage("one"), 1, 0)
     assert isinstance(told, Publish) and told.table.partitions == () and told.table.waves == ((),)
     assert told.table.is_whole and log.due_actions(1, 9) == []
 
 
-def test_a_job_that_fails_ends_the_run_with_its_cause() -> None:
+def test_failed_push_job_fails_the_run_with_its_cause() -> None:
     log = FrameLog("clicks", 1)
     log.opened("a1", stage("one"), 1, 0)
     assert log.failed("ValueError: no") == [Fail("data='clicks' could not be sent to the workers: ValueError: no")]

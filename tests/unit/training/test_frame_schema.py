@@ -51,7 +51,7 @@ def struct(*fields: dict[str, Any]) -> dict[str, Any]:
         struct(field("x", "double")),
     ],
 )
-def test_what_arrays_hold_is_taken(kind: Any) -> None:
+def test_schema_accepts_columns_with_array_representation(kind: Any) -> None:
     assert push.problem([field("id", "long"), field("c", kind)]) == ""
 
 
@@ -83,9 +83,9 @@ def test_what_arrays_hold_is_taken(kind: Any) -> None:
         ([field("s", struct(field("a", "long"), field("a", "long")))], r"several columns with the name s\.a;"),
     ],
 )
-def test_what_they_cannot_hold_is_named(fields: list[dict[str, Any]], word: str) -> None:
+def test_schema_names_columns_without_array_representation(fields: list[dict[str, Any]], word: str) -> None:
     assert re.search(word, push.problem(fields))
 
 
-def test_a_stream_has_no_end() -> None:
+def test_schema_refuses_a_streaming_dataframe() -> None:
     assert "is a stream, which has no end" in push.problem([field("id", "long")], is_streaming=True)

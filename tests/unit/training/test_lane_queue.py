@@ -37,7 +37,7 @@ def ended(number: int, how: str = "finished") -> TrialEnded:
     return TrialEnded(number, 0, how)
 
 
-def test_trials_follow_each_other_in_one_process():
+def test_lane_runs_consecutive_trials_in_one_process():
     queue = LaneQueue()
     assert queue.handle_driver_message(trial(0), 0.0) == [StartRunner(), AssignTrial(trial(0))]
     assert queue.handle_driver_message(trial(1), 0.1) == [AssignTrial(trial(1))]  # ahead
@@ -48,7 +48,7 @@ def test_trials_follow_each_other_in_one_process():
 
 
 @pytest.mark.parametrize("how", ["failed", "worn", "isolated"])
-def test_a_process_that_must_not_be_used_again_leaves_before_the_next_trial_begins(how: str):
+def test_lane_replaces_a_runner_that_must_not_be_reused_before_the_next_trial(how: str):
     queue = LaneQueue()
     queue.handle_driver_message(trial(0, isolated=how == "isolated"), 0.0)
     queue.handle_driver_message(trial(1), 0.0)
@@ -59,7 +59,7 @@ def test_a_process_that_must_not_be_used_again_leaves_before_the_next_trial_begi
     assert queue.handle_runner_exit("exit status 0", -1, 0.2) == [StartRunner(), AssignTrial(trial(1))]
 
 
-def test_the_time_to_leave_begins_with_the_trials_end_however_late_that_is_read():
+def test_retirement_deadline_starts_when_the_end_of_the_trial_is_read():
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_runner_message(RunnerRetired("threads"), 0.1)
@@ -69,7 +69,7 @@ def test_the_time_to_leave_begins_with_the_trials_end_however_late_that_is_read(
     assert queue.tick(100.0 + LEAVE_S) == [KillRunner()]
 
 
-def test_a_process_that_does_not_leave_is_killed():
+def test_runner_that_does_not_exit_is_killed():
     queue = LaneQueue()
     queue.handle_driver_message(trial(0, isolated=True), 0.0)
     queue.handle_runner_message(ended(0), 0.1)
@@ -78,7 +78,7 @@ def test_a_process_that_does_not_leave_is_killed():
     assert queue.handle_runner_exit("signal 9", -1, 6.0) == []
 
 
-def test_a_trial_with_a_process_of_its_own_gets_a_fresh_one():
+def test_isolated_trial_runs_in_a_fresh_process():
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_runner_message(ended(0), 0.1)
@@ -90,7 +90,7 @@ def test_a_trial_with_a_process_of_its_own_gets_a_fresh_one():
     ]
 
 
-def test_a_process_that_dies_is_the_end_of_its_trial_alone():
+def test_runner_exit_ends_only_its_current_trial():
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_driver_message(trial(1), 0.0)
@@ -100,7 +100,7 @@ def test_a_process_that_dies_is_the_end_of_its_trial_alone():
 
 
 @pytest.mark.parametrize(("how", "outcome"), [("stop", "stopped"), ("pause", "paused")])
-def test_a_deadline_is_kept_by_force_and_counts_as_what_was_asked(how: str, outcome: str):
+def test_deadline_is_enforced_by_a_kill_and_reported_as_the_requested_outcome(how: str, outcome: str):
     queue, message = LaneQueue(), EndTrial(0, 0, how=how, deadline_s=2.0)
     queue.handle_driver_message(trial(0), 0.0)
     assert queue.handle_driver_message(message, 1.0) == [AssignTrial(message)]
@@ -111,7 +111,7 @@ def test_a_deadline_is_kept_by_force_and_counts_as_what_was_asked(how: str, outc
     assert say.message.checkpoint_step == 7
 
 
-def test_a_process_that_dies_before_its_deadline_has_died():
+def test_runner_that_exits_before_its_deadline_is_reported_as_died():
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_driver_message(EndTrial(0, 0, how="stop"), 1.0)
@@ -119,7 +119,7 @@ def test_a_process_that_dies_before_its_deadline_has_died():
     assert isinstance(say, SendReport) and isinstance(say.message, TrialEnded) and say.message.how == "died"
 
 
-def test_what_waits_is_withdrawn_and_what_has_begun_is_not():
+def test_waiting_trial_is_withdrawn_and_started_trial_is_not():
     queue = LaneQueue()
     for number in range(3):
         queue.handle_driver_message(trial(number), 0.0)
@@ -136,7 +136,7 @@ def test_what_waits_is_withdrawn_and_what_has_begun_is_not():
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_a_process_that_dies_had_been_given_ahead_has_not_begun(told: bool):
+def test_trial_queued_at_a_failed_runner_has_not_started(told: bool):
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_driver_message(trial(1), 0.0)
@@ -147,7 +147,7 @@ def test_what_a_process_that_dies_had_been_given_ahead_has_not_begun(told: bool)
     assert rest == ([SendReport(ended(1, "withdrawn"))] if told else [StartRunner(), AssignTrial(trial(1))])
 
 
-def test_a_deadline_for_what_was_given_ahead_counts_from_its_beginning():
+def test_deadline_of_a_queued_trial_counts_from_its_start():
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_driver_message(trial(1), 0.0)
@@ -157,7 +157,7 @@ def test_a_deadline_for_what_was_given_ahead_counts_from_its_beginning():
     assert queue.tick(7.9) == [] and queue.tick(8.0) == [KillRunner()]
 
 
-def test_after_the_last_word_what_runs_is_finished_and_nothing_is_begun():
+def test_closed_lane_finishes_the_current_trial_and_starts_no_other():
     queue = LaneQueue()
     queue.handle_driver_message(trial(0), 0.0)
     queue.handle_driver_message(trial(1), 0.0)
@@ -183,7 +183,7 @@ EVENTS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(EVENTS)
 @example([("run", 0), ("run", 0), ("run", 0), ("stop", 1), ("end", 0), ("run", 0), ("tick", 0)])
-def test_every_trial_ends_once_and_a_process_that_is_spent_gets_none(events: list[tuple[str, int]]) -> None:
+def test_every_trial_ends_once_and_a_spent_runner_is_assigned_none(events: list[tuple[str, int]]) -> None:
     queue, now, count = LaneQueue(), 0.0, 0
     told: list[int] = []  # trials that have ended, as the driver is told
     runner: list[RunTrial] | None = None  # what the process has been given; None: there is none
@@ -247,7 +247,7 @@ def report(step: int, **metrics: float) -> TrialReported:
     return TrialReported(0, 0, step, dict(metrics))
 
 
-def test_a_moderate_number_of_reports_passes_as_it_comes():
+def test_moderate_report_rate_is_not_thinned():
     thinner, now, passed = Thinner(), 100.0, []
     for step in range(500):
         now += 1 / PER_SECOND
@@ -255,7 +255,7 @@ def test_a_moderate_number_of_reports_passes_as_it_comes():
     assert [one.step for one in passed] == list(range(500))
 
 
-def test_a_step_that_is_reported_again_in_a_flood_is_one_report_with_the_newest_values():
+def test_reports_of_one_step_in_a_burst_are_merged_with_the_newest_values():
     thinner = Thinner()
     for step in range(int(AT_ONCE)):
         assert thinner.offer(report(step), 100.0)
@@ -267,7 +267,7 @@ def test_a_step_that_is_reported_again_in_a_flood_is_one_report_with_the_newest_
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 0.1)), max_size=300))
-def test_whatever_the_pace_the_last_report_passes_and_the_limit_holds(moves: list[tuple[int, float]]) -> None:
+def test_thinner_forwards_the_last_report_and_respects_the_limit_at_any_rate(moves: list[tuple[int, float]]) -> None:
     thinner, now, step, passed = Thinner(), 10.0, 0, []
     for stride, pause in moves:
         now, step = now + pause, step + stride

@@ -49,7 +49,7 @@ LANE = textwrap.dedent(
 
 
 @pytest.mark.parametrize("how", ["threads", "none"])
-def test_trials_run_in_interpreters_of_their_own_where_a_fork_is_not_safe(tmp_path: Path, how: str) -> None:
+def test_trials_run_in_separate_interpreters_where_forking_is_unsafe(tmp_path: Path, how: str) -> None:
     def train(x: int) -> dict[str, Any]:
         name = sys.argv.pop()  # which the next trial has again
         return {"metric": x, "spawned": "hopsml.training.trials.runner" in sys.orig_argv, "name": name}
@@ -72,7 +72,7 @@ def test_trials_run_in_interpreters_of_their_own_where_a_fork_is_not_safe(tmp_pa
     assert values == [{"metric": number, "spawned": how == "threads", "name": "train"} for number in range(3)]
 
 
-def test_a_trial_waits_for_a_runner_that_has_not_begun_to_read(tmp_path: Path) -> None:
+def test_lane_does_not_block_on_a_runner_that_does_not_read_yet(tmp_path: Path) -> None:
     """Such as a fresh interpreter that imports a framework: it may take long, and the lane does other things meanwhile."""
     read_end, write_end = os.pipe()
     paths = {f"{name}_dir": tmp_path / name for name in ("work", "events", "checkpoint", "export")}

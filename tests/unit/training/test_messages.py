@@ -23,12 +23,12 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.mark.parametrize("step", [None, 0, 7, 3.0, np.int64(3), np.array(3)])
-def test_whole_numbers_of_any_kind_are_steps(step: Any) -> None:
+def test_report_accepts_any_integer_type_as_step(step: Any) -> None:
     hopsml.report(step, loss=0.1)
 
 
 @pytest.mark.parametrize("step", [{"loss": 1}, 0.5, float("nan"), "three", np.array([1, 2])])
-def test_a_value_in_the_place_of_the_step_is_refused_with_the_form_that_was_meant(step: Any) -> None:
+def test_report_refuses_a_value_as_step_and_shows_the_correct_form(step: Any) -> None:
     with pytest.raises(TypeError, match=r"values go by name, for instance hopsml.report\(step=3, loss=0.1\)"):
         hopsml.report(step)
 
@@ -69,35 +69,35 @@ def fit(callback: ReportCallback, batches: int, epochs: range, steps: int | None
     callback.on_train_end()
 
 
-def test_fit_tells_steps_of_all_epochs(told: Told) -> None:
+def test_fit_reports_progress_in_steps_of_all_epochs(told: Told) -> None:
     fit(ReportCallback(), batches=2, epochs=range(3), steps=2)
     assert told == [(n, 6, "step") for n in (1, 2, 2, 3, 4, 4, 5, 6, 6)]
 
 
-def test_fit_that_goes_on_begins_where_it_was(told: Told) -> None:
+def test_resumed_fit_reports_progress_from_its_initial_epoch(told: Told) -> None:
     fit(ReportCallback(), batches=2, epochs=range(1, 3), steps=2)
     assert told[0] == (3, 6, "step") and told[-1] == (6, 6, "step")
 
 
-def test_where_nobody_knows_how_many_batches_there_are_the_first_epoch_shows_it(told: Told) -> None:
+def test_fit_with_unknown_batch_count_learns_it_from_the_first_epoch(told: Told) -> None:
     fit(ReportCallback(), batches=4, epochs=range(2), steps=None)
     assert told == [(0, 2, "epoch"), (4, 8, "step"), *((n, 8, "step") for n in (5, 6, 7, 8, 8))]
 
 
-def test_another_fit_with_other_data_counts_its_own(told: Told) -> None:
+def test_second_fit_with_other_data_counts_its_own_steps(told: Told) -> None:
     callback = ReportCallback()
     fit(callback, batches=4, epochs=range(1), steps=None)
     fit(callback, batches=2, epochs=range(2), steps=None)
     assert told[-1] == (4, 4, "step")
 
 
-def test_the_elastic_sampler_tells_batches(told: Told) -> None:
+def test_elastic_sampler_reports_progress_in_batches(told: Told) -> None:
     state, data = elastic.State(losses=[]), elastic.Sampler(10, 4, epochs=2)
     assert len(list(state.resume(data))) == 6
     assert told == [(n, 6, "step") for n in range(1, 7)]
 
 
-def test_the_other_ranks_and_a_script_on_its_own_tell_nothing(told: Told) -> None:
+def test_other_ranks_and_standalone_scripts_report_no_progress(told: Told) -> None:
     as_rank(1)
     fit(ReportCallback(), batches=2, epochs=range(1), steps=2)
     contexts.set_current(None)
@@ -105,20 +105,20 @@ def test_the_other_ranks_and_a_script_on_its_own_tell_nothing(told: Told) -> Non
     assert told == []
 
 
-def test_a_fast_training_tells_a_few_times_a_second_and_its_last_step(told: Told) -> None:
+def test_progress_is_limited_in_rate_but_includes_the_last_step(told: Told) -> None:
     teller = messages.ProgressSender(interval_s=60.0)
     for step in range(1, 1_001):
         teller.send_progress(step, 1_000)
     assert told == [(1, 1_000, "step"), (1_000, 1_000, "step")]
 
 
-def test_the_end_of_an_epoch_is_told_in_any_case_as_its_report_is(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_at_the_end_of_each_epoch_is_always_reported(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages.ProgressSender.__init__, "__defaults__", (60.0,))
     fit(ReportCallback(), batches=100, epochs=range(3), steps=100)
     assert told == [(1, 300, "step"), (100, 300, "step"), (200, 300, "step"), (300, 300, "step"), (300, 300, "step")]
 
 
-def test_a_callback_that_monitors_a_misspelt_metric_is_refused_at_the_first_epoch(told: Told) -> None:
+def test_callback_with_a_misspelt_monitored_metric_is_refused_after_one_epoch(told: Told) -> None:
     def epoch(monitor: str) -> None:
         callback = ReportCallback()
         callback.set_companions((callback, SimpleNamespace(monitor=monitor), SimpleNamespace(monitor=None)))

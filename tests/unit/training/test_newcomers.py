@@ -40,7 +40,7 @@ def with_other(**changes: Any) -> None:
     contexts.set_current(dataclasses.replace(here, **changes))
 
 
-def test_a_group_that_goes_on_has_the_same_fits_and_another_function_has_others(said: list[Any]) -> None:
+def test_fit_numbers_continue_in_a_run_and_restart_in_another_run_or_trial(said: list[Any]) -> None:
     assert callbacks.next_fit_number() == 1
     with_other(generation=2, rank=1, world_size=2)
     assert callbacks.next_fit_number() == 2, "a mend replaces the context"
@@ -50,7 +50,7 @@ def test_a_group_that_goes_on_has_the_same_fits_and_another_function_has_others(
     assert callbacks.next_fit_number() == 1
 
 
-def test_who_stands_aside_makes_calls_alone(said: list[Any]) -> None:
+def test_worker_outside_the_group_computes_collectives_alone(said: list[Any]) -> None:
     collective.step_aside()
     assert hopsml.all_reduce([1.0, 2.0], "sum").tolist() == [1.0, 2.0]
     assert hopsml.all_gather(3.0).tolist() == [3.0] and hopsml.broadcast(4.0).tolist() == 4.0
@@ -60,14 +60,14 @@ def test_who_stands_aside_makes_calls_alone(said: list[Any]) -> None:
         hopsml.barrier()
 
 
-def test_what_a_newcomer_would_be_sent_by_the_chief_is_its_own(said: list[Any], tmp_path: Path) -> None:
+def test_newcomer_uses_its_own_value_in_place_of_a_broadcast(said: list[Any], tmp_path: Path) -> None:
     assert not collective.is_alone()
     with_other(joins=True)
     assert collective.is_alone() and groups.broadcast_bytes(None, b"mine") == b"mine"
     assert groups.all_agree(None, True) and not groups.all_agree(None, False)
 
 
-def test_a_group_says_once_why_no_newcomer_can_come(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_reports_once_why_newcomers_cannot_join(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collective, "_fixed", "")
     collective.keep_out("shuffled anew")
     assert said == [], "there is no group; it is said when there is one"
@@ -98,12 +98,12 @@ class Silent:
         self.seen = seen
 
 
-def test_a_callback_gives_its_own_state_and_others_are_left_alone() -> None:
+def test_newcomer_callbacks_receive_state_only_from_the_same_class() -> None:
     newcomers: list[Any] = [Counter(), Silent(), Counter()]
     elastic_fit.give_counters(newcomers, elastic_fit.read_counters([Counter(4), Silent(5), Silent(6)]))
     assert [one.seen for one in newcomers] == [4, 0, 0], "the third is of another class"
 
 
-def test_what_is_plain_is_given() -> None:
+def test_only_plain_attribute_values_are_transferred() -> None:
     assert all(map(elastic_fit._is_plain, (None, 1, 0.5, True, np.float32(2), np.zeros(2), [np.ones(3)])))
     assert not any(map(elastic_fit._is_plain, ("/a/path", {}, [1, "x"], np.less, object())))

@@ -67,7 +67,7 @@ def forgotten() -> Iterator[None]:
 
 @pytest.mark.parametrize("window", [0, 300, 1000, 10_000])
 @pytest.mark.usefixtures("library")
-def test_rows_lie_in_their_order(threads: int, window: int) -> None:
+def test_gathered_rows_are_in_sampler_order(threads: int, window: int) -> None:
     source, order, seen = Numbered(), sampler(window), list[int]()
     rows = RowGatherer(source)
     while not order.is_exhausted:
@@ -90,7 +90,7 @@ def test_rows_lie_in_their_order(threads: int, window: int) -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_rows_of_every_size_and_type() -> None:
+def test_gather_supports_every_row_size_and_type() -> None:
     rng, rows = np.random.default_rng(1), 3000
     kinds = {
         "bool": rng.random(rows) > 0.5,
@@ -119,7 +119,7 @@ def test_rows_of_every_size_and_type() -> None:
     assert np.array_equal(text, kinds["text"][order])
 
 
-def test_a_shard_that_lost_rows_is_named() -> None:
+def test_shard_with_missing_rows_is_named() -> None:
     class Cut(Numbered):
         def read(self, shard: int) -> dict[str, NDArray[Any]]:
             return {name: column[:2299] if shard == 3 else column for name, column in super().read(shard).items()}
@@ -130,7 +130,7 @@ def test_a_shard_that_lost_rows_is_named() -> None:
     rows.close()
 
 
-def test_memory_is_used_again_only_when_nobody_refers_to_it() -> None:
+def test_array_memory_is_reused_only_when_unreferenced() -> None:
     pool, like = ArrayPool(), np.zeros((1, 3), np.float32)
     first = pool.empty(1000, like)
     kept, place = first[5:6], first.ctypes.data

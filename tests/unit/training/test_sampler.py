@@ -16,12 +16,12 @@ from hopsml.training.elastic.sampler import Ramp, first_ramp
 pytestmark = pytest.mark.fast
 
 
-def test_it_rises_in_equal_parts_and_stays() -> None:
+def test_ramp_rises_linearly_and_then_stays() -> None:
     ramp = first_ramp(8.0, 1000)
     assert [ramp.factor(samples) for samples in (0, 250, 500, 1000, 5000)] == [1.0, 2.75, 4.5, 8.0, 8.0]
 
 
-def test_it_falls_at_once_and_another_rise_begins_where_it_stands() -> None:
+def test_ramp_falls_at_once_and_rises_from_its_current_value() -> None:
     halfway = first_ramp(8.0, 1000).towards(2.0, 500, 1000)
     assert halfway.factor(500) == 2.0
     again = halfway.towards(4.0, 600, 1000)
@@ -33,7 +33,7 @@ def test_it_falls_at_once_and_another_rise_begins_where_it_stands() -> None:
     st.lists(st.tuples(st.floats(0.1, 64), st.integers(0, 5000)), min_size=1, max_size=8),
     st.floats(0, 3000),
 )
-def test_it_never_jumps_up_and_never_leaves_its_bounds(changes: list[tuple[float, int]], length: float) -> None:
+def test_ramp_never_jumps_up_and_stays_within_its_bounds(changes: list[tuple[float, int]], length: float) -> None:
     ramp, samples = Ramp(1.0, 1.0), 0
     for target, further in changes:
         before = ramp.factor(samples)
@@ -92,7 +92,7 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     assert order(1, 1)[:5] != order(1, 1)[5:]
 
 
-def test_what_is_not_asked_for_is_one_epoch_in_a_drawn_order_and_the_last_batch_with_the_others() -> None:
+def test_sampler_defaults_are_one_shuffled_epoch_with_a_partial_last_batch() -> None:
     sampler = Sampler(10, 4)
     assert sampler.batch_size == 0  # before the first batch
     batches = []
@@ -106,20 +106,20 @@ def test_what_is_not_asked_for_is_one_epoch_in_a_drawn_order_and_the_last_batch_
         sampler.next_batch()
 
 
-def test_without_shuffling_every_epoch_is_in_the_order_of_the_samples() -> None:
+def test_unshuffled_sampler_repeats_the_sample_order_each_epoch() -> None:
     sampler = Sampler(5, 2, epochs=2, shuffle=False)
     seen = [list(sampler.next_batch()) for _ in range(6)]
     assert seen == [[0, 1], [2, 3], [4]] * 2 and sampler.is_exhausted
 
 
-def test_shares_differ_by_at_most_one_and_may_be_empty() -> None:
+def test_sampler_shares_differ_by_at_most_one_and_may_be_empty() -> None:
     group = group_at(None, 4, n_samples=10, global_batch_size=10, shuffle=False)
     assert [len(sampler.next_batch()) for sampler in group] == [3, 3, 2, 2]
     few = group_at(None, 4, n_samples=2, global_batch_size=8)
     assert [len(sampler.next_batch()) for sampler in few] == [1, 1, 0, 0]
 
 
-def test_linear_scaling_keeps_the_local_batch_and_says_what_the_learning_rate_has_to_do() -> None:
+def test_linear_scaling_keeps_the_local_batch_and_scales_the_learning_rate() -> None:
     options = {"n_samples": 100, "global_batch_size": 32, "scaling": "linear", "reference_workers": 4}
     (sampler,) = group_at(None, 1, **options, ramp_epochs=0)
     assert (sampler.size, sampler.learning_rate_scale) == (8, 0.25)
@@ -130,13 +130,13 @@ def test_linear_scaling_keeps_the_local_batch_and_says_what_the_learning_rate_ha
 
 
 @pytest.mark.parametrize(("world", "reference", "size"), [(1, 3, 3), (2, 3, 7), (1, 20, 1), (3, 4, 8), (1, 4, 2)])
-def test_a_linear_global_batch_is_rounded_and_never_empty(world: int, reference: int, size: int) -> None:
+def test_linear_global_batch_is_rounded_and_at_least_1(world: int, reference: int, size: int) -> None:
     (sampler,) = group_at(None, 1, n_samples=100, global_batch_size=10, scaling="linear", reference_workers=reference)
     sampler.join(0, world)
     assert sampler.size == size
 
 
-def test_what_was_asked_before_there_was_a_group_is_no_beginning_of_a_ramp() -> None:
+def test_ramp_starts_at_the_given_rate_whatever_was_read_before_joining() -> None:
     sampler = Sampler(100, 10, scaling="linear", reference_workers=2, epochs=9, ramp_epochs=1)
     assert sampler.learning_rate_scale == 0.5  # alone, at once
     sampler.join(0, 4)
@@ -151,7 +151,7 @@ def test_what_was_asked_before_there_was_a_group_is_no_beginning_of_a_ramp() -> 
     assert sampler.learning_rate_scale == 0.5  # in the middle of the training it rises from where it was
 
 
-def test_the_learning_rate_rises_over_some_epochs_and_goes_on_rising_in_the_next_generation() -> None:
+def test_learning_rate_ramp_continues_in_the_next_generation() -> None:
     options = {"n_samples": 80, "global_batch_size": 4, "scaling": "linear", "reference_workers": 1, "epochs": 9}
     (sampler,) = group_at(None, 1, **options, ramp_epochs=2)
     step([sampler])
@@ -169,7 +169,7 @@ def test_the_learning_rate_rises_over_some_epochs_and_goes_on_rising_in_the_next
     assert smaller.learning_rate_scale == 1.0  # at once
 
 
-def test_the_last_batch_can_be_left_out() -> None:
+def test_drop_last_omits_the_partial_batch() -> None:
     sampler = Sampler(10, 4, epochs=2, drop_last=True)
     assert sampler.batches_left == 4
     batches = []
@@ -186,7 +186,7 @@ def test_the_last_batch_can_be_left_out() -> None:
     assert Sampler(4, 4, drop_last=True).batches_left == 1  # one that is whole
 
 
-def test_a_group_that_has_grown_leaves_out_what_is_too_little_for_it() -> None:
+def test_grown_group_drops_rows_too_few_for_its_batch() -> None:
     sampler = Sampler(10, 2, epochs=2, drop_last=True, scaling="linear")
     lengths = []
     while not sampler.is_exhausted:
@@ -198,7 +198,7 @@ def test_a_group_that_has_grown_leaves_out_what_is_too_little_for_it() -> None:
     assert Sampler(10, 2, drop_last=True, scaling="linear").batches_left == 5
 
 
-def test_a_smaller_last_batch_counts_as_a_batch() -> None:
+def test_partial_last_batch_counts_as_a_batch() -> None:
     sampler = Sampler(10, 4, epochs=2)
     left = [sampler.batches_left]
     while not sampler.is_exhausted:
@@ -207,7 +207,7 @@ def test_a_smaller_last_batch_counts_as_a_batch() -> None:
     assert left == [6, 5, 4, 3, 2, 1, 0]
 
 
-def test_a_state_of_other_data_is_refused() -> None:
+def test_sampler_refuses_a_position_of_other_data() -> None:
     with pytest.raises(ArgumentError) as refused:
         Sampler(11, 2).go_to(Sampler(10, 2).position())
     assert str(refused.value) == (
@@ -243,7 +243,7 @@ def test_a_state_of_other_data_is_refused() -> None:
         ),
     ],
 )
-def test_numbers_without_meaning_are_refused(named: dict[str, Any], kind: type[Exception], word: str) -> None:
+def test_invalid_sampler_settings_are_refused(named: dict[str, Any], kind: type[Exception], word: str) -> None:
     with pytest.raises(kind) as refused:
         Sampler(**{"n_samples": 10, "global_batch_size": 4, **named})
     assert str(refused.value) == word
@@ -258,7 +258,7 @@ def test_numbers_without_meaning_are_refused(named: dict[str, Any], kind: type[E
     drop_last=st.booleans(),
     scaling=st.sampled_from(["constant", "linear"]),
 )
-def test_the_batches_that_are_left_are_counted(
+def test_batches_left_equals_the_remaining_batches(
     n: int, batch: int, epochs: int, taken: int, drop_last: bool, scaling: Any
 ) -> None:
     sampler = Sampler(n, min(batch, n), epochs=epochs, drop_last=drop_last, scaling=scaling)
@@ -272,7 +272,7 @@ def test_the_batches_that_are_left_are_counted(
     assert expected == left and sampler.batches_left == 0
 
 
-def test_a_seed_of_numpys_is_a_number_that_a_commit_can_hold() -> None:
+def test_numpy_seed_is_stored_as_an_int() -> None:
     assert type(Sampler(10, 2, seed=np.int64(3)).position()["seed"]) is int
     with pytest.raises(ArgumentTypeError, match="seed=None is a NoneType"):
         Sampler(10, 2, seed=None)  # type: ignore[arg-type]

@@ -11,13 +11,13 @@ from hopsml.training.tensorflow.fit.server_loop import mean_passed
 pytestmark = pytest.mark.fast
 
 
-def test_the_mean_of_updates_between_reading_and_updating() -> None:
+def test_mean_passed_counts_updates_between_read_and_update() -> None:
     assert mean_passed(100, 103, 100 + 101 + 102) == 0.0  # each found what it had read
     assert mean_passed(100, 103, 100 + 100 + 101) == pytest.approx(2 / 3)  # the last two were passed by one
     assert mean_passed(5, 5, 0) == 0.0  # no step yet
 
 
-def test_what_is_one_number_is_reported() -> None:
+def test_only_scalar_metrics_are_reported() -> None:
     """A metric may give one for each class."""
     assert scalars({"loss": np.float32(0.5), "f1": np.array([0.1, 0.2]), "mae": np.array([2.0])}) == {
         "loss": 0.5,

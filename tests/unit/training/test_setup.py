@@ -35,7 +35,7 @@ def module_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "hopsml_hook_probe"
 
 
-def test_action_runs_once_right_after_the_import(module_name: str) -> None:
+def test_import_hook_runs_its_action_once_after_the_import(module_name: str) -> None:
     seen: list[int] = []
     import_hook.after_import(module_name, lambda module: seen.append(module.value))
     import_hook.after_import(f"{module_name}.inner", lambda module: seen.append(module.value))
@@ -47,21 +47,21 @@ def test_action_runs_once_right_after_the_import(module_name: str) -> None:
     assert seen == [1, 2]
 
 
-def test_action_runs_at_once_for_an_imported_module(module_name: str) -> None:
+def test_import_hook_runs_its_action_at_once_for_an_imported_module(module_name: str) -> None:
     __import__(module_name)
     seen: list[int] = []
     import_hook.after_import(module_name, lambda module: seen.append(module.value))
     assert seen == [1]
 
 
-def test_the_hook_leaves_the_module_as_it_is(module_name: str) -> None:
+def test_import_hook_leaves_the_module_loader_unchanged(module_name: str) -> None:
     import_hook.after_import(module_name, lambda module: None)
     module = __import__(module_name)
     assert type(module.__spec__.loader).__name__ == "SourceFileLoader"
     assert module.__spec__.loader.get_data(module.__file__) == b"value = 1\n"
 
 
-def test_a_module_that_is_not_there_stays_not_there(module_name: str) -> None:
+def test_import_hook_does_not_hide_a_missing_module(module_name: str) -> None:
     import_hook.after_import("hopsml_no_such_module", lambda module: None)
     with pytest.raises(ModuleNotFoundError):
         __import__("hopsml_no_such_module")
@@ -76,7 +76,7 @@ def test_importing_hopsml_tensorflow_imports_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_waits_until_the_leader_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_port_returns_once_the_leader_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as leader:
         leader.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{leader.getsockname()[1]}"
@@ -92,7 +92,7 @@ def test_waits_until_the_leader_listens(monkeypatch: pytest.MonkeyPatch) -> None
         assert len(refused) == 3 and refused[2] - refused[0] <= waited < 30
 
 
-def test_a_leader_that_never_listens_is_named() -> None:
+def test_leader_that_never_listens_is_named_in_the_error() -> None:
     with socket.socket() as leader:
         leader.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{leader.getsockname()[1]}"
@@ -104,21 +104,21 @@ def test_a_leader_that_never_listens_is_named() -> None:
     ("address", "expected"),
     [("10.0.0.9:80", ("10.0.0.9", 80)), ("[::1]:8080", ("::1", 8080)), ("h:1", ("h", 1))],
 )
-def test_addresses(address: str, expected: tuple[str, int]) -> None:
+def test_split_address_separates_host_and_port(address: str, expected: tuple[str, int]) -> None:
     assert split_address(address) == expected
 
 
-def test_ring_order_that_was_asked_for() -> None:
+def test_ring_order_argument_is_used_and_default_is_empty() -> None:
     assert ring_order_text([2, 0, 1], "", devices=3) == "2,0,1"
     assert ring_order_text(None, "", devices=3) == ""
 
 
 @pytest.mark.parametrize("order", [[0], [0, 1, 1], [1, 2, 3], []])
-def test_ring_order_that_tensorflow_would_ignore_is_refused(order: list[int]) -> None:
+def test_invalid_ring_order_is_refused(order: list[int]) -> None:
     with pytest.raises(ArgumentError, match="ring_order="):
         ring_order_text(order, "", devices=3)
 
 
-def test_ring_order_of_the_run_counts_the_hosts_devices() -> None:
+def test_ring_order_of_the_run_is_converted_to_local_device_indices() -> None:
     assert ring_order_text(None, "6,4,7", devices=3) == "1,0,2"
     assert ring_order_text(None, "0,1", devices=3) == ""  # of other devices than this worker sees

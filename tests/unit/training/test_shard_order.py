@@ -103,7 +103,7 @@ WAVES = st.lists(st.integers(0, 3), min_size=6, max_size=6)
     epochs=st.integers(1, 2),
     groups=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5), st.booleans()), max_size=5),
 )
-def test_every_row_is_read_once_an_epoch_by_groups_of_any_size(
+def test_every_row_is_read_once_per_epoch_by_groups_of_any_size(
     shards: list[int],
     waves: list[int] | None,
     batch: int,
@@ -146,7 +146,7 @@ def test_every_row_is_read_once_an_epoch_by_groups_of_any_size(
 
 @settings(max_examples=60, deadline=None)
 @given(shards=st.lists(st.integers(1, 9), min_size=1, max_size=6), batch=st.integers(1, 9), size=st.integers(1, 4))
-def test_what_is_dropped_is_less_than_a_batch_of_an_epoch(shards: list[int], batch: int, size: int) -> None:
+def test_drop_last_drops_less_than_one_batch_per_epoch(shards: list[int], batch: int, size: int) -> None:
     workers = group(size, shards=shards, batch=batch, drop_last=True)
     read: Counter[Row] = Counter()
     while not workers[0].is_exhausted:
@@ -156,7 +156,7 @@ def test_what_is_dropped_is_less_than_a_batch_of_an_epoch(shards: list[int], bat
     assert sum(read.values()) == sum(shards) // batch * batch and set(read.values()) <= {1}
 
 
-def test_no_more_than_the_shards_at_the_ends_of_stretches_are_read_by_two() -> None:
+def test_only_shards_at_stretch_ends_are_read_by_two_workers() -> None:
     shards = [100] * 10
     workers, read = group(4, shards=shards, batch=40, window=64), [set[int]() for _ in range(4)]
     while not workers[0].is_exhausted:
@@ -165,7 +165,7 @@ def test_no_more_than_the_shards_at_the_ends_of_stretches_are_read_by_two() -> N
     assert sum(map(len, read)) <= len(shards) + 3
 
 
-def test_the_order_is_of_the_seed_and_the_epoch_and_mixes_rows_of_several_shards() -> None:
+def test_row_order_depends_on_seed_and_epoch_and_mixes_shards() -> None:
     def order(seed: int, **named: Any) -> list[Row]:
         one = sampler([5] * 8, batch=8, seed=seed, **{"epochs": 2} | named)
         return [row for _ in range(10) for row in rows_of(one.next_pieces())]
@@ -178,7 +178,7 @@ def test_the_order_is_of_the_seed_and_the_epoch_and_mixes_rows_of_several_shards
     assert plain == [(shard, row) for shard in range(8) for row in range(5)] * 2
 
 
-def test_nobody_waits_for_more_than_the_next_batch_needs() -> None:
+def test_sampler_waits_only_for_the_waves_that_the_next_batch_needs() -> None:
     arriving = Arriving([[2], [0, 1], [3]], [6, 6, 9, 5])
     one = sampler(lambda: arriving, batch=4)
     assert arriving.known == 1
@@ -192,18 +192,18 @@ def test_nobody_waits_for_more_than_the_next_batch_needs() -> None:
     assert again.done_in_epoch == 2 and len(rows_of(again.next_pieces())) == 4
 
 
-def test_a_shard_with_rows_is_found_in_the_first_wave_that_has_any() -> None:
+def test_first_filled_finds_the_earliest_shard_with_rows() -> None:
     assert first_filled(Arriving([[0], [1, 2]], [0, 0, 3])) == 2
     assert first_filled(Arriving([[0], []], [0])) is None
     assert first_filled(KnownShards([0, 4])) == 1
 
 
-def test_epochs_without_a_batch_are_over_at_once() -> None:
+def test_epochs_without_a_batch_are_exhausted_at_once() -> None:
     one = sampler([2, 1], batch=4, drop_last=True, epochs=100_000)
     assert one.is_exhausted and one.batches_left == 0
 
 
-def test_a_position_of_other_data_is_refused() -> None:
+def test_shard_sampler_refuses_a_position_of_other_data() -> None:
     position = sampler([5, 5]).position()
     sampler([5, 5]).go_to(position)
     for other in (sampler([5, 6]), sampler([4, 6]), sampler([5, 5], seed=2), sampler([5, 5], window=9)):
@@ -211,7 +211,7 @@ def test_a_position_of_other_data_is_refused() -> None:
             other.go_to(position)
 
 
-def test_one_may_begin_again_or_pass_over_all() -> None:
+def test_sampler_can_rewind_or_skip_all_rows() -> None:
     one = sampler([5, 5])
     first = rows_of(one.next_pieces())
     one.rewind()
@@ -228,7 +228,7 @@ def test_rows_of_a_span_are_in_order() -> None:
     assert (places.dtype, rows.dtype) == (np.uint32, np.int64)
 
 
-def test_a_window_of_spans_needs_of_each_shard_the_rows_up_to_its_last_span() -> None:
+def test_window_of_spans_reads_each_shard_up_to_its_last_span() -> None:
     window = Window((Span(3, 5, 8), Span(1, 0, 2), Span(3, 0, 4)), (7,), 0, 9)
     shards, places, rows = located(window)
     assert list(shards.items()) == [(3, 8), (1, 2)]  # in the order of their first rows, whatever was shuffled
@@ -237,14 +237,14 @@ def test_a_window_of_spans_needs_of_each_shard_the_rows_up_to_its_last_span() ->
     assert sorted(read) == [(1, 0), (1, 1), *((3, row) for row in (0, 1, 2, 3, 5, 6, 7))]
 
 
-def test_a_window_within_a_window_finds_the_rows_of_the_inner_one() -> None:
+def test_nested_window_yields_the_rows_of_the_inner_one() -> None:
     inner = Window((Span(0, 0, 3), Span(2, 4, 6)), (1,), 1, 4)
     rows = rows_of([inner])
     outer = rows_of([Window((inner, Span(5, 0, 2)), (2,), 0, 5)])
     assert sorted(outer) == sorted([*rows, (5, 0), (5, 1)])
 
 
-def test_adjacent_pieces_of_one_whole_are_joined_and_others_are_not() -> None:
+def test_adjacent_pieces_are_joined_and_others_are_not() -> None:
     spans = [Span(1, 0, 2), Span(1, 2, 5), Span(1, 5, 6), Span(1, 7, 8), Span(2, 8, 9)]
     assert joined(spans) == [Span(1, 0, 6), Span(1, 7, 8), Span(2, 8, 9)]
     parts = (Span(1, 0, 4), Span(2, 0, 4))
@@ -274,21 +274,21 @@ def spans(*cuts: tuple[int, int, int]) -> list[Piece]:
     return [Span(*cut) for cut in cuts]
 
 
-def test_shards_that_are_known_are_numbered_as_they_are_given() -> None:
+def test_known_shards_are_numbered_in_the_given_order() -> None:
     known = KnownShards(iter([4, 0, 5]))  # type: ignore[arg-type]  # is read once
     assert known.is_whole and known.identity == {"rows": 9, "shards": zlib.crc32(b"4,0,5")}
     assert known.whole() == {0: 4, 1: 0, 2: 5}
     assert known.wave(0) == Wave({0: 4, 1: 0, 2: 5}, True)
 
 
-def test_the_first_shard_with_rows_is_that_of_the_earliest_wave_and_no_later_one_is_waited_for() -> None:
+def test_first_filled_does_not_wait_for_waves_after_the_first_filled_one() -> None:
     arriving = Arriving([[1], [0, 3, 2], [4]], [0, 0, 7, 3, 9])
     assert first_filled(arriving) == 3 and arriving.known == 2
     assert first_filled(Arriving([[0, 1], [2]], [5, 6, 7])) == 0
     assert first_filled(KnownShards([])) is None
 
 
-def test_the_order_of_shards_stays_what_it_was_in_earlier_releases() -> None:
+def test_shard_order_is_unchanged_since_earlier_releases() -> None:
     """Who goes on from a state of an earlier one must read the same rows in the same order."""
     shards = dict.fromkeys(range(8), 3)
 
@@ -305,7 +305,7 @@ def test_the_order_of_shards_stays_what_it_was_in_earlier_releases() -> None:
     assert order((0,), window=0) == order((5,), window=0) == list(range(8))
 
 
-def test_the_order_is_of_places_and_shards_without_rows_are_left_out() -> None:
+def test_shard_order_uses_positions_and_omits_empty_shards() -> None:
     shards = {number * 10: number % 2 for number in range(8)}
     assert Rules(1, 4, False).order(shards, (0,)) == spans(*((number, 0, 1) for number in (10, 70, 30, 50)))
     assert plain().order({5: 2, 3: 0, 4: 1}, (0,)) == spans((5, 0, 2), (4, 0, 1))
@@ -326,7 +326,7 @@ def test_the_order_is_of_places_and_shards_without_rows_are_left_out() -> None:
         (8, True, False, 2),
     ],
 )
-def test_a_leg_has_a_batch_of_its_own_for_the_last_rows_only_where_nothing_drops_them_or_follows(
+def test_leg_has_a_partial_batch_only_if_last_and_not_dropped(
     left: int, drop_last: bool, is_last: bool, batches: int
 ) -> None:
     assert plain(drop_last).batches(left, Leg(2, 4, is_last=is_last)) == batches
@@ -336,7 +336,7 @@ def test_a_leg_has_a_batch_of_its_own_for_the_last_rows_only_where_nothing_drops
     ("batch", "workers", "shares"),
     [(4, 2, [2, 2]), (5, 2, [3, 2]), (7, 4, [2, 2, 2, 1]), (2, 4, [1, 1, 0, 0]), (0, 3, [0, 0, 0]), (9, 1, [9])],
 )
-def test_the_first_workers_have_the_rows_that_do_not_divide(batch: int, workers: int, shares: list[int]) -> None:
+def test_first_workers_have_the_rows_that_do_not_divide_evenly(batch: int, workers: int, shares: list[int]) -> None:
     assert [share(batch, rank, workers) for rank in range(workers)] == shares
 
 
@@ -355,13 +355,13 @@ def test_the_first_workers_have_the_rows_that_do_not_divide(batch: int, workers:
         (plain(True), Leg(2, 12), [[], [], [(0, 0, 6), (1, 0, 5)]]),
     ],
 )
-def test_each_worker_has_one_stretch_and_what_nobody_reads_is_behind_them(
+def test_each_worker_has_one_stretch_followed_by_unread_rows(
     rules: Rules, leg: Leg, stretches: list[list[tuple[int, int, int]]]
 ) -> None:
     assert rules.stretches(spans((0, 0, 6), (1, 0, 5)), leg) == [spans(*each) for each in stretches]
 
 
-def test_a_stretch_is_shuffled_in_windows_each_by_a_key_of_its_own() -> None:
+def test_stretch_is_shuffled_in_windows_with_separate_keys() -> None:
     stretch = spans((3, 2, 7), (1, 0, 6))
     assert list(Rules(9, 4, False).stream(stretch, (2, 1, 0))) == [
         Window((Span(3, 2, 6),), (9, 2, 1, 0, 0), 0, 4),
@@ -373,7 +373,7 @@ def test_a_stretch_is_shuffled_in_windows_each_by_a_key_of_its_own() -> None:
     assert list(plain().stream(stretch, (0,))) == stretch
 
 
-def test_what_every_worker_has_left_is_divided_anew_one_behind_the_other() -> None:
+def test_remaining_rows_of_all_workers_are_divided_again_in_order() -> None:
     """Batches of 5 by two workers: 3 rows and 2; one batch is done of 14 rows, of which 4 are left over."""
     left = spans((0, 0, 9), (1, 0, 5))
     assert plain().stretches(left, Leg(2, 5)) == [spans((0, 0, 8)), spans((0, 8, 9), (1, 0, 5)), []]
@@ -383,7 +383,7 @@ def test_what_every_worker_has_left_is_divided_anew_one_behind_the_other() -> No
     assert plain().after(left, Leg(2, 5), (0, 0)) == spans((0, 0, 8), (0, 8, 9), (1, 0, 5))
 
 
-def test_what_is_left_of_a_window_keeps_its_order() -> None:
+def test_remainder_of_a_window_keeps_its_order() -> None:
     rules, left = Rules(9, 4, False), spans((0, 0, 12))
     first = (Span(0, 0, 4),), (9, 7, 3, 0, 0)
     assert rules.after(left, Leg(2, 4, done=1), (7, 3)) == [
@@ -407,7 +407,7 @@ def test_what_is_left_of_a_window_keeps_its_order() -> None:
         ([], []),
     ],
 )
-def test_pieces_are_cut_into_parts_of_the_sizes_asked_for(
+def test_chopped_cuts_pieces_into_parts_of_requested_sizes(
     sizes: list[int], parts: list[list[tuple[int, int, int]]]
 ) -> None:
     pieces = spans((0, 0, 5), (1, 2, 5))
@@ -415,7 +415,7 @@ def test_pieces_are_cut_into_parts_of_the_sizes_asked_for(
     assert list(chopped(iter(pieces), iter(sizes))) == [spans(*part) for part in parts]
 
 
-def test_a_window_is_cut_where_its_shuffled_rows_are_divided() -> None:
+def test_chopped_cuts_a_window_within_its_shuffled_rows() -> None:
     window = Window((Span(0, 0, 9),), (1,), 2, 8)
     assert (length(window), length(Span(4, 3, 8)), total([window, Span(4, 3, 8)]), total([])) == (6, 5, 11, 0)
     assert list(chopped([window], [2, 4])) == [
@@ -424,7 +424,7 @@ def test_a_window_is_cut_where_its_shuffled_rows_are_divided() -> None:
     ]
 
 
-def test_rows_of_a_window_are_shuffled_as_in_earlier_releases() -> None:
+def test_shuffled_rows_of_a_window_are_unchanged_since_earlier_releases() -> None:
     parts, key = (Span(3, 0, 5), Span(1, 2, 5)), (1, 0, 0, 0)
     whole = [(3, 1), (1, 4), (3, 0), (3, 4), (1, 3), (3, 3), (1, 2), (3, 2)]
     assert rows_of([Window(parts, key, 0, 8)]) == whole
@@ -433,7 +433,7 @@ def test_rows_of_a_window_are_shuffled_as_in_earlier_releases() -> None:
     assert sorted(rows_of([Window(parts, (2,), 0, 8)])) == sorted(whole) != rows_of([Window(parts, (2,), 0, 8)])
 
 
-def test_shards_of_windows_within_windows_are_in_the_order_of_their_first_rows() -> None:
+def test_shards_of_nested_windows_are_in_the_order_of_their_first_rows() -> None:
     inner = Window((Span(2, 1, 3), Span(0, 0, 1)), (1,), 0, 3)
     found = located(Window((Span(5, 0, 1), inner, Span(2, 7, 8), Span(5, 3, 4)), (2,), 0, 6))
     assert list(found.shards.items()) == [(5, 4), (2, 8), (0, 1)]

@@ -14,7 +14,7 @@ from hopsml.training.tensorflow.fit.standard_callbacks import callbacks, event_c
 pytestmark = pytest.mark.fast
 
 
-def test_without_tensorboard_a_line_says_that_no_events_are_written(
+def test_missing_tensorboard_is_reported_and_no_events_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -22,7 +22,7 @@ def test_without_tensorboard_a_line_says_that_no_events_are_written(
     assert "no events are written: pip install tensorboard" in capsys.readouterr().out
 
 
-def test_the_older_name_of_the_number_of_steps_is_accepted_with_one_line(
+def test_deprecated_checkpoint_every_is_accepted_with_one_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(checks, "_noted", set())

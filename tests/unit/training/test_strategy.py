@@ -21,7 +21,7 @@ LISTS = st.lists(st.tuples(st.sampled_from(["float32", "float16"]), SHAPES), max
 
 
 @pytest.mark.parametrize(("value", "scope"), [(1, 1), (32, 32), ("32", 32), ("all", "all"), (1000, 1000)])
-def test_a_merge_scope_is_a_number_of_gradients_or_all(value: int | str, scope: int | str) -> None:
+def test_merge_scope_accepts_a_number_of_gradients_or_all(value: int | str, scope: int | str) -> None:
     assert checks.merge_scope("merge_scope", value) == scope
 
 
@@ -29,24 +29,24 @@ def test_a_merge_scope_is_a_number_of_gradients_or_all(value: int | str, scope: 
     ("error", "values"),
     [(ArgumentError, [0, -1, "0", "none", "-3", "", "1.5"]), (ArgumentTypeError, [1.5, True, None, [32]])],
 )
-def test_any_other_merge_scope_is_refused(error: type[Exception], values: list[Any]) -> None:
+def test_invalid_merge_scope_is_refused(error: type[Exception], values: list[Any]) -> None:
     for value in values:
         with pytest.raises(error, match="merge_scope="):
             checks.merge_scope("merge_scope", value)
 
 
 @pytest.mark.parametrize(("scope", "groups"), [(1, 160), (32, 5), (33, 5), (160, 1), (None, 1)])
-def test_gradients_make_as_many_groups_as_the_scope_requires(scope: int | None, groups: int) -> None:
+def test_merge_scope_determines_the_number_of_gradient_groups(scope: int | None, groups: int) -> None:
     assert len(plan_groups(["float32"] * 160, scope)) == groups
 
 
-def test_the_last_gradients_come_first_and_types_are_kept_apart() -> None:
+def test_merge_groups_start_with_the_last_gradients_and_separate_types() -> None:
     groups = plan_groups(["float32", "float16", "float32", "float32", "float16"], 2)
     assert [group.positions for group in groups] == [(4, 1), (3, 2), (0,)]
 
 
 @given(DTYPES, st.one_of(st.none(), st.integers(1, 64)))
-def test_every_tensor_is_in_one_group_of_its_type(dtypes: list[str], scope: int | None) -> None:
+def test_every_tensor_is_in_one_merge_group_of_its_type(dtypes: list[str], scope: int | None) -> None:
     groups = plan_groups(dtypes, scope)
     assert sorted(position for group in groups for position in group.positions) == list(range(len(dtypes)))
     for group in groups:
@@ -55,7 +55,7 @@ def test_every_tensor_is_in_one_group_of_its_type(dtypes: list[str], scope: int 
 
 
 @given(LISTS)
-def test_keys_within_a_list_differ(groups: list[tuple[str, list[list[int]]]]) -> None:
+def test_instance_keys_within_a_list_differ(groups: list[tuple[str, list[list[int]]]]) -> None:
     firsts = InstanceKeys().of_list(groups)
     taken = [key + index for key, (_, shapes) in zip(firsts, groups, strict=True) for index in range(len(shapes))]
     assert len(set(taken)) == len(taken)
@@ -63,7 +63,7 @@ def test_keys_within_a_list_differ(groups: list[tuple[str, list[list[int]]]]) ->
 
 
 @given(LISTS, LISTS)
-def test_keys_do_not_depend_on_what_was_traced_before(
+def test_instance_keys_do_not_depend_on_earlier_traces(
     first: list[tuple[str, list[list[int]]]], second: list[tuple[str, list[list[int]]]]
 ) -> None:
     one, other = InstanceKeys(), InstanceKeys()
@@ -73,7 +73,7 @@ def test_keys_do_not_depend_on_what_was_traced_before(
     assert other.of_list(second) == expected
 
 
-def test_groups_that_would_share_keys_are_moved_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_groups_with_overlapping_keys_are_moved_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml.training.tensorflow.distribution import merging
 
     # Two different groups whose keys would overlap: with 2**30 keys nothing but a narrow key space shows it.
@@ -95,11 +95,11 @@ def test_groups_that_would_share_keys_are_moved_apart(monkeypatch: pytest.Monkey
         ({"topk": 0.5, "compression": "powersgd"}, "this is a setting of compression='topk'"),
     ],
 )
-def test_a_setting_without_meaning_is_refused(arguments: dict[str, Any], words: str) -> None:
+def test_invalid_strategy_settings_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         hopsml.tensorflow.strategy(**arguments)
 
 
-def test_a_setting_of_hopsmls_collective_says_what_to_choose() -> None:
+def test_hopsml_setting_with_another_implementation_names_the_remedy() -> None:
     with pytest.raises(ArgumentError, match="use implementation='hopsml', or omit these settings"):
         hopsml.tensorflow.strategy(reduction="adasum", implementation="ring")

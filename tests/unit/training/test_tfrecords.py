@@ -57,7 +57,7 @@ def read(path: Path, *arguments: Any, **more: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- rows
 
 
-def test_every_row_once_an_epoch_each_with_its_columns(clicks: Path) -> None:
+def test_tfrecords_yield_every_row_once_per_epoch_with_its_columns(clicks: Path) -> None:
     rows = hopsml.data.tfrecords(f"file://{clicks}").batch(16).shuffle(seed=3, window=50).repeat(2)
     batches = list(rows)
     first, second = all_of(batches[:11]), all_of(batches[11:])
@@ -69,7 +69,7 @@ def test_every_row_once_an_epoch_each_with_its_columns(clicks: Path) -> None:
     assert all_of(pickle.loads(pickle.dumps(rows))) == first + second
 
 
-def test_one_that_was_made_on_the_driver_counts_nothing_again(clicks: Path) -> None:
+def test_pickled_data_set_does_not_count_records_again(clicks: Path) -> None:
     rows = hopsml.data.tfrecords(str(clicks)).batch(16)
     made = pickle.dumps(rows)
     shutil.rmtree(clicks)
@@ -100,7 +100,7 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     assert rows.source.row_bytes == file.stat().st_size / 100
 
 
-def test_of_large_records_nothing_but_the_lengths_is_read_to_count_them() -> None:
+def test_counting_large_records_reads_only_their_lengths() -> None:
     content, asked = b"".join(framed(bytes(5000)) for _ in range(4)), list[int]()
 
     def count(offset: int, length: int) -> bytes:
@@ -138,7 +138,9 @@ def test_of_large_records_nothing_but_the_lengths_is_read_to_count_them() -> Non
         ([[b"a", b"b"], [b"", b"d"]], object, (2, 2)),
     ],
 )
-def test_values_and_types(tmp_path: Path, values: Any, dtype: Any, shape: Any, is_packed: bool) -> None:
+def test_tfrecord_features_have_expected_values_and_types(
+    tmp_path: Path, values: Any, dtype: Any, shape: Any, is_packed: bool
+) -> None:
     file = tmp_path / "a.tfrecord"
     file.write_bytes(b"".join(framed(example({"c": value}, is_packed)) for value in values))
     found = read(file)["c"]
@@ -146,7 +148,7 @@ def test_values_and_types(tmp_path: Path, values: Any, dtype: Any, shape: Any, i
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3), min_size=1, max_size=20))
-def test_integers_of_any_size(numbers: list[list[int]]) -> None:
+def test_integers_of_any_size_are_decoded(numbers: list[list[int]]) -> None:
     from hopsml.training.data import examples
 
     records = [example({"c": one}) for one in numbers]
@@ -155,7 +157,7 @@ def test_integers_of_any_size(numbers: list[list[int]]) -> None:
     assert table["c"].to_pylist() == numbers
 
 
-def test_shapes_and_columns_that_are_asked_for(tmp_path: Path) -> None:
+def test_requested_shapes_and_columns_are_returned(tmp_path: Path) -> None:
     file = record_files.write(
         tmp_path / "a.tfrecord", [{"image": [float(n)] * 6, "one": 1, "more": 2} for n in range(3)]
     )
@@ -169,7 +171,7 @@ def test_shapes_and_columns_that_are_asked_for(tmp_path: Path) -> None:
         read(file, {"image": 6})
 
 
-def test_what_stands_for_a_feature_that_a_record_lacks(tmp_path: Path) -> None:
+def test_fill_values_replace_absent_features(tmp_path: Path) -> None:
     rows = [{"id": 1, "x": [1.0, 2.0], "t": b"a"}, {"id": [], "t": b"b"}, {"x": [5.0, 6.0]}]
     file = record_files.write(tmp_path / "a.tfrecord", rows)
     found = read(file, fill={"id": -1, "x": [0.0, 0.0], "t": b"?"})
@@ -203,7 +205,7 @@ def test_what_stands_for_a_feature_that_a_record_lacks(tmp_path: Path) -> None:
         ([{"c": 1, "d": 1}, {"c": 2}], r"column 'd' of .*a\.tfrecord, .*has 1 null\(s\) in 2 rows"),
     ],
 )
-def test_features_that_are_not_the_same_in_all_records(tmp_path: Path, rows: Any, word: str) -> None:
+def test_features_that_differ_between_records_are_refused(tmp_path: Path, rows: Any, word: str) -> None:
     file = record_files.write(tmp_path / "a.tfrecord", rows)
     with pytest.raises(ArgumentError, match=word):
         read(file)
@@ -224,7 +226,7 @@ def test_features_that_are_not_the_same_in_all_records(tmp_path: Path, rows: Any
     ],
 )
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_files_with_different_features_are_refused_when_the_data_set_is_made(
+def test_files_with_different_features_are_refused_at_creation(
     tmp_path: Path, first: Any, second: Any, features: Any, word: str, pack: Callable[[bytes], bytes]
 ) -> None:
     """Else workers that read one file each would train on other columns than the next worker."""
@@ -244,7 +246,7 @@ def test_files_with_different_features_are_refused_when_the_data_set_is_made(
         ({"c": [7, 8]}, r"column 'd' is absent in B, and is in the first record of A"),
     ],
 )
-def test_records_that_differ_later_in_a_file_are_named_by_who_reads_them(
+def test_records_that_differ_later_in_a_file_are_reported_while_reading(
     tmp_path: Path, later: Any, word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hopsml.training.data import tfrecord_files
@@ -274,7 +276,7 @@ def test_records_that_differ_later_in_a_file_are_named_by_who_reads_them(
         ([{}, {}], 3, [3, 3]),
     ],
 )
-def test_a_feature_that_a_file_lacks_is_filled_in_the_type_of_the_others(
+def test_feature_absent_from_a_file_is_filled_in_the_type_of_other_files(
     tmp_path: Path, tables: Any, fill: Any, expected: Any
 ) -> None:
     for number, row in enumerate(tables):
@@ -286,14 +288,14 @@ def test_a_feature_that_a_file_lacks_is_filled_in_the_type_of_the_others(
     assert {tuple(one) for one in rows.batch(1)} == {("id", "w", "x")}
 
 
-def test_a_value_of_another_type_than_the_feature_is_refused(tmp_path: Path) -> None:
+def test_fill_value_of_another_type_than_the_feature_is_refused(tmp_path: Path) -> None:
     record_files.write(tmp_path / "a.tfrecord", [{"id": 1, "x": 1}])
     record_files.write(tmp_path / "b.tfrecord", [{"id": 2}])
     with pytest.raises(ArgumentError, match=r"column 'x' of \S+b\.tfrecord, .*is of type int64, which 0.5 is not"):
         hopsml.data.tfrecords(str(tmp_path), fill={"x": 0.5})
 
 
-def test_of_a_large_first_record_no_more_than_itself_is_read() -> None:
+def test_first_record_reads_no_more_than_that_record() -> None:
     large, asked = framed(bytes(100_000)), list[tuple[int, int]]()
     content = b"..." + large + framed(b"x")
 
@@ -310,7 +312,7 @@ def test_of_a_large_first_record_no_more_than_itself_is_read() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 9, 14, -1])
-def test_a_record_that_is_damaged_is_named(tmp_path: Path, at: int) -> None:
+def test_damaged_record_is_named(tmp_path: Path, at: int) -> None:
     """A bit of its length, of the length's checksum, of the record, of its checksum."""
     whole = [framed(example(row(number))) for number in range(5)]
     broken = bytearray(whole[3])
@@ -326,7 +328,7 @@ def test_a_record_that_is_damaged_is_named(tmp_path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("kept", [5, 14, -1])
-def test_a_file_that_is_cut_off_is_named(tmp_path: Path, kept: int) -> None:
+def test_truncated_file_is_named(tmp_path: Path, kept: int) -> None:
     whole = [framed(example(row(number))) for number in range(3)]
     file = tmp_path / "a.tfrecord"
     file.write_bytes(b"".join([*whole[:2], whole[2][:kept]]))
@@ -347,7 +349,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path, kept: int) -> None:
         (b"\xff" * 20, "a number of it has more than ten bytes"),
     ],
 )
-def test_records_that_are_no_examples(tmp_path: Path, record: bytes, word: str) -> None:
+def test_records_that_are_not_examples_are_refused(tmp_path: Path, record: bytes, word: str) -> None:
     file = tmp_path / "a.tfrecord"
     file.write_bytes(framed(example(row(0))) + framed(record))
     with pytest.raises(ArgumentError, match=rf"record 1 .* of .*a\.tfrecord is not a tf\.train\.Example: .*{word}"):
@@ -355,7 +357,7 @@ def test_records_that_are_no_examples(tmp_path: Path, record: bytes, word: str) 
 
 
 @given(st.binary(max_size=60), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=3))
-def test_whatever_the_bytes_are_they_are_refused_in_words_or_read(some: bytes, changes: list[tuple[int, int]]) -> None:
+def test_arbitrary_bytes_are_decoded_or_refused_with_a_message(some: bytes, changes: list[tuple[int, int]]) -> None:
     from hopsml.training.data import columns, examples
 
     changed = bytearray(example({"id": 7, "x": [0.5, 1.5], "name": b"n" * 100}))
@@ -373,13 +375,13 @@ def test_whatever_the_bytes_are_they_are_refused_in_words_or_read(some: bytes, c
         assert "here" in said
 
 
-def test_what_is_no_tfrecord_file(tmp_path: Path) -> None:
+def test_file_that_is_not_a_tfrecord_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "part-0").write_text("id,x\n1,2\n3,4\n")
     with pytest.raises(StorageError, match=r"part-0: record 0 .*is damaged, or the file does not contain TFRecords"):
         hopsml.data.tfrecords(str(tmp_path))
 
 
-def test_a_file_that_is_deleted_or_changed_meanwhile_is_named(tmp_path: Path) -> None:
+def test_tfrecord_file_deleted_or_changed_while_reading_is_named(tmp_path: Path) -> None:
     files = [record_files.write(tmp_path / f"{name}.tfrecord", map(row, range(20))) for name in "abc"]
     rows = hopsml.data.tfrecords(str(tmp_path)).batch(20)
     files[1].unlink()
@@ -396,7 +398,7 @@ def test_a_file_that_is_deleted_or_changed_meanwhile_is_named(tmp_path: Path) ->
         list(rows)
 
 
-def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
+def test_invalid_tfrecord_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PathNotFound, match="nowhere"):
         hopsml.data.tfrecords(str(tmp_path / "nowhere"))
     with pytest.raises(ArgumentError, match=r"contains no TFRecord file \(\*\.tfrecord\*, part-\*\) among its 0 file"):

@@ -79,7 +79,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_trial_that_is_to_end_ends_at_the_report_that_decided_it(lane: LaneEnd) -> None:
+def test_trial_stops_at_the_report_that_decided_it(lane: LaneEnd) -> None:
     lane.answer = lambda report: EndTrial(7, 1, "stop") if report.step == 2 else GoOn(7, 1, report.step)
     reporter = TrialReporter(run_trial(), lane.channel)
     reporter.broadcast(0.1)
@@ -90,7 +90,7 @@ def test_a_trial_that_is_to_end_ends_at_the_report_that_decided_it(lane: LaneEnd
 
 
 @pytest.mark.usefixtures("patient")
-def test_an_answer_to_another_report_is_none(lane: LaneEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_to_another_report_is_ignored(lane: LaneEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     lane.answer = lambda report: GoOn(7, 1, report.step - 1)
     monkeypatch.setattr(trial_reports, "MOST_WAIT_S", 0.01)
     reporter = TrialReporter(run_trial(), lane.channel)
@@ -101,7 +101,7 @@ def test_an_answer_to_another_report_is_none(lane: LaneEnd, monkeypatch: pytest.
     assert waits == [True] * trial_reports.MOST_UNANSWERED + [False] * (len(waits) - trial_reports.MOST_UNANSWERED)
 
 
-def test_a_report_waits_for_a_share_of_the_time_since_the_one_before_and_only_where_somebody_judges(
+def test_report_waits_a_share_of_the_time_since_the_last_one_only_if_judged(
     lane: LaneEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -114,14 +114,14 @@ def test_a_report_waits_for_a_share_of_the_time_since_the_one_before_and_only_wh
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_lane_that_is_gone_keeps_nobody_waiting() -> None:
+def test_report_to_a_closed_lane_does_not_block() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.shutdown(socket.SHUT_WR)
         TrialReporter(run_trial(), Channel(theirs)).broadcast(0.1)  # returns
 
 
-def test_the_lane_passes_an_answer_on_to_the_trial_that_runs() -> None:
+def test_lane_forwards_an_answer_only_to_the_running_trial() -> None:
     queue, later = LaneQueue(), RunTrial(8, 0, trial_id="t8", config=b"", isolated=True)
     queue.handle_driver_message(run_trial(), 0.0)
     queue.handle_driver_message(later, 0.0)
@@ -129,9 +129,7 @@ def test_the_lane_passes_an_answer_on_to_the_trial_that_runs() -> None:
     assert queue.handle_driver_message(GoOn(8, 0, 3), 1.0) == queue.handle_driver_message(GoOn(7, 0, 3), 1.0) == []
 
 
-def test_the_newest_report_is_the_last_of_the_history_however_many_there_were(
-    lane: LaneEnd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_limit_keeps_the_newest_report_last(lane: LaneEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_reports, "MOST_HISTORY", 3)
     reporter = TrialReporter(run_trial(judged=False), lane.channel)
     for value in range(6):
@@ -155,11 +153,11 @@ def with_budget(lr: float, budget: int) -> None: ...
         (with_budget, {"lr": 0.1, "budget": 4}, {"lr": 0.1, "budget": 4}),
     ],
 )
-def test_arguments_go_in_by_the_names_of_the_signature(function: Any, config: Any, expected: Any) -> None:
+def test_trial_arguments_are_bound_by_parameter_names(function: Any, config: Any, expected: Any) -> None:
     assert bind(function, {"data": "fixed"}, config, "R") == expected
 
 
-def test_a_value_without_a_parameter_and_a_parameter_without_a_value_are_errors() -> None:
+def test_value_without_parameter_and_parameter_without_value_raise() -> None:
     with pytest.raises(ArgumentTypeError, match=r"by_name has no parameter rate; it has lr, layers, reporter"):
         bind(by_name, {}, {"lr": 1, "rate": 2}, None)
     with pytest.raises(ArgumentTypeError, match=r"with_budget needs budget, which the search space does not have"):
@@ -178,11 +176,11 @@ def test_a_value_without_a_parameter_and_a_parameter_without_a_value_are_errors(
         ({"metric": 1, "loss": 2}, "", 1.0),
     ],
 )
-def test_a_result_is_a_number_or_a_dict_with_one(value: Any, metric: str, expected: float) -> None:
+def test_trial_result_is_a_number_or_a_dict_with_one(value: Any, metric: str, expected: float) -> None:
     assert score_of(value, metric) == expected
 
 
-def test_nan_is_a_number_that_says_something() -> None:
+def test_nan_is_a_valid_trial_result() -> None:
     assert math.isnan(score_of({"loss": float("nan")}, "loss"))
 
 
@@ -203,7 +201,7 @@ def test_nan_is_a_number_that_says_something() -> None:
         (np.ones(3), "", "type ndarray"),
     ],
 )
-def test_what_is_no_result_says_what_would_be_one(value: Any, metric: str, message: str) -> None:
+def test_invalid_trial_result_error_describes_a_valid_one(value: Any, metric: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         score_of(value, metric)
 
@@ -216,13 +214,13 @@ def a_training_function(scale: int) -> list[str]:
     return hopsml.cached(load, "images")
 
 
-def test_a_cached_value_is_loaded_once_for_the_same_code_captured_values_and_arguments() -> None:
+def test_cached_value_is_loaded_once_per_code_captured_values_and_arguments() -> None:
     LOADS.clear()
     assert a_training_function(1) is a_training_function(1) and LOADS == ["images"]
     assert a_training_function(2) == ["images", "2"] and LOADS == ["images", "images"]
 
 
-def test_a_cached_value_belongs_to_what_the_function_has_captured() -> None:
+def test_cached_value_depends_on_captured_variables() -> None:
     def load_with(number: int) -> Any:
         return hopsml.cached(lambda: [number])
 
@@ -231,7 +229,7 @@ def test_a_cached_value_belongs_to_what_the_function_has_captured() -> None:
         hopsml.cached(len, threading.Lock())
 
 
-def test_threads_that_want_the_same_value_load_it_once_and_an_error_is_not_kept() -> None:
+def test_concurrent_cached_calls_load_once_and_errors_are_not_cached() -> None:
     calls: list[int] = []
     barrier = threading.Barrier(4)
 
@@ -270,7 +268,7 @@ class _Loader:
         return _Loader, (None,)
 
 
-def test_seeds_differ_by_trial_and_are_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_seeds_differ_by_trial_and_are_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_SEED", "1")
     seeds = [runner.seed_of(5, number) for number in range(100)]
     assert len(set(seeds)) == 100 and seeds == [runner.seed_of(5, number) for number in range(100)]
@@ -280,7 +278,7 @@ def test_seeds_differ_by_trial_and_are_the_same_again(monkeypatch: pytest.Monkey
     assert (random.random(), np.random.rand()) == first
 
 
-def test_the_end_of_a_trial_passes_by_those_who_catch_every_exception() -> None:
+def test_trial_stop_is_not_caught_by_except_exception() -> None:
     def train() -> None:
         try:
             raise TrialStopped("pause", 4)
@@ -291,11 +289,11 @@ def test_the_end_of_a_trial_passes_by_those_who_catch_every_exception() -> None:
         train()
 
 
-def test_outside_of_a_search_there_is_no_trial() -> None:
+def test_trial_outside_of_a_search_is_none() -> None:
     assert hopsml.trial() is None
 
 
-def test_a_cached_value_belongs_to_all_that_stands_in_the_function() -> None:
+def test_cached_value_depends_on_nested_code_and_sets() -> None:
     """Also within what is a function of its own to Python, and in sets."""
     doubled, trebled = (
         lambda: [number * 2 for number in range(3)],

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.fast
     place=st.sampled_from([(0, 1), (0, 2), (1, 2)]),
     turns=st.integers(1, 5),
 )
-def test_the_batches_of_all_turns_are_those_of_the_worker(
+def test_batches_of_all_turns_are_those_of_the_worker(
     shards: list[int],
     waves: list[int] | None,
     batch: int,
@@ -63,7 +63,7 @@ def test_the_batches_of_all_turns_are_those_of_the_worker(
             one.next_pieces()
 
 
-def test_a_batch_of_a_later_wave_is_waited_for_by_whose_turn_it_is() -> None:
+def test_turn_sampler_waits_for_the_wave_of_its_next_batch() -> None:
     shards = Arriving([[0], [1]], [4, 4])
     order = ShardSampler(shards, 2, 1, epochs=1, window=0, drop_last=False)
     third = TurnSampler(order, 2, 3)
@@ -77,7 +77,7 @@ def test_a_batch_of_a_later_wave_is_waited_for_by_whose_turn_it_is() -> None:
     ("turn", "turns", "batches"),
     [(0, 1, [0, 1, 2, 3, 4]), (0, 2, [0, 2, 4]), (1, 2, [1, 3]), (2, 3, [2]), (4, 5, [4]), (5, 6, [])],
 )
-def test_each_turn_reads_every_so_many_batches_from_its_own_on(turn: int, turns: int, batches: list[int]) -> None:
+def test_each_turn_reads_every_nth_batch(turn: int, turns: int, batches: list[int]) -> None:
     order = ShardSampler(KnownShards([10]), 2, 1, epochs=1, window=0, drop_last=False)
     one = TurnSampler(order, turn, turns)
     found = []
@@ -88,7 +88,7 @@ def test_each_turn_reads_every_so_many_batches_from_its_own_on(turn: int, turns:
     assert not one.waits and order.is_exhausted
 
 
-def test_the_batches_of_others_are_passed_over_when_the_next_own_one_is_wanted_and_not_before() -> None:
+def test_batches_of_other_turns_are_skipped_only_when_the_next_own_batch_is_needed() -> None:
     order = ShardSampler(KnownShards([12]), 2, 1, epochs=1, window=0, drop_last=False)
     second = TurnSampler(order, 1, 3)
     assert order.done_in_epoch == 0
@@ -115,7 +115,7 @@ class Counted:
         return {"id": np.arange(10 * shard, 10 * shard + 10)}
 
 
-def test_a_process_reads_the_shards_of_its_own_batches_alone_on_one_thread() -> None:
+def test_loader_process_reads_only_shards_of_its_batches_without_a_thread() -> None:
     def order() -> ShardSampler:
         return ShardSampler(KnownShards(Counted.shard_sizes), 10, 1, epochs=1, window=0, drop_last=False)
 

@@ -29,7 +29,7 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_file_once_an_epoch(images: Path) -> None:
+def test_files_yield_every_file_once_per_epoch(images: Path) -> None:
     rows = hopsml.data.files(f"file://{images}", [".jpg", ".png"]).batch(7).shuffle(seed=1).repeat(2)
     batches = list(rows)
     for epoch in (batches[:6], batches[6:]):
@@ -48,7 +48,7 @@ def columns(batch: Any) -> tuple[Any, Any, Any]:
     return batch["path"], batch["folder"], batch["content"]
 
 
-def test_all_files_in_the_order_of_their_names(images: Path) -> None:
+def test_unshuffled_files_are_in_the_order_of_their_names(images: Path) -> None:
     (batch,) = hopsml.data.files([str(images / "dog"), str(images / "cat" / "03.png")]).batch(100)
     names = [path.rsplit("/", 1)[1] for path in batch["path"]]
     assert names == [*sorted(path.name for path in (images / "dog").iterdir()), "03.png"]
@@ -64,18 +64,18 @@ def test_all_files_in_the_order_of_their_names(images: Path) -> None:
         ([0] * 9, [(0, 4), (4, 8), (8, 9)]),
     ],
 )
-def test_which_files_are_read_together(sizes: list[int], groups: list[tuple[int, int]]) -> None:
+def test_small_files_are_grouped_up_to_size_and_count_limits(sizes: list[int], groups: list[tuple[int, int]]) -> None:
     assert grouped(sizes, 10, 4) == groups
 
 
-def test_memory_decides_the_window(tmp_path: Path) -> None:
+def test_shuffle_window_of_files_is_limited_by_memory(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(4 << 20))
     assert hopsml.data.files(str(tmp_path)).shuffle().window == 63
     (tmp_path / "a").write_bytes(b"")
     assert hopsml.data.files(str(tmp_path)).shuffle().window == 65_536
 
 
-def test_a_file_that_is_deleted_or_changed_meanwhile_is_named(images: Path) -> None:
+def test_file_deleted_or_changed_while_reading_is_named(images: Path) -> None:
     rows = hopsml.data.files(str(images), [".png"]).batch(4)
     (images / "dog" / "03.png").unlink()
     with pytest.raises(PathNotFound, match=r"dog/03\.png was deleted while it was read"):
@@ -87,7 +87,7 @@ def test_a_file_that_is_deleted_or_changed_meanwhile_is_named(images: Path) -> N
         list(rows)
 
 
-def test_what_is_no_data_is_refused(images: Path, tmp_path: Path) -> None:
+def test_invalid_files_input_is_refused(images: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PathNotFound, match="nowhere"):
         hopsml.data.files(str(tmp_path / "nowhere"))

@@ -27,7 +27,7 @@ def recipe(**more: Any) -> Any:
     return large.Recipe(**{"reference_batch_size": 256, "learning_rate": 0.1, "epochs": 90, **more})
 
 
-def test_the_rate_is_scaled_warmed_up_and_lowered_as_in_1706_02677() -> None:
+def test_large_batch_plan_scales_warms_up_and_steps_down_the_rate_as_in_1706_02677() -> None:
     plan = recipe(schedule=large.Steps()).at(8192, n_samples=1_281_167)
     assert (plan.steps_per_epoch, plan.steps, plan.warmup_steps) == (157, 14130, 785)
     assert plan.learning_rate(0) == pytest.approx(0.1)
@@ -38,14 +38,14 @@ def test_the_rate_is_scaled_warmed_up_and_lowered_as_in_1706_02677() -> None:
     assert "linear scaling: x 32" in str(plan) and "8192" in str(plan)
 
 
-def test_other_rules_of_scaling() -> None:
+def test_plan_applies_sqrt_and_no_scaling_and_smaller_batches_have_no_warm_up() -> None:
     assert recipe(scaling="sqrt").at(1024, 10_000).peak_learning_rate == pytest.approx(0.2)
     assert recipe(scaling="none").at(1024, 10_000).peak_learning_rate == pytest.approx(0.1)
     smaller = recipe().at(64, 10_000)
     assert smaller.warmup_steps == 0 and smaller.learning_rate(0) == pytest.approx(0.025)
 
 
-def test_slow_start_has_the_papers_rates() -> None:
+def test_slow_start_schedule_has_the_published_rates() -> None:
     plan = recipe(schedule=large.SlowStart(), optimizer="rmsprop_warmup").at(32768, 1_281_167)
     factors = [plan.learning_rate_at(epoch) / plan.peak_learning_rate for epoch in (0, 39, 40, 70, 85)]
     assert factors == pytest.approx([0.5, 0.5, 0.075, 0.01, 0.001])
@@ -57,7 +57,7 @@ SCHEDULES = st.sampled_from(
 
 
 @given(SCHEDULES, st.integers(1, 4096), st.integers(4096, 100_000), st.floats(0, 40))
-def test_a_warm_up_never_falls_and_no_rate_is_above_the_peak(
+def test_plan_rate_never_falls_during_warm_up_and_never_exceeds_the_peak(
     schedule: Any, batch: int, samples: int, length: float
 ) -> None:
     plan = recipe(schedule=schedule, warmup_epochs=length).at(batch, samples)
@@ -69,7 +69,7 @@ def test_a_warm_up_never_falls_and_no_rate_is_above_the_peak(
     assert BatchPlan.from_config(plan.as_config()) == plan
 
 
-def test_numpys_whole_numbers_make_a_plan_that_json_can_hold() -> None:
+def test_plan_of_numpy_integers_is_serializable_as_json() -> None:
     plan = recipe(reference_batch_size=np.int64(256)).at(np.int64(512), np.int32(1000))
     assert BatchPlan.from_config(json.loads(json.dumps(plan.as_config()))) == plan
     assert type(large.Normalizer(np.int64(256), np.int64(512)).batch_size) is int
@@ -92,7 +92,7 @@ def updated(rule: Any, steps: int = 100) -> list[Any]:
     return weights
 
 
-def test_the_rules_equal_the_papers_formulas_over_numpy() -> None:
+def test_lars_and_lamb_rules_equal_reference_formulas_in_numpy() -> None:
     rates = [0.1 * min(1.0, (step + 1) / 20) for step in range(100)]
 
     def lars(step: int, weight: Any, gradient: Any, kept: Any) -> Any:
@@ -109,7 +109,7 @@ def test_the_rules_equal_the_papers_formulas_over_numpy() -> None:
     assert references.error(updated(lamb), references.lamb(100, rates)) <= 1e-9
 
 
-def test_a_velocity_that_holds_the_rate_needs_the_plans_momentum_and_one_that_does_not_needs_none() -> None:
+def test_momentum_correction_makes_both_velocity_forms_equivalent() -> None:
     plan = recipe(schedule=large.Steps((10.0,))).at(1024, 4096)
     found = {}
     for absorbs in (False, True):
@@ -123,13 +123,13 @@ def test_a_velocity_that_holds_the_rate_needs_the_plans_momentum_and_one_that_do
     assert plan.momentum(1) > 0.9 and recipe(momentum_correction=False).at(1024, 4096).momentum(1) == 0.9
 
 
-def test_a_norm_of_0_has_the_ratio_1() -> None:
+def test_lars_and_lamb_ratios_are_1_for_a_norm_of_0() -> None:
     for pair in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
         one, other = map(np.float64, pair)
         assert rules.lars_ratio(one, other, 0.001, 0.0, 0.0, np) == rules.lamb_ratio(one, other, np) == 1
 
 
-def test_numbers_are_carried_to_another_batch() -> None:
+def test_normalizer_converts_rate_decay_steps_and_momentum_to_another_batch_size() -> None:
     at = large.Normalizer(256, 1024)
     assert at.learning_rate(0.1) == pytest.approx(0.4) and at.learning_rate(0.1, "sqrt") == pytest.approx(0.2)
     assert at.decay(0.99) == pytest.approx(0.99**4)
@@ -137,7 +137,7 @@ def test_numbers_are_carried_to_another_batch() -> None:
     assert recipe(keep_memory=True).at(1024, 4096).base_momentum == pytest.approx(0.9**4)
 
 
-def test_labels_are_smoothed() -> None:
+def test_smooth_labels_spreads_the_smoothing_over_all_classes() -> None:
     np.testing.assert_allclose(large.smooth_labels(np.eye(4), 0.1)[0], [0.925, 0.025, 0.025, 0.025])
     assert "label_smoothing=0.1" in str(recipe(label_smoothing=0.1).at(256, 1000))
 
@@ -160,12 +160,14 @@ def test_labels_are_smoothed() -> None:
         ({"schedule": large.Steps((95.0,))}, ArgumentError, "the training has epochs=90"),
     ],
 )
-def test_a_recipe_without_meaning_is_refused(given: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_invalid_recipe_is_refused_with_value_and_rule(
+    given: dict[str, Any], kind: type[Exception], words: str
+) -> None:
     with pytest.raises(kind, match=words.replace("(", r"\(")):
         recipe(**given)
 
 
-def test_batches_and_steps_without_meaning_are_refused() -> None:
+def test_invalid_batch_sizes_steps_and_scaling_are_refused() -> None:
     with pytest.raises(ArgumentError, match="a batch cannot be larger than the data; use at most 100"):
         recipe().at(101, 100)
     with pytest.raises(ArgumentError, match="batch_size=0"):
@@ -176,7 +178,7 @@ def test_batches_and_steps_without_meaning_are_refused() -> None:
         large.Normalizer(1, 2).learning_rate(0.1, "cube")
 
 
-def test_the_noise_scale_is_found_in_gradients_of_known_noise() -> None:
+def test_noise_scale_estimate_converges_to_the_known_noise() -> None:
     random = np.random.default_rng(1)
     noise = large.GradientNoiseScale(small_batch=8, big_batch=64, decay=0.999)
     true, size = np.full(100, 0.1), 100
@@ -187,7 +189,7 @@ def test_the_noise_scale_is_found_in_gradients_of_known_noise() -> None:
     assert noise.advise() in (256, 512) and noise.advise(most=100) == 64 and noise.advise(least=1000) == 1024
 
 
-def test_the_noise_scale_of_gradients_and_what_it_refuses() -> None:
+def test_noise_scale_of_gradients_is_infinite_without_signal_and_invalid_inputs_raise() -> None:
     noise = large.GradientNoiseScale(small_batch=1, big_batch=2)
     with pytest.raises(ArgumentError, match="before the first add"):
         noise.advise()
@@ -208,7 +210,7 @@ def noise_of(scale: float, **more: Any) -> Any:
     return noise
 
 
-def test_both_parts_of_the_noise_scale_are_averaged_apart() -> None:
+def test_noise_scale_averages_signal_and_noise_separately() -> None:
     noise = large.GradientNoiseScale(small_batch=2, big_batch=8, decay=0.75)
     assert (noise.small_batch, noise.big_batch, noise.decay) == (2, 8, 0.75) and math.isnan(noise.noise_scale)
     noise.add(5, 2)  # (8 * 2 - 2 * 5) / (8 - 2) = 1 of signal, (5 - 2) / (1 / 2 - 1 / 8) = 8 of noise
@@ -222,7 +224,7 @@ def test_both_parts_of_the_noise_scale_are_averaged_apart() -> None:
     assert noise.noise_scale == pytest.approx(spread / signal)
 
 
-def test_without_a_decay_the_newest_step_alone_counts_and_the_default_keeps_99_hundredths() -> None:
+def test_noise_scale_with_decay_0_uses_only_the_newest_step_and_default_is_0_99() -> None:
     newest = large.GradientNoiseScale(2, 8, decay=0)
     newest.add(20, 5)
     newest.add(5, 2)
@@ -230,7 +232,7 @@ def test_without_a_decay_the_newest_step_alone_counts_and_the_default_keeps_99_h
     assert large.GradientNoiseScale(2, 8).decay == 0.99
 
 
-def test_noise_below_nothing_is_none_and_a_signal_of_nothing_is_all_noise() -> None:
+def test_noise_scale_is_0_for_negative_noise_and_infinite_without_signal() -> None:
     noise = large.GradientNoiseScale(1, 2)
     noise.add(1, 2)
     assert noise.noise_scale == 0 and noise.advise() == 1
@@ -262,7 +264,7 @@ def test_noise_below_nothing_is_none_and_a_signal_of_nothing_is_all_noise() -> N
         (0.0, {"least": 1, "most": 1}, 1),
     ],
 )
-def test_the_nearest_power_of_two_within_the_limits_is_advised(
+def test_noise_scale_advises_the_nearest_power_of_two_within_limits(
     scale: float, limits: dict[str, int], advised: int
 ) -> None:
     found = noise_of(scale).advise(**limits)
@@ -296,20 +298,20 @@ def test_the_nearest_power_of_two_within_the_limits_is_advised(
         ),
     ],
 )
-def test_a_noise_scale_without_meaning_names_the_value_and_the_rule(make: Callable[[], Any], message: str) -> None:
+def test_invalid_noise_scale_input_is_refused_with_value_and_rule(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         make()
     assert str(caught.value) == message
 
 
-def test_what_was_refused_leaves_the_estimate_as_it_was() -> None:
+def test_refused_input_does_not_change_the_noise_scale_estimate() -> None:
     noise = noise_of(8)
     with pytest.raises(ArgumentError):
         noise.add(3, math.inf)
     assert noise.noise_scale == pytest.approx(8)
 
 
-def test_squares_are_summed_in_float64_over_all_arrays() -> None:
+def test_squared_norm_sums_all_arrays_in_float64() -> None:
     squared_norm = schedules.squared_norm
     assert squared_norm([np.float16([300, 400])]) == 250_000  # float16 ends at 65504
     assert squared_norm([np.float32([4096.5])]) == 4096.5**2  # which float32 would round
@@ -317,7 +319,7 @@ def test_squares_are_summed_in_float64_over_all_arrays() -> None:
     assert squared_norm([]) == 0 and type(squared_norm([np.float32([1])])) is float
 
 
-def test_the_squared_norms_of_all_workers_are_averaged_by_one_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_gradients_averages_squared_norms_of_all_workers_by_one_all_reduce(monkeypatch: pytest.MonkeyPatch) -> None:
     exchanged: list[tuple[float, str]] = []
 
     def mean(value: float, name: str) -> Any:
@@ -332,7 +334,7 @@ def test_the_squared_norms_of_all_workers_are_averaged_by_one_exchange(monkeypat
     assert noise.noise_scale == pytest.approx(8)  # of 5 and 2
 
 
-def test_workers_double_and_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doubling_batch_size_schedule_requests_each_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr("hopsml.training.messages.resize", asked.append)
     sizes = large.BatchSizeSchedule.doubling(workers=2, every=2, most=7)
@@ -347,7 +349,7 @@ def test_workers_double_and_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) 
     assert asked == [4, 7]
 
 
-def test_a_group_that_grows_amid_the_warm_up_does_not_change_the_rate_at_once() -> None:
+def test_group_growth_during_warm_up_does_not_change_the_rate_at_once() -> None:
     data = hopsml.elastic.Sampler(64, 16, epochs=6, scaling="linear", reference_workers=1, ramp_epochs=2)
     data.join(0, 2)
     assert data.learning_rate_scale == 1
@@ -358,7 +360,7 @@ def test_a_group_that_grows_amid_the_warm_up_does_not_change_the_rate_at_once() 
     assert before == data.learning_rate_scale == pytest.approx(1.5)
 
 
-def test_schedules_of_workers_without_meaning_are_refused() -> None:
+def test_invalid_batch_size_schedules_are_refused() -> None:
     for changes in ((), ((1, 2),), ((0, 2), (0, 4))):
         with pytest.raises(ArgumentError, match="they must start with 0 and increase"):
             schedules.BatchSizeSchedule(changes)
@@ -375,7 +377,7 @@ class _At:
         self.epoch, self.offset, self.world_size = epoch, offset, world_size
 
 
-def test_a_schedule_requests_each_size_once_and_never_the_size_that_the_group_has(
+def test_batch_size_schedule_requests_each_size_once_and_never_the_current_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     requested: list[int] = []
@@ -411,11 +413,11 @@ def test_a_schedule_requests_each_size_once_and_never_the_size_that_the_group_ha
         ),
     ],
 )
-def test_an_impossible_schedule_of_sizes_names_the_value_and_the_rule(make: Callable[[], Any], message: str) -> None:
+def test_invalid_batch_size_schedule_error_names_value_and_rule(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
 
 
-def test_a_schedule_may_double_within_an_epoch_and_may_stay_at_one_size() -> None:
+def test_batch_size_schedule_may_double_within_an_epoch_or_have_one_size() -> None:
     assert large.BatchSizeSchedule.doubling(1, 0.5, 4).changes == ((0, 1), (0.5, 2), (1.0, 4))
     assert large.BatchSizeSchedule.doubling(3, 2, 3).changes == ((0, 3),)
