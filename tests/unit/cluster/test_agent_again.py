@@ -28,7 +28,7 @@ pytestmark = pytest.mark.fast
         ("local[*,2]", {}, 2),
     ],
 )
-def test_a_task_may_fail_as_often_as_spark_allows_before_it_ends_all_others(
+def test_spark_task_may_fail_as_often_as_the_master_and_settings_allow(
     master: str, settings: Mapping[str, str], most: int
 ) -> None:
     assert most_failures(master, lambda key, default: settings.get(key, default)) == most
@@ -51,13 +51,13 @@ LOST = "ExecutorLostFailure (executor 2 exited {caused} by one of the running ta
         ("Command exited with code 137", 137, "SIGKILL, sent by the kernel for lack of memory"),
     ],
 )  # fmt: skip
-def test_an_executor_that_is_lost_is_explained_by_its_exit_status(reason: str, status: int, remedy: str) -> None:
+def test_lost_executor_is_explained_by_its_exit_status_with_a_remedy(reason: str, status: int, remedy: str) -> None:
     said = why_executor_lost(LOST.format(caused="caused", reason=reason))
     assert said.startswith("Spark reports for executor 2: ") and reason[:60] in said
     assert f"(exit status {status}: " in said and remedy in said
 
 
-def test_what_spark_itself_does_not_know_is_no_explanation() -> None:
+def test_guessed_reasons_of_spark_are_left_out_of_the_explanation() -> None:
     guess = "Remote RPC client disassociated. Likely due to containers exceeding thresholds, or network issues."
     said = why_executor_lost(LOST.format(caused="unrelated to the running tasks", reason=guess))
     assert said == "Spark lost executor 2 without a reason: Remote RPC client disassociated"
@@ -72,7 +72,7 @@ def connect(patience_s: float) -> object:
     return asyncio.run(network.connect(Bootstrap(1, (), "", "", (), 10.0, ()), patience_s, lambda: None))
 
 
-def test_one_that_replaces_another_waits_until_the_coordinator_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_agent_retries_until_the_coordinator_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 
     async def refused_twice(*_: object) -> str:

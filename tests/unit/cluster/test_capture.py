@@ -82,13 +82,13 @@ def scaled(x: int, by: int = 2) -> int:
     return x * by * FACTOR
 
 
-def test_a_function_of_a_test_module_runs_where_there_is_none(tmp_path: Path) -> None:
+def test_function_of_a_test_module_runs_in_a_process_without_that_module(tmp_path: Path) -> None:
     captured = capture(scaled, {"x": 5})
     assert captured.name == "scaled"
     assert run_elsewhere(captured.payload, tmp_path) == "30"
 
 
-def test_code_keeps_the_file_that_it_is_of() -> None:
+def test_captured_code_keeps_its_file_name_and_source() -> None:
     function, _ = pickle.loads(capture(lambda: scaled(1)).payload)
     code = function.__code__
     assert (code.co_filename, code.co_name) == (__file__, "<lambda>")
@@ -96,7 +96,7 @@ def test_code_keeps_the_file_that_it_is_of() -> None:
     assert inspect.getsource(function.__globals__["scaled"]).startswith("def scaled")
 
 
-def test_the_payload_is_function_and_arguments() -> None:
+def test_payload_unpickles_to_function_and_arguments() -> None:
     offset = 10
 
     def train(a: int, b: int) -> int:
@@ -107,7 +107,7 @@ def test_the_payload_is_function_and_arguments() -> None:
     assert pickle.loads(capture(train).payload)[1] == {}
 
 
-def test_modules_of_the_users_own_go_along(user_files: Callable[..., ModuleType], tmp_path: Path) -> None:
+def test_modules_of_the_user_are_shipped_by_value(user_files: Callable[..., ModuleType], tmp_path: Path) -> None:
     """train.py uses helpers.py by function, by class, by module and by a package, none of which is there."""
     train = user_files(
         train=(
@@ -130,7 +130,7 @@ def test_modules_of_the_users_own_go_along(user_files: Callable[..., ModuleType]
     assert run_elsewhere(capture(lambda point: point.moved().x, {"point": point}).payload, tmp_path) == "8"
 
 
-def test_cloudpickles_list_is_left_as_it_was(user_files: Callable[..., ModuleType]) -> None:
+def test_capture_leaves_cloudpickles_by_value_registry_unchanged(user_files: Callable[..., ModuleType]) -> None:
     train = user_files(train="import helpers\ndef train():\n    return helpers.A\n", helpers="A = 1\n")
     cloudpickle.register_pickle_by_value(sys.modules["helpers"])
     try:
@@ -140,13 +140,13 @@ def test_cloudpickles_list_is_left_as_it_was(user_files: Callable[..., ModuleTyp
         cloudpickle.unregister_pickle_by_value(sys.modules["helpers"])
 
 
-def test_importable_modules_go_by_name(user_files: Callable[..., ModuleType]) -> None:
+def test_importable_modules_are_pickled_by_name(user_files: Callable[..., ModuleType]) -> None:
     train = user_files(train="import helpers\ndef train():\n    return helpers.A\n", helpers="A = 1\nUNIQUE_TEXT = 1\n")
     assert b"UNIQUE_TEXT" in capture(train.train).payload
     assert b"UNIQUE_TEXT" not in capture(train.train, importable=["helpers"]).payload
 
 
-def test_partials_methods_and_callable_objects(tmp_path: Path) -> None:
+def test_partials_methods_and_callable_objects_are_captured(tmp_path: Path) -> None:
     class Trainer:
         def __init__(self, rate: int) -> None:
             self.rate = rate
@@ -164,7 +164,7 @@ def test_partials_methods_and_callable_objects(tmp_path: Path) -> None:
     assert run_elsewhere(captured.payload, tmp_path) == "8"
 
 
-def test_ordinary_values_are_shipped() -> None:
+def test_arrays_loggers_and_buffers_are_shipped() -> None:
     args = {
         "array": np.arange(3),
         "path": Path("a"),
@@ -178,7 +178,7 @@ def test_ordinary_values_are_shipped() -> None:
     assert restored["buffer"].getvalue() == b"abc"
 
 
-def test_a_function_that_prints_to_standard_output_is_fine() -> None:
+def test_function_that_prints_to_stdout_is_captured() -> None:
     def train() -> None:
         print("step", file=sys.stdout)
 
@@ -189,7 +189,7 @@ def test_a_function_that_prints_to_standard_output_is_fine() -> None:
 # -- what is told about it
 
 
-def test_source_and_hashes() -> None:
+def test_code_hash_ignores_arguments_and_payload_hash_includes_them() -> None:
     captured = capture(scaled, {"x": 1})
     assert captured.source == "def scaled(x: int, by: int = 2) -> int:\n    return x * by * FACTOR\n"
     assert captured.sha256 == hashlib.sha256(captured.payload).hexdigest()
@@ -199,7 +199,7 @@ def test_source_and_hashes() -> None:
     assert capture(functools.partial(scaled, 1)).source == captured.source
 
 
-def test_code_without_source() -> None:
+def test_code_hash_without_source_distinguishes_different_code() -> None:
     space: dict[str, Any] = {}
     results = {"typed": "x + 1", "other": "x * 1", "first": "x.append(1)", "last": "x.remove(1)", "again": "x + 1"}
     exec("".join(f"def {name}(x):\n    return {result}\n" for name, result in results.items()), space)
@@ -209,7 +209,7 @@ def test_code_without_source() -> None:
     assert hashes["again"] == hashes["typed"] and len(set(hashes.values())) == 4  # also where only a name differs
 
 
-def test_code_without_source_differs_where_a_number_does() -> None:
+def test_code_hash_without_source_distinguishes_constants_and_defaults() -> None:
     space: dict[str, Any] = {}
     exec("def tenth(x=1):\n  return 0.1\ndef fifth(x=1):\n  return 0.2\ndef of_two(x=2):\n  return 0.1\n", space)
     exec("class One:\n  def __call__(self): return 1\nclass Two:\n  def __call__(self): return 2\n", space)
@@ -217,7 +217,9 @@ def test_code_without_source_differs_where_a_number_does() -> None:
     assert len({capture(function).code_sha256 for function in functions}) == 5
 
 
-def test_preload_finds_frameworks_wherever_they_are_imported(user_files: Callable[..., ModuleType]) -> None:
+def test_preload_lists_frameworks_imported_in_nested_functions_and_modules(
+    user_files: Callable[..., ModuleType],
+) -> None:
     def nested() -> Any:
         def inner() -> Any:
             import torch.nn.functional
@@ -238,7 +240,7 @@ def test_preload_finds_frameworks_wherever_they_are_imported(user_files: Callabl
     assert capture(train.train).preload == ("sklearn",)
 
 
-def test_preload_knows_what_hopsml_needs() -> None:
+def test_preload_includes_frameworks_that_used_hopsml_modules_need() -> None:
     def attribute() -> Any:
         import hopsml
 
@@ -259,7 +261,7 @@ def test_preload_knows_what_hopsml_needs() -> None:
     assert capture(neither).preload == ()
 
 
-def test_own_modules_imported_inside_are_told(
+def test_user_modules_imported_inside_the_function_are_reported(
     user_files: Callable[..., ModuleType], caplog: pytest.LogCaptureFixture
 ) -> None:
     train = user_files(
@@ -296,7 +298,7 @@ def unshippable() -> Iterator[tuple[str, Any, str]]:
     pool.shutdown()
 
 
-def test_imports_of_a_nested_function_are_told_although_its_module_is_there(
+def test_imports_of_a_nested_function_are_reported_if_its_module_is_importable(
     user_files: Callable[..., ModuleType],
 ) -> None:
     nested = "def make():\n    def train():\n        import helpers\n        return helpers.A\n    return train\n"
@@ -306,7 +308,7 @@ def test_imports_of_a_nested_function_are_told_although_its_module_is_there(
     assert capture(factory.train, importable=["factory"]).own_imports == ()  # it goes by name
 
 
-def test_what_must_not_be_shipped_is_named_in_each_place() -> None:
+def test_unshippable_object_is_named_with_its_path_and_a_remedy() -> None:
     kinds = 0
     for name, value, remedy in unshippable():
         kinds += 1
@@ -339,7 +341,7 @@ def helper() -> Any:
     return spark
 
 
-def test_the_way_leads_over_helpers_and_closures() -> None:
+def test_path_to_an_unshippable_object_includes_helpers_and_closures() -> None:
     class Config:
         __slots__ = ("locks",)
 
@@ -362,7 +364,7 @@ def test_the_way_leads_over_helpers_and_closures() -> None:
     assert "outer captures `helper` (global) → `spark` (global), a _thread.lock" in str(caught.value)
 
 
-def test_a_nested_function_captures_too() -> None:
+def test_unshippable_object_of_a_nested_function_is_named() -> None:
     lock = threading.Lock()
 
     def train() -> Any:
@@ -375,7 +377,7 @@ def test_a_nested_function_captures_too() -> None:
         capture(train)
 
 
-def test_methods_and_partials_lead_the_way() -> None:
+def test_path_to_an_unshippable_object_includes_self_and_partial_arguments() -> None:
     class Trainer:
         def __init__(self) -> None:
             self.lock = threading.Lock()
@@ -388,7 +390,7 @@ def test_methods_and_partials_lead_the_way() -> None:
         capture(functools.partial(scaled, x=threading.Lock()))
 
 
-def test_an_object_that_refuses_by_itself_is_named() -> None:
+def test_object_whose_pickling_raises_is_named_with_the_error() -> None:
     class Stubborn:
         def __reduce__(self) -> Any:
             raise RuntimeError("not today")
@@ -399,7 +401,7 @@ def test_an_object_that_refuses_by_itself_is_named() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def test_a_module_that_cannot_be_pickled(
+def test_unpicklable_global_of_a_user_module_is_named(
     user_files: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(builtins, "_of_a_library", threading.Lock(), raising=False)  # as pybind11's libraries have it
@@ -411,7 +413,7 @@ def test_a_module_that_cannot_be_pickled(
         capture(train.train)
 
 
-def test_a_circle_ends() -> None:
+def test_unshippable_object_in_a_cyclic_list_is_named() -> None:
     circle: list[Any] = []
     circle.append(circle)
     circle.append(threading.Lock())
@@ -419,7 +421,7 @@ def test_a_circle_ends() -> None:
         capture(scaled, {"x": circle})
 
 
-def test_too_deep_a_nesting_is_an_error_of_ours() -> None:
+def test_too_deep_nesting_raises_capture_error() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -445,7 +447,7 @@ def framework_object(module: str, name: str, **attributes: object) -> Any:
         ("tensorflow.python.framework.ops", "EagerTensor", "NumPy arrays"),
     ],
 )
-def test_objects_of_frameworks(module: str, name: str, remedy: str) -> None:
+def test_framework_objects_are_refused_with_a_remedy(module: str, name: str, remedy: str) -> None:
     held = framework_object(module, name)
     with pytest.raises(CaptureError) as caught:
         capture(lambda: held)
@@ -467,13 +469,13 @@ def test_only_device_tensors_are_refused() -> None:
 
 
 @pytest.mark.parametrize("function", [None, 3, "train"])
-def test_no_function(function: Any) -> None:
+def test_value_that_is_not_a_function_is_refused(function: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="the argument must be a function"):
         capture(function)
 
 
 @pytest.mark.parametrize("args", [[1], "lr", {1: 2}])
-def test_no_arguments(args: Any) -> None:
+def test_arguments_that_are_not_a_dict_of_names_are_refused(args: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="it must be a dict of values by parameter name"):
         capture(scaled, args)
 
@@ -488,7 +490,7 @@ def test_capture_errors_are_argument_errors() -> None:
 # -- sizes
 
 
-def test_too_large_a_payload_names_the_largest_objects() -> None:
+def test_payload_above_the_limit_names_the_largest_objects() -> None:
     big = {"images": np.zeros(3 * 2**20, np.uint8)}
     small = np.zeros(2**20, np.uint8)
 
@@ -517,7 +519,7 @@ class Settings:
         self.rate = 0.1
 
 
-def test_the_users_variables_are_named_largest_first_and_no_internals_of_libraries() -> None:
+def test_oversized_payload_names_variables_of_the_user_not_library_internals() -> None:
     frame = pd.DataFrame({"a": np.zeros(2**18), "b": np.ones(2**18)})
     config = Settings()
 
@@ -539,7 +541,7 @@ def test_the_users_variables_are_named_largest_first_and_no_internals_of_librari
     ]
 
 
-def test_what_the_user_gave_is_named_where_a_function_of_hopsmls_carries_his_out() -> None:
+def test_oversized_argument_of_a_wrapped_function_is_named_by_the_users_name() -> None:
     def train(train_set: Any) -> Any:
         return train_set
 
@@ -557,13 +559,15 @@ def test_a_huge_array_is_refused_without_being_copied(monkeypatch: pytest.Monkey
         capture(scaled, {"x": huge})
 
 
-def test_a_large_payload_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_large_payload_is_logged_as_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(capture_module, "WARNING_BYTES", 2**19)
     capture(scaled, {"x": np.zeros(2**20, np.uint8)})
     assert "take 1.0 MiB, which every worker receives: args['x'], a numpy.ndarray, 1.0 MiB" in caplog.text
 
 
-def test_from_a_megabyte_on_it_is_said_what_is_large(caplog: pytest.LogCaptureFixture) -> None:
+def test_payload_of_a_megabyte_or_more_lists_its_large_objects(caplog: pytest.LogCaptureFixture) -> None:
     large = capture(scaled, {"x": np.zeros(2**20, np.uint8)}).large
     assert large.startswith("scaled and what it captures take 1.0 MiB, which every worker receives: args['x'], a numpy")
     assert capture(scaled, {"x": 1}).large == "" and not caplog.text
@@ -572,7 +576,7 @@ def test_from_a_megabyte_on_it_is_said_what_is_large(caplog: pytest.LogCaptureFi
 # -- whose module
 
 
-def test_installed_and_own_files(tmp_path: Path) -> None:
+def test_is_own_path_is_true_for_user_files_only(tmp_path: Path) -> None:
     assert is_own_path(__file__)
     assert not is_own_path(np.__file__)
     assert not is_own_path(logging.__file__)
@@ -580,7 +584,7 @@ def test_installed_and_own_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by_pip", [False, True])
-def test_packages_that_pip_put_into_a_folder_are_installed(tmp_path: Path, by_pip: bool) -> None:
+def test_packages_installed_by_pip_into_a_folder_are_not_user_files(tmp_path: Path, by_pip: bool) -> None:
     package = tmp_path / "lib" / "deep"
     package.mkdir(parents=True)
     for folder in (package, package.parent):

@@ -24,7 +24,7 @@ from tests.unit.experiment.test_attempts import directory, formation
 pytestmark = pytest.mark.fast
 
 
-def test_a_commit_a_moment_asks_a_store_that_is_away_seldom_and_seldomer(
+def test_frequent_commits_retry_an_unavailable_store_with_growing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_commits, "FIRST_RETRY_S", 0.1)
@@ -63,7 +63,7 @@ def test_a_commit_a_moment_asks_a_store_that_is_away_seldom_and_seldomer(
     assert checkpoints.steps(run.checkpoints) == [last.step]
 
 
-def test_a_commit_that_is_overwritten_before_it_is_read_is_no_trouble_of_the_stores(tmp_path: Path) -> None:
+def test_commit_overwritten_before_it_is_read_is_not_reported_as_a_storage_problem(tmp_path: Path) -> None:
     """The worker is ahead of what its agent has heard: the newer commit becomes the checkpoint."""
     run, told = directory(tmp_path, "app_1", 1), list[Persisted]()
 
@@ -87,7 +87,7 @@ def test_a_commit_that_is_overwritten_before_it_is_read_is_no_trouble_of_the_sto
     assert checkpoints.steps(run.checkpoints) == [2]
 
 
-def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catches_up():
+def test_lag_of_many_mirrors_is_noted_at_the_first_and_at_the_last_recovery():
     spec = ElasticGroup(size=8, min_size=1)
     run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), RunState("app_1", 8))
     agents = [f"agent-{number}" for number in range(8)]
@@ -109,7 +109,7 @@ def test_of_many_mirrors_that_are_behind_the_first_tells_and_the_last_that_catch
     assert run.state.notes == ["mirroring is behind: agent-0", "mirroring is up to date again"] * 2
 
 
-def test_people_are_told_when_checkpoints_fail_first_and_when_they_are_written_again():
+def test_first_failed_and_first_successful_checkpoint_are_noted():
     spec = ElasticGroup(size=2, min_size=1)
     run = ActiveRun(RunRequest("app_1", RunSpec(group=spec), b"", "file:///run"), RunState("app_1", 2))
     for step in range(1, 60):

@@ -33,7 +33,7 @@ from tests.unit.cluster.elastic_group import (
 pytestmark = pytest.mark.fast
 
 
-def test_the_others_begin_anew_without_a_process_that_ended_without_a_report() -> None:
+def test_process_that_ends_without_a_report_is_excluded_from_the_next_generation() -> None:
     machine = running("a", "b", "c", raised_settle_s=1)
     assert machine.handle(events.Closed("b", 0), 3.0) == []
     (stop,) = machine.handle(events.Tick(), 4.0)
@@ -42,7 +42,7 @@ def test_the_others_begin_anew_without_a_process_that_ended_without_a_report() -
     assert start.why == "rank 1: its process ended without a report" and start.generation == 1
 
 
-def test_a_group_waits_a_moment_for_more_than_its_minimum():
+def test_group_at_its_minimum_waits_a_second_for_more_agents():
     machine = restarting(spec())
     assert machine.begin(0.0) == [events.RequestAgents(2, 3)]
     assert grant(machine, "a", "b") == []
@@ -50,7 +50,7 @@ def test_a_group_waits_a_moment_for_more_than_its_minimum():
     assert machine.handle(events.Tick(), 1.0) == [events.StartGeneration(0, ("a", "b"))]
 
 
-def test_the_moment_begins_anew_when_the_minimum_was_not_there_in_between():
+def test_wait_for_more_agents_restarts_if_the_minimum_was_lost():
     machine = restarting(spec())
     machine.begin(0.0)
     grant(machine, "a", "b")
@@ -60,19 +60,19 @@ def test_the_moment_begins_anew_when_the_minimum_was_not_there_in_between():
     assert machine.handle(events.Tick(), 6.0) == [events.StartGeneration(0, ("a", "c"))]
 
 
-def test_a_full_group_starts_at_once():
+def test_full_group_starts_at_once():
     machine = restarting(spec())
     machine.begin(0.0)
     assert grant(machine, "a", "b", "c") == [events.StartGeneration(0, ("a", "b", "c"))]
 
 
-def test_a_newcomer_that_formed_no_group_with_the_others_may_return_before_them():
+def test_newcomer_outside_the_formed_group_may_return_before_the_others():
     machine = running("a", "b")
     machine.handle(events.Forming("a", 0, 2), 3.0)
     assert machine.handle(events.Finished("b", 0), 4.0) == [] and machine.outcome is None
 
 
-def test_survivors_go_on_from_the_newest_commit_that_one_of_them_holds():
+def test_survivors_continue_from_the_newest_commit_that_one_of_them_holds():
     machine = running("a", "b", "c")
     machine.handle(events.WorkerCommitted("a", 0, 10), 3.0)
     machine.handle(events.WorkerCommitted("b", 0, 20), 3.0)
@@ -84,7 +84,7 @@ def test_survivors_go_on_from_the_newest_commit_that_one_of_them_holds():
     assert set(start.agent_ids) == {"a", "b"}
 
 
-def test_a_worker_that_dies_alone_is_started_again_on_its_agent():
+def test_worker_that_is_killed_alone_is_restarted_on_its_agent():
     machine = running("a", "b")
     machine.handle(events.WorkerCommitted("b", 0, 4), 3.0)
     machine.handle(events.Failed("b", 0, "killed by signal 9"), 4.0)
@@ -92,7 +92,7 @@ def test_a_worker_that_dies_alone_is_started_again_on_its_agent():
     assert set(start.agent_ids) == {"a", "b"} and start.step == 4 and "signal 9" in start.why
 
 
-def test_an_error_of_the_users_code_ends_the_run_even_when_its_echo_came_first():
+def test_user_error_ends_the_run_even_if_a_secondary_error_is_reported_first():
     machine = running("a", "b")
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True, raised=True), 4.0)
     machine.handle(events.Failed("b", 0, "ValueError: bad batch", raised=True), 4.1)
@@ -100,14 +100,14 @@ def test_an_error_of_the_users_code_ends_the_run_even_when_its_echo_came_first()
     assert (outcome.phase, outcome.rank, outcome.reason) == (Phase.FAILED, 1, "ValueError: bad batch")
 
 
-def test_a_newcomer_is_taken_in_only_when_it_has_imported_everything():
+def test_newcomer_is_admitted_only_after_its_imports_are_complete():
     machine = running("a", "b")
     assert grant(machine, "c", now=3.0, ready=False) == []
     (park,) = machine.handle(events.Ready("c"), 4.0)
     assert park == events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
 
 
-def test_a_change_waits_for_the_commits_of_all_but_not_for_ever():
+def test_change_of_members_waits_for_all_commits_up_to_a_limit():
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
     assert machine.handle(events.PausedAtCommit("a", 0, 7), 4.0) == []
@@ -120,7 +120,7 @@ def test_a_change_waits_for_the_commits_of_all_but_not_for_ever():
     assert start.step == 7 and start.holders == ("a",) and len(start.agent_ids) == 3
 
 
-def test_a_draining_member_leaves_and_the_group_waits_when_it_falls_below_the_minimum():
+def test_drained_member_leaves_and_a_group_below_its_minimum_waits():
     machine = running("a", "b")
     (park,) = of_kind(
         machine.handle(events.DrainRequested("b", "its node is preempted", AT_ONCE_S), 3.0), events.PauseWorkersAtCommit
@@ -135,7 +135,7 @@ def test_a_draining_member_leaves_and_the_group_waits_when_it_falls_below_the_mi
     assert outcome.error == "minimum" and outcome.missing == ((1, "no agent"),)
 
 
-def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over():
+def test_draining_sole_holder_of_the_state_leaves_after_handing_it_over():
     machine = running("a", "b", min_size=1)
     machine.handle(events.DrainRequested("b", "preempted", AT_ONCE_S), 3.0)
     machine.handle(events.PausedAtCommit("b", 0, 9), 3.5)
@@ -151,7 +151,7 @@ def test_whoever_alone_holds_the_state_leaves_only_when_it_has_been_handed_over(
     assert again.step == 9 and again.holders == ("a",)
 
 
-def test_the_only_worker_waits_for_a_successor_and_hands_over():
+def test_only_worker_waits_for_a_successor_and_hands_over_its_state():
     machine = running("a", min_size=1)
     machine.handle(events.DrainRequested("a", "preempted", AT_ONCE_S), 3.0)
     machine.handle(events.PausedAtCommit("a", 0, 4), 3.5)
@@ -164,7 +164,7 @@ def test_the_only_worker_waits_for_a_successor_and_hands_over():
 # ---------------------------------------------------------------------------------------------------- nodes that go away
 
 
-def test_warned_members_go_on_until_all_their_successors_are_ready():
+def test_draining_members_train_until_all_their_successors_are_ready():
     machine = running("a", "b", size=2)
     assert not of_kind(warned(machine, "a", "b", time_s=40.0), events.PauseWorkersAtCommit)
     assert not of_kind(grant(machine, "c", "d", now=10.0, ready=False), events.PauseWorkersAtCommit)
@@ -178,7 +178,7 @@ def test_warned_members_go_on_until_all_their_successors_are_ready():
     assert {one.agent_ids for one in of_kind(actions, events.ReturnAgents)} == {("a",), ("b",)}
 
 
-def test_warned_members_stand_still_before_their_time_is_up_whoever_is_still_to_come():
+def test_draining_members_pause_before_their_time_ends_without_successors():
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=40.0, now=3.0)
     assert not of_kind(machine.handle(events.Tick(), 32.9), events.PauseWorkersAtCommit)
@@ -189,7 +189,7 @@ def test_warned_members_stand_still_before_their_time_is_up_whoever_is_still_to_
     assert of_kind(unknown.handle(events.Tick(), 13.1), events.PauseWorkersAtCommit)
 
 
-def test_the_last_holders_commit_is_stored_and_then_nobody_waits_for_them():
+def test_draining_holders_leave_once_their_commit_is_stored():
     """No successor can come before the executors of those that leave have gone: nothing may wait for one."""
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=AT_ONCE_S)
@@ -203,7 +203,7 @@ def test_the_last_holders_commit_is_stored_and_then_nobody_waits_for_them():
     assert (start.step, start.holders, start.stored) == (-1, (), 9)
 
 
-def test_a_commit_is_stored_already_at_the_warning_where_all_members_leave():
+def test_commit_is_stored_at_the_warning_if_all_members_drain():
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
     assert not of_kind(warned(machine, "a", time_s=40.0), events.PersistCommit)  # b stays, and has it
@@ -219,7 +219,7 @@ def test_a_commit_is_stored_already_at_the_warning_where_all_members_leave():
     assert note.text == "the commit of step 6 is lost with the agents that held it: the training continues from step 4"
 
 
-def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_commit():
+def test_checkpoint_of_a_lost_member_is_not_read_if_survivors_hold_a_commit():
     """The store may be away, and the training goes on all the same."""
     machine = running("a", "b", "c")
     committed(machine, 4, "a", "b", "c")
@@ -235,7 +235,7 @@ def test_a_checkpoint_of_somebody_who_stays_is_not_read_where_survivors_hold_a_c
     ]
 
 
-def test_what_was_stored_because_its_holders_left_is_read_though_somebody_holds_an_older_commit():
+def test_checkpoint_of_drained_holders_is_preferred_to_an_older_held_commit():
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
     warned(machine, "a", time_s=AT_ONCE_S)
@@ -248,7 +248,7 @@ def test_what_was_stored_because_its_holders_left_is_read_though_somebody_holds_
     assert (start.step, start.holders, start.stored) == (-1, (), 6)
 
 
-def test_all_begin_again_where_a_newer_checkpoint_is_found_than_the_driver_knew_of():
+def test_generation_restarts_if_a_newer_checkpoint_is_found():
     """Agents have stored more while the driver stood still, and have ended; the older one may not even be there any more."""
     machine = running("a", "b", size=2)
     committed(machine, 26, "a", "b")
@@ -267,7 +267,7 @@ def test_all_begin_again_where_a_newer_checkpoint_is_found_than_the_driver_knew_
     assert machine.handle(events.CommitPersisted("c", 36), 21.7) == [] and machine.phase is Phase.FORMING
 
 
-def test_a_group_that_begins_with_a_held_commit_does_not_begin_again_for_a_checkpoint():
+def test_generation_with_a_held_commit_does_not_restart_for_a_checkpoint():
     machine = running("a", "b", "c")
     committed(machine, 4, "a", "b", "c")
     machine.handle(events.MemberLost("a", "gone"), 4.0)
@@ -276,7 +276,7 @@ def test_a_group_that_begins_with_a_held_commit_does_not_begin_again_for_a_check
     assert machine.handle(events.CommitPersisted("b", 6), 5.5) == [] and machine.phase is Phase.FORMING
 
 
-def test_what_is_lost_without_a_checkpoint_is_said_too():
+def test_lost_commit_without_a_checkpoint_is_noted():
     machine = running("a", "b", size=2)
     committed(machine, 6, "a", "b")
     for name in "ab":
@@ -285,7 +285,7 @@ def test_what_is_lost_without_a_checkpoint_is_said_too():
     assert "step 6 is lost" in note.text and "restarts at this run's start" in note.text
 
 
-def test_where_the_one_that_stores_is_lost_the_next_one_does():
+def test_next_holder_stores_the_commit_if_the_storing_agent_is_lost():
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     parked(machine, 9, "a", "b", now=4.0)
@@ -296,7 +296,7 @@ def test_where_the_one_that_stores_is_lost_the_next_one_does():
     assert of_kind(machine.handle(events.CommitPersisted("b", 9), 4.5), events.ReturnAgents)
 
 
-def test_a_newcomer_gets_the_state_from_whoever_leaves_before_it_is_stored():
+def test_newcomers_fetch_the_state_from_draining_holders_before_it_is_stored():
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     parked(machine, 9, "a", "b", now=4.0)
@@ -310,7 +310,7 @@ def test_a_newcomer_gets_the_state_from_whoever_leaves_before_it_is_stored():
                    events.ReturnAgents)  # fmt: skip
 
 
-def test_spares_that_succeed_members_that_leave_are_kept_when_the_size_is_asked_for_again():
+def test_spares_for_draining_members_are_retained_if_the_size_is_requested_again():
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=40.0)
     grant(machine, "c", now=4.0)
@@ -318,14 +318,14 @@ def test_spares_that_succeed_members_that_leave_are_kept_when_the_size_is_asked_
     assert of_kind(grant(machine, "d", now=6.0), events.PauseWorkersAtCommit)
 
 
-def test_fewer_are_enough_where_the_group_shall_be_smaller():
+def test_draining_member_needs_no_successor_in_a_group_that_is_made_smaller():
     machine = running("a", "b", "c", size=3, min_size=1)
     warned(machine, "c", time_s=40.0)
     (park,) = of_kind(machine.handle(events.ResizeRequested(2), 4.0), events.PauseWorkersAtCommit)
     assert park.why.startswith("rank 2 leaves")
 
 
-def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
+def test_fixed_group_notes_the_expected_loss_of_a_draining_member():
     machine = ElasticGroupMachine(FixedGroup(size=2))
     machine.begin(0.0)
     machine.handle(events.Granted(("a", "b")), 0.0)
@@ -334,7 +334,7 @@ def test_a_group_of_fixed_size_says_that_it_will_lose_a_member():
     assert machine.handle(events.DrainRequested("stranger", "decommissioned"), 1.0) == []
 
 
-def test_failures_without_a_commit_in_between_end_the_run():
+def test_repeated_failures_without_a_commit_end_the_run():
     machine = running("a", "b", fruitless_limit=2)
     machine.handle(events.Failed("a", 0, "killed by signal 11"), 3.0)
     close(machine, "a", "b")
@@ -343,7 +343,7 @@ def test_failures_without_a_commit_in_between_end_the_run():
     assert "2 generations in a row ended without a new commit" in outcome.reason
 
 
-def test_a_host_that_fails_often_is_set_aside_and_comes_back():
+def test_host_with_too_many_failures_is_excluded_until_its_cooldown_ends():
     machine = running("a", "b", "c", host_failure_limit=1, host_cooldown_s=15)
     machine.handle(events.WorkerCommitted("a", 0, 1), 3.0)
     machine.handle(events.Failed("c", 0, "killed by signal 7"), 4.0)
@@ -357,7 +357,7 @@ def test_a_host_that_fails_often_is_set_aside_and_comes_back():
     assert of_kind(machine.handle(events.Tick(), 19.5), events.StartGeneration)
 
 
-def test_an_agent_of_an_excluded_host_that_alone_holds_the_state_stays_until_the_members_have_it():
+def test_sole_holder_on_an_excluded_host_is_retained_until_members_have_its_state():
     machine = running("a", "b", "c", host_failure_limit=1, host_cooldown_s=15)
     machine.handle(events.WorkerCommitted("c", 0, 1), 3.0)
     machine.handle(events.Failed("c", 0, "killed by signal 7"), 4.0)
@@ -371,7 +371,7 @@ def test_an_agent_of_an_excluded_host_that_alone_holds_the_state_stays_until_the
     assert released.agent_ids == ("c",)
 
 
-def test_a_host_that_is_set_aside_disturbs_nobody_until_it_has_cooled_down():
+def test_excluded_host_is_readmitted_only_after_its_cooldown():
     machine = running("a", "b", min_size=1, host_failure_limit=1, host_cooldown_s=15)
     machine.handle(events.WorkerCommitted("a", 0, 1), 3.0)
     machine.handle(events.Failed("b", 0, "killed by signal 7"), 4.0)
@@ -384,7 +384,7 @@ def test_a_host_that_is_set_aside_disturbs_nobody_until_it_has_cooled_down():
     assert park == events.PauseWorkersAtCommit(1, ("a",), "1 more joined")
 
 
-def test_a_member_that_stands_still_is_named():
+def test_member_without_progress_is_named():
     machine = running("a", "b", progress_timeout_s=5.0)
     for now, step in ((3.0, 1), (4.0, 2)):
         machine.handle(events.Stepped("a", 0, step), now)
@@ -396,7 +396,7 @@ def test_a_member_that_stands_still_is_named():
     assert start.why == "rank 1: no step for 5 s; it is behind the others"
 
 
-def test_a_member_that_the_others_wait_for_is_named_once():
+def test_slow_member_is_named_once_and_even_members_are_not():
     machine, said = running("a", "b", "c"), list[events.Action]()
     for second in range(20):
         for name, step in (("a", second), ("b", second - 1), ("c", second)):
@@ -412,7 +412,7 @@ def test_a_member_that_the_others_wait_for_is_named_once():
 
 @pytest.mark.parametrize("offset", [0.0, 0.3, 0.6, 0.9])
 @pytest.mark.parametrize("behind", [0.0, 0.24])
-def test_when_members_report_does_not_matter(offset: float, behind: float) -> None:
+def test_slowness_is_detected_independently_of_report_times(offset: float, behind: float) -> None:
     """Steps of 0.3 s; rank 1 makes each of them ``behind`` seconds later, and reports ``offset`` seconds later."""
     machine, said = running("a", "b"), list[events.Action]()
     for second in range(20):
@@ -423,7 +423,7 @@ def test_when_members_report_does_not_matter(offset: float, behind: float) -> No
     assert len(said) == (behind > 0), said
 
 
-def test_members_that_do_not_report_their_end_are_cut_off():
+def test_members_that_do_not_report_their_end_are_dropped():
     machine = running("a", "b", "c")
     machine.handle(events.WorkerCommitted("a", 0, 3), 3.0)
     machine.handle(events.Failed("a", 0, "killed", outside=True), 4.0)
@@ -437,7 +437,7 @@ def test_members_that_do_not_report_their_end_are_cut_off():
 # ---------------------------------------------------------------------------------------------------- who is to blame
 
 
-def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first():
+def test_killed_member_is_blamed_if_its_neighbour_reports_an_error_first():
     machine = running("a", "b")
     machine.handle(events.WorkerCommitted("b", 0, 4), 3.0)
     assert machine.handle(events.Failed("a", 0, "ConnectionResetError", secondary=True, raised=True), 4.0) == []
@@ -447,7 +447,7 @@ def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first():
     assert start.why == "rank 1: killed by signal 9" and machine.policy.exclusions.failures == {"host-b": 1}
 
 
-def test_a_death_beats_an_error_that_may_have_come_of_it():
+def test_lost_agent_outranks_an_error_that_it_may_have_caused():
     machine = running("a", "b")
     machine.handle(events.Failed("a", 0, "RuntimeError: who has gone?", raised=True), 4.0)
     machine.handle(events.MemberLost("b", "its executor died"), 4.9)
@@ -455,7 +455,7 @@ def test_a_death_beats_an_error_that_may_have_come_of_it():
     assert machine.policy.why == "rank 1: its executor died"
 
 
-def test_an_error_of_the_users_own_is_not_doubted_for_long():
+def test_user_error_ends_the_run_after_a_second():
     machine = running("a", "b")
     machine.handle(events.Failed("a", 0, "ValueError", raised=True), 4.0)
     assert machine.handle(events.Tick(), 4.9) == []
@@ -464,7 +464,7 @@ def test_an_error_of_the_users_own_is_not_doubted_for_long():
     assert (outcome.rank, outcome.reason) == (0, "ValueError")
 
 
-def test_a_connection_that_broke_because_somebody_called_sys_exit_ends_the_run():
+def test_connection_error_caused_by_sys_exit_of_a_member_ends_the_run():
     machine = running("a", "b")
     machine.handle(events.Finished("b", 0, exited=True), 3.0)
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)
@@ -484,7 +484,7 @@ FAILURES: dict[str, events.Event] = {
 
 
 @pytest.mark.parametrize("event", FAILURES.values(), ids=FAILURES)
-def test_a_newcomer_that_fails_before_the_first_commit_leaves_the_group_as_it_was(event: events.Event):
+def test_newcomer_that_fails_before_its_first_commit_costs_no_reset(event: events.Event):
     machine = grown()
     machine.handle(events.Failed("a", 1, "UnavailableError", secondary=True, raised=True), 4.9)
     machine.handle(event, 5.0)
@@ -500,7 +500,7 @@ def test_a_newcomer_that_fails_before_the_first_commit_leaves_the_group_as_it_wa
     }
 
 
-def test_a_newcomer_that_failed_is_tried_again_later_and_later():
+def test_failed_newcomer_is_retried_after_growing_pauses():
     machine, now = grown(host_failure_limit=9), 5.0
     for attempt in (1, 2):
         machine.handle(events.Failed("c", machine.generation, "killed by signal 9", outside=True), now)
@@ -522,7 +522,7 @@ def test_a_newcomer_that_failed_is_tried_again_later_and_later():
         assert len(machine.members) == 3
 
 
-def test_with_its_first_commit_a_newcomer_is_a_member_as_any_other():
+def test_failure_of_a_newcomer_after_its_first_commit_counts_as_a_reset():
     machine = grown(reset_limit=0)
     machine.handle(events.WorkerCommitted("c", 1, 8), 5.0)
     machine.handle(events.Failed("c", 1, "killed by signal 9", outside=True), 5.1)
@@ -530,7 +530,7 @@ def test_with_its_first_commit_a_newcomer_is_a_member_as_any_other():
     assert "the reset limit of 0 is reached" in outcome.reason
 
 
-def test_an_error_that_an_old_member_raises_too_is_the_users():
+def test_error_raised_by_newcomer_and_old_member_ends_the_run():
     machine = grown()
     machine.handle(events.Failed("c", 1, "ValueError: three", raised=True), 5.0)
     machine.handle(events.Failed("a", 1, "ValueError: three", raised=True), 5.1)
@@ -539,7 +539,7 @@ def test_an_error_that_an_old_member_raises_too_is_the_users():
     assert outcome.reason == "ValueError: three"
 
 
-def test_a_group_whose_growth_does_no_good_goes_back_whoever_it_is_that_dies():
+def test_growth_is_reverted_if_generations_with_newcomers_keep_failing():
     machine, now = grown(fruitless_limit=2, reset_limit=None), 5.0
     for attempt in (1, 2):
         machine.handle(events.Failed("a", machine.generation, "killed by signal 11", outside=True), now)
@@ -552,7 +552,7 @@ def test_a_group_whose_growth_does_no_good_goes_back_whoever_it_is_that_dies():
     assert "2 generations in a row" in outcome.reason
 
 
-def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
+def test_failure_of_a_newcomer_needed_for_the_minimum_counts_as_any_failure():
     machine = running("a", "b", fruitless_limit=2)
     machine.handle(events.WorkerCommitted("a", 0, 5), 3.0)
     machine.handle(events.MemberLost("b", "gone"), 4.0)
@@ -567,7 +567,7 @@ def test_a_newcomer_without_whom_the_group_is_too_small_counts_as_any_member():
 # ---------------------------------------------------------------------------------------------------- the store
 
 
-def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():
+def test_unavailable_store_is_waited_for_up_to_min_workers_timeout():
     machine = running("a", "b", fruitless_limit=1, reset_limit=0, min_workers_timeout_s=100)
     now, tries, notes = 3.0, 0, list[events.Action]()
     while not machine.phase.is_final and now < 1000:
@@ -585,7 +585,7 @@ def test_a_store_that_is_away_is_waited_for_as_long_as_members_would_be():
     assert not machine.policy.exclusions.failures
 
 
-def test_a_store_that_comes_back_is_forgiven():
+def test_outage_of_the_store_is_forgotten_after_the_next_commit():
     machine = running("a", "b", fruitless_limit=1, min_workers_timeout_s=100)
     store_fails(machine, 3.0)
     assert machine.handle(events.Tick(), 4.9) == []
@@ -601,7 +601,7 @@ def test_a_store_that_comes_back_is_forgiven():
 
 
 @pytest.mark.parametrize("began", [True, False])
-def test_a_stopped_process_is_replaced_within_seconds_even_before_its_first_step(began: bool):
+def test_stopped_process_is_replaced_within_seconds_also_before_its_first_step(began: bool):
     machine = restarting(spec(size=2))
     machine.begin(0.0)
     grant(machine, "a", "b")
@@ -616,7 +616,7 @@ def test_a_stopped_process_is_replaced_within_seconds_even_before_its_first_step
     assert machine.handle(events.Tick(), 8.0) == [] and not machine.liveness.stopped
 
 
-def test_members_that_are_all_at_work_before_the_first_step_are_not_judged_by_the_time_it_takes():
+def test_active_members_have_no_time_limit_before_their_first_step():
     """They compile, or run a function that makes no steps."""
     machine = running("a", "b")
     for name in "ab":
@@ -628,7 +628,7 @@ def test_members_that_are_all_at_work_before_the_first_step_are_not_judged_by_th
     assert of_kind(machine.handle(events.Tick(), 102.0), events.StopWorkers)
 
 
-def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
+def test_time_limit_of_the_first_step_follows_from_the_first_generation():
     machine = running("a", "b")
     machine.handle(events.Stepped("a", 0, 0), 3.0)
     assert machine.progress.pace.limit_s() == 600
@@ -646,7 +646,7 @@ def test_how_long_the_first_step_may_take_is_known_after_the_first_generation():
 # ---------------------------------------------------------------------------------------------------- bounds
 
 
-def test_as_many_resets_as_the_limit_says_are_survived():
+def test_run_survives_as_many_resets_as_the_limit():
     machine = running("a", "b", reset_limit=1)
     for generation in (0, 1):
         machine.handle(events.WorkerCommitted("a", generation, generation + 1), 3.0)
@@ -655,7 +655,7 @@ def test_as_many_resets_as_the_limit_says_are_survived():
         assert bool(of_kind(actions, events.ConcludeRun)) == (generation == 1)
 
 
-def test_while_somebody_has_finished_nobody_is_taken_in():
+def test_newcomer_is_not_admitted_after_a_member_has_finished():
     machine = running("a", "b")
     machine.handle(events.Finished("a", 0), 3.0)
     assert grant(machine, "c", now=4.0) == [] and machine.phase is Phase.RUNNING
@@ -672,14 +672,14 @@ def finished(*names: str, step: int) -> ElasticGroupMachine:
     return machine
 
 
-def test_a_run_that_finishes_leaves_its_last_commit_as_a_checkpoint():
+def test_finished_run_stores_its_last_commit_as_a_checkpoint():
     machine = finished("a", "b", step=39)
     machine.handle(events.CommitPersisted("a", 39), 4.5)
     actions = close(machine, "b", "a")
     assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
 
 
-def test_where_the_agent_that_stores_the_last_commit_is_lost_another_one_does():
+def test_another_agent_stores_the_last_commit_if_the_storing_agent_is_lost():
     machine = finished("a", "b", "c", step=39)
     close(machine, "b", "c")
     (ask,) = machine.handle(events.MemberLost("a", "its executor died"), 5.0)
@@ -690,7 +690,7 @@ def test_where_the_agent_that_stores_the_last_commit_is_lost_another_one_does():
     assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED and not of_kind(actions, events.Note)
 
 
-def test_a_last_commit_that_cannot_be_stored_is_said_and_the_run_ends():
+def test_unstored_last_commit_is_noted_and_the_run_finishes():
     for newest in (0, 36):
         away = finished("a", "b", step=39)
         away.handle(events.CommitPersisted("a", newest), 4.5)
@@ -706,7 +706,7 @@ def test_a_last_commit_that_cannot_be_stored_is_said_and_the_run_ends():
     assert of_kind(actions, events.ConcludeRun)[0].phase is Phase.FINISHED
 
 
-def test_where_all_are_on_one_host_it_is_not_set_aside():
+def test_host_that_has_all_agents_is_not_excluded():
     machine = restarting(spec(size=2, host_failure_limit=1))
     machine.begin(0.0)
     machine.handle(events.Granted(("a", "b"), ("one", "one"), (True, True)), 0.0)
@@ -720,7 +720,7 @@ def test_where_all_are_on_one_host_it_is_not_set_aside():
     ]
 
 
-def test_a_group_that_has_shrunk_waits_for_min_workers_timeout():
+def test_group_below_its_minimum_waits_for_min_workers_timeout():
     machine = running("a", "b", start_timeout_s=10, min_workers_timeout_s=50)
     machine.handle(events.MemberLost("b", "gone"), 3.0)
     close(machine, "a", now=3.0)
@@ -729,7 +729,7 @@ def test_a_group_that_has_shrunk_waits_for_min_workers_timeout():
     assert outcome.error == "minimum"
 
 
-def test_a_group_is_not_made_smaller_than_its_minimum():
+def test_group_is_not_resized_below_its_minimum():
     machine = running("a", "b", "c")
     (ask, park) = machine.handle(events.ResizeRequested(1), 3.0)
     assert ask == events.RequestAgents(0, 2) and park.why == "resized to 2 workers"
@@ -988,7 +988,9 @@ _LATE += [[*_all("started"), *_all("mendable"), *_all("closed"), ("tick", "", 1.
 @given(_ROUNDS)
 @example(_LATE)
 @pytest.mark.parametrize("kind", [restarting, mending, ElasticGroupMachine])
-def test_every_sequence_keeps_the_rules_and_can_be_ended(kind: Kind, rounds: list[list[tuple[str, str, Any]]]):
+def test_every_event_sequence_preserves_the_invariants_and_can_be_cancelled(
+    kind: Kind, rounds: list[list[tuple[str, str, Any]]]
+):
     world = _World(kind)
     for kind, agent, value in [*_CROWD, *(event for one in rounds for event in one)]:
         world.apply(kind, agent, value)

@@ -51,7 +51,7 @@ def only(actions: list[events.Action]) -> events.StartGeneration:
 # ---------------------------------------------------------------------------------------------------- who takes part
 
 
-def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
+def test_run_with_too_few_agents_fails_at_the_start_timeout() -> None:
     machine = restarting(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a")
@@ -66,14 +66,14 @@ def test_a_run_without_enough_agents_fails_when_its_start_time_is_up() -> None:
     ]
 
 
-def test_a_group_that_waits_counts_the_agents_that_belong_to_it() -> None:
+def test_waiting_group_counts_only_its_own_agents() -> None:
     machine = restarting(spec(size=4, min_size=3))
     machine.begin(0.0)
     grant(machine, "a", "b")
     assert machine.attendance(5) == (2, "at least 3")
 
 
-def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so() -> None:
+def test_group_that_remains_too_small_fails_with_the_cause_of_the_last_generation() -> None:
     machine = running("a", "b")
     machine.handle(events.MemberLost("b", "its executor died"), 3.0)
     close(machine, "a", now=3.0)
@@ -86,7 +86,7 @@ def test_a_group_that_stays_too_small_fails_and_says_what_made_it_so() -> None:
     assert outcome == ConcludeRun(Phase.FAILED, "minimum", reason, missing=((1, "no agent"),))
 
 
-def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_host_of_its_own() -> None:
+def test_granted_agent_without_details_is_not_ready_and_counts_as_its_own_host() -> None:
     machine = running("a", "b")
     assert machine.handle(events.Granted(("c", "d")), 3.0) == []
     assert machine.membership.spares == {"c": False, "d": False}
@@ -94,12 +94,12 @@ def test_an_agent_of_which_nothing_is_said_has_not_imported_anything_and_has_a_h
 
 
 @pytest.mark.parametrize("facts", [{"hosts": ("one",)}, {"ready": (True, True, True)}])
-def test_a_grant_says_as_many_hosts_as_agents_or_none(facts: dict[str, tuple[str | bool, ...]]) -> None:
+def test_grant_with_fewer_hosts_or_states_than_agents_is_an_error(facts: dict[str, tuple[str | bool, ...]]) -> None:
     with pytest.raises(ValueError, match="zip"):
         running("a", "b").handle(events.Granted(("c", "d"), **facts), 3.0)  # type: ignore[arg-type]
 
 
-def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_once() -> None:
+def test_first_generation_takes_all_agents_and_later_ones_take_ready_agents() -> None:
     machine = restarting(spec(size=3))
     machine.begin(0.0)
     grant(machine, "a", "b")
@@ -113,7 +113,7 @@ def test_the_first_generation_takes_all_and_later_ones_those_that_can_begin_at_o
     assert set(only(close(too_few, "a", now=4.0)).agent_ids) == {"a", "c"}
 
 
-def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back() -> None:
+def test_holder_of_the_state_takes_part_and_surplus_agent_is_returned() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 0, "b")
     grant(machine, "c", now=3.0)
@@ -125,7 +125,7 @@ def test_who_has_the_state_takes_part_and_who_is_too_many_is_given_back() -> Non
     assert machine.membership.spares == {} and machine.commits.newest_of == {"b": 0}
 
 
-def test_of_those_that_are_too_many_nothing_is_kept() -> None:
+def test_surplus_spares_are_returned_after_a_resize() -> None:
     machine = running("a", "b", "c", size=4)
     grant(machine, "d", "e", now=3.0, ready=False)
     assert machine.handle(events.ResizeRequested(3), 4.0) == [
@@ -139,7 +139,7 @@ def test_of_those_that_are_too_many_nothing_is_kept() -> None:
     assert smaller.handle(events.ResizeRequested(3), 4.0) == [events.RequestAgents(0, 3)]  # c is to come in yet
 
 
-def test_spares_are_kept_while_a_generation_ends() -> None:
+def test_spares_are_retained_while_a_generation_ends() -> None:
     machine = running("a", "b", "c")
     grant(machine, "d", now=3.0)
     machine.handle(events.Failed("a", 0, KILLED, outside=True), 4.0)
@@ -148,13 +148,13 @@ def test_spares_are_kept_while_a_generation_ends() -> None:
 
 
 @pytest.mark.parametrize(("members", "newcomers", "joined"), [("ab", "c", 1), ("ab", "cd", 1), ("abc", "d", 0)])
-def test_as_many_join_as_there_is_room_for(members: str, newcomers: str, joined: int) -> None:
+def test_newcomers_are_admitted_up_to_the_size_of_the_group(members: str, newcomers: str, joined: int) -> None:
     machine = running(*members)
     park = events.PauseWorkersAtCommit(0, tuple(members), f"{joined} more joined")
     assert grant(machine, *newcomers, now=3.0) == ([park] if joined else [])
 
 
-def test_nobody_is_taken_in_before_all_have_begun_nor_twice() -> None:
+def test_newcomers_are_admitted_once_and_only_after_all_members_have_started() -> None:
     machine = restarting(spec(size=4))
     machine.begin(0.0)
     grant(machine, "a", "b")
@@ -165,20 +165,20 @@ def test_nobody_is_taken_in_before_all_have_begun_nor_twice() -> None:
     assert grant(machine, "d", now=1.4) == []
 
 
-def test_the_layout_gives_the_ranks() -> None:
+def test_ranks_follow_from_the_layout() -> None:
     machine = running("a", "b")
     assert machine.handle(events.Ranked(("b", "a")), 3.0) == []
     assert [machine.rank(name) for name in ("a", "b", "stranger")] == [1, 0, -1]
 
 
-def test_who_failed_as_a_newcomer_is_taken_where_it_cannot_be_done_without_it() -> None:
+def test_failed_newcomer_is_used_if_the_minimum_requires_it() -> None:
     machine = grown(reset_limit=None, fruitless_limit=2)
     assert only(kill(machine, "c", now=5.0)).agent_ids == ("a", "b")
     machine.handle(events.MemberLost("b", "gone"), 6.0)
     assert set(only(close(machine, "a", now=6.0)).agent_ids) == {"a", "c"}
 
 
-def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on() -> None:
+def test_agents_that_do_not_start_in_time_are_dropped_and_the_others_continue() -> None:
     machine = running("a", "b", "c")
     kill(machine, "a", now=4.0)
     started(machine, "a", "c", now=5.0)
@@ -194,7 +194,7 @@ def test_those_that_do_not_begin_in_time_are_cut_off_and_the_others_go_on() -> N
 
 
 @pytest.mark.parametrize("step", [0, 1, 20])
-def test_the_newest_commit_counts_from_the_first_step_on(step: int) -> None:
+def test_newest_commit_counts_from_step_zero_on(step: int) -> None:
     machine = running("a", "b", "c")
     committed(machine, step, "b")
     machine.handle(events.CommitPersisted("b", step), 3.5)  # and is not read from the store
@@ -206,7 +206,7 @@ def test_the_newest_commit_counts_from_the_first_step_on(step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 4])
-def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step: int) -> None:
+def test_note_about_a_lost_commit_names_the_step_that_training_continues_from(step: int) -> None:
     machine = running("a", "b", "c")
     committed(machine, step, "a", "b")
     committed(machine, 9, "c")
@@ -215,7 +215,7 @@ def test_what_is_lost_is_said_with_the_step_that_the_training_goes_on_from(step:
     assert notes(close(machine, "a", "b"))[1:] == [f"{lost} {step}"]
 
 
-def test_where_nothing_is_left_the_run_begins_anew_and_says_so() -> None:
+def test_run_without_any_commit_or_checkpoint_restarts_with_a_note() -> None:
     machine = running("a", "b")
     committed(machine, 9, "a", "b")
     actions = [one for name in "ab" for one in machine.handle(events.MemberLost(name, "gone"), 4.0)]
@@ -232,7 +232,7 @@ def test_where_nothing_is_left_the_run_begins_anew_and_says_so() -> None:
     ]
 
 
-def test_a_checkpoint_counts_where_no_agent_holds_a_commit() -> None:
+def test_checkpoint_is_used_if_no_agent_holds_a_commit() -> None:
     machine = running("a", "b")
     committed(machine, 4, "a", "b")
     machine.handle(events.CommitPersisted("a", 4), 3.5)
@@ -244,7 +244,7 @@ def test_a_checkpoint_counts_where_no_agent_holds_a_commit() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another(step: int) -> None:
+def test_note_distinguishes_the_last_step_and_the_commit_to_continue_from(step: int) -> None:
     machine = running("a", "b")
     committed(machine, step, "a", "b")
     machine.handle(events.Stepped("b", 0, 17), 3.5)
@@ -253,7 +253,7 @@ def test_where_a_generation_ended_is_one_thing_and_what_it_goes_on_from_another(
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_an_older_checkpoint_is_named_where_no_agent_holds_a_commit(step: int) -> None:
+def test_note_names_the_older_checkpoint_if_no_agent_holds_a_commit(step: int) -> None:
     machine = running("a", "b")
     committed(machine, 9, "a", "b")
     machine.handle(events.CommitPersisted("a", step), 3.5)
@@ -263,14 +263,14 @@ def test_an_older_checkpoint_is_named_where_no_agent_holds_a_commit(step: int) -
 
 
 @pytest.mark.parametrize(("step", "came_to"), [(-1, ""), (0, ""), (1, " after step 1 or later")])
-def test_a_generation_that_committed_nothing_begins_anew(step: int, came_to: str) -> None:
+def test_generation_without_a_commit_restarts_at_the_runs_start(step: int, came_to: str) -> None:
     machine = running("a", "b")
     machine.handle(events.Stepped("b", 0, step), 3.5)
     again = f"generation 0 ended{came_to}; nothing was committed, so the training restarts at this run's start: rank 0"
     assert notes(kill(machine, "a"))[0].startswith(again)
 
 
-def test_what_was_committed_to_stand_still_and_is_lost_was_committed_nevertheless() -> None:
+def test_lost_commit_of_a_paused_member_is_noted_as_lost() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
     parked(machine, 7, "a", now=4.0)
@@ -282,7 +282,7 @@ def test_what_was_committed_to_stand_still_and_is_lost_was_committed_nevertheles
     ]
 
 
-def test_training_without_a_commit_is_said_once() -> None:
+def test_training_without_a_commit_is_noted_once() -> None:
     machine = running("a", "b", "c")
     assert notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S - 0.1)) == []
     (note,) = notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S))
@@ -301,7 +301,7 @@ def test_training_without_a_commit_is_said_once() -> None:
     assert evaluator.handle(events.Tick(), 2.0 + UNCOMMITTED_S) == []
 
 
-def test_training_without_a_commit_counts_from_when_all_have_begun() -> None:
+def test_time_without_a_commit_counts_from_the_start_of_all_workers() -> None:
     machine = restarting(spec(size=2))
     machine.begin(0.0)
     grant(machine, "a", "b")
@@ -310,7 +310,7 @@ def test_training_without_a_commit_counts_from_when_all_have_begun() -> None:
     assert len(notes(machine.handle(events.Tick(), 9.0 + UNCOMMITTED_S))) == 1
 
 
-def test_a_commit_that_is_told_late_takes_nothing_back() -> None:
+def test_late_report_of_an_older_commit_changes_nothing() -> None:
     machine = running("a", "b", "c")
     committed(machine, 20, "a")
     committed(machine, 10, "a")
@@ -319,7 +319,7 @@ def test_a_commit_that_is_told_late_takes_nothing_back() -> None:
     assert (start.step, start.holders) == (20, ("a",))
 
 
-def test_the_commit_that_a_generation_began_with_is_no_progress() -> None:
+def test_commit_that_a_generation_started_from_is_not_progress() -> None:
     machine = running("a", "b", fruitless_limit=2)
     committed(machine, 5, "a", "b")
     kill(machine, "a")
@@ -338,7 +338,7 @@ def test_the_commit_that_a_generation_began_with_is_no_progress() -> None:
 
 @pytest.mark.parametrize("how", [events.WorkerCommitted, events.PausedAtCommit])
 @pytest.mark.parametrize(("step", "proves"), [(7, False), (8, True)])
-def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: type, step: int, proves: bool) -> None:
+def test_newcomers_count_as_members_from_the_first_new_commit_on(how: type, step: int, proves: bool) -> None:
     machine = grown(size=4)
     grant(machine, "d", now=4.6)
     assert machine.phase is Phase.PARKING
@@ -347,7 +347,7 @@ def test_newcomers_are_members_as_any_other_from_the_first_new_commit_on(how: ty
     assert bool(of_kind(close(machine, "a", "b", "c", now=5.2), ConcludeRun)) == proves
 
 
-def test_standing_still_counts_when_it_was_asked_for() -> None:
+def test_pause_at_a_commit_counts_only_if_it_was_requested() -> None:
     machine = running("a", "b")
     assert parked(machine, 7, "a", now=3.0) == [] and machine.commits.newest_of == {"a": -1, "b": -1}
     grant(machine, "c", now=3.0)
@@ -355,7 +355,7 @@ def test_standing_still_counts_when_it_was_asked_for() -> None:
     assert parked(machine, 9, "stranger", now=3.2) == [] and machine.commits.parked is None
 
 
-def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as_is_agreed() -> None:
+def test_members_without_the_paused_commit_are_waited_for_up_to_agree_s() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
     assert parked(machine, 0, "a", now=4.0) == []  # b holds nothing
@@ -367,13 +367,13 @@ def test_all_have_to_hold_the_state_at_which_the_first_one_stands_for_as_long_as
 # ---------------------------------------------------------------------------------------------------- nodes that go away
 
 
-def test_a_member_that_is_warned_is_named_and_a_stranger_is_not() -> None:
+def test_draining_member_is_noted_and_an_unknown_agent_is_not() -> None:
     machine = running("a", "b")
     assert warned(machine, "b", time_s=40.0) == [events.Note("rank 1 is about to leave (its node goes)")]
     assert warned(machine, "stranger", time_s=40.0) == []
 
 
-def test_a_spare_that_nobody_needs_leaves_with_its_warning() -> None:
+def test_unneeded_spare_is_returned_at_its_warning() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=2.5, ready=False)
     assert warned(machine, "c", time_s=40.0) == [events.ReturnAgents(("c",), "its node goes")]
@@ -386,7 +386,7 @@ def test_a_spare_that_nobody_needs_leaves_with_its_warning() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int) -> None:
+def test_draining_holders_wait_for_the_store_from_step_zero_on(step: int) -> None:
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     actions = parked(machine, step, "a", "b", now=4.0)
@@ -395,7 +395,7 @@ def test_the_last_holders_wait_for_the_store_from_the_first_step_on(step: int) -
     assert not of_kind(actions, events.ReturnAgents)
 
 
-def test_a_checkpoint_that_took_long_makes_the_warned_stand_still_sooner() -> None:
+def test_slow_checkpoint_makes_draining_members_pause_earlier() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
     machine.handle(events.CommitPersisted("a", 4, seconds=8.0), 3.0)
@@ -416,13 +416,13 @@ def alone(step: int = 5) -> ElasticGroupMachine:
     return machine
 
 
-def test_the_last_holder_stays_until_its_commit_is_stored_where_nobody_can_fetch_it_yet() -> None:
+def test_sole_holder_remains_until_its_commit_is_stored_if_no_member_can_fetch_it() -> None:
     machine = alone()
     assert warned(machine, "a", time_s=40.0, now=6.0) == [events.PersistCommit("a")]
     assert machine.handle(events.CommitPersisted("a", 5), 7.0) == [events.ReturnAgents(("a",), "its node goes")]
 
 
-def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetch_it() -> None:
+def test_sole_holder_remains_after_storing_while_members_fetch_its_commit() -> None:
     machine = running("a", "b", min_size=1)
     warned(machine, "b", time_s=AT_ONCE_S)
     parked(machine, 9, "b", now=3.5)
@@ -440,7 +440,7 @@ def test_the_last_holder_stays_though_its_commit_is_stored_where_others_can_fetc
     assert machine.phase is Phase.WAITING and machine.membership.leaving == {}, "nobody is there who could fetch it"
 
 
-def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched() -> None:
+def test_sole_holder_remains_if_a_generation_ends_before_members_have_fetched() -> None:
     machine = running("a", "b", "c")
     warned(machine, "c", time_s=AT_ONCE_S)
     parked(machine, 9, "c", now=3.5)
@@ -452,7 +452,7 @@ def test_the_last_holder_stays_while_a_generation_ends_before_it_has_fetched() -
     assert (start.step, start.holders) == (9, ("c",))
 
 
-def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another_one_is_there() -> None:
+def test_successors_are_awaited_if_all_members_that_fetched_the_state_drain() -> None:
     machine = running("a", "b", "c", min_size=1)
     warned(machine, "c", time_s=AT_ONCE_S)
     parked(machine, 9, "c", now=3.5)
@@ -465,7 +465,7 @@ def test_the_last_holder_stays_where_all_that_have_fetched_leave_too_and_another
     assert of_kind(grant(machine, "e", now=4.5), events.PauseWorkersAtCommit)
 
 
-def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
+def test_commit_that_is_stored_and_held_is_fetched_from_its_holder() -> None:
     """The store may be away."""
     machine = running("a", "b", min_size=1)
     warned(machine, "a", time_s=AT_ONCE_S)
@@ -476,7 +476,7 @@ def test_what_is_stored_and_held_is_taken_from_who_holds_it() -> None:
     assert (start.agent_ids, start.step, start.holders, start.stored) == (("b",), 6, ("b",), -1)
 
 
-def test_nobody_is_asked_to_store_for_a_run_that_ends() -> None:
+def test_ending_run_requests_no_further_checkpoint() -> None:
     machine = running("a", "b", size=2)
     committed(machine, 4, "a", "b")
     assert of_kind(warned(machine, "a", "b", time_s=40.0), events.PersistCommit) == [events.PersistCommit("a")]
@@ -490,7 +490,7 @@ def test_nobody_is_asked_to_store_for_a_run_that_ends() -> None:
 # ---------------------------------------------------------------------------------------------------- who is to blame
 
 
-def test_the_surest_word_counts_as_long_as_the_generation_is_ending() -> None:
+def test_surest_failure_report_counts_while_the_generation_is_ending() -> None:
     machine = running("a", "b", "c")
     machine.handle(events.Failed("a", 0, CRASHED), 4.0)
     assert of_kind(machine.handle(events.Tick(), 5.0), events.StopWorkers)
@@ -501,14 +501,14 @@ def test_the_surest_word_counts_as_long_as_the_generation_is_ending() -> None:
     assert only(close(machine, "a", "b", "c", now=5.3)).why == f"rank 1: {KILLED}"
 
 
-def test_a_stranger_cannot_fail() -> None:
+def test_failure_of_an_unknown_agent_is_ignored() -> None:
     machine = running("a", "b")
     assert machine.handle(events.Failed("stranger", 0, KILLED, outside=True), 3.0) == []
     assert machine.phase is Phase.RUNNING and not machine.failures
 
 
 @pytest.mark.parametrize(("closed", "why"), [(False, "rank 1: gone"), (True, f"rank 0: {CRASHED}")])
-def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(closed: bool, why: str) -> None:
+def test_lost_agent_is_blamed_only_if_its_worker_had_not_ended(closed: bool, why: str) -> None:
     machine = running("a", "b", "c")
     machine.handle(events.Failed("a", 0, CRASHED), 4.0)
     machine.handle(events.Tick(), 5.0)
@@ -517,7 +517,7 @@ def test_an_agent_is_to_blame_only_if_it_was_lost_before_its_worker_had_ended(cl
     assert only(close(machine, "a", "c", now=5.3)).why == why
 
 
-def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing() -> None:
+def test_agent_lost_during_a_planned_change_is_not_a_failure() -> None:
     machine = running("a", "b", "c", reset_limit=0)
     machine.handle(events.ResizeRequested(2), 3.0)
     parked(machine, 5, "a", "b", "c", now=4.0)
@@ -528,14 +528,14 @@ def test_an_agent_that_is_lost_in_a_planned_change_ends_nothing() -> None:
     assert only(actions).why == "resized to 2 workers" and machine.policy.resets == 0
 
 
-def test_an_agent_that_goes_when_its_worker_has_ended_well_stops_nobody() -> None:
+def test_agent_lost_after_its_worker_finished_stops_no_member() -> None:
     machine = running("a", "b")
     machine.handle(events.Finished("a", 0), 3.0)
     close(machine, "a", now=3.1)
     assert machine.handle(events.MemberLost("a", "gone"), 3.2) == [] and machine.phase is Phase.RUNNING
 
 
-def test_of_those_that_do_not_report_their_end_it_is_said() -> None:
+def test_agent_that_does_not_report_its_workers_end_is_named() -> None:
     machine = running("a", "b", "c")
     machine.handle(events.Failed("a", 0, CRASHED), 3.0)
     machine.handle(events.Tick(), 4.0)
@@ -545,7 +545,7 @@ def test_of_those_that_do_not_report_their_end_it_is_said() -> None:
     assert only(actions).why == "rank 2: the agent did not report its worker's end in time"
 
 
-def test_a_process_that_the_system_holds_is_named_before_those_behind_it() -> None:
+def test_stopped_process_is_named_before_members_that_are_behind() -> None:
     machine = running("a", "b", progress_timeout_s=2.0)
     machine.handle(events.Stepped("a", 0, 5), 3.0)
     machine.handle(events.Stepped("b", 0, 6, stopped=True), 3.0)
@@ -556,7 +556,7 @@ def test_a_process_that_the_system_holds_is_named_before_those_behind_it() -> No
     assert only(close(machine, "a", "b", now=5.2)).why == "rank 1: no step for 2 s; its process is stopped"
 
 
-def test_where_all_stand_still_nobody_is_behind() -> None:
+def test_hang_of_all_members_names_no_member_as_behind() -> None:
     machine = running("a", "b", progress_timeout_s=5.0)
     for name in "ab":
         machine.handle(events.Stepped(name, 0, 3), 3.0)
@@ -564,14 +564,14 @@ def test_where_all_stand_still_nobody_is_behind() -> None:
     assert only(close(machine, "a", "b", now=8.2)).why == "rank 0: no step for 5 s; no worker makes progress"
 
 
-def test_a_step_counts_from_when_it_was_made() -> None:
+def test_age_of_a_step_counts_in_the_progress_timeout() -> None:
     machine = running("a", "b", progress_timeout_s=5.0)
     machine.handle(events.Stepped("a", 0, 3, age_s=2.0), 5.0)
     assert machine.handle(events.Tick(), 8.0) == []
     assert of_kind(machine.handle(events.Tick(), 8.1), events.StopWorkers)
 
 
-def test_nobody_is_called_slow_while_all_are_about_to_stand_still() -> None:
+def test_no_member_is_reported_slow_before_a_planned_pause() -> None:
     machine = running("a", "b", "c")
     machine.handle(events.ResizeRequested(2), 2.5)
     assert machine.phase is Phase.PARKING
@@ -583,7 +583,7 @@ def test_nobody_is_called_slow_while_all_are_about_to_stand_still() -> None:
 # ---------------------------------------------------------------------------------------------------- hosts and newcomers
 
 
-def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures() -> None:
+def test_note_about_an_excluded_host_states_cooldown_and_failures() -> None:
     machine, said = running("a", "b", min_size=1, host_failure_limit=2, host_cooldown_s=15), list[str]()
     for attempt in range(2):
         committed(machine, attempt, "a", "b")
@@ -599,9 +599,7 @@ def test_a_host_that_is_set_aside_is_named_with_the_time_and_the_failures() -> N
         (events.MemberLost("c", KILLED), ""),
     ],
 )
-def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again(
-    event: events.Event, again: str
-) -> None:
+def test_note_about_a_failed_newcomer_names_its_host_and_the_time_of_the_retry(event: events.Event, again: str) -> None:
     machine = grown(host_failure_limit=1)
     machine.handle(event, 5.0)
     assert notes(close(machine, "a", "b", "c", now=5.1)) == [
@@ -612,7 +610,7 @@ def test_a_newcomer_that_fails_is_named_with_its_host_and_when_it_may_come_again
     ]
 
 
-def test_growth_that_does_no_good_is_said() -> None:
+def test_fruitless_growth_is_noted() -> None:
     machine = grown(fruitless_limit=1, reset_limit=None)
     assert notes(kill(machine, "a", now=5.0))[0] == (
         "no generation with the new workers has committed, and the group continues as before; they may try "
@@ -627,7 +625,7 @@ def test_growth_that_does_no_good_is_said() -> None:
         ({"fruitless_limit": 1}, "1 generations in a row ended without a new commit"),
     ],
 )
-def test_the_end_by_a_limit_names_who_failed_and_the_limit(limits: dict[str, int], why: str) -> None:
+def test_end_by_a_limit_names_the_failed_member_and_the_limit(limits: dict[str, int], why: str) -> None:
     (outcome,) = of_kind(kill(running("a", "b", **limits), "b"), ConcludeRun)
     assert outcome == ConcludeRun(Phase.FAILED, "worker", f"{KILLED} ({why})", "b", 1)
 
@@ -635,7 +633,7 @@ def test_the_end_by_a_limit_names_who_failed_and_the_limit(limits: dict[str, int
 # ---------------------------------------------------------------------------------------------------- the store, and the end
 
 
-def test_a_store_that_does_not_come_back_ends_the_run_with_its_word() -> None:
+def test_permanent_outage_of_the_store_ends_the_run_with_the_storage_error() -> None:
     machine = running("a", "b", min_workers_timeout_s=100)
     away = "the store could not be read: nobody answers"
     said = notes(store_fails(machine, 3.0))
@@ -648,7 +646,7 @@ def test_a_store_that_does_not_come_back_ends_the_run_with_its_word() -> None:
     assert outcome == ConcludeRun(Phase.FAILED, "storage", reason, "a", 0)
 
 
-def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time() -> None:
+def test_second_outage_of_the_store_is_waited_for_like_the_first() -> None:
     machine = running("a", "b")
     store_fails(machine, 3.0)
     machine.handle(events.Tick(), 5.0)
@@ -658,7 +656,7 @@ def test_a_store_that_goes_away_again_is_waited_for_as_the_first_time() -> None:
     assert of_kind(machine.handle(events.Tick(), 9.0), events.StartGeneration)
 
 
-def test_generations_are_counted() -> None:
+def test_generations_are_numbered_consecutively() -> None:
     machine = running("a", "b", fruitless_limit=9, host_failure_limit=9)
     for generation in range(3):
         actions = kill(machine, "a")
@@ -666,7 +664,7 @@ def test_generations_are_counted() -> None:
         assert only(actions).generation == generation + 1
 
 
-def test_a_run_that_ends_takes_no_more_and_gives_back_its_spares_first() -> None:
+def test_ending_run_requests_no_agents_and_returns_its_spares_first() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0, ready=False)
     stop = events.StopWorkers(0, ("a", "b"), 2.0, 4.0)

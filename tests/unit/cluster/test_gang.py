@@ -48,7 +48,7 @@ def test_ranks_follow_the_order_of_the_grant():
     assert [machine.agent_of(rank) for rank in (0, 1, 2)] == ["x", "y", None]
 
 
-def test_a_process_that_ends_without_a_report_has_failed():
+def test_process_that_ends_without_a_report_has_failed():
     """Its peers would wait for it in their next collective, and nothing else reports its end."""
     machine = running()
     assert machine.handle(events.Closed("b", 0), 3.0) == []
@@ -62,7 +62,7 @@ def test_a_process_that_ends_without_a_report_has_failed():
     assert conclusion(actions).phase is Phase.FINISHED
 
 
-def test_a_heartbeat_looks_at_no_other_member():
+def test_heartbeat_is_handled_without_iterating_over_the_members():
     """A group may have a thousand members, each of which sends one every second."""
 
     class Members(dict[str, MemberState]):
@@ -76,7 +76,7 @@ def test_a_heartbeat_looks_at_no_other_member():
     assert machine.handle(events.Stepped("b", 0, 7), 3.0) == []
 
 
-def test_who_is_stopped_when_another_one_fails_is_named():
+def test_failure_names_the_rank_whose_process_was_stopped():
     """JAX ends a process by itself ten seconds after a peer has fallen silent: sooner than the run gives that one up."""
     machine = running()
     machine.handle(events.Stepped("b", 0, -1, stopped=True), 3.0)
@@ -92,7 +92,7 @@ def test_who_is_stopped_when_another_one_fails_is_named():
     assert own.outcome is not None and own.outcome.reason == "ValueError: bad batch"
 
 
-def test_a_group_that_waits_counts_no_more_agents_than_it_takes():
+def test_waiting_group_counts_no_more_agents_than_it_needs():
     assert [ElasticGroupMachine(SPEC).attendance(idle) for idle in (0, 1, 2, 5)] == [
         (0, "2"),
         (1, "2"),
@@ -101,7 +101,7 @@ def test_a_group_that_waits_counts_no_more_agents_than_it_takes():
     ]
 
 
-def test_a_run_finishes_when_all_have_finished_and_closed():
+def test_run_finishes_when_all_workers_have_finished_and_closed():
     machine = running()
     assert machine.phase is Phase.RUNNING
     machine.handle(events.Finished("a", 0), 3.0)
@@ -113,7 +113,7 @@ def test_a_run_finishes_when_all_have_finished_and_closed():
     assert machine.handle(events.Tick(), 1e9) == []
 
 
-def test_the_start_deadline_names_the_ranks_that_have_not_begun():
+def test_start_timeout_names_the_ranks_that_have_not_started():
     machine = granted()
     machine.handle(events.Started("a", 0), 2.0)
     assert machine.handle(events.Tick(), 9.9) == []
@@ -125,7 +125,7 @@ def test_the_start_deadline_names_the_ranks_that_have_not_begun():
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((1, "not started"),))
 
 
-def test_the_start_deadline_without_any_agent_ends_at_once():
+def test_start_timeout_without_any_agent_ends_the_run_at_once():
     machine = ElasticGroupMachine(SPEC)
     machine.begin(0.0)
     reason, missing = "not all of 2 workers had connected after 10 s", ((0, "no agent"), (1, "no agent"))
@@ -134,11 +134,11 @@ def test_the_start_deadline_without_any_agent_ends_at_once():
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=missing)
 
 
-def test_who_began_in_time_is_under_no_deadline():
+def test_running_group_has_no_deadline():
     assert running().deadline is None and running().handle(events.Tick(), 1e6) == []
 
 
-def test_an_echo_waits_for_the_failure_it_echoes():
+def test_secondary_failure_waits_for_its_cause():
     machine = running()
     assert machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0) == []
     machine.handle(events.Failed("b", 0, "ValueError: bad batch"), 3.2)
@@ -147,7 +147,7 @@ def test_an_echo_waits_for_the_failure_it_echoes():
     assert (outcome.rank, outcome.reason) == (1, "ValueError: bad batch")
 
 
-def test_an_echo_without_another_failure_is_the_failure():
+def test_secondary_failure_without_another_is_the_cause():
     machine = running()
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
     assert machine.handle(events.Tick(), 3.9) == []
@@ -158,7 +158,7 @@ def test_an_echo_without_another_failure_is_the_failure():
     assert outcome == events.ConcludeRun(Phase.FAILED, "worker", "UnavailableError", "a", 0)
 
 
-def test_an_echo_that_is_told_just_before_the_start_deadline_waits_as_long_as_any_other():
+def test_secondary_failure_just_before_the_start_timeout_waits_for_its_cause():
     machine = granted()
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 9.5)
     assert machine.handle(events.Tick(), 10.4) == []
@@ -166,7 +166,7 @@ def test_an_echo_that_is_told_just_before_the_start_deadline_waits_as_long_as_an
     assert stop == events.StopWorkers(0, NAMES, 2, 1)
 
 
-def test_the_loss_of_an_agent_whose_worker_has_told_its_failure_prolongs_no_wait():
+def test_loss_of_an_agent_whose_worker_has_failed_extends_no_wait():
     machine = running()
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
     machine.handle(events.Closed("a", 0), 3.1)
@@ -189,7 +189,7 @@ def test_the_loss_of_an_agent_whose_worker_has_told_its_failure_prolongs_no_wait
 @pytest.mark.parametrize(
     "killing", [events.Failed("b", 0, "killed by signal 9", outside=True), events.MemberLost("b", "killed by signal 9")]
 )
-def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first(
+def test_killed_member_is_blamed_if_its_neighbour_reports_an_error_first(
     neighbours: events.Event, killing: events.Event
 ):
     machine = running()
@@ -200,7 +200,7 @@ def test_a_killed_member_is_blamed_although_its_neighbour_told_of_it_first(
     assert (outcome.rank, outcome.reason) == (1, "killed by signal 9")
 
 
-def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those_that_have_told():
+def test_raised_error_waits_shorter_than_a_secondary_one_and_only_for_silent_members():
     machine = ElasticGroupMachine(FixedGroup(size=2, settle_s=3, raised_settle_s=1))
     machine.begin(0.0)
     machine.handle(events.Granted(NAMES), 1.0)
@@ -217,7 +217,7 @@ def test_an_error_of_ones_own_waits_less_than_an_echo_and_nobody_waits_for_those
     assert isinstance(alone.handle(events.Failed("a", 0, "ValueError", raised=True), 2.0)[0], events.StopWorkers)
 
 
-def test_an_agent_that_is_lost_after_its_worker_has_closed_is_no_failure():
+def test_agent_lost_after_its_worker_closed_is_not_a_failure():
     machine = running()
     machine.handle(events.Finished("a", 0), 3.0)
     machine.handle(events.Closed("a", 0), 3.1)
@@ -226,7 +226,7 @@ def test_an_agent_that_is_lost_after_its_worker_has_closed_is_no_failure():
     assert conclusion(machine.handle(events.Closed("b", 0), 4.1)).phase is Phase.FINISHED
 
 
-def test_the_files_of_a_finished_run_have_their_time():
+def test_finished_run_has_a_time_limit_to_store_its_files():
     machine = running()
     for name in NAMES:
         machine.handle(events.Finished(name, 0), 3.0)
@@ -236,7 +236,7 @@ def test_the_files_of_a_finished_run_have_their_time():
     assert drop == events.DropAgents(NAMES, "did not report its worker's end in time")
 
 
-def test_who_has_reported_its_end_is_not_dropped_with_those_that_have_not():
+def test_only_members_that_have_not_reported_their_end_are_dropped():
     machine = running()
     for name in NAMES:
         machine.handle(events.Finished(name, 0), 3.0)
@@ -249,7 +249,7 @@ def test_who_has_reported_its_end_is_not_dropped_with_those_that_have_not():
     assert (back, outcome) == (events.ReturnAgents(("a",)), events.ConcludeRun(Phase.FINISHED))
 
 
-def test_the_end_of_a_run_that_is_stopping_stands_whatever_the_backend_says():
+def test_refusal_by_the_backend_does_not_replace_the_outcome_of_a_stopping_run():
     machine = running()
     machine.handle(events.Failed("b", 0, "killed by signal 9", outside=True), 3.0)
     assert machine.handle(events.Refused("the application ends", "application"), 3.1) == []
@@ -263,7 +263,7 @@ def test_the_end_of_a_run_that_is_stopping_stands_whatever_the_backend_says():
     assert conclusion(finished.handle(events.Closed("b", 0), 3.3)).phase is Phase.FINISHED
 
 
-def test_a_run_for_which_there_is_no_cluster_ends_in_whatever_state_it_is():
+def test_refusal_by_the_backend_ends_a_waiting_and_a_running_run():
     machine = ElasticGroupMachine(SPEC)
     machine.begin(0.0)
     outcome = conclusion(machine.handle(events.Refused("there is 1 slot"), 1.0))
@@ -276,7 +276,7 @@ def test_a_run_for_which_there_is_no_cluster_ends_in_whatever_state_it_is():
     assert outcome == events.ConcludeRun(Phase.FAILED, "application", "it was stopped")
 
 
-def test_a_cancellation_ends_what_still_saves_its_files_and_replaces_no_failure():
+def test_cancellation_stops_workers_that_save_files_and_replaces_no_failure():
     machine = running()
     assert machine.handle(events.CancelRequested("Ctrl-C"), 3.0) == [events.StopWorkers(0, NAMES, 2, 1)]
     machine.handle(events.Closed("a", 0), 3.1)
@@ -294,7 +294,7 @@ def test_a_cancellation_ends_what_still_saves_its_files_and_replaces_no_failure(
     assert failed.outcome == events.ConcludeRun(Phase.FAILED, "worker", "killed by signal 9", "b", 1)
 
 
-def test_agents_that_come_after_the_end_go_back():
+def test_agents_granted_after_the_end_are_returned():
     machine = ElasticGroupMachine(SPEC)
     machine.begin(0.0)
     machine.handle(events.CancelRequested("Ctrl-C"), 1.0)
@@ -303,7 +303,7 @@ def test_agents_that_come_after_the_end_go_back():
     assert machine.handle(events.CancelRequested("again"), 3.0) == []
 
 
-def test_strangers_say_nothing_that_counts():
+def test_events_of_unknown_agents_are_ignored():
     machine = running()
     for event in (
         events.Started("c", 0),
@@ -318,7 +318,7 @@ def test_strangers_say_nothing_that_counts():
         assert machine.phase is Phase.RUNNING and not machine.failures
 
 
-def test_the_second_word_of_a_workers_failure_is_not_another_failure():
+def test_second_failure_report_of_a_worker_is_ignored():
     machine = running()
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.0)
     machine.handle(events.Failed("a", 0, "ValueError", raised=True), 3.1)
@@ -326,7 +326,7 @@ def test_the_second_word_of_a_workers_failure_is_not_another_failure():
     assert machine.outcome is not None and machine.outcome.reason == "UnavailableError"
 
 
-def test_a_warned_node_is_told_of_with_what_would_help():
+def test_warning_of_a_node_is_noted_with_a_remedy():
     machine = running()
     for rank, name in enumerate(NAMES):
         assert machine.handle(events.DrainRequested(name, "its node goes"), 3.0) == [
@@ -346,7 +346,7 @@ def test_a_warned_node_is_told_of_with_what_would_help():
         ([4, 5, 6, 11], "ranks 4, 5, 6 and 11"),
     ],
 )
-def test_ranks_in_words(numbers: list[int], words: str):
+def test_ranks_are_listed_in_words(numbers: list[int], words: str):
     assert ranks(numbers) == words
 
 
@@ -357,7 +357,7 @@ def stepped(name: str, stopped: bool = False, idle_s: float = 0.0) -> events.Ste
     return events.Stepped(name, 0, -1, stopped, idle_s=idle_s)
 
 
-def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
+def test_stopped_process_is_noted_at_once_and_fails_the_run_within_a_minute():
     machine = running()
     assert machine.handle(stepped("b", stopped=True), 3.0) == [
         events.Note(
@@ -373,7 +373,7 @@ def test_a_stopped_process_is_named_at_once_and_fails_the_run_within_a_minute():
     assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
 
 
-def test_a_stopped_process_is_the_cause_whatever_is_said_when_all_are_ended():
+def test_stopped_process_remains_the_cause_when_all_workers_are_killed():
     spec = ElasticGroup(size=2, min_size=2, stopped_s=5)
     machine = restarting(spec)
     machine.begin(0.0)
@@ -394,7 +394,7 @@ def test_a_stopped_process_is_the_cause_whatever_is_said_when_all_are_ended():
     )
 
 
-def test_a_process_that_goes_on_is_forgiven():
+def test_resumed_process_does_not_count_as_stopped():
     machine = running()
     machine.handle(stepped("b", stopped=True), 3.0)
     machine.handle(stepped("b"), 50.0)
@@ -411,7 +411,7 @@ def all_idle(spec: FixedGroup, idle_s: float) -> tuple[ElasticGroupMachine, list
     return machine, machine.handle(events.Tick(), 1000.0)
 
 
-def test_workers_that_all_do_nothing_are_reported_once_with_what_may_hold_them():
+def test_idleness_of_all_workers_is_noted_once_with_possible_causes():
     machine, (note,) = all_idle(SPEC, SPEC.stalled_s)
     assert isinstance(note, events.Note) and note.text.startswith("no worker has done anything for 120 s: most likely")
     assert all(word in note.text for word in ("firewall", "http_proxy", "HOPSML_KEEPALIVE_S", "progress_timeout="))
@@ -419,14 +419,14 @@ def test_workers_that_all_do_nothing_are_reported_once_with_what_may_hold_them()
 
 
 @pytest.mark.parametrize("busy", ["a", "b"])
-def test_nothing_is_reported_while_one_worker_is_at_work(busy: str):
+def test_no_idleness_is_noted_while_one_worker_is_active(busy: str):
     machine, actions = all_idle(SPEC, SPEC.stalled_s - 0.1)
     assert actions == []
     machine.handle(stepped(busy, idle_s=0.0), 1001.0)
     assert machine.handle(events.Tick(), 1001.0 + SPEC.stalled_s - 0.1) == []
 
 
-def test_a_progress_timeout_ends_a_fixed_group_whose_workers_all_do_nothing():
+def test_progress_timeout_ends_a_fixed_group_whose_workers_are_all_idle():
     spec = FixedGroup(size=2, progress_timeout_s=30.0)
     assert all_idle(spec, 29.9)[1] == []
     machine, _ = all_idle(spec, 30.0)
@@ -434,7 +434,7 @@ def test_a_progress_timeout_ends_a_fixed_group_whose_workers_all_do_nothing():
     assert machine.outcome.reason.startswith("no worker has done anything for 30 s (progress_timeout=30): most likely")
 
 
-def test_a_progress_timeout_concerns_no_worker_alone():
+def test_progress_timeout_does_not_apply_to_a_single_remaining_worker():
     machine = running(FixedGroup(size=2, progress_timeout_s=30.0, returned_s=None))
     machine.handle(events.Finished("b", 0), 10.0)
     machine.handle(stepped("a", idle_s=500.0), 600.0)
@@ -451,7 +451,7 @@ def left_alone(exited: bool, idle_s: float, after: float) -> ElasticGroupMachine
     return machine
 
 
-def test_who_waits_for_a_member_that_has_left_is_not_left_waiting():
+def test_run_fails_if_the_remaining_rank_is_idle_after_a_member_has_left():
     machine = left_alone(True, 100.0, SPEC.exited_s or 0)
     remedy = (
         "most likely waiting for it in a collective: every rank must take part in every collective, up to the last one"
@@ -463,7 +463,7 @@ def test_who_waits_for_a_member_that_has_left_is_not_left_waiting():
     assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
 
 
-def test_people_learn_within_seconds_that_a_member_has_left_the_others_at_work():
+def test_departure_of_a_member_is_noted_within_seconds():
     rule = "every rank must take part in every collective, up to the last one"
     machine = running()
     machine.handle(events.Finished("b", 0, exited=True), 10.0)
@@ -490,14 +490,14 @@ def test_people_learn_within_seconds_that_a_member_has_left_the_others_at_work()
     assert machine.handle(events.Tick(), 30.0) == []
 
 
-def test_a_member_that_works_on_after_another_has_returned_is_no_news():
+def test_return_of_a_member_is_not_noted_while_the_others_are_active():
     machine = running()
     machine.handle(events.Finished("b", 0), 10.0)
     machine.handle(stepped("a"), 100.0)
     assert machine.handle(events.Tick(), 100.0) == []
 
 
-def test_the_wait_for_those_that_have_left_counts_from_the_first_of_them():
+def test_idle_time_counts_from_the_first_departure():
     machine = running(FixedGroup(size=3, returned_s=30))
     machine.handle(events.Finished("b", 0), 10.0)
     machine.handle(events.Finished("a", 0), 35.0)
@@ -508,7 +508,7 @@ def test_the_wait_for_those_that_have_left_counts_from_the_first_of_them():
     assert machine.outcome is not None and machine.outcome.rank == 0
 
 
-def test_all_who_wait_for_one_that_has_left_are_named():
+def test_all_ranks_that_wait_for_a_departed_member_are_named():
     machine = running(FixedGroup(size=3, exited_s=30))
     machine.handle(events.Finished("b", 0, exited=True), 10.0)
     for name, idle_s in (("a", 100.0), ("c", 20.0)):
@@ -521,7 +521,7 @@ def test_all_who_wait_for_one_that_has_left_are_named():
     )
 
 
-def test_who_has_worked_since_it_was_idle_is_not_counted_as_waiting():
+def test_member_that_is_active_again_does_not_count_as_waiting():
     machine = running()
     machine.handle(stepped("a", idle_s=50.0), 9.0)
     machine.handle(events.Finished("b", 0, exited=True), 10.0)
@@ -533,12 +533,12 @@ def test_who_has_worked_since_it_was_idle_is_not_counted_as_waiting():
 @pytest.mark.parametrize(
     ("exited", "idle_s", "after"), [(True, 100.0, 29.9), (True, 29.9, 500.0), (True, 0.0, 500.0), (False, 119.0, 500.0)]
 )
-def test_who_is_at_work_after_the_others_have_left_may_go_on(exited: bool, idle_s: float, after: float):
+def test_active_member_continues_after_the_others_have_left(exited: bool, idle_s: float, after: float):
     assert left_alone(exited, idle_s, after).phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize("returns_first", [True, False])
-def test_who_leaves_before_a_group_has_formed_is_named_to_those_who_wait_for_it(returns_first: bool):
+def test_member_that_leaves_before_the_group_has_formed_fails_the_run(returns_first: bool):
     for exited, how in ((False, "returned"), (True, "called sys.exit(0)")):
         machine = running(FixedGroup(size=3))
         moves: list[events.Event] = [events.Finished("b", 0, exited=exited), events.Forming("a", 0, 3)]
@@ -552,7 +552,7 @@ def test_who_leaves_before_a_group_has_formed_is_named_to_those_who_wait_for_it(
         assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
 
 
-def test_who_has_come_to_the_group_may_leave_it_and_an_evaluator_is_not_awaited():
+def test_member_that_has_formed_the_group_and_an_evaluator_may_return():
     machine = running(FixedGroup(size=3))
     for name in ("a", "b"):
         machine.handle(events.Forming(name, 0, 2), 3.0)
@@ -561,13 +561,13 @@ def test_who_has_come_to_the_group_may_leave_it_and_an_evaluator_is_not_awaited(
     assert machine.phase is Phase.RUNNING
 
 
-def test_those_who_form_no_group_may_return_one_by_one():
+def test_members_without_a_group_may_return_one_by_one():
     machine = running(FixedGroup(size=3))
     assert machine.handle(events.Finished("b", 0), 3.1) == []
     assert machine.handle(events.Finished("a", 0), 3.2) == [] and machine.phase is Phase.RUNNING
 
 
-def test_an_evaluator_waits_as_long_as_it_likes():
+def test_idle_evaluator_has_no_time_limit():
     machine = ElasticGroupMachine(FixedGroup(size=2, returned_s=None, exited_s=None))
     machine.begin(0.0)
     machine.handle(events.Granted(NAMES), 1.0)
@@ -578,7 +578,7 @@ def test_an_evaluator_waits_as_long_as_it_likes():
     assert machine.handle(events.Tick(), 1e6) == []
 
 
-def test_a_connection_that_broke_because_somebody_called_sys_exit_is_that_ones_failure():
+def test_connection_error_after_sys_exit_of_a_member_is_blamed_on_that_member():
     machine = running()
     machine.handle(events.Finished("b", 0, exited=True), 3.0)
     machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)  # nobody is left to tell more
@@ -600,7 +600,7 @@ def test_a_connection_that_broke_because_somebody_called_sys_exit_is_that_ones_f
         assert machine.outcome is not None and machine.outcome.reason == expected
 
 
-def test_the_first_failure_stands_when_more_follow():
+def test_first_failure_is_the_reason_if_more_follow():
     machine = running()
     machine.handle(events.Failed("b", 0, "first"), 3.0)
     machine.handle(events.Failed("a", 0, "second"), 3.1)
@@ -608,7 +608,7 @@ def test_the_first_failure_stands_when_more_follow():
     assert conclusion(machine.handle(events.Closed("b", 0), 3.3)).reason == "first"
 
 
-def test_a_lost_agent_ends_the_run_and_is_not_waited_for():
+def test_lost_agent_ends_the_run_and_is_not_waited_for():
     machine = running()
     (stop,) = machine.handle(events.MemberLost("b", "gone"), 3.0)
     assert stop == events.StopWorkers(0, ("a",), 2, 1)
@@ -624,7 +624,7 @@ def all_lost():
     return machine
 
 
-def test_all_agents_lost_at_once_are_explained_by_the_end_of_their_cluster():
+def test_loss_of_all_agents_is_explained_by_the_end_of_the_application():
     machine = all_lost()
     found = conclusion(machine.handle(events.Refused("its SparkContext was stopped", "application"), 3.4))
     assert (found.phase, found.error, found.reason) == (
@@ -635,14 +635,14 @@ def test_all_agents_lost_at_once_are_explained_by_the_end_of_their_cluster():
     assert machine.handle(events.Refused("again", "application"), 3.5) == []
 
 
-def test_all_agents_lost_at_once_are_what_it_was_where_the_cluster_is_still_there():
+def test_loss_of_all_agents_is_a_worker_failure_if_the_application_continues():
     machine = all_lost()
     assert machine.handle(events.Tick(), 3.1 + SPEC.settle_s - 0.01) == []
     found = conclusion(machine.handle(events.Tick(), 3.1 + SPEC.settle_s))
     assert (found.error, found.rank, found.reason) == ("worker", 1, "gone")
 
 
-def test_nobody_is_cut_off_while_only_the_word_of_the_cluster_is_awaited():
+def test_agents_are_not_dropped_while_only_the_backends_reason_is_awaited():
     machine = running(FixedGroup(size=2, settle_s=60))
     for name in NAMES:
         machine.handle(events.MemberLost(name, "gone"), 3.0)
@@ -651,7 +651,7 @@ def test_nobody_is_cut_off_while_only_the_word_of_the_cluster_is_awaited():
     assert machine.handle(events.Tick(), 63.0)[0] == events.ReturnAgents(())
 
 
-def test_the_end_of_the_cluster_does_not_replace_what_a_user_raised_or_wanted():
+def test_end_of_the_application_does_not_replace_a_user_error_or_cancellation():
     for event, error in (
         (events.Failed("b", 0, "ValueError", raised=True), "worker"),
         (events.CancelRequested("no"), "cancelled"),
@@ -665,7 +665,7 @@ def test_the_end_of_the_cluster_does_not_replace_what_a_user_raised_or_wanted():
         assert conclusion(machine.handle(events.MemberLost("a", "gone"), 4.3)).error == error
 
 
-def test_an_agent_lost_after_its_worker_closed_does_not_fail_a_finished_run():
+def test_agent_lost_after_its_worker_closed_does_not_fail_a_finished_run():
     machine = running()
     for name in NAMES:
         machine.handle(events.Finished(name, 0), 3.0)
@@ -683,13 +683,13 @@ def test_agents_that_never_report_the_end_are_dropped_at_the_deadline():
     assert conclusion(actions).phase is Phase.CANCELLED
 
 
-def test_events_of_another_generation_change_nothing():
+def test_events_of_another_generation_are_ignored():
     machine = running()
     assert machine.handle(events.Failed("a", 1, "from the future"), 3.0) == []
     assert machine.phase is Phase.RUNNING
 
 
-def test_agents_granted_to_a_run_that_is_over_its_waiting_go_back():
+def test_agents_granted_to_a_running_run_are_returned():
     machine = running()
     assert machine.handle(events.Granted(("c",)), 3.0) == [events.ReturnAgents(("c",))]
 
@@ -723,7 +723,7 @@ def play(sequence: list[tuple[events.Event, float]]) -> tuple[ElasticGroupMachin
 
 @given(sequences)
 @settings(max_examples=150, deadline=None)
-def test_every_sequence_ends_or_has_a_deadline_or_runs(sequence):
+def test_every_event_sequence_ends_has_a_deadline_or_runs(sequence):
     machine, history = play(sequence)
     actions = [action for step in history for action in step]
     concluded = [action for action in actions if isinstance(action, events.ConcludeRun)]
@@ -740,7 +740,7 @@ def test_every_sequence_ends_or_has_a_deadline_or_runs(sequence):
 
 @given(sequences)
 @settings(max_examples=100, deadline=None)
-def test_time_alone_ends_whatever_is_not_running(sequence):
+def test_ticks_alone_end_every_run_that_is_not_running(sequence):
     machine, _ = play(sequence)
     if machine.phase is not Phase.RUNNING:
         for minute in range(1, 30):
@@ -750,13 +750,13 @@ def test_time_alone_ends_whatever_is_not_running(sequence):
 
 @given(sequences)
 @settings(max_examples=60, deadline=None)
-def test_the_same_events_give_the_same_actions(sequence):
+def test_same_events_give_the_same_actions(sequence):
     assert play(sequence)[1] == play(sequence)[1]
 
 
 @given(sequences)
 @settings(max_examples=100, deadline=None)
-def test_every_agent_that_was_granted_and_lives_is_given_back_at_the_end(sequence):
+def test_every_granted_agent_is_returned_dropped_or_lost_at_the_end(sequence):
     machine, history = play(sequence)
     actions = [action for step in history for action in step]
     if machine.phase.is_final and any(isinstance(action, events.StartGeneration) for action in actions):

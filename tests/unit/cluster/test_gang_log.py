@@ -80,7 +80,7 @@ def check_replays(logs: list[GangLog]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(test_gang.sequences)
-def test_whatever_happens_to_a_group_of_fixed_size_replays(sequence: list[tuple[events.Event, float]]) -> None:
+def test_log_of_any_fixed_group_can_be_replayed(sequence: list[tuple[events.Event, float]]) -> None:
     with watched() as logs:
         test_gang.play(sequence)
     check_replays(logs)
@@ -88,16 +88,18 @@ def test_whatever_happens_to_a_group_of_fixed_size_replays(sequence: list[tuple[
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([restarting, mending]), test_elastic_gang._ROUNDS)
-def test_whatever_happens_to_a_group_that_changes_replays(kind: Kind, rounds: list[list[tuple[str, str, Any]]]) -> None:
+def test_log_of_any_elastic_group_can_be_replayed(kind: Kind, rounds: list[list[tuple[str, str, Any]]]) -> None:
     with watched() as logs:
-        test_elastic_gang.test_every_sequence_keeps_the_rules_and_can_be_ended.hypothesis.inner_test(kind, rounds)
+        test_elastic_gang.test_every_event_sequence_preserves_the_invariants_and_can_be_cancelled.hypothesis.inner_test(
+            kind, rounds
+        )
     check_replays(logs)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), test_independent_gang.SEQUENCES, st.booleans())
-def test_whatever_happens_to_lanes_replays(size: int, moves: list[tuple[str, int]], complete: bool) -> None:
-    play = test_independent_gang.test_whatever_happens_lanes_are_counted_once_and_every_group_ends
+def test_log_of_any_independent_group_can_be_replayed(size: int, moves: list[tuple[str, int]], complete: bool) -> None:
+    play = test_independent_gang.test_every_event_sequence_counts_lanes_once_and_ends
     with watched() as logs:
         play.hypothesis.inner_test(size, moves, complete)
     check_replays(logs)
@@ -105,20 +107,20 @@ def test_whatever_happens_to_lanes_replays(size: int, moves: list[tuple[str, int
 
 @settings(max_examples=60, deadline=None)
 @given(test_given_back.RUNS)
-def test_whatever_happens_to_runs_one_after_the_other_replays(runs: list[tuple[str, list[tuple[str, int]]]]) -> None:
+def test_log_of_successive_runs_can_be_replayed(runs: list[tuple[str, list[tuple[str, int]]]]) -> None:
     with watched() as logs:
-        test_given_back.test_no_agent_is_kept_for_a_run_that_is_over_and_idle_ones_go.hypothesis.inner_test(runs)
+        test_given_back.test_ended_run_holds_no_agent_and_idle_agents_are_dismissed.hypothesis.inner_test(runs)
     check_replays(logs)
 
 
 @pytest.mark.parametrize("name", replay_gang.OLD_MACHINES)
-def test_records_of_the_first_version_replay(name: str) -> None:
+def test_records_of_the_first_version_can_be_replayed(name: str) -> None:
     content = (Path(__file__).parent / "fixtures" / "gang_log" / f"{name}.jsonl").read_bytes()
     assert json.loads(content.split(b"\n")[0])["machine"] == name
     assert len(list(replay(content))) >= 10
 
 
-def test_a_record_of_the_first_version_that_begins_while_agents_are_awaited_replays() -> None:
+def test_first_version_record_that_starts_while_agents_are_awaited_can_be_replayed() -> None:
     """Of a group of fixed size that has waited for longer than the oldest events are retained."""
     content = (Path(__file__).parent / "fixtures" / "gang_log" / "Gang.jsonl").read_text()
     first, begin, *others = map(json.loads, content.splitlines())
@@ -136,7 +138,7 @@ def test_a_record_of_the_first_version_that_begins_while_agents_are_awaited_repl
         (ServerGroupMachine, ServerGroup(size=2)),
     ],
 )
-def test_after_the_end_only_granted_agents_have_a_transition(kind: type[GroupMachine], group: Any) -> None:
+def test_final_phases_have_a_transition_for_granted_agents_only(kind: type[GroupMachine], group: Any) -> None:
     table = kind(group).table
     assert {event for phase, event in table if phase.is_final} == {events.Granted}
     for event in (events.Tick, events.MemberLost, events.Refused, events.CancelRequested, events.Granted):
@@ -160,7 +162,7 @@ def failing(cause: str = "killed by signal 9") -> GangLog:
     return log
 
 
-def test_it_is_shown_phase_after_phase() -> None:
+def test_replay_is_shown_by_phase() -> None:
     lines = list(replay_gang.shown(failing().to_jsonl()))
     assert [line.strip() for line in lines if line.strip().startswith("==")] == [
         "== waiting for executors",
@@ -175,20 +177,20 @@ def test_it_is_shown_phase_after_phase() -> None:
 
 
 @pytest.mark.parametrize(("number", "what"), [(2, "actions"), (7, "phase")])
-def test_what_would_be_decided_otherwise_is_said(number: int, what: str) -> None:
+def test_different_decision_in_a_replay_is_reported(number: int, what: str) -> None:
     lines = [json.loads(line) for line in failing().to_jsonl().splitlines()]
     lines[number][what] = lines[number - 1][what]
     with pytest.raises(Differs, match=rf"event {number - 1}, .*hopsml .* decided .*hopsml .* decides "):
         list(replay("\n".join(map(json.dumps, lines)).encode()))
 
 
-def test_secrets_are_masked_and_nothing_of_the_replay_is_lost() -> None:
+def test_secrets_are_masked_and_the_replay_is_complete() -> None:
     content = failing("401 for https://user:hunter2-is-it@store/x?token=abcdef123456").to_jsonl()
     assert b"hunter2" not in content and b"abcdef123456" not in content
     assert len(list(replay(content))) == 9
 
 
-def test_the_oldest_events_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_events_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_state, "PART", 4)
     log = failing()
     assert log.dropped == 4
@@ -198,7 +200,7 @@ def test_the_oldest_events_are_dropped_and_counted(monkeypatch: pytest.MonkeyPat
     assert "the first 4 events were dropped; before the next one: starting workers" in list(replay_gang.shown(content))
 
 
-def test_a_run_that_fails_leaves_its_gangs_events_and_one_that_finishes_does_not(store: Path) -> None:
+def test_only_a_failed_run_stores_the_events_of_its_gang(store: Path) -> None:
     def fails() -> None:
         raise ValueError("the wall")
 
@@ -222,7 +224,7 @@ def test_a_run_that_fails_leaves_its_gangs_events_and_one_that_finishes_does_not
 
 @pytest.mark.fast
 @pytest.mark.parametrize("damage", ["cut", "empty", "deep", "unknown kind", "other types"])
-def test_a_damaged_gang_log_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+def test_damaged_gang_log_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
     whole = failing().to_jsonl()
     first = whole.splitlines(keepends=True)[0]
     content = {

@@ -184,7 +184,7 @@ RUNS = st.lists(st.tuples(st.sampled_from(sorted(KINDS)), SEQUENCES), min_size=1
 
 @settings(max_examples=200, deadline=None)
 @given(RUNS)
-def test_no_agent_is_kept_for_a_run_that_is_over_and_idle_ones_go(runs: list[tuple[str, list[tuple[str, int]]]]):
+def test_ended_run_holds_no_agent_and_idle_agents_are_dismissed(runs: list[tuple[str, list[tuple[str, int]]]]):
     world = World()
     for kind, moves in runs:
         world.begin(kind)
@@ -201,7 +201,7 @@ def test_no_agent_is_kept_for_a_run_that_is_over_and_idle_ones_go(runs: list[tup
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_runs_one_after_the_other_use_the_same_agents(kind: str) -> None:
+def test_successive_runs_use_the_same_agents(kind: str) -> None:
     world = World()
     for _ in range(5):
         world.begin(kind)
@@ -212,7 +212,7 @@ def test_runs_one_after_the_other_use_the_same_agents(kind: str) -> None:
     assert world.count == KINDS[kind].size, "agents were asked for although those of the run before are idle"
 
 
-def test_spares_of_a_group_that_shall_be_smaller_are_given_back_at_once() -> None:
+def test_spares_are_returned_at_once_when_a_group_is_made_smaller() -> None:
     world = World()
     world.begin("elastic")
     for _ in range(2):

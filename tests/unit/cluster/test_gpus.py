@@ -93,14 +93,14 @@ def private(base: Path) -> Path:
 # -- addresses and variables
 
 
-def test_addresses_are_whole_numbers_or_a_known_uuid() -> None:
+def test_gpu_address_is_a_whole_number_or_a_known_uuid() -> None:
     assert parse_address("0") == 0
     assert parse_address(" 12\n") == 12
     assert parse_address("GPU-00000002-aaaa", HOST) == 2
 
 
 @pytest.mark.parametrize("address", ["1abc", "", "-1", "0x1", "1,2", "1.0", "GPU-unknown", "٣", "99999"])
-def test_other_addresses_are_refused(address: str) -> None:
+def test_invalid_gpu_addresses_are_refused(address: str) -> None:
     with pytest.raises(ArgumentError, match="not a GPU address"):
         parse_address(address, HOST)
 
@@ -165,7 +165,7 @@ def test_missing_nvidia_smi_means_no_gpus(tmp_path: Path, monkeypatch: pytest.Mo
     assert gpus.topology_text() == ""
 
 
-def test_hanging_nvidia_smi_is_given_up(
+def test_hanging_nvidia_smi_is_abandoned_after_its_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", path_with(tmp_path, "exec sleep 600\n"))
@@ -189,13 +189,13 @@ def test_two_executors_with_the_same_address_get_two_gpus(
     assert "GPU 1 is used instead" in caplog.text
 
 
-def test_four_executors_at_once_share_nothing(locks: Path, agents: list[Agent]) -> None:
+def test_four_executors_at_once_get_different_gpus(locks: Path, agents: list[Agent]) -> None:
     agents.extend(Agent(locks, 1, "0") for _ in range(4))
     taken = [agent.indices() for agent in agents]
     assert sorted(taken) == [(0,), (1,), (2,), (3,)]
 
 
-def test_kill_9_gives_the_gpu_back_at_once(locks: Path, agents: list[Agent]) -> None:
+def test_sigkill_of_an_agent_releases_its_gpu_at_once(locks: Path, agents: list[Agent]) -> None:
     agents.append(Agent(locks, 4))
     assert agents[0].indices() == (0, 1, 2, 3)
     with pytest.raises(RunError, match=f"GPU 0 by process {agents[0].process.pid}"):
@@ -206,14 +206,14 @@ def test_kill_9_gives_the_gpu_back_at_once(locks: Path, agents: list[Agent]) -> 
         assert mine.indices == (0,)
 
 
-def test_a_claim_waits_for_a_gpu_that_comes_free(locks: Path, agents: list[Agent]) -> None:
+def test_acquire_gpus_waits_for_a_gpu_to_be_released(locks: Path, agents: list[Agent]) -> None:
     mine = acquire_gpus(HOST, count=4, bases=[locks])
     agents.append(Agent(locks, 2, "2", "3"))
     mine.close()
     assert agents[0].indices() == (2, 3)
 
 
-def test_too_few_free_takes_none(locks: Path, agents: list[Agent]) -> None:
+def test_acquire_gpus_takes_no_gpu_if_too_few_are_free(locks: Path, agents: list[Agent]) -> None:
     agents.append(Agent(locks, 2))
     assert agents[0].indices() == (0, 1)
     with pytest.raises(RunError, match=r"3 GPU\(s\) were requested.*GPU 2 by nobody"):
@@ -222,7 +222,7 @@ def test_too_few_free_takes_none(locks: Path, agents: list[Agent]) -> None:
         assert mine.indices == (2, 3)
 
 
-def test_claims_of_several_gpus_do_not_mix(locks: Path) -> None:
+def test_acquire_gpus_waits_while_another_process_acquires(locks: Path) -> None:
     """While one process takes its GPUs, another waits: else each could end up with half of what both need."""
     with acquire_gpus(HOST, ["0"], bases=[locks]):
         pass
@@ -236,7 +236,7 @@ def test_claims_of_several_gpus_do_not_mix(locks: Path) -> None:
     acquire_gpus(HOST, ["0"], bases=[locks], timeout_s=0).close()
 
 
-def test_one_process_does_not_take_a_gpu_twice(locks: Path) -> None:
+def test_process_does_not_acquire_a_gpu_twice(locks: Path) -> None:
     with acquire_gpus(HOST, ["1"], bases=[locks]) as first:
         with acquire_gpus(HOST, ["1"], bases=[locks]) as second:
             assert (first.indices, second.indices) == ((1,), (0,))
@@ -244,7 +244,7 @@ def test_one_process_does_not_take_a_gpu_twice(locks: Path) -> None:
         first.close()  # twice does no harm
 
 
-def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
+def test_subprocesses_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
     claim = acquire_gpus(HOST, ["0"], bases=[locks])
     sleeper = subprocess.Popen(["sleep", "600"], close_fds=False)
     end_reader, end_writer = os.pipe()
@@ -268,13 +268,13 @@ def test_programs_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
         sleeper.wait()
 
 
-def test_idle_gpus_come_first_without_addresses(locks: Path) -> None:
+def test_idle_gpus_are_preferred_without_addresses(locks: Path) -> None:
     host = [HostGpu(0, processes=2), HostGpu(1), HostGpu(2, processes=1)]
     with acquire_gpus(host, count=2, bases=[locks]) as mine:
         assert mine.indices == (1, 2)
 
 
-def test_cleaners_of_tmp_see_that_the_directory_is_in_use(locks: Path) -> None:
+def test_lock_directory_is_locked_against_tmp_cleaners(locks: Path) -> None:
     """They try an exclusive lock on a directory before they remove old files from it."""
     with acquire_gpus(HOST, ["0"], bases=[locks]):
         directory = os.open(private(locks), os.O_RDONLY)
@@ -285,18 +285,18 @@ def test_cleaners_of_tmp_see_that_the_directory_is_in_use(locks: Path) -> None:
             os.close(directory)
 
 
-def test_no_driver_means_a_cpu_slot(locks: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_slot_has_no_gpus_without_a_driver(locks: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert acquire_gpus((), ["0"], bases=[locks]).indices == ()
     assert "no working NVIDIA driver" in caplog.text
     assert not list(locks.iterdir())
 
 
-def test_nothing_asked_for_locks_nothing(locks: Path) -> None:
+def test_acquire_gpus_without_a_request_creates_no_locks(locks: Path) -> None:
     assert acquire_gpus(HOST, bases=[locks]).indices == ()
     assert not list(locks.iterdir())
 
 
-def test_bad_requests(locks: Path) -> None:
+def test_invalid_gpu_requests_are_refused(locks: Path) -> None:
     with pytest.raises(ArgumentError, match="count=-1"):
         acquire_gpus(HOST, count=-1, bases=[locks])
     with pytest.raises(RunError, match="5 GPUs were requested, but this host has 4"):
@@ -305,14 +305,14 @@ def test_bad_requests(locks: Path) -> None:
         acquire_gpus(HOST, ["1abc"], bases=[locks])
 
 
-def test_a_link_in_place_of_the_directory_is_refused(locks: Path, tmp_path: Path) -> None:
+def test_symbolic_link_in_place_of_the_lock_directory_is_refused(locks: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     private(locks).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError, match="is not a directory"):
         acquire_gpus(HOST, ["0"], bases=[locks])
 
 
-def test_locks_are_private_and_what_is_taken_is_seen_by_every_user(locks: Path) -> None:
+def test_lock_files_are_private_and_public_copies_are_readable_by_every_user(locks: Path) -> None:
     private(locks).mkdir(mode=0o777)
     previous = os.umask(0o077)
     try:
@@ -379,16 +379,14 @@ def lock_everything(folder: Path, *gpus_: HostGpu) -> Callable[[], None]:
     return act
 
 
-def test_another_user_cannot_keep_gpus_by_locking_all_there_is(
-    open_locks: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_locks_of_another_user_do_not_block_unused_gpus(open_locks: Path, caplog: pytest.LogCaptureFixture) -> None:
     stranger = as_stranger(lock_everything(open_locks / "hopsml-gpu-locks", *HOST))
     with stranger, acquire_gpus(HOST, count=4, bases=[open_locks], timeout_s=0.2) as mine:
         assert mine.indices == (0, 1, 2, 3)
     assert "another user has locked GPU 0, but no process uses it" in caplog.text
 
 
-def test_of_another_users_word_as_much_is_believed_as_costs_nothing(open_locks: Path) -> None:
+def test_lock_of_another_user_counts_if_a_process_uses_the_gpu(open_locks: Path) -> None:
     busy = [HostGpu(0, "GPU-0"), HostGpu(1, "GPU-1", processes=1), HostGpu(2, "GPU-2")]
     stranger = as_stranger(lock_everything(open_locks / "hopsml-gpu-locks", busy[0], busy[1]))
     with stranger, acquire_gpus(busy, count=1, bases=[open_locks]) as mine:
@@ -397,7 +395,7 @@ def test_of_another_users_word_as_much_is_believed_as_costs_nothing(open_locks: 
             acquire_gpus(busy, count=2, bases=[open_locks], timeout_s=0.1)
 
 
-def test_a_folder_of_our_name_that_is_anothers_is_passed_over(open_locks: Path, tmp_path: Path) -> None:
+def test_lock_directory_that_belongs_to_another_user_is_skipped(open_locks: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     ours = private(open_locks)
@@ -411,7 +409,7 @@ def test_a_folder_of_our_name_that_is_anothers_is_passed_over(open_locks: Path, 
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
-def test_what_another_user_puts_in_place_of_a_lock_is_of_no_consequence(open_locks: Path, kind: str) -> None:
+def test_obstacles_of_another_user_in_place_of_locks_are_ignored(open_locks: Path, kind: str) -> None:
     def act() -> None:
         folder = open_locks / "hopsml-gpu-locks"
         folder.mkdir()
@@ -427,7 +425,7 @@ def test_what_another_user_puts_in_place_of_a_lock_is_of_no_consequence(open_loc
         assert mine.indices == (0, 1, 2, 3)
 
 
-def test_a_worker_gets_all_gpus_that_nobody_else_has_and_a_note_names_the_rest(
+def test_all_gpus_returns_the_unused_gpus_and_a_note_about_the_others(
     locks: Path, agents: list[Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = HostGpu(4, "GPU-00000004-aaaa", processes=2)
@@ -450,7 +448,7 @@ def test_a_worker_gets_all_gpus_that_nobody_else_has_and_a_note_names_the_rest(
         free.close()
 
 
-def test_where_an_executor_has_one_gpu_or_none_a_note_says_so(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_gpus_notes_an_executor_with_one_gpu_or_none(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_lock, "host_gpus", lambda: HOST[:1])
     one = gpu_lock.all_gpus((0,), bases=[locks])
     monkeypatch.setattr(gpu_lock, "host_gpus", tuple)
@@ -488,7 +486,7 @@ def end_of_agent(ports: network.SlotPorts | None, problem: str = "") -> list[str
     return closed
 
 
-def test_an_agent_that_ends_gives_its_gpu_and_its_ports_back_though_its_process_lives_on() -> None:
+def test_ending_agent_releases_its_gpu_and_ports_while_its_process_runs() -> None:
     """Spark keeps the process, and the next agent in it wants the same."""
     of_slot = network.SlotPorts("127.0.0.1", None)
     ports = [of_slot.held.framework.port, of_slot.held.collective.port]
@@ -498,5 +496,5 @@ def test_an_agent_that_ends_gives_its_gpu_and_its_ports_back_though_its_process_
             assert again.port == port
 
 
-def test_an_agent_that_cannot_end_in_order_gives_its_gpu_back_all_the_same() -> None:
+def test_agent_releases_its_gpu_if_closing_the_fork_server_fails() -> None:
     assert end_of_agent(None, problem="it cannot be reached") == ["server", "claim"]

@@ -57,7 +57,7 @@ def coming(*names: str, **other: Any) -> ElasticGroupMachine:
 # ---------------------------------------------------------------------------------------------------- as it goes
 
 
-def test_a_newcomer_prepares_beside_the_others_who_pause_when_it_is_ready() -> None:
+def test_newcomer_prepares_during_training_and_members_pause_when_it_is_ready() -> None:
     machine = at_work("a", "b")
     assert grant(machine, "c", now=3.5) == [events.PrepareNewcomers(1, ("c",), ("a", "b"), 5, ("a", "b"))]
     assert machine.phase is Phase.RUNNING and machine.generation == 0 and not machine.membership.spares
@@ -71,7 +71,7 @@ def test_a_newcomer_prepares_beside_the_others_who_pause_when_it_is_ready() -> N
     assert machine.is_current("c", 1) and not machine.is_current("c", 0) and machine.is_current("a", 0)
 
 
-def test_two_that_are_there_come_together_but_not_for_long() -> None:
+def test_newcomers_are_admitted_together_up_to_a_time_limit() -> None:
     machine = at_work("a", size=3)
     grant(machine, "b", "c", now=3.5)
     assert prepared(machine, "b", now=4.0) == []
@@ -81,7 +81,7 @@ def test_two_that_are_there_come_together_but_not_for_long() -> None:
     assert paused(machine, "a", now=9.2) == [events.ReconfigureGroup(2, ("a", "b", "c"), meets=True)]
 
 
-def test_a_successor_needs_no_wait_after_a_loss() -> None:
+def test_successor_after_a_loss_is_prepared_without_a_wait() -> None:
     machine = at_work("a", "b", size=2)
     kill(machine, "b")
     mended(machine, "a")
@@ -91,7 +91,7 @@ def test_a_successor_needs_no_wait_after_a_loss() -> None:
     assert paused(machine, "a", now=4.4) == [events.ReconfigureGroup(3, ("a", "b"), meets=True)]
 
 
-def test_no_more_prepare_than_there_are_places_for() -> None:
+def test_no_more_newcomers_prepare_than_the_group_has_places() -> None:
     machine = at_work("a", "b", size=3)
     assert of_kind(grant(machine, "c", "d", now=3.5), events.PrepareNewcomers)[0].agent_ids == ("c",)
     actions = machine.handle(events.ResizeRequested(2), 3.6)
@@ -99,7 +99,7 @@ def test_no_more_prepare_than_there_are_places_for() -> None:
     assert of_kind(machine.handle(events.Closed("c", 1), 3.7), events.ReturnAgents) or "c" in machine.membership.spares
 
 
-def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_the_pause() -> None:
+def test_superfluous_newcomer_is_stopped_before_and_during_the_pause() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))]
@@ -125,7 +125,7 @@ def test_one_for_whom_there_is_no_place_any_more_is_dismissed_before_and_amid_th
         ("late", "it was not ready after 10 s"),
     ],
 )
-def test_one_that_does_not_get_ready_costs_the_others_nothing(how: str, why: str) -> None:
+def test_newcomer_that_does_not_become_ready_leaves_the_group_unchanged(how: str, why: str) -> None:
     machine = at_work("a", "b", start_timeout_s=10)
     grant(machine, "c", now=3.5)
     machine.handle(events.Reconfigurable("c", 1), 3.6)
@@ -147,7 +147,7 @@ def test_one_that_does_not_get_ready_costs_the_others_nothing(how: str, why: str
         assert machine.membership.spares == {"c": True}
 
 
-def test_one_whose_worker_does_not_end_is_cut_off() -> None:
+def test_newcomer_whose_worker_does_not_end_is_dropped() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     machine.handle(events.Failed("c", 1, KILLED, outside=True), 4.0)
@@ -156,7 +156,7 @@ def test_one_whose_worker_does_not_end_is_cut_off() -> None:
     assert drop.agent_ids == ("c",)
 
 
-def test_one_that_is_stopped_is_not_waited_for() -> None:
+def test_stopped_newcomer_is_not_waited_for() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     machine.handle(events.Stepped("c", 1, 6, stopped=True), 3.9)
@@ -164,7 +164,7 @@ def test_one_that_is_stopped_is_not_waited_for() -> None:
     assert machine.handle(events.Stepped("c", 1, 6), 5.0) == [events.PauseGroup(0, ("a", "b"))]
 
 
-def test_where_the_users_code_cannot_all_begin_anew_for_newcomers_and_a_note_says_why() -> None:
+def test_user_code_that_cannot_prepare_alone_makes_all_processes_restart() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     actions = machine.handle(events.Failed("c", 1, "IndexError: only one row", raised=True), 4.0)
@@ -176,14 +176,14 @@ def test_where_the_users_code_cannot_all_begin_anew_for_newcomers_and_a_note_say
     assert "all processes restart for them: IndexError: only one row" in notes(actions)
 
 
-def test_what_a_worker_says_of_its_group_holds_for_all() -> None:
+def test_one_members_report_that_it_is_not_growable_counts_for_the_group() -> None:
     machine = at_work("a", "b")
     machine.handle(events.Reconfigurable("b", 0, "a process group has a fixed number of members"), 3.2)
     actions = grant(machine, "c", now=3.5)
     assert of_kind(actions, events.PauseWorkersAtCommit) and "a fixed number of members" in notes(actions)
 
 
-def test_over_another_collective_all_begin_anew_and_a_note_says_why() -> None:
+def test_all_processes_restart_for_newcomers_over_another_collective() -> None:
     machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
     assert grant(machine, "c", now=3.5) == []  # it may be that they have not come to their first operation
     actions = committed(machine, 5, "a", now=4.0)
@@ -196,7 +196,7 @@ def test_over_another_collective_all_begin_anew_and_a_note_says_why() -> None:
 # ---------------------------------------------------------------------------------------------------- the pause
 
 
-def test_a_newcomer_that_is_gone_when_all_have_paused_is_not_waited_for() -> None:
+def test_newcomer_lost_during_the_pause_is_not_waited_for() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     prepared(machine, "c")
@@ -206,7 +206,7 @@ def test_a_newcomer_that_is_gone_when_all_have_paused_is_not_waited_for() -> Non
     assert mended(machine, "a", "b") == [] and machine.phase is Phase.RUNNING
 
 
-def test_a_pause_that_not_all_come_to_ends() -> None:
+def test_pause_that_some_members_do_not_reach_ends_after_a_limit() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     prepared(machine, "c")
@@ -218,7 +218,7 @@ def test_a_pause_that_not_all_come_to_ends() -> None:
 
 
 @pytest.mark.parametrize("how", ["problem", "late"])
-def test_a_pause_after_which_one_cannot_go_on_is_the_whole_reason_to_begin_anew(how: str) -> None:
+def test_failed_reconfiguration_after_a_pause_is_the_only_reason_of_the_restart(how: str) -> None:
     machine = at_work("a", "b")
     machine.policy.why = "what ended the generation before"
     grant(machine, "c", now=3.5)
@@ -237,7 +237,7 @@ def test_a_pause_after_which_one_cannot_go_on_is_the_whole_reason_to_begin_anew(
     assert start.why == why and notes(actions) == f"generation 2 ended at step 5: {why}"
 
 
-def test_a_loss_while_the_members_pause_ends_the_pause_and_another_one_follows() -> None:
+def test_loss_during_a_pause_ends_it_and_another_pause_follows() -> None:
     machine = at_work("a", "b", "c", size=4)
     grant(machine, "d", now=3.5)
     prepared(machine, "d")
@@ -249,7 +249,7 @@ def test_a_loss_while_the_members_pause_ends_the_pause_and_another_one_follows()
     assert paused(machine, "b", now=4.6) == [events.ReconfigureGroup(3, ("a", "b", "d"), meets=True)]
 
 
-def test_what_else_is_to_change_waits_for_the_end_of_the_pause() -> None:
+def test_drain_waits_for_the_end_of_the_pause() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     prepared(machine, "c")
@@ -262,7 +262,7 @@ def test_what_else_is_to_change_waits_for_the_end_of_the_pause() -> None:
     assert of_kind(mended(machine, "a", "b", "c", now=4.3), events.PauseWorkersAtCommit)
 
 
-def test_nobody_pauses_for_newcomers_at_the_end() -> None:
+def test_members_do_not_pause_for_newcomers_after_one_has_finished() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     actions = machine.handle(events.Finished("a", 0), 4.0)
@@ -278,7 +278,7 @@ def test_nobody_pauses_for_newcomers_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("how", ["problem", "late"])
-def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: str) -> None:
+def test_members_continue_as_before_if_one_cannot_join_newcomers(how: str) -> None:
     machine = coming("c")
     if how == "problem":
         why = "rank 2 does not answer"
@@ -298,7 +298,7 @@ def test_where_one_cannot_go_on_with_newcomers_all_others_go_on_as_before(how: s
 
 
 @pytest.mark.parametrize("raised", [False, True])
-def test_a_newcomer_that_fails_before_a_commit_with_it_costs_the_pause(raised: bool) -> None:
+def test_newcomer_that_fails_before_a_commit_costs_no_reset(raised: bool) -> None:
     machine = coming("c", reset_limit=0)
     mended(machine, "a", "b", "c")
     actions = machine.handle(events.Failed("c", 1, "ValueError: other data", raised=raised, outside=not raised), 5.0)
@@ -310,7 +310,7 @@ def test_a_newcomer_that_fails_before_a_commit_with_it_costs_the_pause(raised: b
     assert not of_kind(machine.handle(events.Closed("c", 1), 9.2), events.PrepareNewcomers), "not at once again"
 
 
-def test_the_loss_of_a_member_while_newcomers_come_lets_all_others_go_on_with_them() -> None:
+def test_survivors_continue_with_newcomers_if_a_member_is_lost() -> None:
     machine = coming("c")
     mended(machine, "a")
     actions = machine.handle(events.Failed("b", 0, KILLED, outside=True), 4.3)
@@ -319,7 +319,7 @@ def test_the_loss_of_a_member_while_newcomers_come_lets_all_others_go_on_with_th
     assert "rank 1 was lost" in text and "1 more joined" in text and machine.policy.resets == 1
 
 
-def test_the_loss_of_the_chief_while_newcomers_come_lets_all_begin_anew() -> None:
+def test_loss_of_the_chief_during_growth_restarts_all_processes() -> None:
     machine = coming("c")
     (stop,) = of_kind(machine.handle(events.Failed("a", 0, KILLED, outside=True), 4.3), events.StopWorkers)
     assert machine.phase is Phase.REFORMING and set(stop.agent_ids) == {"a", "b", "c"}
@@ -327,7 +327,7 @@ def test_the_loss_of_the_chief_while_newcomers_come_lets_all_begin_anew() -> Non
     assert (start.generation, start.step) == (3, 5)
 
 
-def test_a_newcomer_that_does_something_else_lets_all_begin_anew_from_now_on() -> None:
+def test_newcomer_with_other_operations_disables_growth_in_place() -> None:
     machine = coming("c")
     mended(machine, "a", "b", "c")
     for name in "abc":
@@ -339,7 +339,7 @@ def test_a_newcomer_that_does_something_else_lets_all_begin_anew_from_now_on() -
     assert "members called different operations" in machine.growth.anew
 
 
-def test_all_begin_anew_after_a_while_where_a_loss_came_before() -> None:
+def test_all_processes_restart_for_newcomers_a_while_after_a_loss() -> None:
     machine = at_work("a", "b", "c", size=3)
     machine.growth.anew = "it cannot"
     kill(machine, "c")
@@ -351,13 +351,13 @@ def test_all_begin_anew_after_a_while_where_a_loss_came_before() -> None:
 # ---------------------------------------------------------------------------------------------------- at the bounds
 
 
-def test_nobody_prepares_for_a_group_of_which_a_member_has_finished() -> None:
+def test_no_newcomer_prepares_after_a_member_has_finished() -> None:
     machine = at_work("a", "b")
     machine.handle(events.Finished("a", 0), 3.2)
     assert grant(machine, "c", now=3.5) == [] and machine.membership.spares == {"c": True}
 
 
-def test_the_commit_of_step_0_is_one_to_prepare_from() -> None:
+def test_newcomer_prepares_from_the_commit_of_step_zero() -> None:
     machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
     committed(machine, 0, "b")
     for name in "ab":
@@ -365,7 +365,7 @@ def test_the_commit_of_step_0_is_one_to_prepare_from() -> None:
     assert grant(machine, "c", now=3.5) == [events.PrepareNewcomers(1, ("c",), ("a", "b"), 0, ("b",))]
 
 
-def test_newcomers_are_told_the_members_in_the_order_of_their_ranks_and_come_after_them() -> None:
+def test_newcomers_receive_the_members_in_rank_order_and_rank_after_them() -> None:
     machine = at_work("a", "b")
     machine.handle(events.Ranked(("b", "a")), 3.1)
     (prepare,) = grant(machine, "c", now=3.5)
@@ -376,7 +376,7 @@ def test_newcomers_are_told_the_members_in_the_order_of_their_ranks_and_come_aft
     assert actions[-1] == events.ReconfigureGroup(3, ("b", "a"), meets=True)
 
 
-def test_a_newcomer_that_holds_an_older_commit_is_no_holder_of_any_until_its_worker_begins() -> None:
+def test_newcomer_with_an_older_commit_is_a_holder_once_its_worker_starts() -> None:
     machine = at_work("a", "b", size=2)
     kill(machine, "b")
     mended(machine, "a")
@@ -387,7 +387,7 @@ def test_a_newcomer_that_holds_an_older_commit_is_no_holder_of_any_until_its_wor
     assert machine.commits.newest_of == {"a": 8, "b": 8}
 
 
-def test_a_newcomer_that_holds_the_newest_commit_keeps_it() -> None:
+def test_newcomer_that_holds_the_newest_commit_retains_it() -> None:
     machine = at_work("a", "b", size=2)
     kill(machine, "b")
     mended(machine, "a")
@@ -395,7 +395,7 @@ def test_a_newcomer_that_holds_the_newest_commit_keeps_it() -> None:
     assert set(machine.growth.newcomers) == {"b"} and machine.commits.newest_of == {"a": 5, "b": 5}
 
 
-def test_a_newcomer_whose_process_ends_without_a_report_is_a_spare_that_prepares_again_after_a_while() -> None:
+def test_newcomer_that_ends_without_a_report_is_retried_after_the_cooldown() -> None:
     machine = at_work("a", "b", host_cooldown_s=60)
     grant(machine, "c", now=3.5)
     machine.handle(events.Reconfigurable("c", 1), 3.6)
@@ -408,7 +408,7 @@ def test_a_newcomer_whose_process_ends_without_a_report_is_a_spare_that_prepares
     assert machine.handle(events.Tick(), 64.0) == [events.PrepareNewcomers(2, ("c",), ("a", "b"), 5, ("a", "b"))]
 
 
-def test_a_newcomer_whose_node_goes_is_dismissed_and_given_back_with_the_reason() -> None:
+def test_newcomer_on_a_draining_node_is_stopped_and_returned_with_the_reason() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     assert machine.handle(events.DrainRequested("c", "its node goes", 5.0), 4.0) == [
@@ -420,7 +420,7 @@ def test_a_newcomer_whose_node_goes_is_dismissed_and_given_back_with_the_reason(
 # ---------------------------------------------------------------------------------------------------- why all begin anew
 
 
-def test_a_step_shows_that_a_member_is_in_no_group_of_the_collective() -> None:
+def test_step_without_a_collective_group_makes_all_processes_restart() -> None:
     machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
     assert grant(machine, "c", now=3.5) == []
     actions = machine.handle(events.Stepped("b", 0, 1), 4.0)
@@ -433,7 +433,7 @@ def test_a_step_shows_that_a_member_is_in_no_group_of_the_collective() -> None:
     ]
 
 
-def test_the_reason_why_all_begin_anew_is_told_when_they_do_and_once() -> None:
+def test_reason_of_a_full_restart_is_noted_once_when_it_happens() -> None:
     machine = at_work("a", "b", size=4)
     assert machine.handle(events.Reconfigurable("b", 0, "it is fixed"), 3.2) == [], "nobody is to come"
     assert "it is fixed" in notes(grant(machine, "c", now=3.5))
@@ -449,7 +449,7 @@ def test_the_reason_why_all_begin_anew_is_told_when_they_do_and_once() -> None:
 # ---------------------------------------------------------------------------------------------------- when to pause
 
 
-def test_a_member_that_says_once_more_that_it_can_go_on_with_others_is_not_asked_twice() -> None:
+def test_repeated_report_of_a_reconfigurable_member_requests_no_second_pause() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     assert prepared(machine, "c") == [events.PauseGroup(0, ("a", "b"))]
@@ -457,7 +457,7 @@ def test_a_member_that_says_once_more_that_it_can_go_on_with_others_is_not_asked
     assert machine.handle(events.Tick(), 4.2) == []
 
 
-def test_those_who_have_paused_stay_paused_when_another_one_says_that_nobody_can_come() -> None:
+def test_paused_members_remain_paused_if_another_member_cannot_grow() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     prepared(machine, "c")
@@ -468,7 +468,7 @@ def test_those_who_have_paused_stay_paused_when_another_one_says_that_nobody_can
     assert paused(machine, "b", now=4.4) == [events.ReconfigureGroup(2, ("a", "b"))]
 
 
-def test_nobody_pauses_for_a_newcomer_while_the_group_goes_on_without_a_lost_member() -> None:
+def test_members_do_not_pause_for_a_newcomer_during_a_reconfiguration() -> None:
     machine = at_work("a", "b", "c", size=4)
     grant(machine, "d", now=3.5)
     assert kill(machine, "c") == [
@@ -479,7 +479,7 @@ def test_nobody_pauses_for_a_newcomer_while_the_group_goes_on_without_a_lost_mem
     assert mended(machine, "a", "b")[-1] == events.PauseGroup(2, ("a", "b"))
 
 
-def test_nobody_pauses_for_a_newcomer_while_a_member_is_about_to_leave() -> None:
+def test_members_do_not_pause_for_a_newcomer_while_a_member_drains() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     machine.handle(events.DrainRequested("b", "its node goes", 60.0), 3.6)
@@ -487,7 +487,7 @@ def test_nobody_pauses_for_a_newcomer_while_a_member_is_about_to_leave() -> None
     assert machine.handle(events.Tick(), 4.5) == [] and set(machine.growth.newcomers) == {"c"}
 
 
-def test_a_pause_that_was_meant_for_an_earlier_generation_does_not_count() -> None:
+def test_pause_of_an_earlier_generation_is_ignored() -> None:
     machine = at_work("a", "b", "c", size=4)
     grant(machine, "d", now=3.5)
     prepared(machine, "d")
@@ -498,7 +498,7 @@ def test_a_pause_that_was_meant_for_an_earlier_generation_does_not_count() -> No
     assert paused(machine, "b", now=4.4) == [events.ReconfigureGroup(3, ("a", "b", "d"), meets=True)]
 
 
-def test_the_time_for_all_to_pause_counts_from_the_first_one() -> None:
+def test_time_limit_of_a_pause_counts_from_the_first_paused_member() -> None:
     machine = at_work("a", "b", "c", size=4)
     grant(machine, "d", now=3.5)
     prepared(machine, "d")
@@ -510,14 +510,14 @@ def test_the_time_for_all_to_pause_counts_from_the_first_one() -> None:
 # ---------------------------------------------------------------------------------------------------- what costs what
 
 
-def test_a_problem_of_an_earlier_attempt_turns_nobody_back() -> None:
+def test_problem_of_an_earlier_generation_rejects_no_newcomer() -> None:
     machine = coming("c")
     assert machine.handle(events.Reconfigured("b", 0, problem="rank 1 does not answer"), 4.3) == []
     mended(machine, "a", "b", "c")
     assert machine.phase is Phase.RUNNING and set(machine.members) == {"a", "b", "c"}
 
 
-def test_after_newcomers_were_turned_back_others_wait_for_a_while() -> None:
+def test_newcomers_wait_after_others_were_rejected() -> None:
     machine = at_work("a", "b", size=4)
     grant(machine, "c", now=3.5)
     grant(machine, "d", now=3.6)
@@ -531,7 +531,7 @@ def test_after_newcomers_were_turned_back_others_wait_for_a_while() -> None:
     assert machine.handle(events.Tick(), 9.2 + AGAIN_S) == [events.PauseGroup(4, ("a", "b"))]
 
 
-def test_one_that_came_before_those_that_are_turned_back_still_costs_nothing_until_a_commit() -> None:
+def test_earlier_newcomer_still_costs_no_reset_after_others_were_rejected() -> None:
     machine = coming("c", start_timeout_s=60)
     machine.handle(events.ResizeRequested(4), 4.3)
     mended(machine, "a", "b", "c")
@@ -544,7 +544,7 @@ def test_one_that_came_before_those_that_are_turned_back_still_costs_nothing_unt
     assert machine.handle(events.Tick(), 9.0)[-1] == events.ReconfigureGroup(6, ("a", "b"))
 
 
-def test_a_process_that_the_pace_has_named_writes_its_stacks_before_its_end() -> None:
+def test_process_named_by_the_pace_dumps_its_stacks_before_it_is_stopped() -> None:
     machine = at_work("a", "b", progress_timeout_s=3.0)
     machine.handle(events.Stepped("a", 0, 8), 4.0)
     machine.handle(events.Stepped("b", 0, 7), 4.0)
@@ -554,7 +554,7 @@ def test_a_process_that_the_pace_has_named_writes_its_stacks_before_its_end() ->
     ]
 
 
-def test_a_failed_newcomer_does_not_count_as_a_reset_where_all_begin_anew_after_it() -> None:
+def test_failed_newcomer_does_not_count_as_a_reset_in_a_full_restart() -> None:
     machine = coming("c")
     mended(machine, "a", "b", "c")
     machine.handle(events.Failed("c", 1, KILLED, outside=True), 5.0)
@@ -585,7 +585,7 @@ OTHER_OPERATIONS = "CollectiveMismatch: members called different operations: ran
         (False, "", "ValueError: bad batch", Phase.FAILED),
     ],
 )
-def test_an_error_ends_the_run_unless_it_may_come_of_processes_of_different_ages(
+def test_mismatched_operations_of_a_grown_group_restart_it_once(
     grown: bool, anew: str, cause: str, phase: Phase
 ) -> None:
     machine = coming("c") if grown else at_work("a", "b", "c")
@@ -596,7 +596,7 @@ def test_an_error_ends_the_run_unless_it_may_come_of_processes_of_different_ages
     assert outcome_of(machine, cause) is phase
 
 
-def test_an_error_of_a_member_ends_the_run_after_a_loss_as_before_it() -> None:
+def test_error_of_a_member_after_a_loss_ends_the_run() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     mended(machine, "a", "b")
@@ -606,14 +606,14 @@ def test_an_error_of_a_member_ends_the_run_after_a_loss_as_before_it() -> None:
     assert not of_kind(actions, events.ReconfigureGroup) and of_kind(actions, events.StopWorkers)
 
 
-def test_a_store_that_does_not_answer_is_waited_for() -> None:
+def test_unavailable_store_is_waited_for() -> None:
     machine = running("a", "b", kind=ElasticGroupMachine, min_size=1, begun=False)
     text = "the store does not answer; the run waits for it, at most 20 s: the store could not be read: nobody answers"
     assert text in notes(store_fails(machine, 3.0))
     assert machine.phase is Phase.WAITING and machine.policy.try_again_at == 5.0
 
 
-def test_the_next_generation_waits_for_the_end_of_a_newcomers_worker() -> None:
+def test_next_generation_waits_for_the_end_of_a_newcomers_worker() -> None:
     machine = at_work("a")
     grant(machine, "b", now=3.5)
     assert machine.handle(events.MemberLost("a", "its host is gone"), 4.0) == [
@@ -624,7 +624,7 @@ def test_the_next_generation_waits_for_the_end_of_a_newcomers_worker() -> None:
     assert start.agent_ids == ("b",)
 
 
-def test_all_restart_where_one_has_returned_before_a_late_newcomer_could_come() -> None:
+def test_all_processes_restart_if_a_member_returned_before_a_late_newcomer() -> None:
     machine = coming("c")
     mended(machine, "a", "b")
     assert machine.handle(events.Finished("b", 2), 4.3) == []

@@ -29,7 +29,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (number, number))
 
 
-def test_what_is_needed_is_just_enough_for_the_connections_of_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_files_needed_is_the_least_limit_that_suffices_for_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     for agents in (0, 1, 16, 17, 100, 1000, 5000):
         least = acceptor.open_files_needed(agents)
         limited(monkeypatch, least)
@@ -43,7 +43,7 @@ def test_what_is_needed_is_just_enough_for_the_connections_of_all_agents(monkeyp
     assert acceptor.open_files_problem(100_000) == ""
 
 
-def test_an_agent_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_refuses_to_start_with_too_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, 32)
     word = agent.run_agent(None, 0)  # type: ignore[arg-type]
     assert word == f"{agent.NEVER_JOINED}{acceptor.open_files_problem()}" and "32 files" in word
@@ -60,14 +60,14 @@ except errors.CoordinatorLost as error:
 """
 
 
-def test_a_driver_says_so_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_refuses_to_start_with_too_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_PROJECT_URL", tmp_path.as_uri())
     done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=END_S, check=False)
     said = "this process can open 32 files (ulimit -n), but hopsml needs 64; raise the limit (ulimit -n, LimitNOFILE)\n"
     assert (done.stdout, done.returncode) == (said, 0), done.stderr
 
 
-def test_a_handshake_is_of_the_newest_kind_and_brings_no_tickets_that_nobody_would_use() -> None:
+def test_tls_handshake_uses_version_1_3_and_sends_no_session_tickets() -> None:
     identity = make_identity()
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_tls(identity.certificate).wrap_bio(to_client, to_server)
@@ -122,14 +122,14 @@ async def _play() -> tuple[bytes, bytes, bytes]:
     return ended, answers[0], answers[1]
 
 
-def test_who_never_sends_a_whole_head_is_let_go() -> None:
+def test_idle_connection_without_a_complete_head_is_closed() -> None:
     ended, used, long = asyncio.run(_play())
     assert ended == b""
     assert used.startswith(b"HTTP/1.1 200") and long.startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("http", ["httptools", "h11"])
-def test_invalid_requests_fill_no_log(http: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_requests_are_logged_once(http: str, caplog: pytest.LogCaptureFixture) -> None:
     """Anybody may send them, without a token."""
     upgrade = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
@@ -169,7 +169,7 @@ async def _with_token(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize("http", ["httptools", "h11"])
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"])
-def test_a_crowd_without_a_token_keeps_nobody_out_who_has_one(
+def test_connections_without_a_token_do_not_block_those_with_one(
     http: Any, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They say nothing, half a head, or send requests that are refused, and keep their connections open."""
@@ -211,7 +211,7 @@ def test_a_crowd_without_a_token_keeps_nobody_out_who_has_one(
 
 
 @pytest.mark.parametrize("http", ["httptools", "h11"])
-def test_a_head_without_an_end_is_not_kept_in_memory(http: Any) -> None:
+def test_endless_request_head_ends_the_connection(http: Any) -> None:
     """Neither of a first request, nor of one after a body that nobody has read, nor what follows a body in pieces."""
 
     async def lines(writer: asyncio.StreamWriter) -> None:

@@ -57,7 +57,7 @@ def resting(*names: str, at_work: tuple[str, ...] = (), **other: Any) -> Indepen
     return machine
 
 
-def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
+def test_each_granted_agent_gets_a_lane_at_once():
     machine = IndependentGroupMachine(spec())
     assert machine.begin(0.0) == [events.RequestAgents(1, 3)]
     assert grant(machine, "a") == [events.StartGeneration(0, ("a",))]
@@ -66,11 +66,11 @@ def test_an_agent_gets_its_worker_at_once_and_waits_for_nobody():
     assert machine.phase is Phase.RUNNING
 
 
-def test_a_search_that_waits_counts_all_agents_and_needs_one():
+def test_waiting_search_counts_all_agents_and_needs_one():
     assert [IndependentGroupMachine(spec()).attendance(idle) for idle in (0, 9)] == [(0, "1 or more"), (9, "1 or more")]
 
 
-def test_a_worker_that_dies_is_another_lane_on_its_agent_and_takes_nobody_along():
+def test_failed_worker_is_replaced_by_a_new_lane_on_its_agent():
     machine = running("a", "b")
     assert machine.handle(events.Failed("a", 0, "signal 9"), 2.0) == [events.Announce("left", 0, "signal 9")]
     assert machine.handle(events.Closed("a", 0), 2.1) == [events.StartGeneration(2, ("a",))]
@@ -78,7 +78,7 @@ def test_a_worker_that_dies_is_another_lane_on_its_agent_and_takes_nobody_along(
     assert machine.handle(events.Started("a", 2), 2.2) == [events.Announce("joined", 2, "host-a")]
 
 
-def test_a_lost_agent_is_a_lost_lane_and_the_last_one_begins_a_wait_that_ends_with_its_reason():
+def test_loss_of_the_last_agent_starts_a_wait_that_ends_with_its_reason():
     machine = running("a", "b")
     assert machine.handle(events.MemberLost("b", "its executor died"), 2.0) == [
         events.Announce("left", 1, "its executor died")
@@ -91,7 +91,7 @@ def test_a_lost_agent_is_a_lost_lane_and_the_last_one_begins_a_wait_that_ends_wi
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((2, "no agent"),))
 
 
-def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
+def test_search_without_any_agent_fails_at_the_start_timeout():
     machine = IndependentGroupMachine(spec())
     machine.begin(5.0)
     assert machine.handle(events.Tick(), 14.9) == []
@@ -101,7 +101,7 @@ def test_a_search_to_which_no_agent_ever_comes_ends_at_the_start_deadline():
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((0, "no agent"),))
 
 
-def test_where_all_agents_rest_that_is_why_nobody_works():
+def test_search_fails_if_all_agents_are_on_excluded_hosts():
     machine = resting("a", "b", host_cooldown_s=60)
     assert machine.phase is Phase.WAITING and machine.handle(events.Tick(), 15.9) == []
     ask, back, outcome = machine.handle(events.Tick(), 16.0)
@@ -110,14 +110,14 @@ def test_where_all_agents_rest_that_is_why_nobody_works():
     assert outcome == events.ConcludeRun(Phase.FAILED, "start", reason, missing=((5, "no agent"),))
 
 
-def test_the_wait_ends_with_the_next_agent():
+def test_wait_for_agents_ends_with_the_next_grant():
     machine = running("a")
     machine.handle(events.MemberLost("a", "gone"), 2.0)
     assert grant(machine, "b", now=11.0) == [events.StartGeneration(1, ("b",))]
     assert machine.handle(events.Tick(), 15.0) == [] and machine.phase is Phase.FORMING
 
 
-def test_a_host_on_which_workers_die_in_a_row_is_set_aside_and_tried_again_later():
+def test_host_with_successive_worker_failures_is_excluded_and_retried_later():
     machine = running("a", host="one")
     for count in range(1, FRUITLESS_LIMIT):
         assert of_kind(die(machine, "a", float(count)), events.StartGeneration)
@@ -131,7 +131,7 @@ def test_a_host_on_which_workers_die_in_a_row_is_set_aside_and_tried_again_later
     assert [start.agent_ids for start in starts] == [("a",), ("b",)]
 
 
-def test_a_word_of_a_worker_makes_its_host_good_again():
+def test_message_of_a_worker_resets_the_failures_of_its_host():
     machine = running("a", host="one")
     for count in range(3 * FRUITLESS_LIMIT):
         lane = machine.members["a"].rank
@@ -140,7 +140,7 @@ def test_a_word_of_a_worker_makes_its_host_good_again():
         assert of_kind(die(machine, "a", float(count)), events.StartGeneration)
 
 
-def test_a_worker_that_returns_unasked_is_told_of_as_that_and_counts_as_dead():
+def test_worker_that_returns_without_a_request_counts_as_failed():
     machine = running("a", host="one")
     for lane in range(FRUITLESS_LIMIT):
         machine.handle(events.Started("a", lane), 1.0)
@@ -152,7 +152,7 @@ def test_a_worker_that_returns_unasked_is_told_of_as_that_and_counts_as_dead():
     assert machine.last_cause == "lane 4 on one: its worker returned"
 
 
-def test_agents_that_rest_count_as_there_and_may_go_away():
+def test_agents_on_excluded_hosts_count_as_present_and_may_leave():
     machine = resting("a", "b", at_work=("c",))
     assert grant(machine, "d", now=7.0) == [events.ReturnAgents(("d",))]
     assert machine.handle(events.DrainRequested("a", "its node goes"), 7.0) == [
@@ -164,7 +164,7 @@ def test_agents_that_rest_count_as_there_and_may_go_away():
     assert grant(machine, "d", now=12.0) == [events.StartGeneration(6, ("d",))]
 
 
-def test_hosts_cool_down_each_for_itself():
+def test_hosts_cool_down_independently():
     machine = resting("a", at_work=("b",), size=3, host_cooldown_s=3)  # host one: from 6 s to 9 s
     for count in range(FRUITLESS_LIMIT):
         die(machine, "b", 7.0 + count / 4)  # its own host: from 8 s to 11 s
@@ -174,7 +174,7 @@ def test_hosts_cool_down_each_for_itself():
     assert machine.handle(events.Tick(), 11.0) == [events.StartGeneration(11, ("b",))]
 
 
-def test_more_lanes_are_asked_for_and_of_too_many_those_that_rest_go_first():
+def test_resize_requests_more_lanes_or_returns_excluded_agents_first():
     machine = resting("a", "b", at_work=("c", "d"))
     assert machine.handle(events.ResizeRequested(6), 7.0) == [events.RequestAgents(0, 6)]
     assert machine.handle(events.ResizeRequested(4), 7.0) == [events.RequestAgents(0, 4)]
@@ -187,7 +187,7 @@ def test_more_lanes_are_asked_for_and_of_too_many_those_that_rest_go_first():
     assert machine.handle(events.ResizeRequested(-1), 9.0) == [events.RequestAgents(0, 0)]
 
 
-def test_nobody_is_waited_for_while_no_lane_is_wanted():
+def test_search_without_requested_lanes_has_no_deadline():
     machine = running("a")
     machine.handle(events.MemberLost("a", "gone"), 2.0)
     assert machine.phase is Phase.WAITING and machine.deadline == 12.0
@@ -199,7 +199,7 @@ def test_nobody_is_waited_for_while_no_lane_is_wanted():
     assert of_kind(machine.handle(events.Tick(), 1010.0), events.ConcludeRun)
 
 
-def test_a_grant_names_the_host_of_each_agent_or_none():
+def test_grant_names_the_host_of_each_agent_or_none():
     machine = IndependentGroupMachine(spec())
     machine.begin(0.0)
     with pytest.raises(ValueError, match="shorter"):
@@ -208,7 +208,7 @@ def test_a_grant_names_the_host_of_each_agent_or_none():
     assert machine.handle(events.Started("c", 0), 0.0) == [events.Announce("joined", 0, "c")]
 
 
-def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
+def test_drained_and_released_lanes_finish_and_their_agents_are_returned():
     machine = running("a", "b")
     assert machine.handle(events.DrainRequested("a", "its node goes"), 2.0) == [
         events.PauseWorkersAtCommit(0, ("a",), "its node goes")
@@ -227,7 +227,7 @@ def test_a_drained_and_a_released_lane_end_what_they_do_and_their_agents_go():
     ]
 
 
-def test_a_lane_that_is_broken_off_is_ended_also_where_it_was_to_end_by_itself():
+def test_immediate_release_stops_a_lane_that_was_asked_to_finish():
     machine = running("a", "b")
     machine.handle(events.ReleaseRequested(0), 2.0)
     (stop,) = machine.handle(events.ReleaseRequested(0, at_once=True), 3.0)
@@ -239,21 +239,21 @@ def test_a_lane_that_is_broken_off_is_ended_also_where_it_was_to_end_by_itself()
     assert machine.handle(events.ReleaseRequested(0, at_once=True), 5.0) == []
 
 
-def test_the_successor_of_a_lane_that_goes_away_begins_while_that_finishes_what_it_does():
+def test_successor_of_a_draining_lane_starts_before_that_lane_has_ended():
     machine = running("a", "b", "c")
     machine.handle(events.DrainRequested("a", "its node goes"), 2.0)
     assert grant(machine, "d", now=2.0) == [events.StartGeneration(3, ("d",))]  # given back it would be granted again
     assert grant(machine, "e", now=2.0) == [events.ReturnAgents(("e",))]
 
 
-def test_a_search_that_ends_takes_no_more_agents_whatever_it_is_asked():
+def test_ending_search_accepts_no_more_agents():
     machine = running("a")
     machine.handle(events.CancelRequested("enough"), 2.0)
     assert machine.handle(events.ResizeRequested(3), 2.1) == []
     assert grant(machine, "b", now=2.2) == [events.ReturnAgents(("b",))]
 
 
-def test_one_that_does_not_start_its_worker_is_cut_off():
+def test_agent_that_does_not_start_its_worker_is_dropped():
     machine = IndependentGroupMachine(spec())
     machine.begin(0.0)
     grant(machine, "a", "b")
@@ -264,7 +264,7 @@ def test_one_that_does_not_start_its_worker_is_cut_off():
     assert machine.handle(events.MemberLost("b", drop.reason), 10.5) == []  # nobody has heard of it
 
 
-def test_a_complete_search_lets_lanes_leave_by_themselves_and_ends_late_ones():
+def test_complete_search_lets_lanes_finish_and_stops_late_ones():
     machine = running("a", "b")
     assert machine.handle(events.CancelRequested("all trials are done", complete=True), 2.0) == [
         events.RequestAgents(0, 0),
@@ -279,7 +279,7 @@ def test_a_complete_search_lets_lanes_leave_by_themselves_and_ends_late_ones():
     assert outcome == events.ConcludeRun(Phase.FINISHED, reason="all trials are done")
 
 
-def test_the_files_of_a_complete_search_have_their_time():
+def test_complete_search_has_a_time_limit_to_store_its_files():
     machine = running("a", grace_s=2, flush_s=100)
     machine.handle(events.CancelRequested("all trials are done", complete=True), 10.0)
     assert of_kind(machine.handle(events.Tick(), 12.0), events.StopWorkers)
@@ -289,7 +289,7 @@ def test_the_files_of_a_complete_search_have_their_time():
     assert outcome == events.ConcludeRun(Phase.FINISHED, reason="all trials are done")
 
 
-def test_a_lane_that_answers_nothing_at_the_end_is_cut_off():
+def test_unresponsive_lane_is_dropped_at_the_end():
     machine = resting("b", at_work=("a",))
     assert machine.handle(events.CancelRequested("enough"), 20.0) == [
         events.RequestAgents(0, 0),
@@ -439,7 +439,7 @@ SEQUENCES = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 100)), ma
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), SEQUENCES, st.booleans())
-def test_whatever_happens_lanes_are_counted_once_and_every_group_ends(
+def test_every_event_sequence_counts_lanes_once_and_ends(
     size: int, moves: list[tuple[str, int]], complete: bool
 ) -> None:
     world = World(size)

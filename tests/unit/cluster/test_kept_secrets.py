@@ -89,7 +89,7 @@ def of_a_number() -> tuple[Callable[..., Any], dict[str, Any]]:
 @pytest.mark.parametrize(
     "case", [of_arguments, of_a_url, of_a_closure, of_defaults, of_a_literal, of_an_object, of_a_number]
 )
-def test_a_secret_is_not_in_what_is_recorded_and_reaches_the_worker(
+def test_secret_is_left_out_of_the_recorded_payload_and_reaches_the_worker(
     case: Callable[[], tuple[Callable[..., Any], dict[str, Any]]],
 ) -> None:
     function, arguments = case()
@@ -101,13 +101,13 @@ def test_a_secret_is_not_in_what_is_recorded_and_reaches_the_worker(
     assert "s3cr3t" not in str([one.facts() for one in captured.secrets])
 
 
-def test_of_a_module_the_globals_that_are_used_are_looked_at() -> None:
+def test_secret_in_a_used_global_is_extracted() -> None:
     captured = capture(lambda: API_TOKEN)
     assert [one.name for one in captured.secrets] == ["API_TOKEN"]
     assert not holds(captured.payload, "2718281828") and called(captured) == "glob-2718281828"
 
 
-def test_the_value_of_a_variable_is_known_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_of_a_secret_variable_is_extracted_wherever_it_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
     captured = capture(lambda **given: given, {"command": "load --as tr0ub4dor now", "plain": b"x tr0ub4dor"})
     assert [(one.name, one.variable) for one in captured.secrets] == [("WAREHOUSE_PASSWORD", "WAREHOUSE_PASSWORD")]
@@ -115,19 +115,19 @@ def test_the_value_of_a_variable_is_known_wherever_it_stands(monkeypatch: pytest
     assert called(captured) == {"command": "load --as tr0ub4dor now", "plain": b"x tr0ub4dor"}
 
 
-def test_without_a_secret_what_is_shipped_is_what_is_recorded() -> None:
+def test_shipped_and_recorded_payload_are_equal_without_a_secret() -> None:
     captured = capture(lambda **given: given, {"max_tokens": 5, "pad_token": "<pad>", "url": "abfs://c@a.dfs.net/x"})
     assert captured.shipped is captured.payload and captured.secrets == ()
 
 
-def test_what_an_argument_assigns_is_not_in_what_is_recorded() -> None:
+def test_secret_assigned_within_an_argument_is_left_out_of_the_recorded_payload() -> None:
     captured = capture(lambda **given: given, {"where": "host=db user=me password=tr0ub4dor"})
     assert not holds(captured.payload, "tr0ub4dor") and called(captured) == {
         "where": "host=db user=me password=tr0ub4dor"
     }
 
 
-def test_a_type_under_the_name_of_a_secret_is_none() -> None:
+def test_type_annotation_under_a_secret_name_is_not_a_secret() -> None:
     def train(password: str, settings: Settings) -> str:
         return password + settings.password
 
@@ -135,25 +135,25 @@ def test_a_type_under_the_name_of_a_secret_is_none() -> None:
     assert [one.name for one in captured.secrets] == ["PASSWORD"] and called(captured) == 2 * "s3cr3t-31415"
 
 
-def test_the_same_call_is_recorded_as_the_same_bytes_whatever_the_secret_is() -> None:
+def test_recorded_payload_does_not_depend_on_the_value_of_the_secret() -> None:
     first, second = (capture(max, {"password": f"s3cr3t-{number}"}) for number in (1, 2))
     assert first.payload == second.payload and first.shipped != second.shipped
 
 
-def test_a_secret_that_cannot_be_left_out_keeps_the_function_out_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_function_with_an_inseparable_secret_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAREHOUSE_PASSWORD", "tr0ub4dor")
     captured = capture(lambda table: len(table), {"table": np.array([b"tr0ub4dor"])})
     assert "WAREHOUSE_PASSWORD" in captured.unrecorded and called(captured) == 1
 
 
-def test_a_worker_masks_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_masks_the_secrets_that_it_receives(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = capture(lambda password: password, {"password": "s3cr3t-31415"})
     monkeypatch.setattr(redact, "_registered", {})
     assert called(captured) == "s3cr3t-31415"
     assert redact.text("with s3cr3t-31415") == f"with {redact.REDACTED}"
 
 
-def test_what_was_recorded_is_opened_with_the_secrets_given_again() -> None:
+def test_recorded_payload_is_restored_with_new_values_of_its_secrets() -> None:
     captured = capture(
         lambda **given: given, {"api_key": "s3cr3t-31415", "token": b"s3cr3t-27182", "password": 161803398}
     )
@@ -166,7 +166,7 @@ def test_what_was_recorded_is_opened_with_the_secrets_given_again() -> None:
     assert function(**arguments) == {"api_key": "new-1", "token": b"new-2", "password": 3}
 
 
-def test_what_is_not_given_again_is_named_with_the_remedy() -> None:
+def test_missing_secret_is_named_with_the_remedy() -> None:
     recorded = [{"name": "DB_PASSWORD", "type": "str", "variable": "DB_PASSWORD"}]
     assert secret_extraction.given_again(recorded, {}, {"DB_PASSWORD": "x"}, "run x")[0].value == "x"
     with pytest.raises(ArgumentError, match=r"run x received secrets.*: DB_PASSWORD; set HOPSML_SECRET_DB_PASSWORD in"):

@@ -69,7 +69,7 @@ def test_members_of_a_host_stay_together_by_slot() -> None:
     assert [p.local_rank for p in layout.placements] == [0, 1, 0, 1]
 
 
-def test_a_host_with_two_rack_names_is_not_torn_apart() -> None:
+def test_host_with_two_rack_names_is_not_divided() -> None:
     members = [
         member(port=1, rack="/a"),
         member(port=2, rack="/z"),
@@ -78,7 +78,7 @@ def test_a_host_with_two_rack_names_is_not_torn_apart() -> None:
     assert order(form(members)) == ["10.0.0.1-1", "10.0.0.1-2", "10.0.0.2-4000"]
 
 
-def test_newcomers_come_behind_the_members_of_their_hosts_and_who_leads_goes_on_leading() -> None:
+def test_newcomers_follow_the_members_of_their_host_and_the_leader_stays() -> None:
     ring = [member("10.0.0.2", slot=1), member("10.0.0.3")]
     grown = insert(ring, [member("10.0.0.1"), member("10.0.0.2", 4100, slot=0), member("10.0.0.1", 4100)])
     layout = arrange(grown)
@@ -110,12 +110,12 @@ def test_one_member_with_eight_gpus_gets_them_in_ring_order() -> None:
 
 
 @pytest.mark.parametrize(("count", "ring_order"), [(0, ""), (1, ""), (2, "0,1"), (3, "0,1,2")])
-def test_a_ring_needs_two_gpus(count: int, ring_order: str) -> None:
+def test_ring_order_requires_two_gpus(count: int, ring_order: str) -> None:
     (placement,) = form([member(gpu_indices=tuple(range(count)))]).placements
     assert placement.ring_order == ring_order
 
 
-def test_one_ring_order_serves_hosts_that_are_wired_differently() -> None:
+def test_one_ring_order_serves_hosts_with_different_wiring() -> None:
     dgx, pcie = ((TOPOLOGIES / f"{name}.txt").read_text() for name in ("dgx1_v100", "pcie_two_sockets"))
     layout = form(
         [
@@ -147,7 +147,7 @@ def test_isolated_containers_are_ordered_by_bus() -> None:
     assert layout.notes == ()
 
 
-def test_who_does_not_say_its_bus_comes_first_and_where_buses_and_indices_differ_the_bus_counts() -> None:
+def test_members_are_ordered_by_bus_and_those_without_a_bus_are_first() -> None:
     buses = {1: ("0000:AF:00.0",), 2: ("MIG-7",), 3: (), 4: ("0000:3b:00.0",)}
     isolated = [member(port=port, gpu_indices=(0,), gpu_bus_ids=ids) for port, ids in buses.items()]
     assert order(form(isolated)) == [f"10.0.0.1-{port}" for port in (3, 2, 4, 1)]
@@ -164,7 +164,7 @@ def test_gpus_of_a_member_without_topology_are_in_bus_order() -> None:
     assert form([member(gpu_indices=(10, 2))]).placements[0].gpu_indices == (2, 10)
 
 
-def test_an_unreadable_topology_is_noted_and_left_out() -> None:
+def test_unreadable_topology_is_noted_and_ignored() -> None:
     layout = form(one_gpu_each(TORN, 2))
     assert order(layout) == ["10.0.0.1-4000", "10.0.0.1-4001"]
     note = "the GPU topology of host-10.0.0.1 is ignored: the row GPU0 of the GPU topology has 1 of 2 links"
@@ -172,7 +172,7 @@ def test_an_unreadable_topology_is_noted_and_left_out() -> None:
     assert form([member(gpu_indices=(1, 0), topology=TORN)]).notes == (note,)
 
 
-def test_of_several_texts_of_a_host_one_that_has_all_its_gpus_is_used() -> None:
+def test_topology_text_with_all_gpus_of_a_host_is_preferred() -> None:
     dgx, two = ((TOPOLOGIES / f"{name}.txt").read_text() for name in ("dgx1_v100", "workstation_2"))
     no_matrix = "Failed to initialize NVML"
     good = "Links:\n" + dgx
@@ -186,7 +186,7 @@ def test_of_several_texts_of_a_host_one_that_has_all_its_gpus_is_used() -> None:
         assert [p.gpu_indices for p in layout.placements] == [(0,), (1,), (2,), (3,)] and not layout.notes
 
 
-def test_members_without_gpus_follow_those_with_by_slot_on_a_host_whose_links_are_known() -> None:
+def test_members_without_gpus_follow_those_with_gpus_by_slot() -> None:
     trainers = one_gpu_each((TOPOLOGIES / "workstation_2.txt").read_text(), 2)
     servers = [member(port=5000 - slot, slot=slot) for slot in (2, 0, 1)]
     layout = form([*servers, *trainers], Roles(parameter_servers=3))
@@ -208,7 +208,7 @@ def config(layout: Layout, rank: int) -> dict[str, dict[str, object]]:
     return loaded
 
 
-def test_tf_config_of_three() -> None:
+def test_tf_config_of_three_members_has_a_chief_and_two_workers() -> None:
     layout = form([member(f"10.0.0.{i}") for i in (1, 2, 3)])
     cluster = {"chief": ["10.0.0.1:4000"], "worker": ["10.0.0.2:4000", "10.0.0.3:4000"]}
     assert config(layout, 0) == {"cluster": cluster, "task": {"type": "chief", "index": 0}}
@@ -216,7 +216,7 @@ def test_tf_config_of_three() -> None:
     assert layout.leader == "10.0.0.1:4000"
 
 
-def test_tf_config_of_one() -> None:
+def test_tf_config_of_one_member_has_only_a_chief() -> None:
     layout = form([member("fd00::1")])
     assert config(layout, 0) == {
         "cluster": {"chief": ["[fd00::1]:4000"]},
@@ -224,7 +224,7 @@ def test_tf_config_of_one() -> None:
     }
 
 
-def test_eleventh_worker_stands_where_tensorflow_will_look_for_it() -> None:
+def test_eleventh_worker_has_the_task_index_of_its_position_in_tensorflows_ring() -> None:
     """Ring position 3 is the third task name in text order, worker 10: it is given to the third worker."""
     layout = form([member(f"10.0.0.{i}") for i in range(1, 13)])
     assert [p.task_index for p in layout.placements] == [0, 0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -267,7 +267,7 @@ def clusters(draw: st.DrawFn, max_members: int = 300) -> list[Member]:
 
 @settings(deadline=None, max_examples=40)
 @given(clusters())
-def test_tensorflows_ring_is_ours(members: list[Member]) -> None:
+def test_tensorflows_ring_equals_the_layouts_ring(members: list[Member]) -> None:
     by_agent = {m.agent_id: m.address for m in members}
     layout = form(members)
     assert tensorflow_ring(layout) == [by_agent[p.agent_id] for p in layout.placements]
@@ -283,7 +283,7 @@ def test_layout_does_not_depend_on_the_order_of_the_members(members: list[Member
 
 @settings(deadline=None, max_examples=40)
 @given(clusters(max_members=60), st.integers(0, 59), st.booleans())
-def test_invariants_hold_with_all_roles(members: list[Member], servers: int, evaluator: bool) -> None:
+def test_layout_invariants_hold_for_all_roles(members: list[Member], servers: int, evaluator: bool) -> None:
     roles = Roles(servers, evaluator)
     if servers >= len(members) or (evaluator and len(members) - servers < 3):
         with pytest.raises(ArgumentError):
@@ -316,7 +316,7 @@ def test_ring_task_indices_ascend_as_text() -> None:
         assert [f"task:{i}" for i in indices] == sorted(f"task:{i}" for i in indices)
 
 
-def test_a_thousand_members_are_quick() -> None:
+def test_layout_of_a_thousand_members_takes_less_than_a_second() -> None:
     members = [member(f"10.0.{i // 200}.{i % 200}") for i in range(1024)]
     began = time.process_time()
     layout = form(members)
@@ -328,7 +328,7 @@ def test_a_thousand_members_are_quick() -> None:
 # -- roles
 
 
-def test_last_members_become_servers_and_evaluator() -> None:
+def test_last_members_become_parameter_servers_and_evaluator() -> None:
     layout = form([member(f"10.0.0.{i}") for i in range(1, 7)], Roles(2, evaluator=True))
     assert [(p.role, p.task_index) for p in layout.placements] == [
         ("chief", 0),
@@ -343,7 +343,7 @@ def test_last_members_become_servers_and_evaluator() -> None:
     assert list(layout.cluster) == ["chief", "worker", "ps", "evaluator"]
 
 
-def test_members_without_gpus_serve_before_those_with() -> None:
+def test_members_without_gpus_become_parameter_servers_first() -> None:
     members = [member("10.0.0.1"), *(member(f"10.0.0.{i}", gpu_indices=(0,)) for i in (2, 3))]
     layout = form(members, Roles(parameter_servers=1))
     assert layout.cluster["ps"] == ["10.0.0.1:4000"]
@@ -362,7 +362,7 @@ def servers_refused(servers: int, possible: str) -> str:
     return f"parameter_servers={servers} with 2 member(s): {rule}"
 
 
-def test_an_evaluator_apart_is_in_nobodys_cluster_and_alone_in_its_own() -> None:
+def test_separate_evaluator_has_its_own_cluster() -> None:
     members, roles = [member(f"10.0.0.{i}") for i in range(1, 6)], Roles(1, evaluator=True)
     layout = form(members, roles, evaluator_apart=True)
     assert list(layout.cluster) == ["chief", "worker", "ps"]
@@ -388,7 +388,7 @@ def evaluator_refused(workers: int) -> str:
         (4, Roles(2, True), evaluator_refused(2)),
     ],
 )
-def test_impossible_roles(count: int, roles: Roles, complaint: str) -> None:
+def test_roles_without_enough_members_are_refused(count: int, roles: Roles, complaint: str) -> None:
     with pytest.raises(ArgumentError) as refused:
         form([member(f"10.0.0.{i}") for i in range(count)], roles)
     assert str(refused.value) == complaint
@@ -397,7 +397,7 @@ def test_impossible_roles(count: int, roles: Roles, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("count", "roles", "trainers"), [(2, Roles(1), 1), (3, Roles(0, True), 2), (5, Roles(2, True), 2)]
 )
-def test_the_fewest_members_that_can_fill_these_roles(count: int, roles: Roles, trainers: int) -> None:
+def test_minimum_number_of_members_can_fill_the_roles(count: int, roles: Roles, trainers: int) -> None:
     layout = form([member(f"10.0.0.{i}") for i in range(count)], roles)
     assert layout.placements[0].world_size == trainers
 
@@ -405,25 +405,25 @@ def test_the_fewest_members_that_can_fill_these_roles(count: int, roles: Roles, 
 # -- what is refused
 
 
-def test_no_members() -> None:
+def test_layout_without_members_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"^a layout needs at least one member; none was given$"):
         form([])
 
 
 @pytest.mark.parametrize(("first", "second"), [("10.0.0.1", "10.0.0.1"), ("::1", "0:0::1"), ("N1.lan", "n1.lan.")])
-def test_one_address_twice(first: str, second: str) -> None:
+def test_two_members_with_one_address_are_refused(first: str, second: str) -> None:
     twins = [member(first), dataclasses.replace(member(second), agent_id="twin")]
     with pytest.raises(ArgumentError, match=r"two members have the address .*, agent-.* and twin"):
         form(twins)
 
 
-def test_one_agent_twice() -> None:
+def test_two_members_with_one_agent_id_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"two members have the agent id agent-10\.0\.0\.1-4000"):
         form([member(), dataclasses.replace(member(), port=4001)])
 
 
 @pytest.mark.parametrize("bad", [{"host": ""}, {"port": 0}, {"port": 65536}])
-def test_bad_address(bad: dict[str, object]) -> None:
+def test_invalid_host_or_port_is_refused(bad: dict[str, object]) -> None:
     one = dataclasses.replace(member(), **bad)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError) as refused:
         form([one])
@@ -432,11 +432,11 @@ def test_bad_address(bad: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("port", [1, 65535])
-def test_the_least_and_the_greatest_port(port: int) -> None:
+def test_lowest_and_highest_port_are_accepted(port: int) -> None:
     assert form([member(port=port)]).leader == f"10.0.0.1:{port}"
 
 
-def test_workers_with_different_numbers_of_gpus() -> None:
+def test_workers_with_different_numbers_of_gpus_are_refused() -> None:
     members = [member("10.0.0.1", gpu_indices=(0, 1)), member("10.0.0.2", gpu_indices=(0,))]
     with pytest.raises(ArgumentError) as refused:
         form(members)
@@ -448,21 +448,21 @@ def test_workers_with_different_numbers_of_gpus() -> None:
 
 
 @pytest.mark.parametrize(("count", "goes_on"), [(20, False), (21, True)])
-def test_of_many_workers_with_different_numbers_of_gpus_twenty_are_shown(count: int, goes_on: bool) -> None:
+def test_error_about_different_numbers_of_gpus_lists_at_most_twenty_workers(count: int, goes_on: bool) -> None:
     members = [member(port=port, gpu_indices=tuple(range(1 + (port == 1)))) for port in range(1, count + 1)]
     with pytest.raises(ArgumentError) as refused:
         form(members)
     assert str(refused.value).count(" on host-") == 20 and (", ...)" in str(refused.value)) == goes_on
 
 
-def test_bus_ids_that_do_not_fit() -> None:
+def test_mismatched_or_duplicate_gpu_indices_are_refused() -> None:
     with pytest.raises(ArgumentError, match="1 GPU indices and 2 bus ids"):
         form([member(gpu_indices=(0,), gpu_bus_ids=("a", "b"))])
     with pytest.raises(ArgumentError, match="lists a GPU twice"):
         form([member(gpu_indices=(1, 1))])
 
 
-def test_an_evaluator_has_its_gpus() -> None:
+def test_evaluator_sees_its_gpus() -> None:
     layout = form([member(f"10.0.0.{i}", gpu_indices=(0,)) for i in range(1, 5)], Roles(evaluator=True))
     assert layout.placements[3].role == "evaluator" and layout.placements[3].gpu_indices == (0,)
     assert layout.placements[3].env["CUDA_VISIBLE_DEVICES"] == "0"
@@ -471,14 +471,14 @@ def test_an_evaluator_has_its_gpus() -> None:
 # -- PyTorch
 
 
-def test_nodes_are_counted_in_ring_order() -> None:
+def test_node_ranks_follow_the_ring_order() -> None:
     hosts = ("2.0.0.1", "10.0.0.1", "node9", "node10")
     layout = form([member(host) for host in reversed(hosts)])
     nodes = {p.agent_id: variables(layout, p)["NODE_RANK"] for p in layout.placements}
     assert nodes == {f"agent-{host}-4000": str(node) for node, host in enumerate(hosts)}
 
 
-def test_a_parameter_server_is_not_counted_among_the_workers_of_its_host() -> None:
+def test_parameter_server_does_not_count_in_local_world_size() -> None:
     layout = form([member("10.0.0.1", 4000 + slot, slot=slot) for slot in range(3)], Roles(parameter_servers=1))
     assert variables(layout, layout.placements[0])["LOCAL_WORLD_SIZE"] == "2"
 
@@ -487,7 +487,7 @@ def torch_variables(layout: Layout, rank: int) -> dict[str, str]:
     return {n: v for n, v in variables(layout, layout.placements[rank]).items() if n in GROUP_NAMES}
 
 
-def test_torch_variables_are_for_those_that_train() -> None:
+def test_torch_variables_are_set_for_training_members_only() -> None:
     members = [member(f"10.0.0.{host}", 4000 + slot, slot=slot) for host in (1, 2) for slot in (0, 1)]
     layout = form([*members, member("10.0.0.3")], Roles(parameter_servers=1))
     assert torch_variables(layout, 3) == {
@@ -508,7 +508,7 @@ def test_torch_master_is_an_address_without_brackets(host: str) -> None:
     assert variables(layout, layout.placements[0])["MASTER_ADDR"] == host
 
 
-def test_the_variables_that_an_agent_makes_of_what_it_is_sent_are_those_of_the_layout() -> None:
+def test_agent_derives_the_variables_of_the_layout_from_its_messages() -> None:
     members = [member(f"10.0.0.{i}", gpu_indices=(i,)) for i in range(1, 5)]
     layout = form(members, Roles(parameter_servers=1, evaluator=True))
     request = RunRequest("run", RunSpec(), b"", "file:///run")
@@ -526,7 +526,7 @@ def _hosts(formation: Formation) -> list[str]:
     return [address.partition(":")[0] for addresses in tasks for address in addresses]
 
 
-def test_a_run_that_wants_no_tf_config_has_the_other_variables_alone() -> None:
+def test_run_without_tf_config_has_only_the_torch_variables() -> None:
     assert group_variables("", "10.0.0.1:4000", 2, "worker", 0) == {
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "4000",
@@ -545,7 +545,7 @@ def test_a_clean_environment_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("TF_CONFIG", "{}"), ("CUDA_VISIBLE_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "")]
 )
-def test_what_the_user_set_is_not_overwritten(name: str, value: str) -> None:
+def test_variables_set_by_the_user_are_refused(name: str, value: str) -> None:
     with pytest.raises(EnvironmentConflict) as refused:
         check_environment({name: value})
     assert str(refused.value) == (
@@ -555,32 +555,32 @@ def test_what_the_user_set_is_not_overwritten(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(("length", "shown"), [(60, "7" * 60), (61, "7" * 57 + "...")])
-def test_a_long_value_is_shown_by_its_beginning(length: int, shown: str) -> None:
+def test_long_value_of_a_variable_is_shortened_in_the_error(length: int, shown: str) -> None:
     with pytest.raises(EnvironmentConflict) as refused:
         check_environment({"RANK": "7" * length})
     assert f"('{shown}')" in str(refused.value)
 
 
-def test_what_the_user_set_is_honoured_when_asked_to() -> None:
+def test_honour_environment_accepts_variables_of_the_user() -> None:
     own = '{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":0}}'
     check_environment({"TF_CONFIG": own, "CUDA_VISIBLE_DEVICES": "2,0"}, honour=True)
 
 
 @pytest.mark.parametrize("value", ["{", "[1]", "chief"])
-def test_a_broken_tf_config_is_not_honoured(value: str) -> None:
+def test_invalid_tf_config_of_the_user_is_refused(value: str) -> None:
     with pytest.raises(EnvironmentConflict, match="not a JSON object"):
         check_environment({"TF_CONFIG": value}, honour=True)
 
 
 @pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"])
-def test_what_torch_reads_is_not_replaced_in_silence(name: str) -> None:
+def test_torch_variables_of_the_user_are_refused_unless_honoured(name: str) -> None:
     with pytest.raises(EnvironmentConflict, match=rf"{name} is already set .* honour_environment=True"):
         check_environment({name: "7"})
     check_environment({name: "7"}, honour=True)
     check_environment({name: "7", "HOPSML_GROUP_VARIABLES": f"X,{name}"})  # set by hopsml for the worker that this is
 
 
-def test_the_collective_is_of_those_that_train_in_rank_order_on_ports_of_its_own() -> None:
+def test_collective_has_the_training_members_in_rank_order_on_separate_ports() -> None:
     members = [member(f"10.0.0.{i}", gpu_indices=(i,)) for i in (3, 1, 2, 4)] + [member("fd00::1", 5000)]
     layout = form(members, Roles(parameter_servers=1, evaluator=True))
     assert layout.collective == tuple(f"10.0.0.{i}:4001" for i in (1, 2, 3))

@@ -57,9 +57,7 @@ class Scene:
         return self.ended.get(timeout=WAIT_S)
 
 
-def test_an_ask_that_is_cancelled_while_its_agents_are_started_leaves_none(
-    monkeypatch: pytest.MonkeyPatch, bootstrap: Bootstrap
-) -> None:
+def test_cancelled_request_leaves_no_agent_process(monkeypatch: pytest.MonkeyPatch, bootstrap: Bootstrap) -> None:
     scene = Scene(monkeypatch)
     try:
         told = scene.submit(bootstrap, behind=lambda index: scene.backend.cancel(1) if index == 1 else None)
@@ -71,9 +69,7 @@ def test_an_ask_that_is_cancelled_while_its_agents_are_started_leaves_none(
         scene.backend.close()
 
 
-def test_where_not_all_agents_can_be_started_the_others_end(
-    monkeypatch: pytest.MonkeyPatch, bootstrap: Bootstrap
-) -> None:
+def test_failed_start_of_an_agent_ends_the_other_agents(monkeypatch: pytest.MonkeyPatch, bootstrap: Bootstrap) -> None:
     def fail(index: int) -> None:
         if index == 1:
             raise OSError("no more processes")

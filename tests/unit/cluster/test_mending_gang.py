@@ -54,7 +54,7 @@ def notes(actions: list[events.Action]) -> str:
 # ---------------------------------------------------------------------------------------------------- a loss
 
 
-def test_the_others_go_on_when_a_worker_was_killed() -> None:
+def test_survivors_continue_in_place_after_a_worker_is_killed() -> None:
     machine = at_work("a", "b", "c")
     stop, mend = kill(machine, "b")
     assert stop == events.StopWorkers(0, ("b",), 0.0, 0.0, keep=True)
@@ -67,14 +67,14 @@ def test_the_others_go_on_when_a_worker_was_killed() -> None:
     assert machine.phase is Phase.RUNNING and (machine.policy.resets, machine.deadline) == (1, None)
 
 
-def test_they_go_on_when_an_agent_is_gone() -> None:
+def test_survivors_continue_in_place_after_an_agent_is_lost() -> None:
     machine = at_work("a", "b")
     assert machine.handle(events.MemberLost("b", "its executor died"), 4.0) == [events.ReconfigureGroup(1, ("a",))]
     assert "the chief alone went on at step 9 in its process" in notes(mended(machine, "a"))
     assert "b" not in machine.commits.newest_of and "b" not in machine.in_place.mendable and not machine.in_place.ending
 
 
-def test_they_go_on_without_one_that_is_stopped_which_is_killed() -> None:
+def test_survivors_continue_in_place_without_a_stopped_process_which_is_killed() -> None:
     machine = at_work("a", "b")
     machine.handle(events.Stepped("b", 0, 7, stopped=True), 4.0)
     stop, mend = machine.handle(events.Tick(), 9.0)
@@ -83,7 +83,7 @@ def test_they_go_on_without_one_that_is_stopped_which_is_killed() -> None:
     assert "stopped (SIGSTOP) for 5 s" in notes(mended(machine, "a", now=9.1))
 
 
-def test_they_go_on_without_one_that_the_pace_has_named() -> None:
+def test_survivors_continue_in_place_without_a_member_named_by_the_pace() -> None:
     machine = at_work("a", "b", progress_timeout_s=3.0)
     machine.handle(events.Stepped("a", 0, 8), 4.0)
     machine.handle(events.Stepped("b", 0, 7), 4.0)
@@ -95,7 +95,7 @@ def test_they_go_on_without_one_that_the_pace_has_named() -> None:
     assert of_kind(machine.handle(events.Tick(), 10.6), events.StopWorkers)
 
 
-def test_where_all_stand_still_nobody_can_be_named_and_all_begin_anew() -> None:
+def test_hang_of_all_members_restarts_all_processes() -> None:
     machine = at_work("a", "b", progress_timeout_s=3.0)
     for name in "ab":
         machine.handle(events.Stepped(name, 0, 7), 4.0)
@@ -105,14 +105,14 @@ def test_where_all_stand_still_nobody_can_be_named_and_all_begin_anew() -> None:
     assert of_kind(machine.handle(events.Tick(), 7.5 + END_S), events.DropAgents)
 
 
-def test_a_crash_is_waited_with_as_ever_since_an_error_may_have_been_the_cause() -> None:
+def test_crash_is_settled_before_the_group_is_reconfigured() -> None:
     machine = at_work("a", "b")
     assert machine.handle(events.Failed("b", 0, "killed by signal 11"), 4.0) == []
     assert machine.phase is Phase.SETTLING
     assert machine.handle(events.Tick(), 5.0)[-1] == events.ReconfigureGroup(1, ("a",))
 
 
-def test_the_agent_of_a_crashed_worker_that_has_ended_meanwhile_is_a_spare_at_once() -> None:
+def test_agent_of_a_crashed_worker_that_has_ended_is_a_spare_at_once() -> None:
     machine = at_work("a", "b", "c")
     machine.handle(events.Failed("b", 0, "killed by signal 11"), 4.0)
     machine.handle(events.Closed("b", 0), 4.1)
@@ -120,13 +120,13 @@ def test_the_agent_of_a_crashed_worker_that_has_ended_meanwhile_is_a_spare_at_on
     assert machine.membership.spares == {"b": True} and not machine.in_place.ending
 
 
-def test_those_that_go_on_keep_the_order_of_their_ranks() -> None:
+def test_survivors_retain_the_order_of_their_ranks() -> None:
     machine = at_work("a", "b", "c")
     machine.handle(events.Ranked(("b", "c", "a")), 3.1)
     assert kill(machine, "c")[-1] == events.ReconfigureGroup(1, ("b", "a"))
 
 
-def test_the_steps_of_a_lost_member_are_no_measure_for_the_others() -> None:
+def test_steps_of_a_lost_member_do_not_count_in_the_pace_of_the_others() -> None:
     machine = at_work("a", "b", progress_timeout_s=3.0)
     machine.handle(events.Stepped("a", 0, 8), 3.5)
     machine.handle(events.Stepped("b", 0, 20), 3.5)
@@ -147,7 +147,9 @@ def test_the_steps_of_a_lost_member_are_no_measure_for_the_others() -> None:
         (("a", "c"), -1, "the chief alone went on in its process"),
     ],
 )
-def test_a_note_says_who_was_lost_and_how_the_others_went_on(members: tuple[str, ...], step: int, text: str) -> None:
+def test_note_names_the_lost_rank_and_the_step_that_the_others_continued_at(
+    members: tuple[str, ...], step: int, text: str
+) -> None:
     machine = at_work(*members)
     kill(machine, "c")
     assert notes(mended(machine, *members[:-1], step=step)) == (
@@ -156,7 +158,7 @@ def test_a_note_says_who_was_lost_and_how_the_others_went_on(members: tuple[str,
     )
 
 
-def test_a_host_on_which_workers_are_lost_is_set_aside() -> None:
+def test_host_with_lost_workers_is_excluded() -> None:
     machine = at_work("a", "b", "c", host_failure_limit=1, host_cooldown_s=60)
     kill(machine, "c")
     assert mended(machine, "a", "b")[1:] == [events.Note("host host-c is set aside for 60 s: 1 failures")]
@@ -164,7 +166,7 @@ def test_a_host_on_which_workers_are_lost_is_set_aside() -> None:
     assert machine.policy.exclusions.excluded("host-c", 64.0) and not machine.policy.exclusions.excluded("host-c", 64.1)
 
 
-def test_two_that_are_lost_at_once_are_gone_without_in_two_goes() -> None:
+def test_two_simultaneous_losses_reconfigure_the_group_twice() -> None:
     machine = at_work("a", "b", "c", "d", size=4)
     assert kill(machine, "b")[-1] == events.ReconfigureGroup(1, ("a", "c", "d"))
     mended(machine, "a")
@@ -175,7 +177,7 @@ def test_two_that_are_lost_at_once_are_gone_without_in_two_goes() -> None:
     assert "rank 1 was lost (killed by signal 9); rank 2 was lost (killed by signal 9): 2 workers went on" in text
 
 
-def test_what_was_said_as_a_member_of_the_last_generation_counts() -> None:
+def test_events_of_the_previous_generation_count_after_a_reconfiguration() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     machine.handle(events.WorkerCommitted("b", 0, 8), 4.05)
@@ -186,7 +188,7 @@ def test_what_was_said_as_a_member_of_the_last_generation_counts() -> None:
     assert machine.phase is Phase.STOPPING
 
 
-def test_a_late_word_that_a_process_has_begun_does_not_say_that_it_has_gone_on() -> None:
+def test_late_started_event_does_not_count_as_reconfigured() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     assert machine.handle(events.Started("b", 0), 4.05) == []
@@ -195,7 +197,7 @@ def test_a_late_word_that_a_process_has_begun_does_not_say_that_it_has_gone_on()
     assert machine.phase is Phase.RUNNING
 
 
-def test_the_time_to_go_on_is_bounded() -> None:
+def test_reconfiguration_has_a_time_limit() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     close(machine, "c", now=4.0)
@@ -210,7 +212,7 @@ def test_the_time_to_go_on_is_bounded() -> None:
     assert machine.policy.resets == 1
 
 
-def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
+def test_worker_that_cannot_reconfigure_makes_all_restart_with_its_problem_as_reason() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     (stop,) = machine.handle(events.Reconfigured("b", 1, problem="rank 0 does not answer"), 4.2)
@@ -228,7 +230,7 @@ def test_a_worker_that_cannot_go_on_lets_all_begin_anew_and_says_why() -> None:
     assert start.why == f"rank {rank}: its node died"  # an earlier problem is no reason of this restart
 
 
-def test_a_worker_whose_connections_broke_by_themselves_lets_all_begin_anew() -> None:
+def test_worker_with_spontaneously_broken_connections_makes_all_restart() -> None:
     machine = at_work("a", "b")
     assert machine.handle(events.Reconfigured("b", 0, problem="it can no longer reach rank 0"), 4.0) == []
     assert machine.phase is Phase.SETTLING
@@ -239,26 +241,26 @@ def test_a_worker_whose_connections_broke_by_themselves_lets_all_begin_anew() ->
 # ---------------------------------------------------------------------------------------------------- as ever
 
 
-def test_without_the_chief_all_begin_anew() -> None:
+def test_loss_of_the_chief_restarts_all_processes() -> None:
     machine = at_work("a", "b", "c")
     (stop,) = kill(machine, "a")
     assert stop == events.StopWorkers(0, ("a", "b", "c"), 0.0, 0.0, keep=True) and machine.phase is Phase.REFORMING
 
 
-def test_with_too_few_left_all_begin_anew() -> None:
+def test_loss_below_the_minimum_restarts_all_processes() -> None:
     machine = at_work("a", "b", min_size=2)
     (stop,) = kill(machine, "b")
     assert isinstance(stop, events.StopWorkers) and machine.phase is Phase.REFORMING
 
 
-def test_where_one_cannot_go_on_all_begin_anew() -> None:
+def test_member_that_cannot_reconfigure_makes_all_restart_after_a_loss() -> None:
     machine = at_work("a", "b", "c")
     machine.in_place.mendable.discard("c")
     (stop,) = kill(machine, "b")
     assert isinstance(stop, events.StopWorkers) and machine.phase is Phase.REFORMING
 
 
-def test_an_error_of_the_users_ends_the_run() -> None:
+def test_user_error_ends_the_run() -> None:
     machine = at_work("a", "b", "c")
     machine.handle(events.Failed("b", 0, "ValueError: bad batch", raised=True), 4.0)
     assert of_kind(machine.handle(events.Tick(), 5.0), events.StopWorkers)
@@ -266,7 +268,7 @@ def test_an_error_of_the_users_ends_the_run() -> None:
     assert (outcome.phase, outcome.rank, outcome.reason) == (Phase.FAILED, 1, "ValueError: bad batch")
 
 
-def test_an_error_while_the_others_go_on_does_not_hide_the_loss() -> None:
+def test_error_during_a_reconfiguration_does_not_hide_the_loss() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     machine.handle(events.Failed("b", 0, "ValueError: bad batch", raised=True), 4.1)
@@ -276,7 +278,7 @@ def test_an_error_while_the_others_go_on_does_not_hide_the_loss() -> None:
     assert start.generation == 2 and machine.policy.resets == 1
 
 
-def test_while_a_change_is_under_way_all_begin_anew() -> None:
+def test_loss_during_a_change_of_members_restarts_all_processes() -> None:
     machine = at_work("a", "b")
     (park,) = of_kind(grant(machine, "c", now=3.5), events.PauseWorkersAtCommit)
     assert park.agent_ids == ("a", "b")
@@ -288,7 +290,7 @@ def test_while_a_change_is_under_way_all_begin_anew() -> None:
     assert of_kind(kill(late, "b"), events.StopWorkers)
 
 
-def test_before_all_have_formed_their_group_all_begin_anew() -> None:
+def test_loss_before_the_group_has_formed_restarts_all_processes() -> None:
     machine = running("a", "b", "c", kind=mending, min_size=1)
     machine.handle(events.Reconfigurable("a", 0), 3.0)
     (stop,) = of_kind(machine.handle(events.MemberLost("b", "gone"), 4.0), events.StopWorkers)
@@ -297,7 +299,7 @@ def test_before_all_have_formed_their_group_all_begin_anew() -> None:
     assert not of_kind(forming.handle(events.MemberLost("b", "gone"), 4.0), events.ReconfigureGroup)
 
 
-def test_a_newcomer_before_its_first_commit_costs_only_its_place() -> None:
+def test_newcomer_lost_before_its_first_commit_is_noted_without_a_reconfiguration() -> None:
     machine = at_work("a", "b")
     grant(machine, "c", now=3.5)
     parked(machine, 7, "a", now=4.0)
@@ -311,13 +313,13 @@ def test_a_newcomer_before_its_first_commit_costs_only_its_place() -> None:
     assert "new worker" in notes(close(machine, "a", "b", "c", now=5.0))
 
 
-def test_when_one_has_finished_all_begin_anew() -> None:
+def test_loss_after_a_member_has_finished_restarts_all_processes() -> None:
     machine = at_work("a", "b", "c")
     machine.handle(events.Finished("a", 0), 3.5)
     assert not of_kind(kill(machine, "b"), events.ReconfigureGroup)
 
 
-def test_the_reset_limit_counts_every_loss() -> None:
+def test_reset_limit_counts_every_loss() -> None:
     machine = at_work("a", "b", "c", reset_limit=1)
     assert of_kind(kill(machine, "c"), events.ReconfigureGroup)
     mended(machine, "a", "b")
@@ -330,7 +332,7 @@ def test_the_reset_limit_counts_every_loss() -> None:
     assert "reset limit of 1" in outcome.reason
 
 
-def test_losses_count_once_each_and_those_that_all_begin_anew_for_count_once_together() -> None:
+def test_each_loss_counts_once_and_losses_before_a_full_restart_count_once_together() -> None:
     machine = at_work("a", "b", "c", "d", "e", size=5)
     kill(machine, "e")
     mended(machine, "a", "b", "c", "d")
@@ -348,7 +350,7 @@ def test_losses_count_once_each_and_those_that_all_begin_anew_for_count_once_tog
     assert machine.phase is Phase.FORMING and machine.policy.resets == 3
 
 
-def test_failures_without_a_commit_in_between_end_the_run_where_going_on_always_fails() -> None:
+def test_repeated_failed_reconfigurations_without_a_commit_end_the_run() -> None:
     machine = at_work("a", "b", "c", fruitless_limit=2)
     for resets, generation in enumerate((0, 2, 4), start=1):  # in the first of them there was a commit
         assert of_kind(kill(machine, "c"), events.ReconfigureGroup)
@@ -369,7 +371,7 @@ def test_failures_without_a_commit_in_between_end_the_run_where_going_on_always_
 # ---------------------------------------------------------------------------------------------------- who was lost
 
 
-def test_the_agent_of_a_lost_worker_is_a_spare_once_that_has_ended() -> None:
+def test_agent_of_a_lost_worker_is_a_spare_once_that_worker_has_ended() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     assert "c" not in machine.membership.spares and machine.is_current("c", 0) and not machine.is_current("c", 2)
@@ -380,7 +382,7 @@ def test_the_agent_of_a_lost_worker_is_a_spare_once_that_has_ended() -> None:
     assert machine.membership.spares == {"c": True} and not machine.is_current("c", 0)
 
 
-def test_a_spare_that_holds_an_older_commit_than_the_store_is_not_gone_on_from() -> None:
+def test_spare_with_a_commit_older_than_the_checkpoint_is_not_continued_from() -> None:
     machine = at_work("a", "b")
     kill(machine, "b")
     close(machine, "b", now=4.1)
@@ -391,7 +393,7 @@ def test_a_spare_that_holds_an_older_commit_than_the_store_is_not_gone_on_from()
     assert (start.agent_ids, start.step, start.stored) == (("b",), -1, 26)
 
 
-def test_a_newcomer_is_waited_with_for_a_while_after_a_loss() -> None:
+def test_newcomer_is_delayed_for_a_while_after_a_loss() -> None:
     machine = at_work("a", "b", "c", size=4)
     kill(machine, "c")
     assert machine.handle(events.Closed("c", 0), 4.05) == [] and machine.membership.spares == {"c": True}
@@ -403,7 +405,7 @@ def test_a_newcomer_is_waited_with_for_a_while_after_a_loss() -> None:
     assert machine.in_place.grow_at == 0.0
 
 
-def test_one_that_comes_just_when_the_wait_is_over_is_not_waited_with() -> None:
+def test_newcomer_granted_at_the_end_of_the_delay_is_admitted_at_once() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     mended(machine, "a", "b", now=4.1)
@@ -411,7 +413,7 @@ def test_one_that_comes_just_when_the_wait_is_over_is_not_waited_with() -> None:
     assert of_kind(grant(machine, "d", now=4.1 + GROW_S), events.PauseWorkersAtCommit)
 
 
-def test_other_changes_wait_for_nothing() -> None:
+def test_resize_and_drain_are_not_delayed_after_a_loss() -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     close(machine, "c", now=4.05)
@@ -424,7 +426,7 @@ def test_other_changes_wait_for_nothing() -> None:
     assert of_kind(warned.handle(events.DrainRequested("b", "its node goes", 1.0), 4.2), events.PauseWorkersAtCommit)
 
 
-def test_one_that_does_not_tell_of_its_workers_end_is_cut_off() -> None:
+def test_agent_that_does_not_report_the_end_of_its_lost_worker_is_dropped() -> None:
     machine = at_work("a", "b")
     kill(machine, "b")
     mended(machine, "a")
@@ -435,7 +437,7 @@ def test_one_that_does_not_tell_of_its_workers_end_is_cut_off() -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "lost", "overdue"])
-def test_the_run_ends_when_nothing_is_left_of_it(how: str) -> None:
+def test_run_finishes_once_the_agent_of_the_lost_worker_is_released(how: str) -> None:
     machine = at_work("a", "b")
     kill(machine, "b")
     mended(machine, "a")
@@ -458,7 +460,7 @@ def test_the_run_ends_when_nothing_is_left_of_it(how: str) -> None:
     [(events.Closed("c", 0), {"a", "b", "c"}), (events.MemberLost("c", "gone"), {"a", "b"})],
     ids=["its worker has ended", "its agent is gone"],
 )
-def test_all_wait_for_it_where_they_begin_anew(end: events.Event, members: set[str]) -> None:
+def test_full_restart_waits_for_the_agent_of_the_lost_worker(end: events.Event, members: set[str]) -> None:
     machine = at_work("a", "b", "c")
     kill(machine, "c")
     machine.handle(events.Reconfigured("a", 1, problem="it does not work"), 4.1)
@@ -467,7 +469,7 @@ def test_all_wait_for_it_where_they_begin_anew(end: events.Event, members: set[s
     assert set(start.agent_ids) == members
 
 
-def test_a_group_that_says_nothing_of_itself_is_an_elastic_one() -> None:
+def test_group_without_reconfigurable_members_stops_all_workers_after_a_loss() -> None:
     for kind in (restarting, mending):
         machine = running("a", "b", "c", kind=kind)
         committed(machine, 5, "a", "b", "c")
@@ -475,7 +477,7 @@ def test_a_group_that_says_nothing_of_itself_is_an_elastic_one() -> None:
         assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
 
 
-def test_a_member_that_returns_while_the_others_continue_does_not_keep_the_group_waiting() -> None:
+def test_member_that_returns_during_a_reconfiguration_is_not_waited_for() -> None:
     """A worker is lost at the end of the training; another returns, and the chief still saves the model."""
     machine = at_work("a", "b", "c")
     kill(machine, "c")

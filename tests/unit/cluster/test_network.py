@@ -105,7 +105,7 @@ def free_range(count: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_server_that_shares_can_bind_and_listen(host: str) -> None:
+def test_server_with_so_reuseport_can_bind_a_held_port(host: str) -> None:
     target = host or "127.0.0.1"
     with hold_port(host) as held, process(SERVER, target, held.port, "shared") as server:
         assert first_line(server) == "listening"
@@ -114,7 +114,7 @@ def test_a_server_that_shares_can_bind_and_listen(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_server_that_does_not_share_is_refused(host: str) -> None:
+def test_server_without_so_reuseport_is_refused_on_a_held_port(host: str) -> None:
     with hold_port(host) as held, process(SERVER, host or "127.0.0.1", held.port, "alone") as server:
         assert first_line(server) == f"refused {errno.EADDRINUSE}"
 
@@ -126,7 +126,7 @@ def test_a_held_port_refuses_connections(host: str) -> None:
         socket.create_connection((host, held.port), timeout=10)
 
 
-def test_every_connection_goes_to_the_server() -> None:
+def test_every_connection_reaches_the_server_on_a_held_port() -> None:
     with hold_port("127.0.0.1") as held, socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         server.bind(("127.0.0.1", held.port))
@@ -143,7 +143,7 @@ def test_a_closed_port_is_free_again() -> None:
         server.bind(("127.0.0.1", held.port))
 
 
-def test_kill_9_frees_the_port() -> None:
+def test_sigkill_of_the_holder_releases_the_port() -> None:
     first, last = free_range(1)
     with process(HOLDER, first, first) as holder:
         assert first_line(holder) == str(first)
@@ -157,7 +157,7 @@ def test_kill_9_frees_the_port() -> None:
 # -- port ranges
 
 
-def test_a_range_is_used_up_and_then_refused() -> None:
+def test_exhausted_port_range_is_refused() -> None:
     first, last = free_range(4)
     with contextlib.ExitStack() as stack:
         held: list[HeldPort] = [stack.enter_context(hold_port("127.0.0.1", (first, last))) for _ in range(4)]
@@ -168,7 +168,7 @@ def test_a_range_is_used_up_and_then_refused() -> None:
             hold_port("", (first, last))
 
 
-def test_two_agents_never_hold_one_port() -> None:
+def test_two_agents_never_hold_the_same_port() -> None:
     """Both set SO_REUSEPORT, for one user: were it set before the bind, the kernel would let them share."""
     first, _ = free_range(1)
     with process(HOLDER, first, first) as holder:
@@ -196,7 +196,7 @@ def leave_ended_connections(port: int) -> None:
         assert client.recv(1) == b""
 
 
-def test_ended_connections_do_not_keep_a_port() -> None:
+def test_ended_connections_do_not_occupy_a_port() -> None:
     """The next generation on a narrow range: the kernel remembers the last one's connections for 60 s."""
     first, _ = free_range(1)
     leave_ended_connections(first)
@@ -210,7 +210,7 @@ def test_ended_connections_do_not_keep_a_port() -> None:
                 socket.create_connection(("127.0.0.1", first), timeout=10).close()
 
 
-def test_agents_that_start_at_once_get_a_port_each() -> None:
+def test_agents_that_start_simultaneously_get_different_ports() -> None:
     first, last = free_range(4)
     for port in range(first, last + 1):
         leave_ended_connections(port)
@@ -219,7 +219,7 @@ def test_agents_that_start_at_once_get_a_port_each() -> None:
         assert sorted(map(first_line, holders)) == [str(port) for port in range(first, last + 1)]
 
 
-def test_a_port_whose_holder_is_gone_belongs_to_its_server() -> None:
+def test_port_of_a_server_cannot_be_held_after_its_holder_closed() -> None:
     first, _ = free_range(1)
     held = hold_port("127.0.0.1", (first, first))
     with shared_server(first):
@@ -229,7 +229,7 @@ def test_a_port_whose_holder_is_gone_belongs_to_its_server() -> None:
 
 
 @pytest.mark.parametrize("port_range", [(0, 10), (10, 9), (65535, 65536), (-1, 5)])
-def test_ranges_that_are_none(port_range: tuple[int, int]) -> None:
+def test_invalid_port_ranges_are_refused(port_range: tuple[int, int]) -> None:
     with pytest.raises(ArgumentError, match="port_range="):
         hold_port("127.0.0.1", port_range)
 
@@ -254,7 +254,7 @@ def test_local_addresses_end_with_loopback() -> None:
         hold_port(address).close()
 
 
-def test_no_socket_is_left_open() -> None:
+def test_hold_port_leaves_no_socket_open() -> None:
     before = set(os.listdir("/proc/self/fd"))
     with contextlib.suppress(ArgumentError):
         hold_port("192.0.2.77")

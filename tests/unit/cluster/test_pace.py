@@ -14,7 +14,7 @@ from hopsml.cluster.gang.pace import AT_ONCE_S, RESERVE_STEPS, RESERVE_WRITES, D
 
 @settings(deadline=None)
 @given(st.floats(0.0, 1e4), st.floats(0.0, 1e3), st.floats(0.0, 1e3))
-def test_nobody_goes_on_for_all_of_the_time_that_is_left(time_s: float, step_s: float, write_s: float) -> None:
+def test_training_time_of_a_draining_member_leaves_a_reserve(time_s: float, step_s: float, write_s: float) -> None:
     going = go_on_s(time_s, step_s, write_s)
     reserve = max(RESERVE_STEPS * step_s, RESERVE_WRITES * write_s, min(10.0, time_s / 2))
     assert going == 0.0 or (time_s > AT_ONCE_S and 0.0 <= going <= time_s - reserve)
@@ -26,11 +26,13 @@ def test_nobody_goes_on_for_all_of_the_time_that_is_left(time_s: float, step_s: 
     [(5.0, 0.0, 0.0, 0.0), (6.0, 0.0, 0.0, 3.0), (40.0, 0.0, 0.0, 30.0), (40.0, 5.0, 0.0, 20.0), (40.0, 0.0, 8.0, 24.0),
      (6.0, 2.0, 0.0, 0.0), (float("inf"), 1.0, 1.0, float("inf"))],
 )  # fmt: skip
-def test_so_long_they_go_on(time_s: float, step_s: float, write_s: float, going: float) -> None:
+def test_training_time_of_a_draining_member_follows_from_step_and_write_time(
+    time_s: float, step_s: float, write_s: float, going: float
+) -> None:
     assert go_on_s(time_s, step_s, write_s) == going
 
 
-def test_steps_and_checkpoints_that_take_long_make_them_stop_sooner() -> None:
+def test_long_steps_and_checkpoints_make_draining_members_pause_earlier() -> None:
     drains = Drains()
     drains.warn("a", 100.0, 40.0)
     assert not drains.must_park(["a"], 119.9, 5.0) and drains.must_park(["a"], 120.0, 5.0)
@@ -41,7 +43,7 @@ def test_steps_and_checkpoints_that_take_long_make_them_stop_sooner() -> None:
     assert (drains.stored, drains.handed_over) == (3, -1) and drains.is_safe(3) and not drains.is_safe(4)
 
 
-def test_of_several_warnings_the_one_that_ends_first_counts() -> None:
+def test_earliest_deadline_of_several_warnings_counts() -> None:
     drains = Drains()
     drains.warn("a", 0.0, 100.0)
     drains.warn("a", 94.0, 6.0)
@@ -55,7 +57,7 @@ def test_of_several_warnings_the_one_that_ends_first_counts() -> None:
     assert not drains.must_park(["a"], 1e9, 0.0)
 
 
-def test_what_only_those_hold_that_leave_is_stored_by_the_first_of_them() -> None:
+def test_commit_held_only_by_draining_members_is_stored_by_the_first_of_them() -> None:
     assert Drains().to_store({}, ["a"], once=False) is None
     assert Drains().to_store({"a": -1}, ["a"], once=False) is None
     assert Drains().to_store({"a": 0}, ["a"], once=False) == "a"
@@ -67,7 +69,7 @@ def test_what_only_those_hold_that_leave_is_stored_by_the_first_of_them() -> Non
     assert Drains(stored=4).to_store({"a": 5}, ["a"], once=False) == "a"
 
 
-def test_it_is_asked_for_once_while_they_train_and_for_each_commit_when_they_stand_still() -> None:
+def test_checkpoint_is_requested_once_while_training_and_for_each_commit_when_paused() -> None:
     drains = Drains()
     assert drains.to_store({"a": 5, "b": 5}, ["a", "b"], once=True) == "a"
     assert drains.to_store({"a": 6, "b": 6}, ["a", "b"], once=True) is None
@@ -109,11 +111,11 @@ def walking(*times: float, began: float = 0.0, **other: Any) -> Pace:
         (walking(5.0, 8.5, first_before_s=20.0), 35.0),
     ],
 )
-def test_how_long_nobody_may_make_a_step(pace: Pace, limit_s: float) -> None:
+def test_limit_without_a_step_follows_from_earlier_steps(pace: Pace, limit_s: float) -> None:
     assert pace.limit_s() == limit_s
 
 
-def test_a_step_is_as_long_as_those_before_most_of_all() -> None:
+def test_usual_step_time_is_a_moving_average() -> None:
     assert walking(0.0, 10.0).usual_s == 10.0 and walking(0.0, 0.25).usual_s == 0.25
     assert walking(5.0, 4.0).usual_s == 0.0  # a report of another one, which came later
     assert walking(0.0, 10.0, 15.0).usual_s == pytest.approx(0.8 * 10.0 + 0.2 * 5.0)
@@ -122,7 +124,7 @@ def test_a_step_is_as_long_as_those_before_most_of_all() -> None:
     assert several.usual_s == 5.0
 
 
-def test_it_hangs_after_the_limit_and_not_at_it() -> None:
+def test_pace_hangs_only_beyond_the_limit() -> None:
     pace = walking(100.0, began=40.0)
     assert not pace.hangs(700.0) and pace.hangs(700.1)
     beginning = Pace(40.0, timeout_s=5.0)
@@ -133,7 +135,7 @@ def test_it_hangs_after_the_limit_and_not_at_it() -> None:
     assert pace.hangs(132.1)
 
 
-def test_the_next_generation_knows_how_long_the_first_step_took() -> None:
+def test_next_generation_inherits_the_time_of_the_first_step() -> None:
     pace = walking(5.0, 12.0, 13.0, began=2.0, timeout_s=9.0)
     after = pace.following(100.0)
     assert (after.began, after.timeout_s, after.first_before_s) == (100.0, 9.0, 10.0)
@@ -152,7 +154,9 @@ def test_the_next_generation_knows_how_long_the_first_step_took() -> None:
         ({"a": 3, "b": 3, "c": 3}, ("a", "b"), ("a", "b")),
     ],
 )
-def test_who_holds_the_others_up(steps: dict[str, int], stopped: tuple[str, ...], behind: tuple[str, ...]) -> None:
+def test_members_behind_are_stopped_ones_or_those_without_the_newest_step(
+    steps: dict[str, int], stopped: tuple[str, ...], behind: tuple[str, ...]
+) -> None:
     pace = Pace(0.0)
     for name, step in steps.items():
         pace.stepped(name, step, True, 1.0, 0.0)
@@ -181,12 +185,12 @@ def late_by(lags_s: list[float]) -> Pace:
         ([0.0] * 8, False),
     ],
 )
-def test_who_is_slow_is_named_once(lags_s: list[float], slow: bool) -> None:
+def test_slow_member_is_named_once(lags_s: list[float], slow: bool) -> None:
     pace = late_by(lags_s)
     assert [pace.newly_slow("b"), pace.newly_slow("b"), pace.newly_slow("a")] == [slow, False, False]
 
 
-def test_who_is_alone_holds_nobody_up() -> None:
+def test_single_member_is_never_slow() -> None:
     times = [10.0 * step for step in range(20)]
     pace = walking(*times)
     assert not pace.newly_slow("a") and not pace.newly_slow("stranger")

@@ -17,7 +17,7 @@ from tests.helpers.clock import END_S
 @pytest.mark.fast
 @pytest.mark.parametrize("size", [1, 1_999_999, 4_000_000, 4_000_001, 9_999_937])
 @pytest.mark.parametrize("cores", [1, 2, 3, 64])
-def test_each_byte_arrives(size: int, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_copy_copies_each_byte(size: int, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     target = np.zeros(size + 2, np.uint8)
@@ -31,7 +31,7 @@ def test_each_byte_arrives(size: int, cores: int, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("size", "cores", "threads"), [(100_000_000, 2, 2), (100_000_000, 64, 4), (100_000_000, 1, 1), (3_000_000, 64, 1)]
 )
-def test_as_many_threads_as_there_are_cores_up_to_four(
+def test_parallel_copy_uses_one_thread_per_core_up_to_four(
     size: int, cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = set()
@@ -50,7 +50,7 @@ def test_as_many_threads_as_there_are_cores_up_to_four(
 
 
 @pytest.mark.fast
-def test_what_fails_in_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_a_copying_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     here = threading.get_ident()
 
     def failing(target: np.ndarray, source: np.ndarray) -> None:
@@ -64,7 +64,7 @@ def test_what_fails_in_another_thread_is_raised(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.fast
-def test_where_no_thread_can_be_started_one_copies_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_copies_all_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -93,6 +93,6 @@ threading.Thread(target=last).start()
 
 
 @pytest.mark.local
-def test_a_commit_that_is_written_while_the_interpreter_ends_is_copied() -> None:
+def test_parallel_copy_works_while_the_interpreter_exits() -> None:
     ended = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=END_S)
     assert ended.stdout == "copied True\n", ended.stderr

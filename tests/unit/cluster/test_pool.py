@@ -29,14 +29,14 @@ def joined(pool: Pool, *agents: str, request_id: int, now: float = 1.0) -> list[
     return [act for n, agent in enumerate(agents) for act in pool.connected(agent, (request_id, n), f"e-{agent}", now)]
 
 
-def test_each_kind_is_asked_for_apart_and_both_are_granted_together() -> None:
+def test_each_kind_is_requested_separately_and_both_are_granted_together() -> None:
     pool = Pool()
     assert pool.demand("r", 3, bare=1) == [Submit(1, 2), Submit(2, 1, bare=True)]
     assert joined(pool, "b", request_id=2) == []
     assert joined(pool, "g1", "g2", request_id=1) == [Grant("r", ("g1", "g2", "b"))]
 
 
-def test_a_bare_agent_takes_no_place_of_one_with_a_gpu_nor_the_other_way_round() -> None:
+def test_bare_agent_and_gpu_agent_do_not_replace_each_other() -> None:
     pool = Pool()
     pool.demand("plain", 3)
     joined(pool, "g1", "g2", "g3", request_id=1)
@@ -47,7 +47,7 @@ def test_a_bare_agent_takes_no_place_of_one_with_a_gpu_nor_the_other_way_round()
     assert pool.demand("later", 1) == [DismissAgents(("b",), OTHERS), Submit(3, 1)]
 
 
-def test_idle_agents_of_both_kinds_are_used_before_new_ones_are_asked_for() -> None:
+def test_idle_agents_of_both_kinds_are_used_before_new_ones_are_requested() -> None:
     pool = Pool()
     pool.demand("first", 3, bare=1)
     joined(pool, "g1", "g2", request_id=1)
@@ -57,7 +57,7 @@ def test_idle_agents_of_both_kinds_are_used_before_new_ones_are_asked_for() -> N
     assert joined(pool, "b2", request_id=3) == [Grant("second", ("g1", "g2", "b1", "b2"))]
 
 
-def test_a_lost_agent_is_waited_for_as_what_it_was() -> None:
+def test_returning_agent_is_awaited_as_the_kind_that_it_was() -> None:
     pool = Pool()
     pool.demand("first", 2, bare=1)
     joined(pool, "g", request_id=1)
@@ -72,14 +72,14 @@ def test_a_lost_agent_is_waited_for_as_what_it_was() -> None:
     ]
 
 
-def test_an_ask_that_ended_is_made_again_for_its_kind_alone() -> None:
+def test_ended_request_is_repeated_for_its_kind_only() -> None:
     pool = Pool()
     pool.demand("r", 2, bare=1)
     assert pool.request_ended(2, 1.0) == [Submit(3, 1, bare=True)]
     assert pool.retired((1, 0)) == [Submit(4, 1)]
 
 
-def test_as_many_idle_agents_make_room_as_others_are_wanted_and_those_that_a_run_waits_for_stay() -> None:
+def test_surplus_idle_agents_are_dismissed_for_the_other_kind() -> None:
     pool = Pool()
     pool.demand("first", 5, bare=1)
     joined(pool, "g1", "g2", "g3", "g4", request_id=1)
@@ -89,7 +89,7 @@ def test_as_many_idle_agents_make_room_as_others_are_wanted_and_those_that_a_run
     assert joined(pool, "b2", "b3", request_id=3) == [Grant("second", ("g3", "g4", "b1", "b2", "b3"))]
 
 
-def test_who_may_grow_gets_no_bare_agents() -> None:
+def test_elastic_run_gets_no_bare_agents() -> None:
     pool = Pool()
     pool.demand("servers", 2, bare=1)
     joined(pool, "g", request_id=1)
@@ -100,7 +100,7 @@ def test_who_may_grow_gets_no_bare_agents() -> None:
     assert pool.tick(12.0) == [DismissAgents(("b",), "idle for 10 s")]
 
 
-def test_asks_of_the_kind_that_nobody_wants_any_more_are_cancelled() -> None:
+def test_requests_for_an_unneeded_kind_are_cancelled() -> None:
     pool = Pool()
     pool.demand("servers", 2, bare=1)
     pool.demand("plain", 1)
@@ -108,7 +108,7 @@ def test_asks_of_the_kind_that_nobody_wants_any_more_are_cancelled() -> None:
     assert joined(pool, "g", request_id=1) == [Grant("plain", ("g",))]
 
 
-def test_a_run_that_was_granted_both_kinds_gives_them_back_and_waits_for_both_anew() -> None:
+def test_replacement_of_agents_keeps_the_other_agents_of_both_kinds() -> None:
     pool = Pool()
     pool.demand("r", 3, bare=1)
     joined(pool, "b", request_id=2)
@@ -118,7 +118,7 @@ def test_a_run_that_was_granted_both_kinds_gives_them_back_and_waits_for_both_an
     assert joined(pool, "g3", request_id=3) == [Grant("r", ("g2", "g3", "b"))]
 
 
-def test_strict_order_holds_of_both_kinds_together() -> None:
+def test_runs_are_granted_in_order_across_both_kinds() -> None:
     pool = Pool()
     pool.demand("first", 2, bare=1)
     pool.demand("second", 1)
@@ -127,7 +127,7 @@ def test_strict_order_holds_of_both_kinds_together() -> None:
     assert joined(pool, "b", request_id=2) == [Grant("first", ("g1", "b")), Grant("second", ("g2",))]
 
 
-def test_what_is_awaited_is_counted_by_kind() -> None:
+def test_awaited_slots_are_counted_by_kind() -> None:
     awaited = Awaited()
     awaited.add_slots(1, 2, bare=False)
     awaited.add_slots(2, 1, bare=True)
@@ -147,7 +147,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 @settings(max_examples=100, deadline=None)
-def test_nobody_is_granted_a_wrong_kind_and_all_that_is_wanted_is_on_its_way(
+def test_every_grant_has_the_right_kinds_and_every_demand_is_requested(
     script: list[tuple[str, int, int]],
 ) -> None:
     pool, asked, kind, wanted = Pool(), dict[int, bool](), dict[str, bool](), dict[str, tuple[int, int]]()
@@ -190,16 +190,14 @@ def test_nobody_is_granted_a_wrong_kind_and_all_that_is_wanted_is_on_its_way(
         (2, [(0, 0), (2, 2)], [0, 2]),
     ],
 )
-def test_each_gets_its_fewest_and_the_first_the_rest(
+def test_each_run_gets_its_minimum_and_the_first_run_the_rest(
     slots: int, claims: list[tuple[int, int]], found: list[int]
 ) -> None:
     assert shares(slots, [SlotDemand(*one) for one in claims]) == found
 
 
 @given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=6))
-def test_never_more_than_there_are_and_none_left_that_somebody_could_use(
-    slots: int, sizes: list[tuple[int, int]]
-) -> None:
+def test_shares_use_every_slot_that_a_run_can_use_and_no_more(slots: int, sizes: list[tuple[int, int]]) -> None:
     claims = [SlotDemand(fewest, fewest + more) for fewest, more in sizes]
     found = shares(slots, claims)
     assert all(one.fewest <= part <= one.most for one, part in zip(claims, found, strict=True))
@@ -217,7 +215,7 @@ def test_never_more_than_there_are_and_none_left_that_somebody_could_use(
     assert used == slots or not wishing
 
 
-def test_what_a_group_cannot_do_without() -> None:
+def test_slot_demand_of_a_group_is_its_minimum_and_maximum() -> None:
     assert slot_demand(ElasticGroup(size=8, min_size=2), 6) == SlotDemand(2, 6)
     assert slot_demand(ElasticGroup(size=8, min_size=2), 1) == SlotDemand(1, 1)
     assert slot_demand(FixedGroup(size=3), 3) == SlotDemand(3, 3)
@@ -228,14 +226,14 @@ def test_what_a_group_cannot_do_without() -> None:
 pytestmark = pytest.mark.fast
 
 
-def test_a_demand_asks_for_what_is_lacking_and_is_granted_whole():
+def test_demand_requests_the_missing_agents_and_is_granted_completely():
     pool = Pool()
     assert pool.demand("r", 2) == [Submit(1, 2)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == []
     assert pool.connected("b", (1, 1), "e2", 2.0) == [Grant("r", ("a", "b"))]
 
 
-def test_two_runs_never_hold_half_of_what_they_need():
+def test_two_runs_never_hold_half_of_their_agents():
     pool = Pool()
     pool.demand("r1", 2)
     pool.demand("r2", 2)
@@ -245,7 +243,7 @@ def test_two_runs_never_hold_half_of_what_they_need():
     assert pool.connected("d", (2, 1), "e4", 1.0) == [Grant("r2", ("c", "d"))]
 
 
-def test_no_more_are_asked_for_than_there_may_be_and_what_needs_more_waits():
+def test_requests_respect_the_slot_limit_and_larger_demands_wait():
     pool = Pool()
     pool.limited(2)
     assert pool.demand("whole", 3) == [Submit(1, 2)]
@@ -258,7 +256,7 @@ def test_no_more_are_asked_for_than_there_may_be_and_what_needs_more_waits():
     assert pool.limited(9) == [Submit(3, 1)]
 
 
-def test_idle_agents_are_used_before_new_ones_are_asked_for():
+def test_idle_agents_are_used_before_new_ones_are_requested():
     pool = Pool()
     pool.demand("r1", 2)
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -268,7 +266,7 @@ def test_idle_agents_are_used_before_new_ones_are_asked_for():
     assert pool.connected("c", (2, 0), "e3", 7.0) == [Grant("r2", ("a", "b", "c"))]
 
 
-def test_agents_of_distinct_executors_are_taken_first():
+def test_agents_of_distinct_executors_are_granted_first():
     pool = Pool()
     for agent, executor in (("a", "e1"), ("b", "e1"), ("c", "e2")):
         pool.connected(agent, (0, ord(agent)), executor, 0.0)
@@ -279,7 +277,7 @@ def test_agents_of_distinct_executors_are_taken_first():
     assert pool.demand("r", 4) == [Grant("r", ("a", "d", "b", "e"))]  # a second of each before a third of any
 
 
-def test_whoever_came_first_is_granted_first_whatever_its_name():
+def test_agents_are_granted_in_the_order_of_their_connection():
     pool = Pool()
     for number, agent in enumerate("dcab"):
         pool.connected(agent, (0, number), f"e{number}", 0.0)
@@ -287,7 +285,7 @@ def test_whoever_came_first_is_granted_first_whatever_its_name():
     assert pool.returned(("a", "d"), 1.0) == [] and pool.idle() == ["d", "a", "b"]
 
 
-def test_idle_agents_go_after_the_warm_time_and_at_once_when_is_contended():
+def test_idle_agents_are_dismissed_after_the_warm_time_or_under_contention():
     pool = Pool(keep_warm_s=10)
     pool.connected("a", (0, 0), "e1", 0.0)
     assert pool.tick(9.9) == []
@@ -299,7 +297,7 @@ def test_idle_agents_go_after_the_warm_time_and_at_once_when_is_contended():
     assert dismissal == DismissAgents(("b",), "another job waits for the slot")
 
 
-def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
+def test_returning_agent_is_not_requested_twice():
     pool = Pool()
     pool.demand("r1", 1)
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -308,7 +306,7 @@ def test_an_agent_that_comes_back_by_itself_is_not_asked_for_twice():
     assert pool.connected("a2", (1, 0), "e1", 4.0) == [Grant("r2", ("a2",))]
 
 
-def test_an_agent_whose_ask_has_ended_does_not_come_back():
+def test_agent_of_an_ended_request_is_not_awaited():
     """Ctrl-C cancels Spark's job: that the job has ended may be known before its agents' connections break."""
     pool = Pool()
     pool.demand("r1", 2)
@@ -320,7 +318,7 @@ def test_an_agent_whose_ask_has_ended_does_not_come_back():
     assert pool.demand("r2", 2) == [Submit(2, 2)]
 
 
-def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
+def test_retired_slot_is_requested_again():
     pool = Pool()
     pool.demand("r", 2)
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -333,7 +331,7 @@ def test_a_slot_that_was_lost_too_often_is_asked_for_anew():
     assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
 
 
-def test_a_slot_that_failed_is_asked_for_anew_after_a_pause_that_begins_then():
+def test_failed_slot_is_requested_again_after_a_pause():
     pool = Pool()
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -341,7 +339,7 @@ def test_a_slot_that_failed_is_asked_for_anew_after_a_pause_that_begins_then():
     assert pool.tick(8.9) == [] and pool.tick(9.0) == [Submit(2, 1)]
 
 
-def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
+def test_withdrawn_demand_lets_the_next_one_be_granted():
     pool = Pool()
     pool.demand("big", 5)
     pool.demand("small", 1)
@@ -356,7 +354,7 @@ def test_a_demand_that_is_withdrawn_lets_the_next_one_in():
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_no_agent_has_two_runs_and_no_demand_starves_while_enough_are_idle(script):
+def test_no_agent_has_two_runs_and_no_satisfiable_demand_waits(script):
     pool, held = Pool(keep_warm_s=3), {}
     for number, (verb, count) in enumerate(script, 1):
         now = float(number)
@@ -403,7 +401,7 @@ def gather(size: int, most: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(grows: bool) -> None:
+def test_pool_operations_grow_linearly_with_the_group_size(grows: bool) -> None:
     most = (256, 64) if grows else (None, None)
     assert operations(lambda: gather(256, most[0])) < 4.5 * operations(lambda: gather(64, most[1]))
 
@@ -411,7 +409,7 @@ def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(grows: b
 # ---------------------------------------------------------------------------------------------------- groups that grow
 
 
-def test_a_run_that_may_grow_gets_what_is_left_over_when_nobody_waits():
+def test_elastic_run_gets_remaining_agents_if_no_demand_waits():
     pool = Pool(singly=True)
     assert pool.demand("r", 1, most=3) == [Submit(1, 1), Submit(2, 1), Submit(3, 1)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
@@ -419,18 +417,18 @@ def test_a_run_that_may_grow_gets_what_is_left_over_when_nobody_waits():
     assert pool.withdraw("r", 3.0) == [CancelAgentRequest(3)]
 
 
-def test_on_a_cluster_of_fixed_size_all_are_asked_for_at_once_so_that_they_are_spread():
+def test_cluster_of_fixed_size_is_asked_for_all_agents_in_one_request():
     assert Pool().demand("r", 1, most=3) == [Submit(1, 3)]
 
 
-def test_whoever_may_grow_is_granted_all_that_is_there_at_once():
+def test_elastic_run_is_granted_all_idle_agents_up_to_its_maximum_at_once():
     pool = Pool()
     for number, agent in enumerate("abcd"):
         pool.connected(agent, (0, number), f"e{number}", 0.0)
     assert pool.demand("r", 1, most=3) == [Grant("r", ("a", "b", "c"))]
 
 
-def test_a_run_that_may_grow_takes_no_more_than_it_may_have():
+def test_elastic_run_gets_no_more_than_its_maximum():
     pool = Pool()
     for number, agent in enumerate("abcd"):
         pool.connected(agent, (0, number), f"e{number}", 0.0)
@@ -440,7 +438,7 @@ def test_a_run_that_may_grow_takes_no_more_than_it_may_have():
     assert pool.idle() == ["b", "c"]
 
 
-def test_what_a_group_would_only_like_to_have_is_asked_for_one_by_one():
+def test_optional_agents_are_requested_one_by_one():
     pool = Pool(singly=True)
     assert pool.demand("r", 2, most=3) == [Submit(1, 2), Submit(2, 1)]
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -453,7 +451,7 @@ def test_what_a_group_would_only_like_to_have_is_asked_for_one_by_one():
     assert pool.serve() == [Submit(4, 1)]
 
 
-def test_a_group_that_wants_fewer_has_the_newest_asks_cancelled():
+def test_smaller_demand_cancels_the_newest_requests():
     pool = Pool(singly=True)
     pool.demand("r", 1, most=4)
     assert pool.demand("r", 0, most=2) == [CancelAgentRequest(4), CancelAgentRequest(3)]
@@ -463,14 +461,14 @@ def test_a_group_that_wants_fewer_has_the_newest_asks_cancelled():
     assert pool.demand("later", 3) == [Submit(6, 2)]  # nothing is left of those, and a is there
 
 
-def test_an_ask_that_is_larger_than_what_is_too_many_stays():
+def test_request_larger_than_the_surplus_is_not_cancelled():
     pool = Pool()
     assert pool.demand("two", 2) == [Submit(1, 2)]
     assert pool.demand("three", 3) == [Submit(2, 3)]
     assert pool.withdraw("two", 0.0) == [CancelAgentRequest(1)]  # not three of five
 
 
-def test_a_demand_comes_before_growth():
+def test_demand_is_served_before_growth():
     pool = Pool()
     pool.demand("grows", 1, most=3)
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -479,7 +477,7 @@ def test_a_demand_comes_before_growth():
     assert pool.connected("c", (1, 2), "e3", 4.0)[0] == Grant("needs", ("b", "c"))
 
 
-def test_a_lost_agent_is_asked_for_again_unless_the_cluster_starts_it_itself():
+def test_lost_agent_is_requested_again_unless_the_cluster_restarts_it():
     pool = Pool()
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -490,14 +488,14 @@ def test_a_lost_agent_is_asked_for_again_unless_the_cluster_starts_it_itself():
     assert pool.serve() == [Submit(2, 1)]
 
 
-def test_an_ask_that_ended_as_it_should_is_followed_by_the_next_at_once():
+def test_regularly_ended_request_is_repeated_at_once():
     pool = Pool()
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
     assert pool.request_ended(1, 2.0) == [Submit(2, 1)]
 
 
-def test_asks_that_fail_are_repeated_later_and_later():
+def test_failed_requests_are_repeated_after_growing_pauses():
     pool = Pool()
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -508,7 +506,7 @@ def test_asks_that_fail_are_repeated_later_and_later():
     assert pool.tick(9.0) == [Submit(3, 1)]
 
 
-def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first_agent():
+def test_pause_after_failures_doubles_to_a_minute_and_resets_with_an_agent():
     pool, now, pauses = Pool(), 0.0, list[float]()
     pool.demand("r", 1, most=2)
     pool.connected("a", (1, 0), "e1", now)
@@ -527,7 +525,7 @@ def test_the_pause_after_failures_doubles_up_to_a_minute_and_ends_with_the_first
     assert pool.retry_at == now + 2
 
 
-def test_agents_that_are_set_aside_go_to_nobody_and_others_are_asked_for():
+def test_excluded_agents_are_granted_to_no_run_and_are_replaced():
     pool = Pool()
     assert pool.demand("run", 2) == [Submit(1, 2)]
     pool.connected("a1", (1, 0), "e1", 0.0)
@@ -540,7 +538,7 @@ def test_agents_that_are_set_aside_go_to_nobody_and_others_are_asked_for():
     assert pool.dismiss(("a1",), "over") == [DismissAgents(("a1",), "over")]
 
 
-def test_an_agent_that_is_given_back_for_others_is_idle_from_then_on():
+def test_agent_returned_for_a_replacement_is_idle_from_then_on():
     pool = Pool(keep_warm_s=10)
     pool.demand("run", 1)
     pool.connected("a", (1, 0), "e1", 0.0)
@@ -551,7 +549,7 @@ def test_an_agent_that_is_given_back_for_others_is_idle_from_then_on():
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_as_many_may_be_refused_as_there_are_workers_then_nobody_asks_for_others(most: int):
+def test_as_many_replacements_are_requested_as_the_run_has_workers(most: int):
     pool, asked = Pool(), list[Submit]()
 
     def refuse_all(actions: list[Action]) -> None:
@@ -570,7 +568,7 @@ def test_as_many_may_be_refused_as_there_are_workers_then_nobody_asks_for_others
     assert isinstance(ask, Submit) and ask.count == most  # what was refused then says nothing of a later try
 
 
-def test_several_agents_that_go_away_are_dismissed_each_for_its_reason():
+def test_leaving_agents_are_dismissed_each_with_its_reason():
     pool = Pool()
     pool.demand("run", 2)
     pool.connected("a", (1, 0), "e1", 0.0)
@@ -584,7 +582,7 @@ def test_several_agents_that_go_away_are_dismissed_each_for_its_reason():
     assert pool.dismiss(("gone", "c"), "over") == [DismissAgents(("c",), "over")]
 
 
-def test_a_successor_is_asked_for_while_an_agent_that_leaves_is_still_there():
+def test_successor_is_requested_while_a_draining_agent_is_connected():
     pool = Pool()
     assert pool.demand("run", 1, most=1) == [Submit(1, 1)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("run", ("a",))]
@@ -594,7 +592,7 @@ def test_a_successor_is_asked_for_while_an_agent_that_leaves_is_still_there():
     assert pool.returned(("a",), 4.0) == [DismissAgents(("a",), "preempted")] and pool.idle() == []
 
 
-def test_a_run_that_is_over_holds_nothing_whatever_it_has_forgotten_to_give_back():
+def test_withdrawn_run_holds_no_agents():
     pool = Pool(keep_warm_s=5)
     pool.demand("run", 1, most=3)
     pool.connected("a", (1, 0), "e1", 1.0)

@@ -10,7 +10,7 @@ from hopsml.cluster.forking.fork_server import preload_order
 
 
 @pytest.mark.fast
-def test_torch_comes_before_tensorflow_in_whatever_order_they_were_asked_for() -> None:
+def test_preload_order_has_torch_before_tensorflow() -> None:
     for given in itertools.permutations(("numpy", "tensorflow", "keras", "torch", "torch.distributed.tensor")):
         found = preload_order(given)
         assert max(found.index(name) for name in found if "torch" in name) < found.index("tensorflow")
@@ -18,7 +18,7 @@ def test_torch_comes_before_tensorflow_in_whatever_order_they_were_asked_for() -
 
 
 @pytest.mark.fast
-def test_all_else_stays_in_its_order() -> None:
+def test_preload_order_keeps_the_order_of_other_modules() -> None:
     assert preload_order(("numpy", "keras", "numpy", "jax")) == ("numpy", "keras", "jax")
     assert preload_order(("numpy", "torch", "pandas")) == ("torch", "numpy", "pandas")
     assert preload_order(()) == ()

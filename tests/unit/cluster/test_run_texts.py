@@ -68,14 +68,14 @@ EOFError: EOF when reading a line
         ),
     ],
 )
-def test_remedies(cause: str, traceback: str, words: list[str]) -> None:
+def test_remedy_of_a_failure_follows_from_cause_and_traceback(cause: str, traceback: str, words: list[str]) -> None:
     said = run_texts.remedy(cause, traceback, "h1", here=lambda module: module == "here")
     assert bool(said) == bool(words)
     for word in words:
         assert word in said
 
 
-def test_what_the_driver_could_import() -> None:
+def test_is_here_is_true_for_importable_modules_only() -> None:
     assert run_texts.is_here("json") and run_texts.is_here("hopsml.cluster")
     assert not run_texts.is_here("no_such_module") and not run_texts.is_here("no_such_module.below")
 
@@ -83,7 +83,7 @@ def test_what_the_driver_could_import() -> None:
 @pytest.mark.parametrize(
     ("cause", "words"), [("EOFError: EOF", "has no keyboard"), ("ValueError: 3", "correct the cause")]
 )
-def test_the_error_ends_in_the_remedy_and_the_log(cause: str, words: str) -> None:
+def test_error_ends_with_remedy_and_log_command(cause: str, words: str) -> None:
     report = FailureReport(cause, INPUT, log="/runs/r/logs/g0-rank0.log")
     outcome = ConcludeRun(Phase.FAILED, error="worker", reason=cause, rank=0)
     error = error_of(outcome, RunState("r", 2), "/runs/r", report, "h1", "")
@@ -98,7 +98,7 @@ def waiting(group: AnyGroup) -> ActiveRun:
 
 
 @pytest.mark.parametrize(("group", "wanted"), [(FixedGroup(size=2), 2), (ElasticGroup(size=4, min_size=3), 3)])
-def test_where_nothing_is_known_of_the_agents_that_are_missing_that_is_said(group: AnyGroup, wanted: int) -> None:
+def test_missing_agents_without_a_known_cause_are_reported_as_ended_requests(group: AnyGroup, wanted: int) -> None:
     outcome, backend = ConcludeRun(Phase.FAILED, "start"), SimulatedBackend(2)
     text = why_missing(waiting(group), outcome, Pool(), backend, ())
     assert text.startswith(f"0 of {wanted} agents are connected; the requested agents have ended")
@@ -109,7 +109,7 @@ SILENT = "the agent on 10.0.0.2 (executor e) was lost: no message for 10 s"
 BLACK_HOLE = "preflight: the slot of agent a2 on h (10.0.0.2/1): network: between it and a1: did not answer within 3 s"
 
 
-def test_a_worker_that_falls_silent_names_the_network_and_what_goes_on_without_it() -> None:
+def test_error_of_a_silent_worker_names_the_network_and_min_workers() -> None:
     state = RunState("run", 2)
     text = str(
         error_of(ConcludeRun(Phase.FAILED, "worker", SILENT, "b", 1), state, "file:///run", None, "10.0.0.2", "")
@@ -119,7 +119,7 @@ def test_a_worker_that_falls_silent_names_the_network_and_what_goes_on_without_i
 
 
 @pytest.mark.parametrize("error", ["worker", "start"])
-def test_what_the_preflight_found_in_the_network_is_repeated_at_the_end(error: str) -> None:
+def test_error_repeats_the_network_problem_found_by_the_preflight(error: str) -> None:
     state = RunState("run", 2)
     state.notes += ["something else", BLACK_HOLE]
     text = str(error_of(ConcludeRun(Phase.FAILED, error, "hangs", "b", 1), state, "file:///run", None, "", ""))

@@ -55,14 +55,14 @@ def conclusion(machine: ServerGroupMachine, actions: list[events.Action]) -> eve
     return found
 
 
-def test_roles_are_those_of_the_layout() -> None:
+def test_roles_follow_from_the_layout() -> None:
     assert [member.role for member in granted().members.values()] == ["chief", "worker", "worker", "ps", "evaluator"]
 
 
 @pytest.mark.parametrize(
     ("name", "rank", "role"), [("worker1", 2, "worker"), ("ps0", 3, "ps"), ("evaluator", 4, "evaluator")]
 )
-def test_who_dies_is_started_again_on_its_agent_and_the_others_notice_nothing(name: str, rank: int, role: str) -> None:
+def test_killed_server_is_restarted_on_its_agent_and_the_others_continue(name: str, rank: int, role: str) -> None:
     machine = running()
     assert die(machine, name, 3.0) == [
         events.Note(f"rank {rank} ({role}) was lost ({FAILED}); it is started again at its address"),
@@ -74,7 +74,7 @@ def test_who_dies_is_started_again_on_its_agent_and_the_others_notice_nothing(na
     assert machine.phase is Phase.RUNNING
 
 
-def test_the_chiefs_end_is_the_runs_and_servers_are_stopped_each_in_its_own_generation() -> None:
+def test_end_of_the_chief_ends_the_run_and_stops_servers_by_generation() -> None:
     machine = running()
     die(machine, "ps0", 3.0)
     machine.handle(events.Started("ps0", 1), 3.2)
@@ -88,7 +88,7 @@ def test_the_chiefs_end_is_the_runs_and_servers_are_stopped_each_in_its_own_gene
     assert conclusion(machine, actions) == events.ConcludeRun(Phase.FINISHED)
 
 
-def test_an_evaluator_comes_to_its_own_end_or_is_ended_after_its_time() -> None:
+def test_evaluator_finishes_by_itself_or_is_stopped_at_its_time_limit() -> None:
     for name_of_end in ("its own", "the limit"):
         machine = running(evaluator_s=30)
         actions = machine.handle(events.Finished("chief", 0), 5.0)
@@ -105,7 +105,7 @@ def test_an_evaluator_comes_to_its_own_end_or_is_ended_after_its_time() -> None:
         assert not of_kind(actions, events.ConcludeRun)
 
 
-def test_a_lost_agent_of_a_worker_is_done_without_while_another_works() -> None:
+def test_run_continues_without_a_lost_worker_agent_until_the_last_one() -> None:
     machine = running()
     (note,) = machine.handle(events.MemberLost("worker0", ENDED), 3.0)
     assert note == events.Note(
@@ -116,7 +116,7 @@ def test_a_lost_agent_of_a_worker_is_done_without_while_another_works() -> None:
     assert found.reason.startswith(f"rank 2 (worker), the last worker, was lost: {ENDED}; experiment.resume continues")
 
 
-def test_a_lost_agent_of_a_parameter_server_or_of_the_chief_ends_the_run() -> None:
+def test_loss_of_the_agent_of_a_parameter_server_or_chief_ends_the_run() -> None:
     for name, rank, words in (("ps0", 3, "rank 3 (ps) was lost"), ("chief", 0, "the chief was lost")):
         machine = running()
         found = conclusion(machine, machine.handle(events.MemberLost(name, ENDED), 3.0))
@@ -125,14 +125,14 @@ def test_a_lost_agent_of_a_parameter_server_or_of_the_chief_ends_the_run() -> No
         )
 
 
-def test_a_lost_evaluator_never_ends_the_run() -> None:
+def test_loss_of_the_evaluator_does_not_end_the_run() -> None:
     machine = running()
     (note,) = machine.handle(events.MemberLost("evaluator", ENDED), 3.0)
     assert note == events.Note(f"the run continues without its evaluator (rank 4), which was lost: {ENDED}")
     assert machine.handle(events.Tick(), 100.0) == [] and machine.phase is Phase.RUNNING
 
 
-def test_who_dies_again_and_again_is_given_up() -> None:
+def test_server_that_fails_repeatedly_is_not_restarted() -> None:
     machine = running(fruitless_limit=3)
     for number in (1, 2):
         assert die(machine, "worker1", 3.0)[-1] == events.StartGeneration(number, ("worker1",))
@@ -145,7 +145,7 @@ def test_who_dies_again_and_again_is_given_up() -> None:
     assert conclusion(machine, die(machine, "ps0", 5.0)).rank == 3
 
 
-def test_who_has_lived_for_a_while_may_die_once_more() -> None:
+def test_failures_after_a_steady_time_are_not_counted_together() -> None:
     machine = running(fruitless_limit=2, steady_s=30)
     now = 2.0
     for number in range(1, 8):
@@ -154,7 +154,7 @@ def test_who_has_lived_for_a_while_may_die_once_more() -> None:
         machine.handle(events.Started("ps0", number), now)
 
 
-def test_a_stopped_server_is_killed_and_takes_its_place_again() -> None:
+def test_stopped_server_is_killed_and_restarted() -> None:
     machine = running(stopped_s=5)
     (note,) = machine.handle(events.Stepped("worker0", 0, -1, stopped=True), 3.0)
     assert "rank 1 (worker) is stopped (SIGSTOP); if it is not resumed within 5 s, it is replaced" in note.text
@@ -165,7 +165,7 @@ def test_a_stopped_server_is_killed_and_takes_its_place_again() -> None:
     assert machine.handle(events.Closed("worker0", 0), 9.0)[-1] == events.StartGeneration(1, ("worker0",))
 
 
-def test_one_that_goes_on_is_forgiven_and_a_stopped_chief_has_longer() -> None:
+def test_resumed_server_is_not_replaced_and_the_chief_has_a_longer_limit() -> None:
     machine = running(stopped_s=5, chief_stopped_s=60)
     machine.handle(events.Stepped("ps0", 0, -1, stopped=True), 3.0)
     machine.handle(events.Stepped("ps0", 0, -1), 7.0)
@@ -177,7 +177,7 @@ def test_one_that_goes_on_is_forgiven_and_a_stopped_chief_has_longer() -> None:
     )
 
 
-def test_an_error_of_the_chief_names_the_server_from_whose_loss_it_follows() -> None:
+def test_secondary_error_of_the_chief_names_the_lost_server() -> None:
     told_first, told_later = running(), running()
     told_first.handle(events.Failed("ps0", 0, FAILED, outside=True), 3.0)
     echo = events.Failed("chief", 0, "UnavailableError: socket closed", secondary=True, raised=True)
@@ -188,7 +188,7 @@ def test_an_error_of_the_chief_names_the_server_from_whose_loss_it_follows() -> 
     assert "UnavailableError: socket closed; rank 3 (ps) was lost just before (signal 9 (SIGKILL))" in first.reason
 
 
-def test_an_echo_of_nothing_and_an_error_of_the_users_own_end_the_run_as_they_are() -> None:
+def test_error_of_the_chief_without_a_lost_server_ends_the_run_unchanged() -> None:
     machine = running(settle_s=3)
     assert machine.handle(events.Failed("chief", 0, "UnavailableError", secondary=True), 3.0) == []
     assert machine.handle(events.Tick(), 5.9) == []
@@ -201,14 +201,14 @@ def test_an_echo_of_nothing_and_an_error_of_the_users_own_end_the_run_as_they_ar
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_chief_whose_process_ends_without_a_report_ends_the_run(begun: bool) -> None:
+def test_chief_that_ends_without_a_report_ends_the_run(begun: bool) -> None:
     machine = running() if begun else granted()
     found = conclusion(machine, machine.handle(events.Closed("chief", 0), 3.0))
     assert (found.phase, found.rank) == (Phase.FAILED, 0)
     assert found.reason.startswith("its process ended without a report; experiment.resume")
 
 
-def test_what_cannot_begin_ends_the_run_but_what_is_killed_is_started_again() -> None:
+def test_error_at_start_ends_the_run_but_a_killed_server_is_restarted() -> None:
     machine = granted()
     found = conclusion(machine, machine.handle(events.Failed("ps0", 0, "ImportError", raised=True), 1.5))
     assert (found.rank, found.reason) == (3, "ImportError")
@@ -220,7 +220,7 @@ def test_what_cannot_begin_ends_the_run_but_what_is_killed_is_started_again() ->
     assert machine.phase is Phase.RUNNING
 
 
-def test_a_group_begins_without_a_worker_whose_agent_is_lost_meanwhile() -> None:
+def test_group_starts_without_a_worker_whose_agent_was_lost() -> None:
     machine = granted()
     for name in NAMES[1:]:
         machine.handle(events.Started(name, 0), 2.0)
@@ -232,7 +232,7 @@ def test_a_group_begins_without_a_worker_whose_agent_is_lost_meanwhile() -> None
     assert machine.phase is Phase.RUNNING and machine.handle(events.Tick(), 100.0) == []
 
 
-def test_a_start_that_takes_too_long_ends_the_run_at_first_and_later_costs_the_agent() -> None:
+def test_start_timeout_ends_the_run_and_a_restart_timeout_drops_the_agent() -> None:
     machine = granted()
     found = conclusion(machine, machine.handle(events.Tick(), 10.0))
     assert found.error == "start" and dict(found.missing).keys() == {0, 1, 2, 3, 4}
@@ -244,14 +244,14 @@ def test_a_start_that_takes_too_long_ends_the_run_at_first_and_later_costs_the_a
     ]
 
 
-def test_a_server_that_returns_is_lost() -> None:
+def test_server_that_returns_counts_as_lost() -> None:
     machine = running()
     assert machine.handle(events.Finished("ps0", 0), 3.0) == []
     note, start = machine.handle(events.Closed("ps0", 0), 3.0)
     assert "(its server has returned)" in note.text and start == events.StartGeneration(1, ("ps0",))
 
 
-def test_where_all_agents_go_at_once_the_backend_may_say_why() -> None:
+def test_loss_of_all_agents_is_explained_by_the_backend() -> None:
     machine = running()
     actions = [one for name in NAMES for one in machine.handle(events.MemberLost(name, ENDED), 3.0)]
     assert not of_kind(actions, events.ConcludeRun)
@@ -266,11 +266,11 @@ def stops(names: tuple[str, ...], grace_s: float, flush_s: float, generation: in
     return [events.StopWorkers(generation, (name,), grace_s, flush_s) for name in names]
 
 
-def test_agents_that_a_complete_group_is_granted_are_given_back() -> None:
+def test_agents_granted_to_a_complete_group_are_returned() -> None:
     assert running().handle(events.Granted(("late", "later")), 3.0) == [events.ReturnAgents(("late", "later"))]
 
 
-def test_the_group_begins_when_its_last_member_does() -> None:
+def test_group_is_running_once_its_last_member_has_started() -> None:
     machine = granted()
     for name in NAMES[:4]:
         machine.handle(events.Started(name, 0), 2.0)
@@ -284,9 +284,7 @@ def test_the_group_begins_when_its_last_member_does() -> None:
     [(False, 20.0, NAMES[:4]), (True, 50.0, NAMES)],
     ids=["the evaluator is through", "the evaluator still evaluates"],
 )
-def test_servers_have_their_time_to_end_after_the_chief_and_are_cut_off_then(
-    evaluates: bool, end: float, dropped: tuple[str, ...]
-) -> None:
+def test_servers_are_dropped_after_their_time_to_end(evaluates: bool, end: float, dropped: tuple[str, ...]) -> None:
     machine = running(grace_s=2, flush_s=3, evaluator_s=30)
     if not evaluates:
         machine.handle(events.Finished("evaluator", 0), 4.0)
@@ -300,21 +298,21 @@ def test_servers_have_their_time_to_end_after_the_chief_and_are_cut_off_then(
     assert actions[-1] == events.ConcludeRun(Phase.FINISHED)
 
 
-def test_an_evaluator_that_has_come_to_its_end_is_not_called_late() -> None:
+def test_evaluator_that_has_finished_is_not_reported_as_late() -> None:
     machine = running(grace_s=2, flush_s=3, evaluator_s=30)
     machine.handle(events.Finished("chief", 0), 5.0)
     machine.handle(events.Finished("evaluator", 0), 34.0)
     assert machine.handle(events.Tick(), 35.0) == stops(("evaluator",), 2, 3)
 
 
-def test_who_was_given_up_is_not_told_to_end_at_the_end() -> None:
+def test_abandoned_server_is_not_stopped_at_the_end() -> None:
     machine = running(fruitless_limit=1)
     die(machine, "worker1", 3.0)
     told = of_kind(machine.handle(events.Finished("chief", 0), 5.0), events.StopWorkers)
     assert [one.agent_ids for one in told] == [("worker0",), ("ps0",)]
 
 
-def test_a_cancelled_run_ends_everybody_within_a_limit_and_its_first_reason_stands() -> None:
+def test_cancelled_run_ends_all_members_within_a_limit_with_the_first_reason() -> None:
     machine = running(grace_s=2, failed_flush_s=4)
     assert machine.handle(events.CancelRequested("enough"), 3.0) == stops(NAMES, 2, 4)
     assert machine.handle(events.CancelRequested("once more"), 3.5) == []
@@ -325,7 +323,7 @@ def test_a_cancelled_run_ends_everybody_within_a_limit_and_its_first_reason_stan
     assert actions[-1] == events.ConcludeRun(Phase.CANCELLED, "cancelled", "enough")
 
 
-def test_a_run_that_waits_for_its_evaluator_can_be_cancelled() -> None:
+def test_run_that_waits_for_its_evaluator_can_be_cancelled() -> None:
     machine = running(grace_s=2, failed_flush_s=4, evaluator_s=30)
     ended = machine.handle(events.Finished("chief", 0), 5.0)
     actions = machine.handle(events.CancelRequested("enough"), 6.0)
@@ -334,7 +332,7 @@ def test_a_run_that_waits_for_its_evaluator_can_be_cancelled() -> None:
     assert conclusion(machine, [*ended, *actions]) == events.ConcludeRun(Phase.CANCELLED, "cancelled", "enough")
 
 
-def test_the_wait_for_the_loss_behind_an_echo_is_not_prolonged_by_a_second_word() -> None:
+def test_second_error_of_the_chief_does_not_extend_the_settling_time() -> None:
     machine = running(settle_s=3)
     machine.handle(events.Failed("chief", 0, "UnavailableError", secondary=True), 3.0)
     machine.handle(events.Failed("chief", 0, "AbortedError", secondary=True), 5.0)
@@ -360,9 +358,7 @@ ECHO = events.Failed("chief", 0, "UnavailableError", secondary=True)
     ],
     ids=["a server that returned", "a parameter server before a worker", "of two workers the first by rank"],
 )
-def test_an_echo_of_the_chiefs_names_one_server_and_says_how_to_survive_its_loss(
-    before: list[events.Event], named: str
-) -> None:
+def test_secondary_error_of_the_chief_names_one_server_and_the_remedy(before: list[events.Event], named: str) -> None:
     machine = running()
     for event in before:
         machine.handle(event, 3.0)
@@ -375,14 +371,14 @@ def test_an_echo_of_the_chiefs_names_one_server_and_says_how_to_survive_its_loss
     )
 
 
-def test_an_echo_of_the_chiefs_is_explained_by_an_agent_whose_loss_is_told_later() -> None:
+def test_secondary_error_of_the_chief_is_explained_by_a_later_agent_loss() -> None:
     machine = running()
     assert machine.handle(ECHO, 3.0) == []
     found = conclusion(machine, machine.handle(events.MemberLost("ps0", ENDED), 3.2))
     assert found.reason.startswith(f"UnavailableError; rank 3 (ps) was lost just before ({ENDED})")
 
 
-def test_a_process_of_whose_end_no_cause_is_known_is_started_again_each_time() -> None:
+def test_server_that_ends_without_a_known_cause_is_restarted() -> None:
     machine = running()
     text = "rank 3 (ps) was lost ({}); it is started again at its address"
     assert die(machine, "ps0", 3.0)[0] == events.Note(text.format(FAILED))
@@ -394,7 +390,7 @@ def test_a_process_of_whose_end_no_cause_is_known_is_started_again_each_time() -
 
 
 @pytest.mark.parametrize(("started_at", "died_at"), [(10.0, 39.9), (None, 99.0)], ids=["too short", "never began"])
-def test_who_dies_twice_without_a_steady_time_between_is_given_up(started_at: float | None, died_at: float) -> None:
+def test_server_that_fails_twice_without_a_steady_time_ends_the_run(started_at: float | None, died_at: float) -> None:
     machine = running(fruitless_limit=2, steady_s=30)
     die(machine, "ps0", 3.0)
     if started_at is not None:
@@ -407,7 +403,7 @@ def test_who_dies_twice_without_a_steady_time_between_is_given_up(started_at: fl
     )
 
 
-def test_a_process_that_is_stopped_is_told_of_anew_after_its_start() -> None:
+def test_stopped_process_is_noted_again_after_a_restart() -> None:
     machine = running(stopped_s=5)
     machine.handle(events.Stepped("ps0", 0, -1, stopped=True), 3.0)
     die(machine, "ps0", 4.0)
@@ -417,7 +413,7 @@ def test_a_process_that_is_stopped_is_told_of_anew_after_its_start() -> None:
     assert machine.handle(events.Tick(), 11.0) == [events.StopWorkers(1, ("ps0",), 0.0, 0.0, keep=True)]
 
 
-def test_a_loss_that_changes_nothing_any_more_is_not_told() -> None:
+def test_loss_without_consequences_is_not_noted() -> None:
     machine = running(fruitless_limit=1)
     assert machine.handle(events.MemberLost("stranger", ENDED), 3.0) == []
     die(machine, "worker1", 3.0)
@@ -431,7 +427,7 @@ def test_a_loss_that_changes_nothing_any_more_is_not_told() -> None:
     assert machine.handle(events.MemberLost("ps0", ENDED), 5.2) == [], "it was told before"
 
 
-def test_two_of_three_workers_go_on() -> None:
+def test_run_of_three_workers_continues_with_two() -> None:
     machine = ServerGroupMachine(ServerGroup(size=4))
     machine.begin(0.0)
     machine.handle(events.Granted(("chief", "w0", "w1", "w2")), 1.0)
@@ -441,7 +437,7 @@ def test_two_of_three_workers_go_on() -> None:
     )
 
 
-def test_the_backend_has_a_while_to_say_why_all_agents_went() -> None:
+def test_loss_of_all_agents_is_blamed_on_the_chief_after_the_settling_time() -> None:
     machine = running(settle_s=3)
     for name in NAMES:
         machine.handle(events.MemberLost(name, ENDED), 3.0)
@@ -459,13 +455,13 @@ def test_the_backend_has_a_while_to_say_why_all_agents_went() -> None:
         ("evaluator", "rank 4 (evaluator)", "the others go on without it"),
     ],
 )
-def test_a_warning_says_what_follows_for_each_role(name: str, who: str, follows: str) -> None:
+def test_drain_note_states_the_consequence_for_each_role(name: str, who: str, follows: str) -> None:
     assert running().handle(events.DrainRequested(name, "its node goes"), 3.0) == [
         events.Note(f"{who} is about to be lost (its node goes): {follows}")
     ]
 
 
-def test_a_warning_of_a_node_that_has_no_part_in_the_run_is_not_passed_on() -> None:
+def test_drain_of_an_unknown_agent_is_not_noted() -> None:
     assert running().handle(events.DrainRequested("stranger", "its node goes"), 3.0) == []
 
 
@@ -476,19 +472,19 @@ def test_a_warning_of_a_node_that_has_no_part_in_the_run_is_not_passed_on() -> N
         ("ps0", "rank 3 (ps) is stopped (SIGSTOP); if it is not resumed within 5 s, it is replaced"),
     ],
 )
-def test_a_process_that_is_stopped_is_named_with_its_limit(name: str, told: str) -> None:
+def test_stopped_process_is_noted_with_its_time_limit(name: str, told: str) -> None:
     machine = running(stopped_s=5, chief_stopped_s=60)
     assert machine.handle(events.Stepped(name, 0, -1, stopped=True), 3.0) == [events.Note(f"the process of {told}")]
 
 
-def test_a_stopped_member_behind_one_that_is_gone_is_seen_to() -> None:
+def test_stopped_server_is_replaced_after_a_lower_rank_was_lost() -> None:
     machine = running(stopped_s=5, chief_stopped_s=60)
     machine.handle(events.MemberLost("worker0", ENDED), 3.0)
     machine.handle(events.Stepped("ps0", 0, -1, stopped=True), 3.0)
     assert machine.handle(events.Tick(), 8.0) == [events.StopWorkers(0, ("ps0",), 0.0, 0.0, keep=True)]
 
 
-def test_an_agent_that_does_not_start_its_worker_again_is_cut_off_once_in_its_time() -> None:
+def test_agent_that_does_not_restart_its_worker_is_dropped_once_per_timeout() -> None:
     machine = running(start_timeout_s=10)
     die(machine, "worker0", 3.0)
     assert of_kind(machine.handle(events.Tick(), 13.5), events.DropAgents)
@@ -535,7 +531,7 @@ def event_of(machine: ServerGroupMachine, kind: str, name: str, behind: int) -> 
 
 @settings(max_examples=300)
 @given(MOVES)
-def test_nobody_lives_twice_and_every_sequence_comes_to_an_end(moves: list[tuple[str, str, int]]) -> None:
+def test_no_member_runs_twice_and_every_event_sequence_ends(moves: list[tuple[str, str, int]]) -> None:
     machine = granted()
     alive, now, newest, outcome = dict.fromkeys(NAMES, True), 1.0, 0, []
     for kind, name, behind in [*moves, *([("tick", "chief", 0)] * 40)]:

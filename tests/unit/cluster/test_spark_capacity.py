@@ -75,7 +75,7 @@ DYNAMIC = {"dynamicAllocation_enabled": "true"}
         ("local[*]", {}, 8, 8, ["local[*]"]),
     ],
 )  # fmt: skip
-def test_slots_follow_from_the_settings(
+def test_number_of_slots_follows_from_the_spark_settings(
     master: str, settings: dict[str, str], limit: int | None, preferred: int, words: list[str]
 ) -> None:
     context: Any = Settings(master, executors=3, **settings)
@@ -100,7 +100,7 @@ GPU = {"executor_resource_gpu_amount": "1", "executor_cores": "3"}
         ("yarn", DYNAMIC, 0, None),
     ],
 )
-def test_how_many_agents_without_a_gpu_there_can_be(
+def test_number_of_bare_agents_follows_from_the_spark_settings(
     master: str, settings: dict[str, str], bare: int | None, together: int | None
 ) -> None:
     context: Any = Settings(master, executors=3, **settings)
@@ -109,7 +109,7 @@ def test_how_many_agents_without_a_gpu_there_can_be(
 
 
 @pytest.mark.parametrize("settings", [{"task_resource_gpu_amount": "1", "executor_instances": "2"}, DYNAMIC])
-def test_where_spark_refuses_a_second_profile_all_agents_are_alike(settings: dict[str, str]) -> None:
+def test_all_agents_are_alike_if_spark_refuses_a_second_profile(settings: dict[str, str]) -> None:
     context: Any = Settings("yarn", executors=3, **GPU, **settings)
     context.refuses = "TaskResourceProfiles are only supported for Standalone"
     capacity = SparkBackend(context).capacity()
@@ -126,17 +126,17 @@ def test_where_spark_refuses_a_second_profile_all_agents_are_alike(settings: dic
         (3, 0, "this cluster has at most 2 slots"),
     ],
 )
-def test_a_cluster_too_small_for_both_kinds_says_so(size: int, bare: int, words: str) -> None:
+def test_lack_of_slots_for_both_kinds_is_explained(size: int, bare: int, words: str) -> None:
     assert Capacity(2, "", 2, bare=4, together=4).lacks(size, bare) == words
 
 
-def test_kinds_on_executors_of_their_own_are_limited_each_by_itself() -> None:
+def test_each_kind_has_its_own_limit_on_separate_executors() -> None:
     capacity = Capacity(2, "", 2, bare=1)
     assert capacity.lacks(3, 1) == ""
     assert capacity.lacks(4, 2) == "2 of them need no GPU, and this cluster has at most 1 slots without one"
     assert Capacity(None, "", 2, bare=None).lacks(40, 20) == ""
 
 
-def test_who_asks_for_no_number_gets_a_worker_for_each_gpu_and_the_others_beside_them() -> None:
+def test_all_slots_are_one_worker_per_gpu_plus_the_bare_agents() -> None:
     assert Capacity(2, "", 2, bare=6, together=6).all_slots(1) == 3
     assert Capacity(2, "", 2, bare=2, together=2).all_slots(1) == 2  # an executor has a single core

@@ -36,13 +36,13 @@ def test_executors_of_a_standalone_cluster_are_distinguished() -> None:
     )
 
 
-def test_the_reason_of_yarns_has_the_last_lines_of_the_log() -> None:
+def test_reason_of_a_failed_yarn_container_includes_its_last_log_lines() -> None:
     text = why_none(parse(YARN), 0, ADDRESS)
     assert "granted 1 executor, of which none has registered" in text and "Exit status: 1.; its last lines:" in text
     assert "\n    Caused by: java.io.IOException: Failed to connect to /10.0.0.9:7078\n" in text
 
 
-def test_containers_without_executors_cannot_reach_the_driver() -> None:
+def test_containers_without_executors_are_explained_by_an_unreachable_driver() -> None:
     text = why_none(Launches(), 2, ADDRESS)
     assert text.startswith(
         "Spark was granted 2 executors, of which none has registered with the driver. An executor must"
@@ -51,17 +51,17 @@ def test_containers_without_executors_cannot_reach_the_driver() -> None:
     assert all(word in text for word in settings)
 
 
-def test_a_cluster_that_has_granted_nothing_is_full() -> None:
+def test_cluster_that_granted_no_executor_is_reported_as_full() -> None:
     text = why_none(Launches(), 0, ADDRESS)
     assert text.startswith("Spark has granted no executor: the cluster is full") and ADDRESS not in text
 
 
-def test_both_causes_are_named_if_the_cluster_reports_none() -> None:
+def test_both_causes_are_named_if_the_number_of_granted_executors_is_unknown() -> None:
     text = why_none(Launches(), None, ADDRESS)
     assert "the cluster is full" in text and "cannot reach the driver" in text and ADDRESS in text
 
 
-def test_the_error_of_a_run_whose_executors_all_fail_does_not_advise_a_new_session() -> None:
+def test_error_about_failed_executors_does_not_suggest_a_new_session() -> None:
     reason = f"{FAILED_AT_LAUNCH}: {why_none(parse(YARN), None, ADDRESS)}"
     outcome = ConcludeRun(Phase.FAILED, "application", reason)
     text = str(error_of(outcome, RunState("app_1", 1), "file:///runs/app_1", None, "", ""))
@@ -76,7 +76,7 @@ def test_the_error_of_a_run_whose_executors_all_fail_does_not_advise_a_new_sessi
     ],
     ids=["Spark 4", "Spark 3"],
 )
-def test_another_python_of_the_executors_is_named_with_the_remedy(text: str) -> None:
+def test_different_python_of_the_executors_is_named_with_the_remedy(text: str) -> None:
     found = job_failure(RuntimeError(f"Job aborted\n  {text}\n  at org.apache.spark"))
     assert found.startswith(
         "the executors have Python 3.10, the driver has Python 3.12; set PYSPARK_PYTHON to a Python 3.12"

@@ -45,9 +45,9 @@ def waited_for(alive: bool) -> list[str]:
     return asked
 
 
-def test_an_ask_for_bare_agents_waits_until_spark_knows_the_older_ones() -> None:
+def test_request_for_bare_agents_waits_until_spark_has_the_jobs_of_older_ones() -> None:
     assert waited_for(alive=True) == ["hopsml-agents-app-1-1"] * 3
 
 
-def test_an_older_ask_that_has_ended_is_not_waited_for() -> None:
+def test_ended_older_request_is_not_waited_for() -> None:
     assert waited_for(alive=False) == []

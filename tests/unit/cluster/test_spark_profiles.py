@@ -38,17 +38,19 @@ def amounts(profile: Any) -> tuple[dict[str, float], dict[str, int]] | None:
         (GPUS | OF_TASKS | DYNAMIC, None, ({"cpus": 2.0}, {"cores": 4})),
     ],
 )
-def test_what_agents_of_each_kind_ask_for(settings: dict[str, str], with_gpu: Any, bare: Any) -> None:
+def test_resource_profile_of_each_kind_follows_from_the_spark_settings(
+    settings: dict[str, str], with_gpu: Any, bare: Any
+) -> None:
     found = profiles(**settings)
     assert (amounts(found.of(bare=False)), amounts(found.of(bare=True))) == (with_gpu, bare)
 
 
-def test_executors_find_their_gpus_by_the_applications_script() -> None:
+def test_profile_has_the_gpu_discovery_script_of_the_application() -> None:
     found = profiles(**GPUS, **DYNAMIC, **SCRIPT).of(bare=False)
     assert found.executorResources["gpu"].discoveryScript == "./discover_gpus.py"
 
 
-def test_a_profile_is_made_once_since_executors_of_one_serve_no_other() -> None:
+def test_profile_is_created_once_per_kind() -> None:
     found = profiles(**GPUS, **DYNAMIC)
     assert found.of(bare=False) is found.of(bare=False)
     assert found.of(bare=True) is found.of(bare=True) is not found.of(bare=False)

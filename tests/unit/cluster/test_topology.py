@@ -43,12 +43,12 @@ def test_dgx1_ring_uses_double_nvlinks_only() -> None:
     assert links == ["NV2"] * 8
 
 
-def test_dgx1_half_avoids_the_single_links_where_it_can() -> None:
+def test_ring_of_half_a_dgx1_avoids_single_nvlinks_where_possible() -> None:
     """Among 0..3 the double links are the path 0-3-2-1; a single link (1-0) must close the ring."""
     assert read("dgx1_v100").ring([0, 1, 2, 3]) == (0, 3, 2, 1)
 
 
-def test_dgx1_uneven_subset() -> None:
+def test_ring_of_an_uneven_dgx1_subset_uses_two_double_nvlinks() -> None:
     """4 reaches only 0 by NVLink: one PCIe link is unavoidable, and 0-4, 4-1, 1-2, 2-0 has two double links.
 
     0,1,2,4 and 0,4,2,1 sum to the same: those that close by a single link come before the one that closes
@@ -58,14 +58,14 @@ def test_dgx1_uneven_subset() -> None:
     assert topology.ring([0, 1, 2, 4]) == (0, 4, 1, 2)
 
 
-def test_dgx_a100_is_all_alike() -> None:
+def test_ring_of_a_dgx_a100_is_the_numeric_order() -> None:
     """Behind NVSwitch every link is the same: nothing to gain, so the order is the numeric one."""
     topology = read("dgx_a100")
     assert topology.ring() == tuple(range(8))
     assert {link for row in topology.links for link in row} == {"X", "NV12"}
 
 
-def test_pcie_host_crosses_the_sockets_only_twice() -> None:
+def test_ring_of_a_pcie_host_crosses_the_sockets_only_twice() -> None:
     """0 and 2 share a switch, 1 and 3 the other: 0,1,2,3 would cross the sockets four times, 0,2,1,3 twice.
 
     So would 0,1,3,2; but a ring over several hosts leaves out the closing link, which here is a crossing too.
@@ -75,14 +75,14 @@ def test_pcie_host_crosses_the_sockets_only_twice() -> None:
     assert topology.ring([1, 3]) == (1, 3)
 
 
-def test_small_hosts() -> None:
+def test_rings_of_hosts_with_one_and_two_gpus() -> None:
     assert read("workstation_2").ring() == (0, 1)
     assert read("workstation_2").links == (("X", "PHB"), ("PHB", "X"))
     assert read("single") == Topology((0,), (("X",),))
     assert read("single").ring() == (0,)
 
 
-def test_ring_over_a_gpu_that_is_not_there() -> None:
+def test_ring_over_an_unknown_gpu_is_refused() -> None:
     with pytest.raises(ArgumentError, match="GPU 7 is not in the topology"):
         read("pcie_two_sockets").ring([0, 7])
 
@@ -91,7 +91,7 @@ def test_ring_over_a_gpu_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["dgx1_v100", "dgx_a100", "pcie_two_sockets", "workstation_2", "single"])
-def test_tabs_colours_and_surrounding_lines_do_not_matter(name: str) -> None:
+def test_topology_parser_ignores_tabs_colours_and_surrounding_lines(name: str) -> None:
     text = (FIXTURES / f"{name}.txt").read_text()
     assert parse_topology(text.replace("\x1b[4m", "").replace("\x1b[0m", "")) == read(name)
     assert parse_topology(text.replace("\t", "    ")) == read(name)
@@ -99,7 +99,7 @@ def test_tabs_colours_and_surrounding_lines_do_not_matter(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "No devices were found", "bash: nvidia-smi: command not found"])
-def test_no_matrix(text: str) -> None:
+def test_text_without_a_matrix_has_no_topology(text: str) -> None:
     assert parse_topology(text) is None
 
 
@@ -113,12 +113,12 @@ def test_no_matrix(text: str) -> None:
         ("\tGPU0\tGPU0\nGPU0\t X \tPIX\n", "names a GPU twice"),
     ],
 )
-def test_broken_matrix_is_named(text: str, complaint: str) -> None:
+def test_broken_topology_matrix_is_refused_with_the_reason(text: str, complaint: str) -> None:
     with pytest.raises(ArgumentError, match=complaint):
         parse_topology(text)
 
 
-def test_links_are_ordered_as_the_legend_explains_them() -> None:
+def test_link_strengths_ascend_as_in_the_legend() -> None:
     ascending = ["SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV2", "NV4", "NV12", "NV18"]
     strengths = [link_strength(link) for link in ascending]
     assert strengths == sorted(set(strengths))
@@ -126,7 +126,7 @@ def test_links_are_ordered_as_the_legend_explains_them() -> None:
 
 
 @given(st.integers(1, 16), st.data())
-def test_what_is_written_in_the_format_is_read_back(count: int, data: st.DataObject) -> None:
+def test_topology_that_is_formatted_is_parsed_back(count: int, data: st.DataObject) -> None:
     names = st.sampled_from(["NV1", "NV2", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"])
     links = [["X"] * count for _ in range(count)]
     for a, b in itertools.combinations(range(count), 2):
@@ -167,7 +167,7 @@ def test_exact_ring_equals_brute_force(matrix: list[list[int]]) -> None:
 
 @settings(deadline=None, max_examples=15)
 @given(matrices(EXACT_LIMIT + 1, 13))
-def test_searched_ring_is_a_ring_and_no_worse_than_numeric_order(matrix: list[list[int]]) -> None:
+def test_searched_ring_is_valid_and_no_worse_than_numeric_order(matrix: list[list[int]]) -> None:
     ring = best_ring(matrix)
     n = len(matrix)
     assert ring[0] == 0
@@ -185,7 +185,7 @@ def test_searched_ring_finds_a_hidden_ring_of_sixteen() -> None:
     assert list(best_ring(matrix)) == hidden
 
 
-def test_ten_gpus_take_less_than_a_second() -> None:
+def test_ring_of_ten_gpus_takes_less_than_a_second() -> None:
     matrix = [[1 + (a * b + a + b) % 5 for b in range(10)] for a in range(10)]
     began = time.process_time()
     best_ring(matrix)

@@ -94,7 +94,7 @@ def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: 
 
 
 @pytest.mark.parametrize(("url", "passes"), [("webhdfs://127.0.0.1:1/run", True), ("nosuch://somewhere/run", False)])
-def test_a_store_that_does_not_answer_is_told_apart_from_one_that_never_will(
+def test_unreachable_store_and_unknown_storage_scheme_are_distinguished(
     tmp_path: Path, url: str, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "1")
@@ -111,7 +111,7 @@ def test_a_full_scratch_disk_is_named(tmp_path: Path) -> None:
     assert f"No space left on device (in {scratch}/agent; set TMPDIR to use another disk)" in failed.cause
 
 
-def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> None:
+def test_killed_fork_server_is_named_as_the_cause(tmp_path: Path) -> None:
     failed = failure_of(tmp_path, kill=True)
     assert failed.cause.startswith(
         "the process that starts workers on this host was killed: the fork server: killed by "
@@ -119,7 +119,7 @@ def test_a_fork_server_that_has_just_been_killed_is_named(tmp_path: Path) -> Non
     assert failed.outside
 
 
-def test_an_agent_that_finds_a_newer_checkpoint_tells_the_driver_and_begins_nothing(tmp_path: Path) -> None:
+def test_agent_that_finds_a_newer_checkpoint_reports_it_and_starts_no_worker(tmp_path: Path) -> None:
     run = directory(tmp_path, "app_1", 1)
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / checkpoints.STATE_FILE).write_text("content")
@@ -146,9 +146,7 @@ def test_an_agent_that_finds_a_newer_checkpoint_tells_the_driver_and_begins_noth
     assert told == [Persisted("run", 36), WorkerUpdate("run", 1, WorkerClosed())]
 
 
-def test_the_last_commit_and_the_last_files_go_to_the_store_beside_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_commit_and_last_files_are_stored_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store answers the agent's own writing only once its mirror is done: else it would wait for itself."""
     run = directory(tmp_path, "app_1", 1)
     Path(run.checkpoints).write_text("in the way")  # no directory can be made here
@@ -239,7 +237,7 @@ def report_and(end: Callable[[], Any]) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("kill_server", [False, True], ids=["", "its fork server was killed afterwards"])
-def test_reports_and_result_of_a_worker_that_ended_before_they_were_read_are_not_lost(
+def test_reports_and_result_of_a_worker_that_ended_before_reading_are_not_lost(
     tmp_path: Path, kill_server: bool
 ) -> None:
     run = directory(tmp_path, "app_1", 1)
@@ -260,7 +258,7 @@ def test_reports_and_result_of_a_worker_that_ended_before_they_were_read_are_not
     ],
     ids=["raises", "os._exit(0)", "is killed"],
 )
-def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_its_reports_are_stored(
+def test_worker_that_failed_before_reading_keeps_its_cause_and_reports(
     tmp_path: Path, end: Callable[[], Any], cause: str
 ) -> None:
     run = directory(tmp_path, "app_1", 1)
@@ -270,9 +268,7 @@ def test_a_worker_that_failed_before_it_was_read_fails_with_its_own_cause_and_it
     assert cause in failed.cause
 
 
-def test_a_process_that_is_ended_after_its_function_has_returned_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_killed_after_its_function_returned_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train() -> str:
         import threading
 
@@ -339,7 +335,7 @@ def killed(folder: Path, function: Callable[[], Any], procs: Path | None = None)
     return failed
 
 
-def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwise(tmp_path: Path) -> None:
+def test_lack_of_memory_is_the_cause_of_sigkill_only_if_the_kernel_reports_it(tmp_path: Path) -> None:
     def grow() -> int:
         return len(bytearray(os.urandom(1 << 20)) * 400)
 
@@ -355,7 +351,7 @@ def test_memory_is_the_cause_of_sigkill_where_the_kernel_says_so_and_not_otherwi
     )
 
 
-def test_a_worker_whose_event_pipe_holds_no_events_is_ended_and_says_so(tmp_path: Path) -> None:
+def test_worker_with_an_unreadable_event_pipe_is_ended_with_that_cause(tmp_path: Path) -> None:
     """A process that it has forked, or a stray write to the descriptor, has broken the stream."""
 
     def train() -> None:

@@ -35,9 +35,7 @@ Path(sys.argv[2]).write_text(json.dumps(seen))
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_line_is_there_when_it_is_printed_and_a_part_of_one_where_python_is_told_so(
-    tmp_path: Path, unbuffered: str
-) -> None:
+def test_log_has_each_line_when_printed_and_parts_of_lines_if_unbuffered(tmp_path: Path, unbuffered: str) -> None:
     log, seen = tmp_path / "log", tmp_path / "seen"
     with log.open("wb") as written:
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -67,7 +65,7 @@ def options(one: socket.socket) -> tuple[int, ...]:
     )
 
 
-def test_every_tcp_socket_of_the_process_gets_probes(pair: tuple[socket.socket, ...]) -> None:
+def test_every_tcp_socket_of_the_process_gets_keepalive(pair: tuple[socket.socket, ...]) -> None:
     known = server_guard.scan_sockets(6.0, set())
     assert [options(one) for one in pair] == [(1, 6, 2, server_guard.PROBES)] * 3
     listening = pair[0]
@@ -78,7 +76,7 @@ def test_every_tcp_socket_of_the_process_gets_probes(pair: tuple[socket.socket, 
         assert options(ours) == (1, 6, 2, server_guard.PROBES)
 
 
-def test_a_socket_whose_owner_has_set_keepalive_stays_as_it_is(pair: tuple[socket.socket, ...]) -> None:
+def test_socket_with_keepalive_of_its_owner_is_unchanged(pair: tuple[socket.socket, ...]) -> None:
     one = pair[1]
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -86,14 +84,14 @@ def test_a_socket_whose_owner_has_set_keepalive_stays_as_it_is(pair: tuple[socke
     assert options(one)[:2] == (1, 77)
 
 
-def test_other_sockets_and_files_are_left_alone() -> None:
+def test_unix_and_udp_sockets_are_unchanged() -> None:
     near, far = socket.socketpair()
     with near, far, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         server_guard.scan_sockets(6.0, set())
         assert not any(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for one in (near, far, datagrams))
 
 
-def test_the_seconds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keepalive_interval_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOPSML_KEEPALIVE_S", raising=False)
     assert SETTINGS.keepalive_s == 15.0
     monkeypatch.setenv("HOPSML_KEEPALIVE_S", "-1")
@@ -104,7 +102,7 @@ def test_the_seconds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 pytestmark = pytest.mark.fast
 
 
-def test_a_copy_that_breaks_off_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_copy_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under a quota, of which the disk's free space says nothing."""
     folder = tmp_path / "cwd"
     folder.mkdir()
@@ -116,7 +114,7 @@ def test_a_copy_that_breaks_off_leaves_no_part(tmp_path: Path, monkeypatch: pyte
         assert list((disk / "kept").iterdir()) == []
 
 
-def test_a_folder_is_left_where_it_can_be(tmp_path: Path) -> None:
+def test_folder_is_left_in_the_first_directory_with_enough_space(tmp_path: Path) -> None:
     folder, place = tmp_path / "cwd", tmp_path / "scratch"
     folder.mkdir()
     place.mkdir()
@@ -129,7 +127,7 @@ def test_a_folder_is_left_where_it_can_be(tmp_path: Path) -> None:
         returned.leave_folder(left, "hopsml-left", (tmp_path / "missing",))
 
 
-def test_where_a_relative_path_was_looked_for_is_no_matter_of_absolute_ones(tmp_path: Path) -> None:
+def test_missing_path_hint_is_given_for_relative_paths_only(tmp_path: Path) -> None:
     assert "refers to the worker's folder" in returned.missing_path_hint(
         FileNotFoundError(2, "gone", "data.csv"), tmp_path
     )
@@ -141,7 +139,7 @@ def test_where_a_relative_path_was_looked_for_is_no_matter_of_absolute_ones(tmp_
 
 
 @pytest.mark.parametrize("order", [("little", b"\1"), ("big", b"\2")])
-def test_a_core_dump_is_not_kept_whatever_its_name(tmp_path: Path, order: tuple[Any, bytes]) -> None:
+def test_core_dump_is_not_stored_whatever_its_name(tmp_path: Path, order: tuple[Any, bytes]) -> None:
     """Its memory holds tokens and secrets."""
     folder, target = tmp_path / "cwd", tmp_path / "artifacts"
     (folder / "below").mkdir(parents=True)

@@ -49,11 +49,11 @@ def answer(found: Gate, actions: list[Any], problem: str = "") -> list[Any]:
     ]
 
 
-def test_a_run_that_looks_away_gets_what_the_pool_gives() -> None:
+def test_run_without_preflight_receives_the_granted_agents() -> None:
     assert gate("off").granted("run", ("a1", "a2"), NOW) == [Pass("run", ("a1", "a2"))]
 
 
-def test_a_run_that_warns_waits_for_nothing_and_hears_of_it_once() -> None:
+def test_warning_preflight_delays_nothing_and_warns_once() -> None:
     found = gate("warn")
     assert found.granted("run", ("a1", "a2"), NOW) == [Pass("run", ("a1", "a2"))]
     (warning,) = tell(found, "a1", open_files=100)
@@ -63,7 +63,7 @@ def test_a_run_that_warns_waits_for_nothing_and_hears_of_it_once() -> None:
     assert found.tick(NOW + 100) == []
 
 
-def test_good_news_of_many_members_are_not_each_compared_with_all(monkeypatch) -> None:
+def test_successful_probes_of_many_members_trigger_no_comparison(monkeypatch) -> None:
     found, members = gate("warn", size=40), tuple(f"a{number}" for number in range(40))
     asked = [action for one in members for action in tell(found, one)] + found.granted("run", members, NOW)
     compared: list[int] = []
@@ -99,11 +99,11 @@ def join(mode: PreflightMode, size: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["warn", "enforce"])
-def test_what_a_group_costs_grows_with_its_size_and_not_with_its_square(mode: PreflightMode) -> None:
+def test_preflight_operations_grow_linearly_with_the_group_size(mode: PreflightMode) -> None:
     assert operations(lambda: join(mode, 384)) < 4.5 * operations(lambda: join(mode, 96))
 
 
-def test_a_large_group_is_warned_of_at_the_next_tick() -> None:
+def test_warnings_of_a_large_group_are_sent_at_the_next_tick() -> None:
     found, members = gate("warn", SMALL + 1), tuple(f"a{number}" for number in range(SMALL + 1))
     assert found.granted("run", members, NOW) == [Pass("run", members)]
     assert tell(found, "a1", open_files=100) == tell(found, "a2", open_files=100) == []
@@ -113,7 +113,7 @@ def test_a_large_group_is_warned_of_at_the_next_tick() -> None:
     assert found.tick(NOW + 0.5) == []
 
 
-def test_one_that_leaves_while_its_group_meets_is_waited_for_no_more() -> None:
+def test_member_that_leaves_during_the_probes_is_not_waited_for() -> None:
     found = gate("enforce", size=3, whole=False)
     found.granted("run", ("a1", "a2", "a3"), NOW)
     asked = [action for one in ("a1", "a2", "a3") for action in tell(found, one)]
@@ -124,7 +124,7 @@ def test_one_that_leaves_while_its_group_meets_is_waited_for_no_more() -> None:
     assert found.agent_left("a3", NOW) == [Pass("run", ("a1", "a2"))]
 
 
-def test_a_run_that_enforces_waits_for_figures_and_for_the_exchange() -> None:
+def test_enforcing_preflight_waits_for_measurements_and_probes() -> None:
     found = gate("enforce")
     assert found.granted("run", ("a1", "a2"), NOW) == []
     assert tell(found, "a1") == []
@@ -136,7 +136,7 @@ def test_a_run_that_enforces_waits_for_figures_and_for_the_exchange() -> None:
     assert found.granted("next", ("a1", "a2"), NOW) == [Pass("next", ("a1", "a2"))]  # what is known is known
 
 
-def test_a_bad_slot_is_set_aside_and_a_whole_group_asks_again() -> None:
+def test_failed_slot_is_excluded_and_a_fixed_group_requests_again() -> None:
     found = gate("enforce")
     found.granted("run", ("a1", "a2"), NOW)
     tell(found, "a1", disk_mb=1.0)
@@ -148,7 +148,7 @@ def test_a_bad_slot_is_set_aside_and_a_whole_group_asks_again() -> None:
     assert found.ended("run") == ("a1",)
 
 
-def test_a_group_that_may_change_takes_the_good_ones_at_once() -> None:
+def test_elastic_group_receives_the_good_agents_at_once() -> None:
     found = gate("enforce", whole=False)
     found.granted("run", ("a1", "a2", "a3"), NOW)
     tell(found, "a1", clock=0.0)  # told with this clock: no skew
@@ -158,7 +158,7 @@ def test_a_group_that_may_change_takes_the_good_ones_at_once() -> None:
     assert actions[1:] == [SetAside("run", ("a2",)), Pass("run", ("a1", "a3"))]
 
 
-def test_silence_is_a_fault_in_the_end() -> None:
+def test_agent_without_measurements_fails_at_the_time_limit() -> None:
     found = gate("enforce")
     found.granted("run", ("a1", "a2"), NOW)
     tell(found, "a1")
@@ -168,7 +168,7 @@ def test_silence_is_a_fault_in_the_end() -> None:
     assert aside == SetAside("run", ("a2",)) and again == RepeatProbe("run", ("a1",), 2)
 
 
-def test_one_that_no_neighbour_reaches_is_set_aside() -> None:
+def test_agent_that_no_neighbour_reaches_is_excluded() -> None:
     found = gate("enforce", size=3)
     found.granted("run", ("a1", "a2", "a3"), NOW)
     tell(found, "a1"), tell(found, "a2")
@@ -180,7 +180,7 @@ def test_one_that_no_neighbour_reaches_is_set_aside() -> None:
     assert SetAside("run", ("a2",)) in actions and RepeatProbe("run", ("a1", "a3"), 3) in actions
 
 
-def test_a_run_whose_every_slot_fails_is_refused() -> None:
+def test_run_whose_every_slot_fails_is_refused() -> None:
     found, actions = gate("enforce", size=1), []
     for agent_id in ("a1", "a2"):
         found.granted("run", (agent_id,), NOW)
@@ -189,7 +189,7 @@ def test_a_run_whose_every_slot_fails_is_refused() -> None:
     assert "open-file limit: 10, at least 1024" in actions[-1].text
 
 
-def test_who_leaves_while_others_wait_makes_a_whole_group_ask_again() -> None:
+def test_agent_that_leaves_before_the_result_makes_a_fixed_group_request_again() -> None:
     found = gate("enforce", size=3)
     found.granted("run", ("a1", "a2", "a3"), NOW)
     tell(found, "a1")
@@ -199,7 +199,7 @@ def test_who_leaves_while_others_wait_makes_a_whole_group_ask_again() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["warn", "enforce"]), st.booleans())
-def test_whatever_comes_in_whatever_order_no_agent_is_lost(seed: int, mode: PreflightMode, whole: bool) -> None:
+def test_no_agent_is_lost_in_any_order_of_events(seed: int, mode: PreflightMode, whole: bool) -> None:
     """Every granted agent is passed on, set aside, given back, gone, or still waited for; bad ones never pass."""
     choose, found = random.Random(seed), gate(mode, size=4, whole=whole)
     bad = {f"a{number}" for number in range(8) if choose.random() < 0.3}
@@ -248,7 +248,7 @@ def test_whatever_comes_in_whatever_order_no_agent_is_lost(seed: int, mode: Pref
         assert set(held.values()) <= {"Pass"}
 
 
-def test_a_host_that_others_use_is_said_once_and_sets_nobody_aside() -> None:
+def test_shared_host_is_warned_about_once_and_not_excluded() -> None:
     found = gate("enforce")
     found.granted("run", ("a1", "a2"), NOW)
     tell(found, "a1", others=("bob", "eve", "mallory", "trent"))
@@ -263,14 +263,14 @@ def test_a_host_that_others_use_is_said_once_and_sets_nobody_aside() -> None:
     assert [action for action in found.agent_left("a2", NOW) if isinstance(action, Warn)] == []
 
 
-def test_a_host_that_others_use_is_not_told_of_where_servers_are_guarded() -> None:
+def test_shared_host_is_not_warned_about_if_servers_are_guarded() -> None:
     found = gate("enforce")
     found.granted("run", ("a1", "a2"), NOW)
     actions = tell(found, "a1", others=("mallory",), guards=True) + tell(found, "a2", guards=True)
     assert not [one for one in actions + answer(found, actions) if isinstance(one, Warn)]
 
 
-def test_a_single_worker_starts_no_server_that_others_could_reach() -> None:
+def test_single_worker_on_a_shared_host_is_not_warned_about() -> None:
     found = gate("warn", size=1)
     found.granted("run", ("a1",), NOW)
     assert tell(found, "a1", others=("mallory",)) == []

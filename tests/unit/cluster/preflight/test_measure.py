@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fast
 TOKEN = "x" * 43
 
 
-def test_the_figures_are_those_of_the_system(tmp_path: Path) -> None:
+def test_measurements_equal_those_of_the_system(tmp_path: Path) -> None:
     began = time.time()
     facts = measure(tmp_path, "127.0.0.1", 4000, ())
     assert facts.open_files == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -33,7 +33,7 @@ def test_the_figures_are_those_of_the_system(tmp_path: Path) -> None:
     assert 10 < facts.core_mb_s < 20_000  # MB/s: a phone's core, and more than any
 
 
-def test_a_disk_that_takes_nothing_more_is_said(tmp_path: Path) -> None:
+def test_failed_disk_write_is_reported_with_its_reason(tmp_path: Path) -> None:
     """The size of a file is limited, in a process of its own: what a full disk answers comes from the same call."""
     code = (
         "import resource, sys, pathlib; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
@@ -58,17 +58,17 @@ def exchange(token: str, offered: str = TOKEN) -> tuple[float, str]:
     return asyncio.run(both())
 
 
-def test_two_that_have_the_token_exchange_bytes() -> None:
+def test_peers_with_the_token_exchange_bytes() -> None:
     mb_s, problem = exchange(TOKEN)
     assert mb_s > rules.LIMITS.pair_mb_s and problem == ""
 
 
-def test_a_stranger_is_told_nothing() -> None:
+def test_peer_with_a_wrong_token_is_disconnected() -> None:
     mb_s, problem = exchange(TOKEN, offered="y" * 43)
     assert mb_s == 0.0 and ("hung up" in problem or "reset" in problem)
 
 
-def test_one_that_is_not_there_and_one_that_changes_bytes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_silent_and_corrupting_peers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def wrong_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonce = bytes(32)
         writer.write(nonce)
@@ -101,7 +101,7 @@ def test_one_that_is_not_there_and_one_that_changes_bytes_are_told(monkeypatch: 
     assert "Connect call failed" in gone
 
 
-def test_people_with_processes_on_the_host_are_found() -> None:
+def test_other_users_with_processes_on_the_host_are_found() -> None:
     assert "65534" not in other_users() and "nobody" not in other_users()
     if os.geteuid() != 0:
         pytest.skip("only root can start a process as somebody else")

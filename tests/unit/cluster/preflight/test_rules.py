@@ -33,7 +33,7 @@ def with_(**changed: Any) -> PreflightFacts:
     return msgspec.structs.replace(GOOD, **changed)
 
 
-def test_a_good_slot_has_no_fault_and_unlimited_is_enough() -> None:
+def test_good_slot_and_unlimited_resources_have_no_fault() -> None:
     assert rules.own_faults(GOOD, 999.9, 1000.1) == []
     assert rules.own_faults(with_(open_files=-1, stack_mb=-1.0), 999.9, 1000.1) == []
 
@@ -54,7 +54,7 @@ def test_a_good_slot_has_no_fault_and_unlimited_is_enough() -> None:
         ({"gpus": (GpuFacts(1, 0, 50, 2),)}, "GPU processes", "GPU 1: 2 processes of other users"),
     ],
 )
-def test_a_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: str, figure: str) -> None:
+def test_fault_names_the_figure_and_the_rule(changed: dict[str, Any], rule: str, figure: str) -> None:
     (fault,) = rules.own_faults(with_(**changed), 1000.0, 1000.0)
     assert fault.rule == rule and figure in fault.text and fault.text.startswith(rule)
 
@@ -65,13 +65,13 @@ COMPARED = ("pair_mb_s", "core_share")
 @pytest.mark.parametrize(
     "field", [field.name for field in dataclasses.fields(SlotLimits) if field.name not in COMPARED]
 )
-def test_every_limit_counts(field: str) -> None:
+def test_every_limit_is_checked(field: str) -> None:
     """A limit that is moved past the good slot's figure makes it a bad one."""
     beyond = {"clock_skew_s": -1.0, "gpu_temperature_c": 1}.get(field, 1e9)
     assert len(rules.own_faults(GOOD, 1000.0, 1000.0, dataclasses.replace(SlotLimits(), **{field: beyond}))) == 1
 
 
-def test_figures_that_a_driver_read_late_say_nothing_against_a_clock() -> None:
+def test_delayed_measurements_are_no_clock_skew() -> None:
     """They were taken between the moment when the agent was let in and the one when they were read."""
     assert rules.own_faults(GOOD, 999.0, 1019.2) == []
     (fault,) = rules.own_faults(with_(clock=993.0), 1000.0, 1020.0)
@@ -80,7 +80,7 @@ def test_figures_that_a_driver_read_late_say_nothing_against_a_clock() -> None:
     assert "+7.0 s" in fault.text
 
 
-def test_the_version_of_most_members_counts_and_the_first_one_s_of_two_halves() -> None:
+def test_members_are_compared_with_the_most_frequent_versions() -> None:
     other = with_(versions={**GOOD.versions, "tensorflow": "2.20.0"})
     without = with_(versions={"python": "3.11.7", "hopsml": "0.1.0"})
     assert rules.version_faults({"a": GOOD, "b": GOOD}) == {}
@@ -90,7 +90,7 @@ def test_the_version_of_most_members_counts_and_the_first_one_s_of_two_halves() 
     assert "tensorflow none" in rules.version_faults({"a": GOOD, "b": GOOD, "c": without})["c"][0].text
 
 
-def test_a_core_is_compared_with_the_median_members() -> None:
+def test_core_speed_is_compared_with_the_median_member() -> None:
     members = {name: with_(core_mb_s=speed) for name, speed in (("a", 400.0), ("b", 90.0), ("c", 410.0), ("d", 300.0))}
     found = rules.core_faults(members)
     assert list(found) == ["b"] and found["b"][0].text.startswith(
@@ -101,7 +101,7 @@ def test_a_core_is_compared_with_the_median_members() -> None:
     assert rules.core_faults(members, SlotLimits(core_share=0.1)) == {}
 
 
-def test_of_a_pair_that_failed_the_one_is_blamed_that_failed_more_often() -> None:
+def test_failed_probe_is_blamed_on_the_member_with_more_failures() -> None:
     failed = "did not answer"
     ring = [
         ("a", PeerProbed("b", 0.0, failed)),
@@ -115,13 +115,13 @@ def test_of_a_pair_that_failed_the_one_is_blamed_that_failed_more_often() -> Non
     assert list(rules.pair_faults([("a", PeerProbed("b", 0.0, failed))], str, str)) == ["b"]  # it did not answer
 
 
-def test_a_slow_pair_is_a_fault_with_its_figure() -> None:
+def test_slow_pair_is_a_fault_with_its_figure() -> None:
     faults = rules.pair_faults([("a", PeerProbed("b", 1.25))], str, str)
     assert "1.2 MB/s, at least 5 are needed" in faults["b"][0].text
     assert rules.pair_faults([("a", PeerProbed("b", 50.0))], str, str) == {}
 
 
-def test_between_slots_of_one_host_no_cable_is_at_fault() -> None:
+def test_slow_pair_on_one_host_is_not_blamed_on_a_cable() -> None:
     slow = [("a", PeerProbed("b", 4.7))]
     (fault,) = rules.pair_faults(slow, str, lambda one: "10.0.0.1")["b"]
     assert "4.7 MB/s" in fault.text and "load its processors" in fault.text and "cable" not in fault.text
