@@ -36,19 +36,19 @@ needs_no_gpu = pytest.mark.skipif(gpus._gpus_by_nvml() is not None, reason="coun
 
 
 @pytest.mark.usefixtures("in_worker")
-def test_worker_has_what_it_was_given() -> None:
+def test_get_num_gpus_counts_the_gpus_of_the_worker() -> None:
     assert devices.get_num_gpus() == 2
 
 
 @needs_no_gpu
-def test_without_a_driver_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_num_gpus_is_zero_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert devices.get_num_gpus() == 0
 
 
 @needs_no_gpu
-def test_outside_a_worker_the_visible_ones_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_num_gpus_counts_the_visible_gpus_outside_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path, 'echo "0, GPU-aa, 0:1:0.0"\necho "1, GPU-bb, 0:2:0.0"\n', monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert devices.get_num_gpus() == 2
@@ -59,7 +59,7 @@ def test_outside_a_worker_the_visible_ones_count(tmp_path: Path, monkeypatch: py
 
 
 @needs_no_gpu
-def test_a_broken_driver_is_logged_and_counts_as_none(
+def test_broken_gpu_driver_is_logged_and_counts_as_no_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An index that no integer can hold stands for all that a driver may answer."""

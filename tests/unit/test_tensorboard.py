@@ -32,12 +32,14 @@ def mirrored(tmp_path: Path) -> Iterator[WorkerContext]:
     context.set_current(None)
 
 
-def test_a_mirrored_log_directory_shows_where_it_goes(mirrored: WorkerContext) -> None:
+def test_mirrored_log_directory_contains_the_url_of_its_target(mirrored: WorkerContext) -> None:
     assert tensorboard.logdir().endswith("/mirror/hdfs://nn:8020/Projects/p/Experiments/app_1/events")
     assert os.path.isdir(tensorboard.logdir()) and tensorboard.local_logdir_bool is False
 
 
-def test_a_local_log_directory_is_one(mirrored: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_log_directory_is_linked_to_the_mirrored_one(
+    mirrored: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOPSML_LOCAL_LOGDIR", "1")
     path = tensorboard.logdir()
     assert tensorboard.local_logdir_bool is True and tensorboard.logdir() == path
@@ -48,7 +50,7 @@ def test_a_local_log_directory_is_one(mirrored: WorkerContext, monkeypatch: pyte
     assert os.listdir(mirrored.work_dir) == []  # which holds the user's files
 
 
-def test_outside_a_training_function() -> None:
+def test_tensorboard_functions_raise_outside_a_training_function() -> None:
     with pytest.raises(ArgumentError, match=r"result\.logdir"):
         tensorboard.logdir()
     assert tensorboard.local_logdir_bool is False
@@ -64,7 +66,9 @@ def test_outside_a_training_function() -> None:
 @pytest.mark.parametrize(
     "below", ["", "/events", "/trials", "/generation.2", "/a=1&b=5/events", "/generation.2/a=1&b=5/events"]
 )
-def test_a_log_directory_leads_to_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str) -> None:
+def test_visualize_finds_the_run_of_a_log_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
     from hopsml.notebook import display, magics
 
     (tmp_path / "app_1").mkdir()
@@ -77,7 +81,7 @@ def test_a_log_directory_leads_to_its_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", ["SparkSession", "SparkContext"])
-def test_a_session_before_the_directory_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_visualize_ignores_a_session_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     from hopsml.notebook import display, magics
 
     (tmp_path / "app_1").mkdir()
@@ -96,7 +100,7 @@ def test_a_session_before_the_directory_is_left_out(tmp_path: Path, monkeypatch:
             tensorboard.visualize(*wrong)
 
 
-def test_trials_whose_names_differ_in_a_sign_have_folders_of_their_own(
+def test_trials_with_similar_names_have_separate_log_directories(
     mirrored: WorkerContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPSML_LOCAL_LOGDIR", "1")

@@ -19,7 +19,7 @@ def test_grid_params_is_the_product() -> None:
     assert grid == {"lr": [0.1, 0.1, 0.1, 0.2, 0.2, 0.2], "batch": [32, 64, 128, 32, 64, 128]}
 
 
-def test_grid_params_of_old_code_and_of_other_sequences() -> None:
+def test_grid_params_accepts_a_session_and_any_sequence() -> None:
     session = object()
     assert util.grid_params(session, {"a": (1, 2)}) == {"a": [1, 2]}
     assert util.grid_params({"a": range(2), "b": ["x"]}) == {"a": [0, 1], "b": ["x", "x"]}
@@ -27,17 +27,17 @@ def test_grid_params_of_old_code_and_of_other_sequences() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ([1],), ({"a": [1]}, {"a": [1]}, {}), ({"a": "abc"},), ({"a": 3},)])
-def test_grid_params_refuses_the_rest(arguments: tuple[object, ...]) -> None:
+def test_grid_params_refuses_other_arguments(arguments: tuple[object, ...]) -> None:
     with pytest.raises(ArgumentTypeError, match="grid_params"):
         util.grid_params(*arguments)
 
 
-def test_grid_params_of_nothing_to_choose() -> None:
+def test_grid_params_refuses_an_empty_list() -> None:
     with pytest.raises(ArgumentError, match="'a' has no values"):
         util.grid_params({"a": []})
 
 
-def test_parameter_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_num_param_servers_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NUM_TF_PS", raising=False)
     assert util.num_param_servers() == 0
     monkeypatch.setenv("NUM_TF_PS", "2")
@@ -47,7 +47,7 @@ def test_parameter_servers(monkeypatch: pytest.MonkeyPatch) -> None:
         util.num_param_servers()
 
 
-def test_executors_inside_a_worker_and_without_spark() -> None:
+def test_num_executors_is_the_group_size_in_a_worker_and_one_without_spark() -> None:
     assert util.num_executors(object()) == 1
     here = Path()
     context.set_current(WorkerContext("r", 0, 0, 7, 0, "chief", "file:///r", here, here, here, here))
@@ -69,5 +69,5 @@ def test_executors_inside_a_worker_and_without_spark() -> None:
         ({}, "local[4]", None),
     ],
 )
-def test_executors_that_the_settings_allow(conf: dict[str, str], master: str, limit: int | None) -> None:
+def test_executor_limit_follows_from_the_spark_settings(conf: dict[str, str], master: str, limit: int | None) -> None:
     assert util.executor_limit(conf, master) == limit

@@ -42,12 +42,12 @@ def make_up(role: str) -> Path:
 
 
 @pytest.mark.fast
-def test_nothing_made_nothing_changed(installed):
+def test_settings_are_unchanged_without_an_archive(installed):
     assert with_archives(SETTINGS) == SETTINGS
 
 
 @pytest.mark.fast
-def test_an_archive_that_was_made_is_used_by_its_role_alone(installed):
+def test_archive_is_used_by_its_role_only(installed):
     archive = make_up("driver")
     found = with_archives(SETTINGS)
     assert found[OPTIONS["driver"]].startswith(f"-XX:+UseSerialGC -XX:SharedArchiveFile={archive} -Xshare:auto")
@@ -55,7 +55,7 @@ def test_an_archive_that_was_made_is_used_by_its_role_alone(installed):
 
 
 @pytest.mark.fast
-def test_an_archive_that_others_may_have_written_is_not_used(installed):
+def test_archive_that_others_may_have_written_is_not_used(installed):
     """The JVM runs the classes in it; XDG_CACHE_HOME may name a folder of several users."""
     archive = make_up("driver")
     for place in (archive, archive.parent):
@@ -71,21 +71,21 @@ def test_an_archive_that_others_may_have_written_is_not_used(installed):
 
 @pytest.mark.fast
 @pytest.mark.parametrize("changed", ["java/lib/server/libjvm.so", "spark/jars/a.jar"])
-def test_another_java_or_spark_has_an_archive_of_its_own(installed, changed):
+def test_archive_of_another_java_or_spark_is_not_used(installed, changed):
     make_up("executor")
     (installed / changed).write_text("a newer one")
     assert with_archives(SETTINGS) == SETTINGS
 
 
 @pytest.mark.fast
-def test_other_jvm_options_have_an_archive_of_their_own(installed):
+def test_archive_of_other_jvm_options_is_not_used(installed):
     make_up("driver")
     other = {**SETTINGS, OPTIONS["driver"]: "-XX:+UseParallelGC"}
     assert with_archives(other) == other
 
 
 @pytest.mark.fast
-def test_a_users_own_archive_stands(installed):
+def test_archive_set_by_the_user_is_retained(installed):
     own = {OPTIONS["driver"]: "-XX:SharedArchiveFile=/mine.jsa"}
     archive = archive_of("driver", own)
     assert archive is not None
@@ -95,7 +95,7 @@ def test_a_users_own_archive_stands(installed):
 
 
 @pytest.mark.fast
-def test_without_java_there_is_none(installed, monkeypatch):
+def test_no_archive_is_used_or_created_without_java(installed, monkeypatch):
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(installed))
     assert with_archives(SETTINGS) == SETTINGS
@@ -104,7 +104,7 @@ def test_without_java_there_is_none(installed, monkeypatch):
 
 
 @pytest.mark.fast
-def test_a_profile_says_whether_it_uses_them(installed):
+def test_profile_chooses_whether_archives_are_used(installed):
     text = "master: local-cluster[2,2,1024]\nspark: {spark.driver.extraJavaOptions: -XX:+UseSerialGC}\n"
     make_up("driver")
     without, using = (profiles.parse("x", more + text, "x.yaml") for more in ("", "class_data: true\n"))
@@ -113,7 +113,7 @@ def test_a_profile_says_whether_it_uses_them(installed):
 
 
 @pytest.mark.fast
-def test_an_application_that_fails_is_shown_and_leaves_nothing(installed):
+def test_output_of_a_failed_application_is_shown_and_no_file_is_left(installed):
     spark_submit = installed / "spark-submit"
     spark_submit.write_text("#!/bin/sh\necho no memory left; exit 7\n")
     spark_submit.chmod(0o755)
@@ -124,7 +124,7 @@ def test_an_application_that_fails_is_shown_and_leaves_nothing(installed):
 
 @pytest.mark.fast
 @pytest.mark.parametrize("named", [True, False])
-def test_a_folder_of_settings_on_the_class_path_is_named(installed, tmp_path, monkeypatch, named):
+def test_settings_folder_on_the_class_path_is_refused_with_its_name(installed, tmp_path, monkeypatch, named):
     conf = tmp_path / "elsewhere" if named else installed / "spark" / "conf"
     conf.mkdir(parents=True)
     if named:
@@ -137,7 +137,7 @@ def test_a_folder_of_settings_on_the_class_path_is_named(installed, tmp_path, mo
 @pytest.mark.spark
 @pytest.mark.variant  # three Sparks one after another; every other Spark of the tests uses archives where they are made
 @pytest.mark.timeout(400)
-def test_jvms_map_what_was_made_and_start_without_what_does_not_fit(tmp_path, monkeypatch):
+def test_jvms_map_their_archives_and_start_without_a_damaged_one(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SPARK_CONF_DIR")  # the tests' own, which holds a file
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")

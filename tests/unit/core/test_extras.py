@@ -11,7 +11,7 @@ from hopsml.core import extras
 pytestmark = pytest.mark.fast
 
 
-def test_from_where_this_hopsml_came(tmp_path: Path) -> None:
+def test_install_command_names_the_source_of_the_installed_hopsml(tmp_path: Path) -> None:
     wheel = tmp_path / "hopsml-1.0-py3-none-any.whl"
     wheel.touch()
     nowhere = tmp_path / "site-packages"
@@ -25,7 +25,7 @@ def test_from_where_this_hopsml_came(tmp_path: Path) -> None:
     assert of("file:///no/such.whl") == of("https://index/hopsml-1.0.whl") == of("") == gone
 
 
-def test_a_repository_that_is_only_on_the_path(tmp_path: Path) -> None:
+def test_install_command_of_a_repository_on_the_path_is_editable(tmp_path: Path) -> None:
     for name in ("setup.py", "pyproject.toml"):
         (tmp_path / name).touch()
     assert extras.command("spark", {}, "*", tmp_path) == f"pip install -e '{tmp_path}[spark]'"

@@ -13,7 +13,7 @@ from hopsml.core import file_locks
 pytestmark = pytest.mark.fast
 
 
-def test_a_folder_is_deleted_once_its_process_has_released_the_lock(tmp_path: Path) -> None:
+def test_folder_is_deleted_once_its_process_has_released_the_lock(tmp_path: Path) -> None:
     ours, lock = file_locks.make_locked_folder(tmp_path, "lock", "agent-")
     left, left_lock = file_locks.make_locked_folder(tmp_path, "lock", "agent-")
     other = tmp_path / "other"
@@ -24,7 +24,7 @@ def test_a_folder_is_deleted_once_its_process_has_released_the_lock(tmp_path: Pa
     os.close(lock)
 
 
-def test_a_lock_is_exclusive_until_its_holder_leaves_the_block(tmp_path: Path) -> None:
+def test_lock_is_exclusive_until_its_holder_leaves_the_block(tmp_path: Path) -> None:
     path, entered = tmp_path / "lock", threading.Event()
     assert not file_locks.is_locked(path)
     with file_locks.locked(path):
@@ -43,7 +43,7 @@ def test_a_lock_is_exclusive_until_its_holder_leaves_the_block(tmp_path: Path) -
     assert entered.is_set() and not file_locks.is_locked(path)
 
 
-def test_what_is_no_file_is_not_locked_and_delays_nobody(tmp_path: Path) -> None:
+def test_is_locked_is_false_for_missing_files_and_pipes(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     assert not file_locks.is_locked(tmp_path / "file" / "lock")

@@ -34,19 +34,19 @@ def test_each_name_that_an_old_record_can_contain_resolves() -> None:
 @pytest.mark.parametrize(
     ("former", "name"), [("search.algorithms.single", "SingleRunSearcher"), ("training.task_addresses", "rank")]
 )
-def test_a_name_that_was_in_use_for_a_few_hours_resolves(former: str, name: str) -> None:
+def test_short_lived_former_name_resolves(former: str, name: str) -> None:
     assert moved_names.loads(f"chopsml.{former}\n{name}\n.".encode()).__name__ == name
     assert getattr(importlib.import_module(f"hopsml.{former}"), name).__name__ == name
 
 
-def test_each_entry_of_the_table_names_something_that_exists() -> None:
+def test_each_entry_of_the_table_names_an_existing_object() -> None:
     for former, now in moved_names.MOVED.items():
         module, _, name = now.partition(":")
         assert ":" in former or not name
         assert not name or hasattr(importlib.import_module(module), name), now
 
 
-def test_a_moved_module_is_imported_under_its_former_name() -> None:
+def test_moved_module_is_importable_under_its_former_name() -> None:
     code = (
         "import hopsml.states; from hopsml.states import Lifecycle; from hopsml.core import states\n"
         "assert Lifecycle is states.Lifecycle and hopsml.states.Lifecycle is Lifecycle\n"
@@ -54,13 +54,13 @@ def test_a_moved_module_is_imported_under_its_former_name() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_an_unknown_module_and_an_unknown_name_are_still_errors() -> None:
+def test_unknown_module_and_unknown_name_are_still_errors() -> None:
     with pytest.raises(ModuleNotFoundError, match="nothing"):
         importlib.import_module("hopsml.nothing")
     with pytest.raises(AttributeError, match="nothing"):
         moved_names.loads(b"chopsml.states\nnothing\n.")
 
 
-def test_a_pickle_without_moved_names_is_read_as_by_pickle() -> None:
+def test_pickle_without_moved_names_is_loaded_unchanged() -> None:
     value = {"path": Path("a"), "state": importlib.import_module("hopsml.core.states").Lifecycle.FAILED}
     assert moved_names.loads(pickle.dumps(value)) == value

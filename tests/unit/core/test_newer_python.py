@@ -40,5 +40,5 @@ def test_a_module_does_not_import_from_the_working_directory(
     assert output([*module_arguments("json.tool"), "--compact"], tmp_path) == '{"a":1}\n'
 
 
-def test_a_member_of_an_enumeration_of_strings_is_its_value() -> None:
+def test_member_of_str_enum_equals_its_value() -> None:
     assert f"{Colour.RED}" == str(Colour.RED) == "red" == Colour.RED

@@ -15,7 +15,7 @@ NAMED = r"open('/proc/self/comm', 'wb').write({name!r}); print(flush=True); inpu
 
 
 @pytest.mark.parametrize("name", [b"\xc3(x)", b"caf\xc3", b") R 1 (", b"a b"])
-def test_a_process_whose_name_is_no_text_hides_nothing(name: bytes) -> None:
+def test_process_with_an_undecodable_name_is_handled_like_any_other(name: bytes) -> None:
     """Any user of the host may have one; it broke the end of agents and of workers."""
     command = [sys.executable, "-c", NAMED.format(name=name)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

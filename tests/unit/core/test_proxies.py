@@ -25,18 +25,18 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def test_members_are_excluded_for_http_clients_and_grpc() -> None:
+def test_members_bypass_the_proxy_for_http_clients_and_grpc() -> None:
     assert proxies.bypassing(["10.0.0.1", "node2"], {}) == {
         "no_proxy": "10.0.0.1,node2",
         "NO_PROXY": "10.0.0.1,node2",
     }
 
 
-def test_an_ipv6_address_is_excluded_with_and_without_brackets() -> None:
+def test_ipv6_address_bypasses_the_proxy_with_and_without_brackets() -> None:
     assert proxies.bypassing(["fd00::1"], {})["no_proxy"] == "fd00::1,[fd00::1]"
 
 
-def test_hosts_excluded_by_the_user_stay_excluded_and_the_runs_environment_has_priority() -> None:
+def test_hosts_excluded_by_the_user_are_retained_and_the_runs_variables_win() -> None:
     of_run, of_agent = {"no_proxy": "store.example"}, {"no_proxy": "other.example", "NO_PROXY": ".corp, node2"}
     assert proxies.bypassing(["node2"], of_run, of_agent) == {
         "no_proxy": "store.example,node2",
@@ -44,11 +44,11 @@ def test_hosts_excluded_by_the_user_stay_excluded_and_the_runs_environment_has_p
     }
 
 
-def test_only_the_upper_case_variable_reaches_grpc_too() -> None:
+def test_upper_case_no_proxy_is_copied_to_the_lower_case_variable() -> None:
     assert proxies.bypassing(["node2"], {"NO_PROXY": ".corp"})["no_proxy"] == ".corp,node2"
 
 
-def test_no_grpc_proxy_is_extended_if_set_as_grpc_then_reads_no_other_variable() -> None:
+def test_no_grpc_proxy_is_extended_if_set() -> None:
     assert proxies.bypassing(["node2"], {"no_grpc_proxy": "a", "no_proxy": "b"}) == {
         "no_proxy": "b,node2",
         "NO_PROXY": "b,node2",
@@ -56,7 +56,7 @@ def test_no_grpc_proxy_is_extended_if_set_as_grpc_then_reads_no_other_variable()
     }
 
 
-def test_a_star_is_unchanged_and_grpc_which_does_not_support_it_gets_the_members() -> None:
+def test_star_in_no_proxy_is_unchanged_and_no_grpc_proxy_lists_the_members() -> None:
     assert proxies.bypassing(["node2"], {"no_proxy": "*"}) == {
         "no_proxy": "*",
         "NO_PROXY": "*",
@@ -64,17 +64,17 @@ def test_a_star_is_unchanged_and_grpc_which_does_not_support_it_gets_the_members
     }
 
 
-def test_nothing_is_set_without_members() -> None:
+def test_no_variable_is_set_without_members() -> None:
     assert proxies.bypassing([], {"no_proxy": "a"}) == {}
 
 
-def test_the_hosts_of_all_roles_are_members() -> None:
+def test_hosts_of_all_roles_are_members() -> None:
     cluster = '{"chief":["10.0.0.1:40"],"ps":["[fd00::1]:41","10.0.0.2:42"]}'
     assert proxies.hosts_of(cluster, ["10.0.0.1:43", "10.0.0.3:44"]) == ["10.0.0.1", "fd00::1", "10.0.0.2", "10.0.0.3"]
     assert proxies.hosts_of("", ["", "10.0.0.3:44"]) == ["10.0.0.3"]
 
 
-def test_this_machines_own_addresses_are_opened_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_of_this_machine_bypass_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
 
     def proxied(url: str) -> bool:
@@ -85,7 +85,7 @@ def test_this_machines_own_addresses_are_opened_directly(monkeypatch: pytest.Mon
     assert proxied("http://jobs.example:8080/")
 
 
-def test_a_request_that_fails_names_the_proxy_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_request_names_the_proxy_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:1")
     with pytest.raises(
         resource_manager.NoAnswer, match=r"the proxy 127\.0\.0\.1:1.*http_proxy.*set no_proxy=manager\.invalid"
@@ -96,7 +96,7 @@ def test_a_request_that_fails_names_the_proxy_without_its_password(monkeypatch: 
     assert proxies.explain("http://manager.invalid:8088/ws") == ""
 
 
-def test_the_job_services_client_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_request_of_the_service_client_names_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     from hopsml.client import Client
 
     monkeypatch.setenv("http_proxy", "127.0.0.1:1")
@@ -104,7 +104,7 @@ def test_the_job_services_client_names_the_proxy(monkeypatch: pytest.MonkeyPatch
         Client("http://jobs.invalid:8080", "token").jobs()
 
 
-def test_a_request_to_this_machine_passes_no_proxy_and_each_request_reads_the_environment_anew(
+def test_requests_to_this_machine_use_no_proxy_and_read_the_environment_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")

@@ -28,11 +28,11 @@ pytestmark = pytest.mark.fast
         "mysql_passwd",
     ],
 )  # fmt: skip
-def test_settings_that_are_named_like_secrets_are_not_written(name: str) -> None:
+def test_settings_with_names_of_secrets_are_redacted(name: str) -> None:
     assert redact.settings({name: "abc", "spark.master": "yarn"}) == {name: REDACTED, "spark.master": "yarn"}
 
 
-def test_secrets_inside_of_harmless_settings_are_masked() -> None:
+def test_secrets_within_other_settings_are_masked() -> None:
     cleaned = redact.settings(
         {
             "spark.driver.extraJavaOptions": "-Xmx1g -Djavax.net.ssl.trustStorePassword=abc1 -XX:+UseSerialGC",
@@ -45,12 +45,12 @@ def test_secrets_inside_of_harmless_settings_are_masked() -> None:
     assert cleaned["spark.proxy"].startswith("https://anna:") and cleaned["spark.proxy"].endswith("&page=2")
 
 
-def test_arguments_keep_what_only_sounds_like_a_secret() -> None:
+def test_arguments_with_names_similar_to_secrets_are_unchanged() -> None:
     given = {"max_tokens": 512, "keypoints": "17", "tokenizer": "bert", "lr": 0.1, "keys": ["a"], "key": 3}
     assert redact.arguments(given) == given
 
 
-def test_arguments_lose_their_secrets_at_any_depth() -> None:
+def test_secret_arguments_are_redacted_at_any_depth() -> None:
     given = {
         "api_key": "abc",
         "store": {"secret_access_key": "abc", "bucket": "b"},
@@ -65,7 +65,7 @@ def test_arguments_lose_their_secrets_at_any_depth() -> None:
 @pytest.mark.parametrize(
     "words", [["--token=abc"], ["--token", "abc"], ["--db-password", "abc"], ["s3://u:abc@host/x"]]
 )
-def test_command_lines_lose_their_secrets(words: list[str]) -> None:
+def test_secrets_in_command_lines_are_redacted(words: list[str]) -> None:
     cleaned = redact.command(["train.py", *words, "--epochs", "3"])
     assert "abc" not in " ".join(cleaned)
     assert cleaned[0] == "train.py" and cleaned[-2:] == ["--epochs", "3"]
@@ -75,24 +75,24 @@ def test_command_lines_lose_their_secrets(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["DB_PWD", "BASIC_AUTH", "SENTRY_DSN", "SESSION_COOKIE", "SMTP_PASS", "GITHUB_PAT"])
-def test_settings_with_the_short_names_of_secrets_are_not_written(name: str) -> None:
+def test_settings_with_short_names_of_secrets_are_redacted(name: str) -> None:
     assert redact.settings({name: "abc"}) == {name: REDACTED}
 
 
 @pytest.mark.parametrize("name", ["PWD", "OLDPWD", "AUTHOR", "COMPASS", "PATH", "spark.app.name", "SSH_AUTH_SOCK"])
-def test_settings_that_only_look_like_them_are_written(name: str) -> None:
+def test_settings_with_names_similar_to_secrets_are_unchanged(name: str) -> None:
     assert redact.settings({name: "/home/anna"}) == {name: "/home/anna"}
 
 
 @pytest.mark.parametrize(
     "name", ["pad_token", "eos_token", "max_tokens", "token_type", "author", "monkey", "key", "signature"]
 )
-def test_names_of_training_are_none_of_secrets(name: str) -> None:
+def test_names_of_training_parameters_are_not_secrets(name: str) -> None:
     given = {name: "<pad>", "n": {name: "abcdefgh1"}}
     assert redact.arguments(given) == given
 
 
-def test_secrets_are_found_in_dicts_within_lists_and_all_that_lies_below_their_name() -> None:
+def test_secrets_in_dicts_within_lists_are_redacted_with_all_values_below_their_name() -> None:
     given = {
         "stores": [{"dsn": "abc", "bucket": "b"}, {"deep": [{"pwd": "abc"}]}],
         "auth": ["anna", "abc"],
@@ -107,7 +107,7 @@ def test_secrets_are_found_in_dicts_within_lists_and_all_that_lies_below_their_n
 # ---------------------------------------------------------------------- by value
 
 
-def test_the_value_of_a_secret_variable_is_masked_wherever_it_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_of_a_secret_variable_is_masked_wherever_it_occurs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_DB_PASSWORD", "tr0ub/4 dor&3")
     for spelling in ("tr0ub/4 dor&3", "tr0ub%2F4%20dor%263", "tr0ub/4%20dor%263", "tr0ub%2F4+dor%263"):
         assert redact.text(f"GET /x/{spelling}/y failed") == f"GET /x/{REDACTED}/y failed"
@@ -116,9 +116,7 @@ def test_the_value_of_a_secret_variable_is_masked_wherever_it_occurs(monkeypatch
 
 
 @pytest.mark.parametrize("value", ["abc", "postgres", "true", "12345", "/etc/hadoop/token", "~/.aws/credentials.ini"])
-def test_a_value_that_may_be_any_word_is_masked_under_its_name_alone(
-    value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_value_that_may_be_any_word_is_masked_only_under_its_name(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_DB_PASSWORD", value)
     assert redact.text(f"reading {value} now") == f"reading {value} now"
     assert redact.settings({"MY_DB_PASSWORD": value}) == {"MY_DB_PASSWORD": REDACTED}
@@ -139,7 +137,7 @@ def test_a_value_that_may_be_any_word_is_masked_under_its_name_alone(
         "-----BEGIN PRIVATE KEY-----\ns3cr3t",
     ],
 )  # fmt: skip
-def test_what_has_the_shape_of_a_secret_is_masked(text: str) -> None:
+def test_text_with_the_shape_of_a_secret_is_masked(text: str) -> None:
     cleaned = redact.text(f"before {text} behind")
     assert "s3cr3t" not in cleaned and cleaned.startswith("before ") and REDACTED in cleaned
     assert redact.text(cleaned) == cleaned
@@ -164,11 +162,11 @@ def test_keys_of_well_known_services_are_masked(text: str) -> None:
         "Basic understanding of bearer certificates", "key: value", "spark.authenticate=true",
     ],
 )  # fmt: skip
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_without_a_secret_is_unchanged(text: str) -> None:
     assert redact.text(text) == text
 
 
-def test_of_a_program_literals_are_masked_and_variables_are_not() -> None:
+def test_literals_in_code_are_masked_and_variables_are_not() -> None:
     program = 'PASSWORD: str = "s3cr3t"\nos.environ["DB_PWD"] = \'s3cr3t\'\nlogin(password=password, token=t["T"])\n'
     cleaned = redact.code(program)
     assert "s3cr3t" not in cleaned
@@ -185,7 +183,7 @@ def test_of_a_program_literals_are_masked_and_variables_are_not() -> None:
         '# it\'s "so\nquery = """\nset password=s3cretPw9 \\"x\\"\n"""',
     ],
 )
-def test_what_a_literal_of_a_program_assigns_is_masked(program: str) -> None:
+def test_assignments_within_string_literals_of_code_are_masked(program: str) -> None:
     assert "s3cretPw9" not in redact.code(program)
 
 
@@ -198,14 +196,14 @@ def test_what_a_literal_of_a_program_assigns_is_masked(program: str) -> None:
         "f('token=pad')",
     ],
 )
-def test_what_a_program_names_is_no_secret(program: str) -> None:
+def test_names_and_expressions_in_code_are_not_masked(program: str) -> None:
     assert redact.code(program) == program
 
 
 # ---------------------------------------------------------------------- ways out
 
 
-def test_errors_of_ours_hold_no_secret_whoever_they_quote(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_hopsml_contain_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "tok-3141592")
     error = errors.WorkerFailed(
         "lost tok-3141592",
@@ -219,7 +217,7 @@ def test_errors_of_ours_hold_no_secret_whoever_they_quote(monkeypatch: pytest.Mo
     assert "3141592" not in str(errors.PathNotFound("cannot read x: tok-3141592"))
 
 
-def test_records_lose_their_secrets_when_they_become_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_redacted_when_records_become_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "tok-3141592")
 
     @dataclass
@@ -230,7 +228,7 @@ def test_records_lose_their_secrets_when_they_become_json(monkeypatch: pytest.Mo
     assert b"3141592" not in written and b"abc" not in written and b"NaN" in written
 
 
-def test_the_log_loses_secrets_before_any_handler_writes_them(
+def test_secrets_are_redacted_in_the_log_before_any_handler_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "tok-3141592")
@@ -252,7 +250,7 @@ def test_the_log_loses_secrets_before_any_handler_writes_them(
     assert seen and "3141592" not in seen[0] and "ValueError" in seen[0]
 
 
-def test_without_any_handler_a_warning_still_reaches_stderr_once() -> None:
+def test_warning_without_a_handler_reaches_stderr_once() -> None:
     program = (
         "import logging, hopsml.core.redact\n"
         "logging.getLogger('hopsml.x').warning('said %s', 'tok-3141592')\n"

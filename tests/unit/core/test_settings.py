@@ -24,7 +24,7 @@ def write_conf(folder: Path, **values: str) -> Path:
     return folder
 
 
-def test_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_timeout_must_be_a_positive_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SETTINGS.storage_timeout_s == 30
     monkeypatch.setenv("HOPSML_STORAGE_TIMEOUT_S", "2.5")
     assert SETTINGS.storage_timeout_s == 2.5
@@ -34,7 +34,7 @@ def test_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
             _ = SETTINGS.storage_timeout_s
 
 
-def test_the_time_that_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_time_must_be_a_nonnegative_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOPSML_DRAIN_S", raising=False)
     assert SETTINGS.drain_s == 30
     monkeypatch.setenv("HOPSML_DRAIN_S", "0")
@@ -45,7 +45,7 @@ def test_the_time_that_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
             _ = SETTINGS.drain_s
 
 
-def test_the_configuration_is_found_in_a_yarn_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hadoop_configuration_is_found_in_a_yarn_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
     assert settings.hadoop_conf_dir() is None
@@ -60,14 +60,16 @@ def test_the_configuration_is_found_in_a_yarn_container(tmp_path: Path, monkeypa
     assert settings.default_fs() == "hdfs://changed-now"
 
 
-def test_a_broken_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_hadoop_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "core-site.xml").write_text("<configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     with pytest.raises(ArgumentError, match=r"core-site.xml.*HADOOP_CONF_DIR"):
         settings.hadoop_settings()
 
 
-def test_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_name_and_url_follow_from_variables_and_the_default_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
     monkeypatch.setenv("HADOOP_USER_NAME", "fraud__meb10000")
@@ -85,7 +87,7 @@ def test_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.project_url("other") == "s3://bucket/p/other"
 
 
-def test_a_project_by_a_path_is_that_of_the_folder_the_driver_was_started_in(
+def test_relative_project_path_is_resolved_against_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -95,13 +97,13 @@ def test_a_project_by_a_path_is_that_of_the_folder_the_driver_was_started_in(
     assert settings.project_url() == "file:///data/mine"
 
 
-def test_without_a_name_the_login_user_is_the_project() -> None:
+def test_project_name_defaults_to_the_login_user() -> None:
     assert settings.project_name() == settings.user_name()
     assert settings.user_name() == os.environ.get("LOGNAME", os.environ.get("USER", settings.user_name()))
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "viewfs", "hopsfs"])
-def test_runs_lie_on_the_clusters_store_whatever_it_is_called(
+def test_project_is_stored_on_the_clusters_store_for_each_scheme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     for name in ("HOPSML_PROJECT_URL", "HOPSML_PROFILE"):
@@ -129,7 +131,7 @@ def test_runs_lie_on_the_clusters_store_whatever_it_is_called(
         "HOPSML_APPLICATION_ATTEMPT",
     ],
 )
-def test_a_malformed_value_of_each_variable_is_an_error_that_names_it(name: str, value: str) -> None:
+def test_malformed_value_of_each_variable_is_refused_with_its_name(name: str, value: str) -> None:
     if value == "1e3" and name.endswith("_S"):
         pytest.skip("this is a number of seconds")
     with pytest.raises(ArgumentError, match=name):

@@ -30,12 +30,12 @@ OTHERS = (
 )
 
 
-def test_a_state_is_a_text_in_every_record() -> None:
+def test_state_is_text_in_every_record() -> None:
     assert json.dumps({"state": Lifecycle.FINISHED}) == '{"state": "FINISHED"}'
     assert f"{Lifecycle.LOST}" == str(Lifecycle.LOST) == "LOST" and repr([Lifecycle.LOST]) == "['LOST']"
 
 
-def test_every_phase_of_a_run_has_its_state_and_final_ones_their_own() -> None:
+def test_every_phase_has_a_state_and_final_phases_have_distinct_ones() -> None:
     assert {phase.state for phase in Phase if not phase.is_final} == {
         Lifecycle.WAITING, Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING,
     }  # fmt: skip
@@ -52,11 +52,11 @@ def test_every_phase_of_a_run_has_its_state_and_final_ones_their_own() -> None:
         (ValueError("broken"), "FAILED"),
     ],
 )
-def test_the_state_in_which_a_run_ends_follows_from_its_error(error: BaseException | None, state: str) -> None:
+def test_final_state_of_a_run_follows_from_its_error(error: BaseException | None, state: str) -> None:
     assert states.end(error) == state and states.end(error) in states.ENDS
 
 
-def test_no_other_file_spells_a_state_out() -> None:
+def test_state_names_are_spelled_only_in_their_module() -> None:
     spelled, words = [], set(Lifecycle)
     for file in PACKAGE.rglob("*.py"):
         name = str(file.relative_to(PACKAGE))

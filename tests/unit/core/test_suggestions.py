@@ -29,7 +29,7 @@ ARGUMENTS = [field.name for field in dataclasses.fields(RunOptions)]
         ("zzz", []),
     ],
 )
-def test_the_nearest_names(name: str, meant: list[str]) -> None:
+def test_similar_returns_the_nearest_names(name: str, meant: list[str]) -> None:
     assert suggestions.similar(name, ARGUMENTS) == meant
 
 
@@ -40,7 +40,7 @@ def test_few_names_are_listed_and_many_are_not() -> None:
     assert suggestions.instead("scoop", [*ARGUMENTS, "scope"], "see there") == "did you mean scope?"
 
 
-def test_a_verb_that_is_misspelt() -> None:
+def test_misspelt_verb_is_refused_with_a_suggestion() -> None:
     from hopsml import experiment
 
     with pytest.raises(AttributeError, match="did you mean collective_all_reduce"):

@@ -54,19 +54,19 @@ def called_back() -> BaseException:
     return caught.value
 
 
-def test_frames_of_ours_are_left_out_behind_the_users() -> None:
+def test_frames_of_hopsml_after_the_users_frames_are_removed() -> None:
     error = raised_in_hopsml()
     assert len(names(error.__traceback__)) > 2
     assert names(tracebacks.of_user(error.__traceback__)) == ["raised_in_hopsml", "user_code"]
 
 
-def test_what_ours_called_of_the_users_stays() -> None:
+def test_user_frames_called_by_hopsml_are_retained() -> None:
     error = called_back()
     assert names(error.__traceback__) != names(tracebacks.of_user(error.__traceback__))
     assert names(tracebacks.of_user(error.__traceback__)) == ["called_back", "user_code", "item", "broken"]
 
 
-def test_a_workers_traceback_begins_in_the_users_code_and_then_holds_everything() -> None:
+def test_worker_traceback_starts_in_user_code() -> None:
     from hopsml.cluster.worker import returned
 
     inner = called_back().__traceback__
@@ -76,7 +76,7 @@ def test_a_workers_traceback_begins_in_the_users_code_and_then_holds_everything(
     assert names(tracebacks.from_user(ours)) == ["item", "broken"]
 
 
-def test_an_error_that_is_all_ours_keeps_its_traceback() -> None:
+def test_error_with_only_frames_of_hopsml_keeps_its_traceback() -> None:
     error = raised_in_hopsml()
     ours = error.__traceback__
     while ours is not None and not tracebacks.is_own(ours.tb_frame.f_code.co_filename):
@@ -85,7 +85,7 @@ def test_an_error_that_is_all_ours_keeps_its_traceback() -> None:
     assert tracebacks.of_user(ours) is None
 
 
-def test_a_line_of_a_notebooks_cell_is_added_and_what_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_lines_of_notebook_cells_are_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = "/tmp/ipykernel_1/2.py"
     monkeypatch.setitem(linecache.cache, cell, (9, None, ["def train():\n", "    broken()\n"], cell))
     text = (
@@ -161,7 +161,7 @@ def shown(how: str, tmp_path: Path, **variables: str) -> str:
         ("thread", "hopsml.errors.ArgumentError: num_workers=-2"),
     ],
 )
-def test_a_scripts_error_shows_the_users_frames_and_names_the_file_with_all(
+def test_error_of_a_script_shows_user_frames_and_names_the_file_with_all_frames(
     how: str, error: str, tmp_path: Path
 ) -> None:
     text = shown(how, tmp_path)
@@ -174,31 +174,31 @@ def test_a_scripts_error_shows_the_users_frames_and_names_the_file_with_all(
     assert stored.stat().st_mode & 0o077 == 0
 
 
-def test_a_variable_shows_all_frames_at_once(tmp_path: Path) -> None:
+def test_hopsml_traceback_full_shows_all_frames(tmp_path: Path) -> None:
     text = shown("misspelt", tmp_path, HOPSML_TRACEBACK="full")
     assert f"{OWN}experiment/verbs.py" in text and not (tmp_path / ".hopsml").exists()
 
 
-def test_without_a_home_the_variable_is_named(tmp_path: Path) -> None:
+def test_variable_for_the_full_traceback_is_named_without_a_home_directory(tmp_path: Path) -> None:
     text = shown("misspelt", tmp_path, HOME="/dev/null")
     assert OWN not in text and text.splitlines()[-1].startswith("hopsml: HOPSML_TRACEBACK=full")
 
 
-def test_an_error_that_the_user_was_handling_stays(tmp_path: Path) -> None:
+def test_error_that_the_user_was_handling_is_shown(tmp_path: Path) -> None:
     text = shown("own chain", tmp_path)
     assert "KeyError: 'mine'" in text and "During handling of the above exception" in text and OWN not in text
 
 
-def test_an_error_of_code_that_hopsml_called_has_no_frames_of_hopsml(tmp_path: Path) -> None:
+def test_error_of_code_called_by_hopsml_has_no_frames_of_hopsml(tmp_path: Path) -> None:
     text = shown("called", tmp_path)
     assert "in broken" in text and "KeyError: 'mine'" in text and f"{OWN}cluster" not in text
 
 
-def test_a_fault_of_hopsml_itself_keeps_its_frames(tmp_path: Path) -> None:
+def test_internal_error_of_hopsml_keeps_its_frames(tmp_path: Path) -> None:
     assert f"{OWN}experiment/verbs.py" in shown("internal", tmp_path)
 
 
-def test_a_workers_traceback_has_no_frames_of_hopsml_and_the_log_names_the_file_with_all(
+def test_worker_traceback_hides_frames_of_hopsml_and_names_the_complete_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from hopsml.cluster.worker import calling

@@ -38,13 +38,13 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (f"{CONTEXT}-more", ""),
     ],
 )
-def test_a_context_that_is_malformed_counts_as_none(given: str, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_trace_context_is_ignored(given: str, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tracing.PARENT, given)
     assert tracing.given() == taken
 
 
 @pytest.mark.fast
-def test_contexts_of_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_contexts_share_the_trace_of_their_root(monkeypatch: pytest.MonkeyPatch) -> None:
     root = tracing.named("digits-17 1000.25")
     assert root == tracing.named("digits-17 1000.25") != tracing.named("digits-17 1000.5")
     below = tracing.child(root)
@@ -56,7 +56,7 @@ def test_contexts_of_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.fast
-def test_headers_go_only_where_nobody_else_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_otlp_headers_are_omitted_from_variables_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tracing.is_on()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://here")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=token")
@@ -67,7 +67,7 @@ def test_headers_go_only_where_nobody_else_reads_them(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.fast
-def test_the_parts_of_a_launch_follow_each_other() -> None:
+def test_parts_of_a_launch_are_consecutive() -> None:
     reached = {"executors": 11.0, "rendezvous": 12.5, "first step": 14.0}
     assert list(stages(10.0, reached, 20.0)) == [
         LaunchPart("executors", 10.0, 11.0),
@@ -81,7 +81,7 @@ def test_the_parts_of_a_launch_follow_each_other() -> None:
 
 
 @pytest.mark.local
-def test_a_span_arrives_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_is_received_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiver() as taken:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", taken.url)
         below = tracing.child(CONTEXT)
@@ -99,7 +99,7 @@ def test_a_span_arrives_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.local
-def test_nothing_is_imported_where_it_is_off_and_a_missing_package_is_said_once() -> None:
+def test_tracing_imports_nothing_when_off_and_a_missing_package_is_logged_once() -> None:
     off = "import sys; from hopsml.core import tracing; import hopsml.experiment.reporting as one; "
     off += (
         "assert one.begun('app_1', 2) is None; assert not any(name.startswith('opentelemetry') for name in sys.modules)"

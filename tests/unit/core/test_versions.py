@@ -38,7 +38,7 @@ def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOPSML_ANY_VERSION", raising=False)
 
 
-def test_versions_are_read_up_to_their_suffix() -> None:
+def test_versions_are_parsed_up_to_their_suffix() -> None:
     assert parse_version("2.21.0-rc1") == (2, 21, 0)
     assert parse_version("2.9") < parse_version("2.21")
     assert parse_version("unknown") == ()
@@ -64,7 +64,9 @@ def test_consecutive_versions_are_shown_as_spans() -> None:
         (NUMPY, "1.24.4", "broken"),
     ],
 )
-def test_verdict(known: SupportedVersions, version: str, expected: str) -> None:
+def test_verdict_of_a_version_follows_from_the_supported_range(
+    known: SupportedVersions, version: str, expected: str
+) -> None:
     assert known.verdict(version) == expected
 
 
@@ -77,18 +79,18 @@ def test_verdict(known: SupportedVersions, version: str, expected: str) -> None:
         (PYTHON, "3.9.1", "3.10"),
     ],
 )
-def test_the_nearest_supported_version_is_named(known: SupportedVersions, version: str, nearest: str) -> None:
+def test_nearest_supported_version_is_named(known: SupportedVersions, version: str, nearest: str) -> None:
     assert known.nearest(version) == nearest
 
 
-def test_a_broken_version_is_refused_with_the_nearest_one_and_the_setting() -> None:
+def test_broken_version_is_refused_with_the_nearest_one_and_the_setting() -> None:
     with pytest.raises(
         UnsupportedVersion, match=r"tensorflow 1\.15\.5 does not work.*==2\.16\.\*.*HOPSML_ANY_VERSION=1"
     ):
         check_version(TENSORFLOW, "1.15.5")
 
 
-def test_a_broken_version_is_a_warning_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_version_is_a_warning_if_any_version_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_ANY_VERSION", "1")
     with pytest.warns(RuntimeWarning, match=r"torch 2\.4\.1 does not work"):
         check_version(TORCH, "2.4.1")
@@ -97,7 +99,7 @@ def test_a_broken_version_is_a_warning_with_the_setting(monkeypatch: pytest.Monk
         check_version(KERAS, "3.99.0")
 
 
-def test_an_untried_version_is_named_once() -> None:
+def test_untested_version_is_warned_about_once() -> None:
     with pytest.warns(RuntimeWarning, match=r"keras 3\.99\.0 has not been tried"):
         check_version(KERAS, "3.99.0")
     with warnings.catch_warnings():
@@ -106,7 +108,7 @@ def test_an_untried_version_is_named_once() -> None:
         check_version(KERAS, "3.15.1")
 
 
-def test_each_supported_spark_has_its_needs() -> None:
+def test_each_supported_spark_has_requirements() -> None:
     assert tuple(needs.spark for needs in SPARK_NEEDS) == PYSPARK.supported
     assert {needs.newest_python for needs in SPARK_NEEDS} <= set(PYTHON.supported)
     assert spark_needs("3.5.9").spark == (3, 5) and spark_needs("5.1").spark == (4, 3) == spark_needs("").spark
@@ -119,7 +121,7 @@ def bounds(requirement: str) -> set[str]:
     return set(found.group(1).split(","))
 
 
-def test_bounds_of_the_package_are_those_of_the_table() -> None:
+def test_bounds_of_the_package_equal_those_of_the_table() -> None:
     assert f'requires-python = ">={show_version(PYTHON.supported[0])}"' in PYPROJECT
     assert f">={show_version(PYSPARK.supported[0])}" in bounds("pyspark")
     assert f">={show_version(NUMPY.supported[0])}" in bounds("numpy")
@@ -129,6 +131,6 @@ def test_bounds_of_the_package_are_those_of_the_table() -> None:
     assert f">={show_version(KERAS.supported[0])}" in bounds("keras")
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_page_of_supported_versions_is_up_to_date() -> None:
     written = supported_versions.PAGE.read_text(encoding="utf-8")
     assert written == supported_versions.page(), "run python -m tools.supported_versions"

@@ -30,7 +30,7 @@ def says(finding: Finding, status: Status, *words: str) -> None:
         assert word in f"{finding.summary} {finding.remedy}", (word, finding)
 
 
-def test_a_finding_has_a_remedy_exactly_if_it_is_not_ok() -> None:
+def test_finding_has_a_remedy_exactly_if_it_is_not_ok() -> None:
     with pytest.raises(ValueError, match="remedy"):
         fail("x", "broken", "")
     with pytest.raises(ValueError, match="remedy"):
@@ -42,7 +42,7 @@ def test_a_finding_has_a_remedy_exactly_if_it_is_not_ok() -> None:
     ("version", "status"),
     [((3, 9, 2), FAIL), ((3, 10, 0), OK), ((3, 11, 7), OK), ((3, 12, 1), OK), ((3, 13, 0), OK), ((3, 15, 0), WARN)],
 )
-def test_python(version: tuple[int, int, int], status: Status) -> None:
+def test_python_version_is_checked(version: tuple[int, int, int], status: Status) -> None:
     says(checks.python(version), status, ".".join(map(str, version)))
 
 
@@ -55,7 +55,7 @@ def test_python(version: tuple[int, int, int], status: Status) -> None:
         ("Segmentation fault", None),
     ],
 )
-def test_java_version(output: str, version: int | None) -> None:
+def test_java_version_is_parsed_from_the_output(output: str, version: int | None) -> None:
     assert checks.java_version(output) == version
 
 
@@ -73,7 +73,9 @@ def test_java_version(output: str, version: int | None) -> None:
         (JavaFacts("", "PATH"), LOCAL, OK, ["runs without Spark"]),
     ],
 )
-def test_java(facts: JavaFacts, needs: Needs, status: Status, words: list[str]) -> None:
+def test_java_is_checked_for_spark_and_local_profiles(
+    facts: JavaFacts, needs: Needs, status: Status, words: list[str]
+) -> None:
     says(checks.java(facts, "4.3.0", needs), status, *words)
 
 
@@ -87,7 +89,9 @@ def test_java(facts: JavaFacts, needs: Needs, status: Status, words: list[str]) 
         ("", 'version "17.0.1"', OK, ["17"]),
     ],
 )
-def test_java_for_the_installed_spark(pyspark: str, output: str, status: Status, words: list[str]) -> None:
+def test_java_is_checked_against_the_installed_spark(
+    pyspark: str, output: str, status: Status, words: list[str]
+) -> None:
     says(checks.java(java(output), pyspark, SPARK), status, *words)
 
 
@@ -101,7 +105,9 @@ def test_java_for_the_installed_spark(pyspark: str, output: str, status: Status,
         ("5.0.0", (3, 13, 1), WARN, ["5.0.0 has not been tested", "pyspark==4.3.*"]),
     ],
 )
-def test_spark_for_this_python(pyspark: str, python: tuple[int, int, int], status: Status, words: list[str]) -> None:
+def test_spark_is_checked_against_the_python_version(
+    pyspark: str, python: tuple[int, int, int], status: Status, words: list[str]
+) -> None:
     says(checks.spark(SparkFacts(pyspark, "3.3.4", "", ""), {}, SPARK, python), status, *words)
 
 
@@ -125,7 +131,9 @@ def test_spark_for_this_python(pyspark: str, python: tuple[int, int, int], statu
         (SparkFacts("4.3.0", "", "", ""), {"pyspark-client": "4.3.0"}, LOCAL, FAIL, ["overwrite", "pip uninstall"]),
     ],
 )
-def test_spark(facts: SparkFacts, packages: dict[str, str], needs: Needs, status: Status, words: list[str]) -> None:
+def test_spark_installation_is_checked(
+    facts: SparkFacts, packages: dict[str, str], needs: Needs, status: Status, words: list[str]
+) -> None:
     says(checks.spark(facts, packages, needs), status, *words)
 
 
@@ -149,7 +157,9 @@ def test_spark(facts: SparkFacts, packages: dict[str, str], needs: Needs, status
         ({"tensorflow": "2.21.0", "tensorflow-io": "0.37.1"}, {}, WARN, ["tensorflow-io", "pip uninstall"]),
     ],
 )
-def test_frameworks(packages: dict[str, str], environment: dict[str, str], status: Status, words: list[str]) -> None:
+def test_framework_versions_are_checked(
+    packages: dict[str, str], environment: dict[str, str], status: Status, words: list[str]
+) -> None:
     says(checks.frameworks(packages, environment), status, *words)
 
 
@@ -162,7 +172,9 @@ def test_frameworks(packages: dict[str, str], environment: dict[str, str], statu
         (2, True, {"tensorflow-cpu": "2.21.0"}, WARN, ["cannot use them", "[tensorflow]"]),
     ],
 )
-def test_gpus(count: int, has_driver: bool, packages: dict[str, str], status: Status, words: list[str]) -> None:
+def test_gpus_and_their_driver_are_checked(
+    count: int, has_driver: bool, packages: dict[str, str], status: Status, words: list[str]
+) -> None:
     found = tuple(HostGpu(index, f"GPU-{index}") for index in range(count))
     says(checks.gpus(found, has_driver, packages), status, *words)
 
@@ -188,7 +200,7 @@ ROOMY = {"open_files": 65536, "processes": -1, "stack_bytes": 8 << 20, "shm_byte
         ),
     ],
 )
-def test_limits(change: dict[str, int], gpus: int, status: Status, words: list[str]) -> None:
+def test_process_limits_are_checked(change: dict[str, int], gpus: int, status: Status, words: list[str]) -> None:
     says(checks.limits(LimitFacts(**{**ROOMY, **change}), gpus), status, *words)
 
 
@@ -203,7 +215,7 @@ def test_limits(change: dict[str, int], gpus: int, status: Status, words: list[s
         (0, 0, "No space left on device", FAIL),
     ],
 )
-def test_scratch(free: int, inodes: int, problem: str, status: Status) -> None:
+def test_scratch_space_is_checked(free: int, inodes: int, problem: str, status: Status) -> None:
     says(checks.scratch(ScratchFacts("/scratch", free, inodes, problem)), status, "/scratch", problem)
 
 
@@ -222,7 +234,7 @@ def test_scratch(free: int, inodes: int, problem: str, status: Status) -> None:
         ),
     ],
 )
-def test_ports(facts: PortFacts, status: Status, words: list[str]) -> None:
+def test_port_range_is_checked(facts: PortFacts, status: Status, words: list[str]) -> None:
     says(checks.ports(facts), status, *words)
 
 
@@ -241,7 +253,9 @@ INTERFACES = ("10.0.0.5", "172.17.0.1", "127.0.0.1")
         ("", "the host name", "'n1' cannot be resolved: unknown", LOCAL, OK, ["loopback"]),
     ],
 )
-def test_addresses(announced: str, source: str, problem: str, needs: Needs, status: Status, words: list[str]) -> None:
+def test_announced_address_is_checked(
+    announced: str, source: str, problem: str, needs: Needs, status: Status, words: list[str]
+) -> None:
     says(checks.addresses(AddressFacts("n1", INTERFACES, announced, source, problem), needs), status, *words)
 
 
@@ -270,11 +284,11 @@ def test_addresses(announced: str, source: str, problem: str, needs: Needs, stat
         (PythonFacts("python3", "default"), LOCAL, OK, ["this interpreter"]),
     ],
 )
-def test_executors_python(facts: PythonFacts, needs: Needs, status: Status, words: list[str]) -> None:
+def test_python_of_the_executors_is_checked(facts: PythonFacts, needs: Needs, status: Status, words: list[str]) -> None:
     says(checks.executors_python(facts, (3, 11, 7), needs), status, *words)
 
 
-def test_people_beside_a_training_are_named() -> None:
+def test_other_users_with_processes_on_the_host_are_named() -> None:
     says(checks.shared_host([], False), Status.OK, "no processes of other users")
     says(
         checks.shared_host(["mallory"], False),

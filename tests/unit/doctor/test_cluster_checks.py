@@ -21,14 +21,14 @@ OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 GIB = 1 << 30
 
 
-def test_profile() -> None:
+def test_profile_and_its_shipped_files_are_checked() -> None:
     known = Profile("yarn", "yarn")
     says(examination.check_profile(known, "", {"/conf/x.py": True}), OK, "master yarn")
     says(examination.check_profile(known, "", {"/conf/x.py": False}), FAIL, "/conf/x.py", "does not exist")
     says(examination.check_profile(None, "profile 'x' is not known", {}), FAIL, "'x'", "hopsml profiles")
 
 
-def test_shipped_files_are_the_local_ones() -> None:
+def test_shipped_files_are_the_local_files_of_a_profile() -> None:
     spark = {
         "spark.yarn.dist.files": "/conf/a.py, hdfs://nn/b.py",
         "spark.archives": "/envs/e.tar.gz#environment,local:/opt/e2.tar.gz",
@@ -39,7 +39,7 @@ def test_shipped_files_are_the_local_ones() -> None:
     assert examination.shipped_files(Profile("p", "local-cluster[1,1,512]", spark=script)) == ["/conf/gpus.py"]
 
 
-def test_what_the_projects_own_profiles_ship_is_there() -> None:
+def test_files_shipped_by_the_bundled_profiles_exist() -> None:
     for name in profiles.names():
         for path in examination.shipped_files(profiles.load(name)):
             assert Path(path).exists(), (name, path)
@@ -69,7 +69,7 @@ def test_what_the_projects_own_profiles_ship_is_there() -> None:
         (StoreFacts("x://y", problem="unknown", kind="SomethingElse"), LOCAL, FAIL, ["HOPSML_PROJECT_URL"]),
     ],
 )
-def test_store(facts: StoreFacts, needs: Needs, status: Status, words: list[str]) -> None:
+def test_project_store_is_checked(facts: StoreFacts, needs: Needs, status: Status, words: list[str]) -> None:
     says(examination.store(facts, needs), status, *words)
 
 
@@ -95,7 +95,7 @@ def test_store(facts: StoreFacts, needs: Needs, status: Status, words: list[str]
         ),
     ],
 )
-def test_hdfs(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) -> None:
+def test_hdfs_is_checked(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) -> None:
     says(examination.hdfs(facts, needs), status, *words)
 
 
@@ -117,11 +117,11 @@ def test_hdfs(facts: HdfsFacts, needs: Needs, status: Status, words: list[str]) 
         (YarnFacts(("rm:8088",), problem="HTTP 401", status=401), YARN, WARN, ["kinit"]),
     ],
 )
-def test_yarn(facts: YarnFacts, needs: Needs, status: Status, words: list[str]) -> None:
+def test_yarn_is_checked(facts: YarnFacts, needs: Needs, status: Status, words: list[str]) -> None:
     says(examination.yarn(facts, needs), status, *words)
 
 
-def test_spark_master() -> None:
+def test_spark_master_is_checked() -> None:
     says(examination.spark_master(MasterFacts("spark://m:7077", "m:7077")), OK, "m:7077")
     dead = MasterFacts("spark://m:7077", "", ("m:7077: Connection refused",))
     says(examination.spark_master(dead), FAIL, "refused", "HOPSML_SPARK_MASTER")
@@ -136,14 +136,14 @@ def test_spark_master() -> None:
         ({"the RM": 400.0, "the store": -30.0}, FAIL, ["the RM is 400 s ahead", "Kerberos"]),
     ],
 )
-def test_clock(skews: dict[str, float], status: Status, words: list[str]) -> None:
+def test_clock_skew_is_checked(skews: dict[str, float], status: Status, words: list[str]) -> None:
     says(examination.clock(1_800_000_000, skews), status, *words)
 
 
-def test_a_clock_that_was_never_set() -> None:
+def test_clock_that_was_never_set_fails() -> None:
     says(examination.clock(3600.0, {}), FAIL, "years behind")
 
 
 @pytest.mark.parametrize(("theirs", "skew"), [(95.0, -5.0), (100.0, 0.0), (101.0, 0.0), (102.0, 0.0), (110.0, 8.0)])
-def test_skew_of_something_between_two_looks(theirs: float, skew: float) -> None:
+def test_skew_is_zero_between_two_readings(theirs: float, skew: float) -> None:
     assert facts.skew(theirs, 100.0, 102.0) == skew

@@ -42,7 +42,7 @@ def begun(folder: Path) -> bool:
     return (folder / OUTPUT).exists() and b"begun" in (folder / OUTPUT).read_bytes()
 
 
-def test_a_folder_whose_lock_another_process_holds_gets_no_driver(
+def test_driver_is_not_started_in_a_folder_locked_by_another_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_driver, "LOCK_TIMEOUT_S", 0.05)
@@ -51,7 +51,7 @@ def test_a_folder_whose_lock_another_process_holds_gets_no_driver(
     assert not (folder / RUNNING).exists()
 
 
-def test_a_driver_starts_while_another_process_reads_its_status(folder: Path) -> None:
+def test_driver_starts_while_another_process_reads_its_status(folder: Path) -> None:
     reader = os.open(folder / LOCK, os.O_RDONLY | os.O_CREAT)  # as ``is_locked`` for a moment
     assert file_locks.try_lock(reader, shared=True)
     starting = threading.Thread(target=local_driver.start, args=(folder, DriverOrder(SLEEPS, os.environ)))
@@ -63,7 +63,7 @@ def test_a_driver_starts_while_another_process_reads_its_status(folder: Path) ->
     assert file_locks.is_locked(folder / LOCK), "its supervisor holds the lock"
 
 
-def test_a_second_start_in_a_folder_is_refused_and_harms_nothing(folder: Path) -> None:
+def test_second_start_in_a_folder_is_refused_and_the_first_driver_continues(folder: Path) -> None:
     local_driver.start(folder, DriverOrder(SLEEPS, os.environ))
     with pytest.raises(OSError, match="is another driver's"):
         local_driver.start(folder, DriverOrder(["true"], os.environ))
@@ -84,7 +84,7 @@ main(Path(sys.argv[1]), DriverOrder(sys.argv[2:], os.environ))
 """
 
 
-def test_a_driver_whose_supervisor_is_killed_at_once_is_found_and_can_be_killed(folder: Path) -> None:
+def test_driver_whose_supervisor_is_killed_is_found_and_can_be_killed(folder: Path) -> None:
     code = [sys.executable, "-c", KILLED_WHEN_ITS_DRIVER_RUNS, str(folder), *SLEEPS]
     subprocess.run(code, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     wait_until(lambda: begun(folder))
@@ -95,7 +95,7 @@ def test_a_driver_whose_supervisor_is_killed_at_once_is_found_and_can_be_killed(
     wait_until(lambda: state_of(folder) is Lifecycle.LOST)
 
 
-def test_a_stopped_supervisor_ends_its_driver_when_requested(folder: Path) -> None:
+def test_stopped_supervisor_ends_its_driver_when_requested(folder: Path) -> None:
     local_driver.start(folder, DriverOrder(SLEEPS, os.environ, is_bound=True))
     wait_until(lambda: begun(folder))
     supervisor = json.loads((folder / RUNNING).read_text())["pid"]
@@ -105,7 +105,7 @@ def test_a_stopped_supervisor_ends_its_driver_when_requested(folder: Path) -> No
     wait_until(lambda: state_of(folder) is Lifecycle.STOPPED)
 
 
-def test_no_module_in_the_working_directory_becomes_part_of_a_supervisor(
+def test_supervisor_imports_no_module_from_the_working_directory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evil = tmp_path / "writable for all"
@@ -140,9 +140,7 @@ OWN["pid_namespace"] = processes.pid_namespace()
         json.dumps(OWN | {"pid": True}),
     ],
 )
-def test_a_damaged_state_file_lets_no_signal_reach_any_process(
-    tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_state_file_leads_to_no_signal(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
     monkeypatch.setattr(os, "killpg", lambda pid, number: sent.append((pid, number)))
@@ -153,7 +151,7 @@ def test_a_damaged_state_file_lets_no_signal_reach_any_process(
     assert not sent
 
 
-def test_a_process_that_got_the_pid_of_an_ended_one_receives_no_signal(
+def test_process_that_reuses_the_pid_of_an_ended_one_receives_no_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
@@ -170,13 +168,13 @@ def test_a_process_that_got_the_pid_of_an_ended_one_receives_no_signal(
 
 
 @pytest.mark.parametrize("content", ['{"status": "0", "problem": ""}', '{"status": 0, "problem": 1}', "[" * 100_000])
-def test_a_damaged_exit_status_is_no_success(tmp_path: Path, content: str) -> None:
+def test_damaged_exit_status_does_not_count_as_success(tmp_path: Path, content: str) -> None:
     (tmp_path / RUNNING).write_text(json.dumps(OWN | {"ticks": 1}))
     (tmp_path / ENDED).write_text(content)
     assert state_of(tmp_path) is Lifecycle.LOST
 
 
-def test_the_longest_problem_fits_into_the_allocated_space(folder: Path) -> None:
+def test_longest_problem_fits_into_the_allocated_space(folder: Path) -> None:
     local_driver.start(folder, DriverOrder(["/nowhere/" + "\N{SNAKE}" * 1000], os.environ))
     wait_until(lambda: state_of(folder) is Lifecycle.FAILED)
     assert (folder / ENDED).stat().st_size == ROOM

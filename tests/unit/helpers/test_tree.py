@@ -14,13 +14,13 @@ TESTS = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("folder", "other"), [("unit", False), ("integration", True)])
-def test_a_file_is_where_its_markers_say(folder: str, other: bool) -> None:
+def test_test_file_is_in_the_folder_that_its_markers_require(folder: str, other: bool) -> None:
     """No fast test: tests/integration. Fast tests alone: tests/unit."""
     assert [path for path in (TESTS / folder).rglob("test_*.py") if _fast(path) is other] == []
 
 
 @pytest.mark.parametrize("side", ["unit", "integration"])
-def test_the_folders_are_those_of_the_package_and_of_the_repository(side: str) -> None:
+def test_test_folders_correspond_to_folders_of_the_package_or_repository(side: str) -> None:
     places = (TESTS.parent / "hopsml", TESTS.parent, TESTS)
     folders = {path.parent.name for path in (TESTS / side).glob("*/__init__.py")} - {"spark", "gpu"}
     assert [name for name in folders if not any((place / name).is_dir() for place in places)] == []
