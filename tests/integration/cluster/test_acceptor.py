@@ -41,7 +41,7 @@ def pending(*of: tuple[str, int]) -> Iterator[list[Pending]]:
             each.connection.close()
 
 
-def test_who_goes_when_there_are_too_many() -> None:
+def test_excess_connection_to_close_is_the_oldest_of_the_busiest_address() -> None:
     limits = ConnectionLimits(pending=4, of_one_peer=2, descriptors=100)
     with pending(("a", PATIENCE), ("b", PATIENCE), ("c", PATIENCE)) as few:
         assert to_cut(few, limits) is None
@@ -56,7 +56,7 @@ def test_who_goes_when_there_are_too_many() -> None:
     assert to_cut([], limits) is None
 
 
-def test_a_group_that_joins_from_one_host_is_not_counted_anew_for_each_of_its_agents() -> None:
+def test_cost_per_connection_is_constant_for_a_group_on_one_host() -> None:
     limits = ConnectionLimits(pending=64, of_one_peer=48, descriptors=100)
     with pending(*[("a", 0)] * 48) as many:
         assert operations(lambda: to_cut(many, limits)) < 1.5 * operations(lambda: to_cut(many[:1], limits))
@@ -71,14 +71,14 @@ def test_a_group_that_joins_from_one_host_is_not_counted_anew_for_each_of_its_ag
         (resource.RLIM_INFINITY, ConnectionLimits(2048, 1536, (1 << 20) - 256)),
     ],
 )
-def test_limits_follow_from_what_the_process_may_open(
+def test_connection_limits_follow_from_the_open_file_limit(
     open_files: int, expected: ConnectionLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (open_files, open_files))
     assert ConnectionLimits.of_this_process() == expected
 
 
-def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authenticated_connection_succeeds_among_many_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "PATIENCE", 1)
     refused: list[str] = []
 
@@ -112,7 +112,7 @@ def test_accepting_rests_and_goes_on_and_one_who_speaks_gets_through(monkeypatch
     assert set(refused) == {"crowd"}
 
 
-def test_a_refused_stranger_who_does_not_hang_up_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_peer_that_does_not_close_tls_occupies_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing TLS waits for the peer's own farewell; what is not pending any more meanwhile counts for nothing."""
     identity = make_identity()
 
@@ -140,7 +140,7 @@ def test_a_refused_stranger_who_does_not_hang_up_keeps_no_descriptor(monkeypatch
     asyncio.run(refused())
 
 
-def test_those_who_are_still_there_when_the_loop_ends_are_not_shown_as_errors() -> None:
+def test_connections_open_at_the_end_of_the_loop_cause_no_error_output() -> None:
     shown: list[object] = []
 
     async def serve(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -183,7 +183,7 @@ DRIVER = textwrap.dedent("""
 """)
 
 
-def test_a_run_with_few_descriptors_survives_a_thousand_idle_connections(store: Path, tmp_path: Path) -> None:
+def test_run_with_few_descriptors_survives_a_thousand_idle_connections(store: Path, tmp_path: Path) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
     )
@@ -206,7 +206,7 @@ def test_a_run_with_few_descriptors_survives_a_thousand_idle_connections(store: 
 
 
 @pytest.mark.parametrize("second", ["right", "wrong"])
-def test_two_authorization_headers_are_refused_as_one_wrong_token(store: Path, second: str) -> None:
+def test_two_authorization_headers_are_refused_like_a_wrong_token(store: Path, second: str) -> None:
     submit(lambda: None, 1, keep_warm=60).result(WAIT_S)
     door = applications.current().coordinator.door
     address = applications.current().coordinator.addresses[0]

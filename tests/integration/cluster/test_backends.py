@@ -40,7 +40,7 @@ class TestLocal(BackendContract):
     def check_loss(self, cause: str, agent: int) -> None:
         assert f"its process {agent} was killed by signal 9 (SIGKILL); hopsml did not send it" in cause
 
-    def test_an_agent_that_ends_itself_says_why(self, store: Path, tmp_path: Path) -> None:
+    def test_agent_that_ends_itself_reports_the_reason(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)})
         agent = traces(tmp_path)[1].agent
         for _ in range(2):  # the second one: at once
@@ -49,7 +49,7 @@ class TestLocal(BackendContract):
         with pytest.raises(WorkerFailed, match=r"rank 1 .* it ended itself: SIGTERM, twice"):
             run.result(WAIT_S)
 
-    def test_a_worker_that_keeps_starting_processes_is_ended_whole(self, store: Path, tmp_path: Path) -> None:
+    def test_worker_that_keeps_starting_processes_is_ended_with_all_of_them(self, store: Path, tmp_path: Path) -> None:
         def breed(folder: str) -> None:
             import subprocess
 
@@ -64,7 +64,7 @@ class TestLocal(BackendContract):
             run.result(WAIT_S)
         assert not processes.carrying("HOPSML_TEST_BREED", tmp_path.name)
 
-    def test_an_agent_that_freezes_is_cut_off_when_its_lease_ends(
+    def test_frozen_agent_is_dropped_when_its_lease_ends(
         self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(applications, "LEASE_S", 2.0)
@@ -81,7 +81,7 @@ class TestLocal(BackendContract):
                 os.kill(found[1].agent, signal.SIGCONT)
         wait_until(lambda: not living([found[1].agent, found[1].worker, found[1].child]), "the frozen agent's end")
 
-    def test_an_agent_that_is_killed_before_it_has_joined_is_replaced(
+    def test_agent_killed_before_it_has_joined_is_replaced(
         self, store: Path, monkeypatch: pytest.MonkeyPatch, deaf: tuple[str, int]
     ) -> None:
         start, killed = LocalBackend._start, []
@@ -97,7 +97,7 @@ class TestLocal(BackendContract):
         assert submit(lambda: "works").result(WAIT_S).value == "works"
         assert killed[0].returncode == -signal.SIGKILL  # and was waited for
 
-    def test_an_agent_that_cannot_begin_is_the_runs_error_though_another_one_can(
+    def test_agent_that_cannot_start_fails_the_run_although_another_one_can(
         self, store: Path, monkeypatch: pytest.MonkeyPatch, deaf: tuple[str, int]
     ) -> None:
         start = LocalBackend._start
@@ -114,10 +114,10 @@ class TestLocal(BackendContract):
         with pytest.raises(CoordinatorLost, match="a local agent ended with status -11"):
             submit(lambda: "works").result(WAIT_S)
 
-    def test_modules_that_cannot_be_imported_beforehand_do_not_stop_a_run(self, store: Path, tmp_path: Path) -> None:
+    def test_modules_that_cannot_be_preloaded_do_not_stop_a_run(self, store: Path, tmp_path: Path) -> None:
         assert submit(lambda: "works", preload=["no_such_module"]).result(WAIT_S).value == "works"
 
-    def test_a_module_that_ends_the_process_on_import_is_named(
+    def test_module_that_ends_the_process_on_import_is_named(
         self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "module_that_exits.py").write_text("import os\nos._exit(4)\n")
@@ -125,7 +125,7 @@ class TestLocal(BackendContract):
         with pytest.raises(WorkerFailed, match="module_that_exits"):
             submit(lambda: None, preload=["module_that_exits"]).result(WAIT_S)
 
-    def test_a_run_that_is_cancelled_while_modules_are_imported_ends_soon(
+    def test_run_cancelled_during_imports_ends_soon(
         self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         marker = tmp_path / "importing"
@@ -144,7 +144,7 @@ class TestLocal(BackendContract):
         assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
     @pytest.mark.variant
-    def test_the_users_variables_are_honoured_when_asked_to(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_honour_environment_keeps_variables_of_the_user(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = '{"cluster": {"worker": ["elsewhere:1"]}, "task": {"type": "worker", "index": 0}}'
         monkeypatch.setenv("TF_CONFIG", config)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -71,14 +71,14 @@ def kill_when_connected(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("vague", [pytest.param(False, marks=pytest.mark.variant), True])
-def test_a_killed_worker_is_named_and_not_its_neighbour(store: Path, tmp_path: Path, vague: bool) -> None:
+def test_killed_worker_is_blamed_instead_of_its_neighbour(store: Path, tmp_path: Path, vague: bool) -> None:
     run = experiment.submit(connected, args={"folder": str(tmp_path), "vague": vague}, num_workers=2, progress=False)
     kill_when_connected(tmp_path)
     with pytest.raises(WorkerFailed, match=r"rank 1 of 2 .* failed first: killed by signal 9"):
         run.result(WAIT_S)
 
 
-def test_a_group_that_may_change_goes_on_and_says_who_was_killed(store: Path, tmp_path: Path) -> None:
+def test_elastic_group_continues_and_notes_the_killed_worker(store: Path, tmp_path: Path) -> None:
     arguments = {"folder": str(tmp_path), "vague": True, "commit": True}
     run = experiment.submit(connected, args=arguments, min_workers=2, max_workers=2, progress=False)
     kill_when_connected(tmp_path)
@@ -111,7 +111,7 @@ def joined_by_a_sick_one(folder: str, whose_death: str) -> dict[str, int]:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("whose_death", ["the newcomer's", pytest.param("an old member's", marks=pytest.mark.variant)])
-def test_growth_that_does_no_good_does_not_end_a_healthy_group(store: Path, tmp_path: Path, whose_death: str) -> None:
+def test_fruitless_growth_does_not_end_a_healthy_group(store: Path, tmp_path: Path, whose_death: str) -> None:
     arguments = {"folder": str(tmp_path), "whose_death": whose_death}
     run = experiment.submit(joined_by_a_sick_one, args=arguments, min_workers=1, max_workers=3, progress=False)
     run.resize(2)
@@ -147,7 +147,7 @@ def stand(folder: str, elastic: bool) -> dict[str, int]:
     return {"n": context.generation}
 
 
-def test_a_worker_that_is_stopped_in_its_first_moment_is_replaced(store: Path, tmp_path: Path) -> None:
+def test_worker_stopped_before_its_first_step_is_replaced(store: Path, tmp_path: Path) -> None:
     arguments = {"folder": str(tmp_path), "elastic": True}
     run = experiment.submit(stand, args=arguments, min_workers=2, max_workers=2, progress=False)
     assert run.result(WAIT_S).metrics["n"] == 1
@@ -167,7 +167,7 @@ def leave(folder: str) -> None:
 @pytest.mark.parametrize(
     "group", [{"num_workers": 2}, pytest.param({"min_workers": 2, "max_workers": 2}, marks=pytest.mark.variant)]
 )
-def test_a_rank_that_leaves_by_sys_exit_is_named_when_the_others_wait_for_it(
+def test_rank_that_calls_sys_exit_is_named_when_the_others_wait_for_it(
     store: Path, tmp_path: Path, group: dict[str, int]
 ) -> None:
     asked = collective.build(RunOptions(leave, args={"folder": str(tmp_path)}, progress=False, **group))
@@ -182,6 +182,6 @@ def closing() -> None:
     os.closerange(3, 1000)
 
 
-def test_a_worker_whose_descriptors_were_closed_is_said_to_have_ended(store: Path) -> None:
+def test_worker_with_closed_descriptors_fails_with_an_unsent_result(store: Path) -> None:
     with pytest.raises(WorkerFailed, match="the training function has ended, but its result could not be sent"):
         experiment.collective_all_reduce(closing, num_workers=1, progress=False)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.variant
-def test_a_captured_tensor_is_named(tmp_path: Path) -> None:
+def test_captured_tensor_is_refused_with_its_name(tmp_path: Path) -> None:
     (found,) = run_group("alone:captured_tensor", tmp_path, workers=1)
     assert "weights" in found["refused"] and "Tensor" in found["refused"], found
 
@@ -33,7 +33,7 @@ def keras() -> Any:
     return importlib.import_module("keras")
 
 
-def test_what_is_registered_with_keras_is_registered_where_it_arrives(
+def test_keras_registrations_are_restored_when_the_function_is_unpickled(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saving = library.saving
@@ -63,7 +63,7 @@ def test_what_is_registered_with_keras_is_registered_where_it_arrives(
 
 
 @pytest.mark.variant
-def test_a_worker_loads_the_model_with_a_registered_layer_that_it_saved(store: Path, keras: Any) -> None:
+def test_worker_loads_a_model_with_a_registered_layer_that_it_saved(store: Path, keras: Any) -> None:
     @keras.saving.register_keras_serializable(package="mine")  # type: ignore[untyped-decorator]
     class Scale(keras.layers.Layer):  # type: ignore[misc, name-defined]
         def call(self, x: Any) -> Any:

@@ -103,7 +103,7 @@ def play(folder: Path, story: Callable[[Agent], Awaitable[None]], *modules: str)
     asyncio.run(life())
 
 
-def test_what_was_saved_is_written_and_older_ones_go(tmp_path: Path) -> None:
+def test_saved_checkpoints_are_written_and_older_ones_deleted(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         for step in (10, 20, 30, 30):
             held = agent.save(step, keep=2)
@@ -118,7 +118,7 @@ def test_what_was_saved_is_written_and_older_ones_go(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_where_a_fork_is_not_safe_the_writer_is_an_interpreter_of_its_own(tmp_path: Path) -> None:
+def test_writer_is_a_separate_interpreter_if_forking_is_unsafe(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         assert (await agent.server.ready).mode == "spawn"
         agent.save(1)
@@ -129,7 +129,7 @@ def test_where_a_fork_is_not_safe_the_writer_is_an_interpreter_of_its_own(tmp_pa
     play(tmp_path, story, "tests.integration.cluster.threaded")
 
 
-def test_the_end_waits_for_what_was_saved_and_names_what_took_too_long(tmp_path: Path) -> None:
+def test_close_waits_for_saved_checkpoints_and_names_unwritten_ones(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
@@ -150,7 +150,7 @@ def test_the_end_waits_for_what_was_saved_and_names_what_took_too_long(tmp_path:
     play(tmp_path, story)
 
 
-def test_a_writer_that_is_killed_gets_a_successor(tmp_path: Path) -> None:
+def test_killed_writer_is_replaced(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         agent.hold(True)
         held = agent.save(1)
@@ -163,7 +163,7 @@ def test_a_writer_that_is_killed_gets_a_successor(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_a_writer_that_was_stopped_is_woken(tmp_path: Path) -> None:
+def test_stopped_writer_is_resumed(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
@@ -180,7 +180,7 @@ def test_a_writer_that_was_stopped_is_woken(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_the_fork_servers_end_loses_no_checkpoint(tmp_path: Path) -> None:
+def test_end_of_the_fork_server_loses_no_checkpoint(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
@@ -194,7 +194,9 @@ def test_the_fork_servers_end_loses_no_checkpoint(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_a_disk_that_is_slow_gets_the_newest_of_each_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_disk_skips_all_but_the_newest_checkpoint_of_each_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
 
     async def story(agent: Agent) -> None:
@@ -214,7 +216,7 @@ def test_a_disk_that_is_slow_gets_the_newest_of_each_training(tmp_path: Path, mo
     play(tmp_path, story)
 
 
-def test_a_file_takes_the_place_of_the_one_before_whoever_is_killed(tmp_path: Path) -> None:
+def test_file_is_replaced_atomically_despite_a_killed_writer(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         file = agent.directory / "best.npz"
         agent.directory.mkdir(parents=True)
@@ -233,7 +235,7 @@ def test_a_file_takes_the_place_of_the_one_before_whoever_is_killed(tmp_path: Pa
     play(tmp_path, story)
 
 
-def test_a_disk_that_is_slow_gets_every_file_as_it_was_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_disk_receives_the_last_version_of_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_queue, "SLOW_S", 0.0)
 
     async def story(agent: Agent) -> None:
@@ -255,7 +257,7 @@ def test_a_disk_that_is_slow_gets_every_file_as_it_was_last(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("emptied", [True, False])
-def test_every_file_that_a_full_disk_has_not_taken_is_named_at_the_end(tmp_path: Path, emptied: bool) -> None:
+def test_close_names_every_file_that_a_full_disk_did_not_store(tmp_path: Path, emptied: bool) -> None:
     async def story(agent: Agent) -> None:
         with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
             small_disk.fill(disk)
@@ -274,7 +276,7 @@ def test_every_file_that_a_full_disk_has_not_taken_is_named_at_the_end(tmp_path:
     play(tmp_path, story)
 
 
-def test_a_training_does_not_wait_for_a_disk_that_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_does_not_wait_for_a_stalled_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(agent: Agent) -> None:
         agent.hold(True)
         agent.save(1)
@@ -294,7 +296,7 @@ def test_a_training_does_not_wait_for_a_disk_that_does_nothing(tmp_path: Path, m
     play(tmp_path, story)
 
 
-def test_a_full_disk_is_told_of_once_when_it_begins_and_once_when_it_ends(tmp_path: Path) -> None:
+def test_full_disk_is_noted_once_at_the_start_and_once_at_the_end(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
             small_disk.fill(disk)
@@ -318,7 +320,7 @@ def test_a_full_disk_is_told_of_once_when_it_begins_and_once_when_it_ends(tmp_pa
 
 
 @pytest.mark.parametrize("emptied", [True, False])
-def test_the_last_one_is_tried_again_at_the_end(tmp_path: Path, emptied: bool) -> None:
+def test_last_failed_checkpoint_is_retried_at_close(tmp_path: Path, emptied: bool) -> None:
     async def story(agent: Agent) -> None:
         with small_disk.mounted(tmp_path / "run" / "checkpoints", 1000) as disk:
             small_disk.fill(disk)
@@ -333,9 +335,7 @@ def test_the_last_one_is_tried_again_at_the_end(tmp_path: Path, emptied: bool) -
     play(tmp_path, story)
 
 
-def test_a_state_that_memory_does_not_take_stays_with_the_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_too_large_for_memory_remains_with_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(agent: Agent) -> None:
         monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 1_000_000)
         agent.save(1, megabytes=0.9)
@@ -350,7 +350,7 @@ def test_a_state_that_memory_does_not_take_stays_with_the_worker(
     play(tmp_path, story)
 
 
-def test_who_waits_for_the_store_may_stop_waiting(tmp_path: Path) -> None:
+def test_wait_for_a_checkpoint_has_a_timeout(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         agent.hold(True)
         held = agent.save(1)
@@ -364,7 +364,7 @@ def test_who_waits_for_the_store_may_stop_waiting(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_threads_that_save_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saves_of_several_threads_are_serialised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(agent: Agent) -> None:
         usual = agent.queue.slots.pin
 
@@ -390,7 +390,7 @@ class Alarmed(TimeoutError):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_exception_while_the_agent_is_told_leaves_nothing_that_waits(tmp_path: Path, times: int) -> None:
+def test_exception_while_announcing_a_checkpoint_leaves_no_pinned_slot(tmp_path: Path, times: int) -> None:
     """Once, and the checkpoint is written all the same; as often as it is tried, and it counts as failed."""
 
     async def story(agent: Agent) -> None:
@@ -413,9 +413,7 @@ def test_an_exception_while_the_agent_is_told_leaves_nothing_that_waits(tmp_path
     play(tmp_path, story)
 
 
-def test_an_alarm_while_the_state_is_copied_is_raised_and_no_lack_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_alarm_while_the_state_is_copied_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(agent: Agent) -> None:
         def write(*_: Any) -> None:
             raise Alarmed
@@ -433,7 +431,7 @@ def test_an_alarm_while_the_state_is_copied_is_raised_and_no_lack_of_memory(
 
 
 @pytest.mark.timeout(60)
-def test_a_signal_handler_that_saves_during_a_save_is_told_to_write_itself(
+def test_signal_handler_that_saves_during_a_save_must_write_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that saves when the node goes away: it must not wait for the save that it has interrupted."""
@@ -459,7 +457,7 @@ def test_a_signal_handler_that_saves_during_a_save_is_told_to_write_itself(
     play(tmp_path, story)
 
 
-def test_the_agent_takes_a_checkpoint_once_however_often_it_is_told(tmp_path: Path) -> None:
+def test_repeated_announcement_of_a_checkpoint_is_ignored(tmp_path: Path) -> None:
     async def story(agent: Agent) -> None:
         agent.hold(True)
         held = agent.save(1)

@@ -86,7 +86,7 @@ def besieged(long_run: Besieged, caplog: pytest.LogCaptureFixture) -> Besieged:
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "x" * 43])
-def test_a_stranger_without_the_token_gets_401(besieged: Besieged, token: str | None) -> None:
+def test_peer_without_the_token_receives_401(besieged: Besieged, token: str | None) -> None:
     async def intrude() -> None:
         for _ in range(TRIES):
             with pytest.raises(InvalidStatus) as caught:
@@ -98,7 +98,7 @@ def test_a_stranger_without_the_token_gets_401(besieged: Besieged, token: str | 
     besieged.check_refused("token")
 
 
-def test_who_connects_and_says_nothing_is_hung_up_on(besieged: Besieged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_is_closed(besieged: Besieged, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "HELLO_TIMEOUT_S", 0.3)
 
     async def keep_silent() -> None:
@@ -111,7 +111,7 @@ def test_who_connects_and_says_nothing_is_hung_up_on(besieged: Besieged, monkeyp
     besieged.check_refused("silence")
 
 
-def test_plain_http_and_garbage_are_no_tls(besieged: Besieged) -> None:
+def test_plain_http_and_garbage_fail_the_tls_handshake(besieged: Besieged) -> None:
     async def plain() -> None:
         with pytest.raises(InvalidMessage):
             async with connect(f"ws://{besieged.address[0]}:{besieged.address[1]}/", proxy=None):
@@ -131,7 +131,7 @@ UPGRADE = (
 )
 
 
-def test_what_speaks_tls_but_no_websocket_is_refused(besieged: Besieged) -> None:
+def test_tls_connection_without_a_websocket_is_refused(besieged: Besieged) -> None:
     tls = client_tls(besieged.certificate)
     for words in (b"\x16\x03garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbroken\r\n\r\n", UPGRADE + b"x" * 10_000):
         with socket.create_connection(besieged.address, timeout=WAIT_S) as raw, tls.wrap_socket(raw) as stranger:
@@ -184,18 +184,18 @@ def _closed_with(besieged: Besieged, *frames: bytes | str, welcome: bool, raw: b
     ],
     ids=["garbage", "nothing", "text", "wrong kind", "cut short"],
 )
-def test_what_is_no_message_ends_the_connection(besieged: Besieged, frame: bytes | str, welcome: bool) -> None:
+def test_invalid_message_ends_the_connection(besieged: Besieged, frame: bytes | str, welcome: bool) -> None:
     assert _closed_with(besieged, frame, welcome=welcome) == 1008
     besieged.check_refused("message", 1)
 
 
-def test_a_hello_of_another_version_and_a_second_hello_are_refused(besieged: Besieged) -> None:
+def test_hello_of_another_version_and_a_second_hello_are_refused(besieged: Besieged) -> None:
     assert _closed_with(besieged, protocol.encode(hello(900, 0, version=99)), welcome=False) == 1008
     assert _closed_with(besieged, protocol.encode(hello(900, 0)), welcome=True) == 1008
     besieged.check_refused("message", 2)
 
 
-def test_an_oversized_message_is_refused(besieged: Besieged) -> None:
+def test_oversized_message_is_refused(besieged: Besieged) -> None:
     length = (protocol.MAX_TO_COORDINATOR + 1).to_bytes(8, "big")
     for _ in range(TRIES):
         assert _closed_with(besieged, welcome=True, raw=b"\x82\xff" + length + b"mask") == 1009
@@ -203,9 +203,7 @@ def test_an_oversized_message_is_refused(besieged: Besieged) -> None:
 
 
 @pytest.mark.parametrize("generation", [0, 1, -1])
-def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothing(
-    besieged: Besieged, generation: int
-) -> None:
+def test_messages_about_runs_of_other_agents_are_refused(besieged: Besieged, generation: int) -> None:
     key = (besieged.run.run_id, generation)
     words = [
         protocol.WorkerUpdate(*key, FailureReport("sabotage")),
@@ -225,7 +223,7 @@ def test_words_about_a_run_or_a_generation_that_is_not_the_speakers_change_nothi
     assert besieged.run.status()["members"][0]["metrics"] == {"loss": 0.2}
 
 
-def test_an_agents_messages_are_acknowledged_as_they_are_handled(besieged: Besieged) -> None:
+def test_messages_of_an_agent_are_acknowledged_as_they_are_handled(besieged: Besieged) -> None:
     """An agent that is acknowledged nothing stops reading its worker: see ``connection.py``."""
     word = protocol.encode(protocol.ForkServerReady(("x" * 1000,)))
     count = 3 * sessions.TAKEN_BYTES // len(word)
@@ -242,7 +240,7 @@ def test_an_agents_messages_are_acknowledged_as_they_are_handled(besieged: Besie
     asyncio.run(speak())
 
 
-def test_ordinary_runs_beside_it_are_refused_nothing(besieged: Besieged) -> None:
+def test_ordinary_runs_cause_no_refusals(besieged: Besieged) -> None:
     for _ in range(2):
         submit(lambda: print("hello"), keep_warm=600).result(WAIT_S)
     assert not besieged.coordinator.door.refused
@@ -264,7 +262,7 @@ def request(run_id: str, size: int, **times: float) -> RunRequest:
     return RunRequest(run_id, spec, payload=bytes(20_000), run_url="file:///nowhere")
 
 
-def test_two_hundred_agents_join_are_launched_and_finish(crowd: Coordinator) -> None:
+def test_two_hundred_agents_join_start_workers_and_finish(crowd: Coordinator) -> None:
     began = clock.awake()
     state = crowd.start_run(request("app_1", 200))
     assert state.wait(WAIT_S) and state.error is None
@@ -277,9 +275,7 @@ def test_two_hundred_agents_join_are_launched_and_finish(crowd: Coordinator) -> 
     assert not crowd.door.refused
 
 
-def test_how_many_are_there_is_said_with_the_ticks_and_not_with_each_agent(
-    crowd: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_text_is_updated_per_tick_not_per_agent(crowd: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     tick, ticks = crowd.pool.tick, 0
 
@@ -305,7 +301,7 @@ def test_runs_queue_for_slots_and_all_of_them_finish(crowd: Coordinator) -> None
     assert all(state.wait(WAIT_S) and state.error is None for state in states)
 
 
-def test_a_coordinator_that_is_closed_ends_its_runs_and_takes_no_more() -> None:
+def test_closed_coordinator_ends_its_runs_and_accepts_no_more() -> None:
     class Nobody(SimulatedBackend):
         def submit(self, *_: Any) -> None:
             pass
@@ -322,7 +318,7 @@ def test_a_coordinator_that_is_closed_ends_its_runs_and_takes_no_more() -> None:
         coordinator.start_run(request("app_3", 2))
 
 
-def test_agents_that_cannot_be_started_are_the_runs_error() -> None:
+def test_failed_start_of_agents_is_the_error_of_the_run() -> None:
     class Broken(SimulatedBackend):
         def submit(self, *_: Any) -> None:
             raise OSError("no room for a process")
@@ -337,7 +333,7 @@ def test_agents_that_cannot_be_started_are_the_runs_error() -> None:
         coordinator.close()
 
 
-def test_a_request_that_cannot_be_carried_out_ends_its_run_and_no_other(crowd: Coordinator) -> None:
+def test_run_that_cannot_be_encoded_fails_and_other_runs_do_not(crowd: Coordinator) -> None:
     class Unencodable:
         pass
 
@@ -349,7 +345,7 @@ def test_a_request_that_cannot_be_carried_out_ends_its_run_and_no_other(crowd: C
     assert good.wait(WAIT_S) and good.error is None
 
 
-def test_a_run_of_an_id_that_is_going_on_is_an_error_of_its_own(crowd: Coordinator) -> None:
+def test_run_with_the_id_of_a_running_one_is_refused(crowd: Coordinator) -> None:
     big = crowd.start_run(request("app_1", 201))  # waits: there are 200
     same = crowd.start_run(request("app_1", 2))
     assert same.wait(WAIT_S) and "app_1 is already running" in str(same.error)
@@ -358,7 +354,7 @@ def test_a_run_of_an_id_that_is_going_on_is_an_error_of_its_own(crowd: Coordinat
     assert big.wait(WAIT_S) and isinstance(big.error, RunCancelled)
 
 
-def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
+def test_unresponsive_backend_delays_no_deadline() -> None:
     answer, asked = threading.Event(), threading.Event()
 
     class Frozen(SimulatedBackend):
@@ -382,7 +378,7 @@ def test_a_backend_that_does_not_answer_stops_no_deadline() -> None:
         coordinator.close()
 
 
-def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
+def test_agent_that_sends_heartbeats_but_reads_nothing_is_disconnected() -> None:
     lost: list[str] = []
 
     class Told(Coordinator):
@@ -413,7 +409,7 @@ def test_an_agent_that_beats_but_takes_nothing_is_cut_off() -> None:
         coordinator.close()
 
 
-def test_who_does_not_answer_a_goodbye_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_that_does_not_close_its_connection_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "CLOSE_S", 0.2)
     alone = Coordinator(SimulatedBackend(0))
     alone.start()
@@ -432,7 +428,7 @@ def test_who_does_not_answer_a_goodbye_is_cut_off(monkeypatch: pytest.MonkeyPatc
         alone.close()
 
 
-def test_an_agent_that_comes_while_it_is_being_closed_is_dismissed() -> None:
+def test_agent_that_joins_during_close_is_dismissed() -> None:
     closing = Coordinator(SimulatedBackend(0))
     closing.start()
 
@@ -458,7 +454,7 @@ def test_an_agent_that_comes_while_it_is_being_closed_is_dismissed() -> None:
         closing.close()
 
 
-def test_an_error_of_ours_ends_the_connection_that_brought_it_and_no_other() -> None:
+def test_internal_error_ends_only_the_connection_that_caused_it() -> None:
     class Fragile(Coordinator):
         def message_received(self, session: AgentSession, message: protocol.ToCoordinator) -> None:
             raise RuntimeError("not thought of")

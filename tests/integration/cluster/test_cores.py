@@ -108,17 +108,19 @@ def slots(locks: Path) -> Iterator[list[SlotCores]]:
         (8, 2, {"asked": 1, "slot": 2}, Share(1, own=True)),
     ],
 )
-def test_a_workers_share(available: int, workers: int, said: dict[str, int], expected: Share | None) -> None:
+def test_share_of_cores_follows_from_cores_workers_and_settings(
+    available: int, workers: int, said: dict[str, int], expected: Share | None
+) -> None:
     assert share_of_cores(available, workers, **said) == expected
 
 
 @pytest.mark.parametrize(("text", "found"), [("", None), ("auto", None), ("0", 0), ("2", 2)])
-def test_what_is_asked_for(text: str, found: int | None) -> None:
+def test_hopsml_cores_is_auto_or_a_number(text: str, found: int | None) -> None:
     assert Settings({"HOPSML_CORES": text}).cores == found
 
 
 @pytest.mark.parametrize("text", ["-1", "all", "1.5"])
-def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
+def test_invalid_number_of_cores_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"HOPSML_CORES=.*the number of cores"):
         _ = Settings({"HOPSML_CORES": text}).cores
 
@@ -126,31 +128,31 @@ def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
 # -- which ones
 
 
-def test_each_worker_of_a_host_has_neighbours_of_its_own() -> None:
+def test_each_worker_of_a_host_gets_adjacent_cores() -> None:
     found = [choose_cores(EIGHT, range(8), 2, place) for place in range(4)]
     assert found == [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
-def test_no_worker_is_put_across_two_nodes_where_that_can_be_avoided() -> None:
+def test_worker_gets_cores_of_one_numa_node_where_possible() -> None:
     assert [choose_cores(EIGHT, range(8), 3, place) for place in range(2)] == [(0, 1, 2), (4, 5, 6)]
     assert choose_cores(EIGHT, {3, 7}, 2, 0) == (3, 7)
 
 
-def test_threads_of_one_core_go_to_one_worker() -> None:
+def test_hardware_threads_of_one_core_go_to_one_worker() -> None:
     assert [choose_cores(THREADS, range(8), 2, place) for place in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
-def test_workers_with_a_single_one_each_are_on_different_cores_first() -> None:
+def test_workers_with_one_thread_each_use_different_cores_first() -> None:
     assert [choose_cores(THREADS, range(8), 1, place) for place in range(5)] == [(0,), (1,), (2,), (3,), (4,)]
 
 
-def test_what_others_hold_is_left_to_them() -> None:
+def test_only_free_cores_are_chosen() -> None:
     assert choose_cores(EIGHT, {2, 3, 4, 5}, 2, 0) == (2, 3)
     assert choose_cores(EIGHT, {1, 3}, 2, 0) == (1, 3)
     assert choose_cores(EIGHT, {1}, 2, 0) == ()
 
 
-def test_the_system_tells_which_are_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_topology_is_read_from_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 5})
     for number, (node, core) in enumerate([(1, 0), (0, 0), (1, 0)]):
         topology = tmp_path / f"cpu{number}" / "topology"
@@ -171,7 +173,9 @@ def test_the_system_tells_which_are_neighbours(tmp_path: Path, monkeypatch: pyte
         ("4:cpuset:/c", {"cpuset/c/cpu.max": "100000 100000"}, float("inf")),
     ],
 )  # fmt: skip
-def test_the_time_that_a_control_group_may_use(tmp_path: Path, line: str, files: dict[str, str], cores: float) -> None:
+def test_cpu_quota_is_read_from_the_control_group(
+    tmp_path: Path, line: str, files: dict[str, str], cores: float
+) -> None:
     for name, content in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(f"{content}\n")
@@ -196,7 +200,7 @@ def test_three_workers_on_two_cores_get_none(slots: list[SlotCores]) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_what_another_run_holds_is_not_taken_until_it_is_given_back(slots: list[SlotCores]) -> None:
+def test_cores_of_another_run_are_available_once_released(slots: list[SlotCores]) -> None:
     first, second, other = slots
     first.acquire_for(FORMATION, launch(2, 0))
     second.acquire_for(FORMATION, launch(2, 1))
@@ -207,7 +211,7 @@ def test_what_another_run_holds_is_not_taken_until_it_is_given_back(slots: list[
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_who_has_no_cores_of_its_own(slots: list[SlotCores]) -> None:
+def test_roles_without_exclusive_cores_get_none(slots: list[SlotCores]) -> None:
     independent = msgspec.structs.replace(FORMATION, spec=RunSpec(group=IndependentGroup()))
     servers = msgspec.structs.replace(FORMATION, spec=RunSpec(group=ServerGroup(size=3)))
     for formation, one in (
@@ -223,7 +227,7 @@ def test_who_has_no_cores_of_its_own(slots: list[SlotCores]) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_a_single_core_is_not_for_jax_unless_it_is_asked_for(slots: list[SlotCores]) -> None:
+def test_jax_gets_a_single_core_only_if_it_is_requested(slots: list[SlotCores]) -> None:
     of_jax = msgspec.structs.replace(FORMATION, spec=msgspec.structs.replace(FORMATION.spec, framework="jax"))
     asked = msgspec.structs.replace(
         of_jax, spec=msgspec.structs.replace(of_jax.spec, environment={"HOPSML_CORES": "1"})
@@ -233,7 +237,7 @@ def test_a_single_core_is_not_for_jax_unless_it_is_asked_for(slots: list[SlotCor
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_an_agent_that_is_killed_leaves_its_cores(locks: Path, slots: list[SlotCores]) -> None:
+def test_killed_agent_releases_its_cores(locks: Path, slots: list[SlotCores]) -> None:
     agent = Agent(locks, 2, 2, 0)
     try:
         assert agent.numbers() == (0,)
@@ -244,7 +248,7 @@ def test_an_agent_that_is_killed_leaves_its_cores(locks: Path, slots: list[SlotC
     assert slots[1].acquire_for(FORMATION, launch(2, 1)).numbers == (0,)
 
 
-def test_agents_that_begin_together_get_different_cores(locks: Path) -> None:
+def test_agents_that_start_simultaneously_get_different_cores(locks: Path) -> None:
     agents = [Agent(locks, 4, 4, 0) for _ in range(4)]  # as those of two runs would: each wants the first
     try:
         assert sorted(agent.numbers() for agent in agents) == [(0,), (1,), (2,), (3,)]
@@ -254,7 +258,7 @@ def test_agents_that_begin_together_get_different_cores(locks: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_what_another_user_has_taken_is_left_to_him(open_locks: Path) -> None:
+def test_cores_locked_by_another_user_are_not_chosen(open_locks: Path) -> None:
     def act() -> None:
         folder = open_locks / NAME
         folder.mkdir(exist_ok=True)
@@ -267,14 +271,14 @@ def test_what_another_user_has_taken_is_left_to_him(open_locks: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_without_a_place_for_locks_it_is_left_to_the_system(tmp_path: Path) -> None:
+def test_no_cores_are_assigned_without_a_lock_directory(tmp_path: Path) -> None:
     assert SlotCores(0, [tmp_path / "missing"]).acquire_for(FORMATION, launch(2)) == WorkerCores((), 1)
 
 
 # -- what a worker is told
 
 
-def test_threads_follow_the_cores_unless_the_user_has_said_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_counts_follow_the_cores_unless_set_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # Spark's, or the user's

@@ -60,12 +60,12 @@ def notes(run: Run) -> str:
     return "\n".join(run.state.notes)
 
 
-def test_nothing_happens_to_an_undisturbed_group(store: Path, tmp_path: Path) -> None:
+def test_undisturbed_group_finishes_in_its_first_generation(store: Path, tmp_path: Path) -> None:
     assert check_result(submit(tmp_path), 0)["world_size"] == 2
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.variant)])
-def test_a_killed_worker_costs_the_steps_since_the_last_commit(store: Path, tmp_path: Path, rank: int) -> None:
+def test_killed_worker_costs_the_steps_since_the_last_commit(store: Path, tmp_path: Path, rank: int) -> None:
     run = submit(tmp_path)
     await_step(tmp_path, 7)
     os.kill(pid_of(tmp_path, rank), signal.SIGKILL)
@@ -75,7 +75,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_commit(store: Path, tmp_
     assert second.first > 1 and steps_lost([first, second]) <= 3, (first, second)
 
 
-def test_all_workers_killed_at_once_go_on_from_their_agents_commits(store: Path, tmp_path: Path) -> None:
+def test_group_continues_from_its_agents_commits_after_all_workers_are_killed(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path)
     await_step(tmp_path, 7)
     for rank in (0, 1):
@@ -83,7 +83,7 @@ def test_all_workers_killed_at_once_go_on_from_their_agents_commits(store: Path,
     check_result(run, 1)
 
 
-def test_a_lost_agent_is_replaced_and_gets_the_state_from_the_other(store: Path, tmp_path: Path) -> None:
+def test_lost_agent_is_replaced_and_fetches_the_state_from_the_other(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path)
     await_step(tmp_path, 7)
     agent = agent_of(run, 1)
@@ -91,7 +91,7 @@ def test_a_lost_agent_is_replaced_and_gets_the_state_from_the_other(store: Path,
     check_result(run, 1)
 
 
-def test_the_group_goes_on_with_fewer_and_grows_again(store: Path, tmp_path: Path) -> None:
+def test_group_continues_with_fewer_members_and_grows_again(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, least=1, most=2, args={"step_s": 0.1})
     await_step(tmp_path, 5)
     agent_of(run, 1).kill()
@@ -99,7 +99,7 @@ def test_the_group_goes_on_with_fewer_and_grows_again(store: Path, tmp_path: Pat
     assert worlds[0] == 2 and 1 in worlds and worlds[-1] == 2
 
 
-def test_a_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -> None:
+def test_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, least=1, most=3, args={"commit": 1000, "step_s": 0.03, "patience_s": 1.0})
     await_step(tmp_path, 3)
     run.resize(1)
@@ -113,13 +113,13 @@ def test_a_group_is_resized_without_losing_a_step(store: Path, tmp_path: Path) -
     assert set(worlds) == {1, 3} and worlds[-1] == 3
 
 
-def test_an_error_of_the_users_own_code_ends_the_run(store: Path, tmp_path: Path) -> None:
+def test_user_error_ends_the_run(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, args={"raise_at": 5})
     with pytest.raises(WorkerFailed, match="a bug in the user's code"):
         run.result(WAIT_S)
 
 
-def test_a_worker_that_stands_still_is_named_and_replaced(store: Path, tmp_path: Path) -> None:
+def test_stopped_worker_is_named_and_replaced(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, progress_timeout=3)
     await_step(tmp_path, 7)
     os.kill(pid_of(tmp_path, 1), signal.SIGSTOP)
@@ -127,7 +127,7 @@ def test_a_worker_that_stands_still_is_named_and_replaced(store: Path, tmp_path:
     assert "rank 1" in notes(run) and "stopped" in notes(run)
 
 
-def test_the_reset_limit_ends_a_run_that_is_lost_too_often(store: Path, tmp_path: Path) -> None:
+def test_reset_limit_ends_a_run_with_too_many_losses(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, reset_limit=1, args={"step_s": 0.05})
     await_step(tmp_path, 4)
     os.kill(pid_of(tmp_path, 1), signal.SIGKILL)
@@ -136,14 +136,14 @@ def test_the_reset_limit_ends_a_run_that_is_lost_too_often(store: Path, tmp_path
         run.result(WAIT_S)
 
 
-def test_a_run_of_fixed_size_cannot_be_resized(store: Path, tmp_path: Path) -> None:
+def test_fixed_run_cannot_be_resized(store: Path, tmp_path: Path) -> None:
     run = experiment.submit(lambda: None, num_workers=1, progress=False)
     with pytest.raises(ArgumentError, match="fixed size"):
         run.resize(2)
     run.result(WAIT_S)
 
 
-def test_a_run_whose_driver_was_killed_is_resumed_from_its_newest_checkpoint(store: Path, tmp_path: Path) -> None:
+def test_run_of_a_killed_driver_is_resumed_from_its_newest_checkpoint(store: Path, tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(
         "import sys\nfrom hopsml import experiment\nfrom tests.helpers.cluster import elastic_workload\n"
@@ -174,7 +174,7 @@ def begin_second_attempt(run: Run) -> None:
     applications.current().earlier_runs = EarlierRuns(run.directory.read_run()["application"], 2)
 
 
-def test_a_second_attempt_does_not_train_again_what_had_finished(store: Path, tmp_path: Path) -> None:
+def test_second_attempt_does_not_repeat_a_finished_training(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, args={"by_run": True})
     first = check_result(run, 0)
     begin_second_attempt(run)
@@ -187,9 +187,7 @@ def test_a_second_attempt_does_not_train_again_what_had_finished(store: Path, tm
     assert check_result(third, 0) and list((tmp_path / third.run_id).glob("*.npy"))
 
 
-def test_a_second_attempt_reports_an_error_of_the_users_own_code_and_starts_nothing(
-    store: Path, tmp_path: Path
-) -> None:
+def test_second_attempt_reports_an_earlier_user_error_and_starts_nothing(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, args={"raise_at": 5})
     with pytest.raises(WorkerFailed):
         run.result(WAIT_S)
@@ -200,7 +198,7 @@ def test_a_second_attempt_reports_an_error_of_the_users_own_code_and_starts_noth
     assert len(list(store.glob("Experiments/*"))) == 1
 
 
-def test_a_driver_that_was_taken_for_dead_ends_its_run_and_adds_nothing_to_it(
+def test_superseded_driver_ends_its_run_and_stores_nothing_more(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover, "BEAT_S", 0.5)
@@ -220,7 +218,7 @@ def test_a_driver_that_was_taken_for_dead_ends_its_run_and_adds_nothing_to_it(
     assert max(steps(run.directory.checkpoints)) < 39 == max(steps(again.directory.checkpoints))
 
 
-def test_a_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
+def test_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
     run = experiment.submit(lambda: None, num_workers=1, progress=False)
     run.result(WAIT_S)
     with pytest.raises(ArgumentError, match="has finished"):
@@ -249,7 +247,7 @@ PATIENT = {"commit": 1000, "step_s": 0.05, "patience_s": 1.0}
 
 
 @pytest.mark.parametrize("ranks", [pytest.param((1,), marks=pytest.mark.variant), (0, 1)], ids=["some", "all"])
-def test_agents_that_are_warned_go_on_until_their_successors_are_there_and_hand_over(
+def test_draining_agents_continue_until_their_successors_are_ready(
     store: Path, tmp_path: Path, ranks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submit(tmp_path, args=PATIENT)
@@ -271,7 +269,7 @@ def test_agents_that_are_warned_go_on_until_their_successors_are_there_and_hand_
     assert "is lost" not in notes(run)
 
 
-def test_where_nobody_can_take_over_the_last_commit_goes_to_storage_before_the_agents_do(
+def test_last_commit_is_stored_before_all_draining_agents_leave(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Successors come when those that were warned have gone, as from a cluster that counts them until then."""
@@ -301,9 +299,7 @@ def put_in_the_way(place: Path, aside: Path) -> None:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def test_a_store_that_is_away_for_a_while_is_told_at_both_ends_and_checkpoints_are_made_up_for(
-    store: Path, tmp_path: Path
-) -> None:
+def test_unavailable_store_is_noted_at_both_ends_and_checkpoints_continue(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, args={"commit": 1, "step_s": 0.05}, checkpoint_every_s=0.01)
     await_step(tmp_path, 3)
     place, aside = Path(run.directory.checkpoints.removeprefix("file://")), tmp_path / "aside"
@@ -321,9 +317,7 @@ def test_a_store_that_is_away_for_a_while_is_told_at_both_ends_and_checkpoints_a
     assert "is no checkpoint" not in notes(run)
 
 
-def test_where_the_chiefs_agent_is_lost_behind_the_training_another_one_stores_the_last_commit(
-    store: Path, tmp_path: Path
-) -> None:
+def test_another_agent_stores_the_last_commit_if_the_chiefs_agent_is_lost(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, checkpoint_every_s=0.01)
     await_step(tmp_path, 3)
     agent, place = agent_of(run, 0), Path(run.directory.checkpoints.removeprefix("file://"))
@@ -335,7 +329,7 @@ def test_where_the_chiefs_agent_is_lost_behind_the_training_another_one_stores_t
     assert steps(run.directory.checkpoints) == [39] and "is no checkpoint" not in notes(run)
 
 
-def test_a_loop_that_is_left_early_leaves_its_last_commit(store: Path) -> None:
+def test_loop_that_is_left_early_stores_its_last_commit(store: Path) -> None:
     def stops_at_step_5() -> None:
         import time
 
@@ -359,7 +353,7 @@ def test_a_loop_that_is_left_early_leaves_its_last_commit(store: Path) -> None:
     assert steps(run.directory.checkpoints) == [5] and not notes(run)
 
 
-def test_a_run_of_fixed_size_says_that_a_member_is_about_to_be_lost(store: Path, tmp_path: Path) -> None:
+def test_fixed_run_notes_a_draining_member(store: Path, tmp_path: Path) -> None:
     args = {"folder": str(tmp_path), "commit": 1, "step_s": 0.05}
     run = experiment.submit(elastic_workload.train, args=args, num_workers=2, progress=False)
     await_step(tmp_path, 3)

@@ -122,7 +122,7 @@ def run(
     return asyncio.run(play(folder, function, meddle, **arguments))
 
 
-def test_a_function_gets_its_arguments_and_its_value_comes_back(tmp_path):
+def test_function_receives_its_arguments_and_its_value_is_returned(tmp_path):
     def train(a, b):
         print("hello from the worker")
         return {"sum": a + b, "mark": os.environ["MARK"]}
@@ -134,7 +134,7 @@ def test_a_function_gets_its_arguments_and_its_value_comes_back(tmp_path):
     assert "hello from the worker" in ended.log
 
 
-def test_an_exception_comes_back_with_its_traceback(tmp_path):
+def test_exception_is_reported_with_its_traceback(tmp_path):
     def train():
         raise KeyError("no such layer")
 
@@ -155,7 +155,7 @@ class WithoutWords(Exception):
     __repr__ = __str__
 
 
-def test_an_error_that_cannot_say_itself_is_named(tmp_path):
+def test_error_whose_str_raises_is_named_by_its_type(tmp_path):
     def train():
         raise WithoutWords
 
@@ -170,7 +170,7 @@ def test_an_error_that_cannot_say_itself_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("log", ["on a full disk", "closed"])
-def test_an_error_is_told_though_it_cannot_be_written_into_the_log(tmp_path, log):
+def test_error_is_reported_although_the_log_cannot_be_written(tmp_path, log):
     def train():
         if log == "closed":
             sys.stderr.close()
@@ -181,7 +181,7 @@ def test_an_error_is_told_though_it_cannot_be_written_into_the_log(tmp_path, log
     assert run(tmp_path, train).events[-1].cause == "KeyError: 'no such layer'"
 
 
-def test_errors_that_are_each_others_cause_are_told_once(tmp_path):
+def test_cyclic_error_causes_are_reported_once(tmp_path):
     def train():
         first, second = ValueError("the first"), ValueError("the second")
         first.__cause__, second.__cause__ = second, first
@@ -190,7 +190,7 @@ def test_errors_that_are_each_others_cause_are_told_once(tmp_path):
     assert run(tmp_path, train).events[-1].cause == "ValueError: the first"
 
 
-def test_an_error_that_holds_a_whole_file_is_told_soon_and_in_part(tmp_path):
+def test_very_long_error_is_truncated_quickly(tmp_path):
     def train():
         raise ValueError("y" * 20_000_000)
 
@@ -198,7 +198,7 @@ def test_an_error_that_holds_a_whole_file_is_told_soon_and_in_part(tmp_path):
     assert len(ended.events[-1].cause) == 4000 and len(ended.log) < 1_100_000
 
 
-def test_a_child_that_comes_back_out_of_the_function_is_not_taken_for_the_worker(tmp_path):
+def test_forked_child_that_returns_from_the_function_is_not_taken_for_the_worker(tmp_path):
     def train(raises):
         child = os.fork()
         if not child and raises:
@@ -214,7 +214,7 @@ def test_a_child_that_comes_back_out_of_the_function_is_not_taken_for_the_worker
     assert "ValueError: of the child" in ended.log
 
 
-def test_what_threads_still_save_when_the_function_returns_is_there(tmp_path):
+def test_files_written_by_threads_after_the_return_are_complete(tmp_path):
     def train():
         import concurrent.futures
         import threading
@@ -248,17 +248,17 @@ def crash() -> None:
     ],
     ids=["exit-1", "exit-0", "segfault", "sigkill"],
 )
-def test_an_end_without_a_word_is_described_by_its_status(tmp_path, function, words):
+def test_exit_without_a_report_is_described_by_its_status(tmp_path, function, words):
     ended = run(tmp_path, function)
     assert ended.events == [WorkerStarted()]
     assert words in processes.describe_exit(ended.exited.status)
 
 
-def test_a_crash_in_native_code_leaves_the_python_frames_in_the_log(tmp_path):
+def test_crash_in_native_code_leaves_the_python_frames_in_the_log(tmp_path):
     assert "Fatal Python error: Segmentation fault" in run(tmp_path, crash).log
 
 
-def test_what_cannot_be_sent_is_said(tmp_path):
+def test_unpicklable_result_is_omitted_with_a_note(tmp_path):
     import threading
 
     _, note, last = run(tmp_path, lambda: threading.Lock()).events
@@ -266,7 +266,7 @@ def test_what_cannot_be_sent_is_said(tmp_path):
     assert isinstance(last, WorkerFinished) and cloudpickle.loads(last.result) is None
 
 
-def test_a_full_disk_costs_lines_of_the_log_and_not_the_training(tmp_path):
+def test_full_disk_loses_log_lines_but_not_the_training(tmp_path):
     def train():
         small_disk.fill(disk)
         for number in range(200):
@@ -282,7 +282,7 @@ def test_a_full_disk_costs_lines_of_the_log_and_not_the_training(tmp_path):
     assert isinstance(last, WorkerFinished) and cloudpickle.loads(last.result) == 7
 
 
-def test_text_is_text_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path):
+def test_returned_text_path_and_file_are_handled_by_their_kind(tmp_path):
     def write():
         Path("plot.png").write_bytes(b"png")
         return {"plot": "plot.png"}
@@ -296,7 +296,7 @@ def test_text_is_text_a_path_that_is_no_file_is_said_and_a_file_is_kept(tmp_path
     assert (tmp_path / "plot.png").read_bytes() == b"png"
 
 
-def test_reports_arrive_in_order_from_many_threads(tmp_path):
+def test_reports_of_many_threads_are_complete_and_consistent(tmp_path):
     def train():
         from concurrent.futures import ThreadPoolExecutor
 
@@ -310,7 +310,7 @@ def test_reports_arrive_in_order_from_many_threads(tmp_path):
     assert all(event.metrics["loss"] == event.step / 2 for event in reports)
 
 
-def test_the_worker_and_all_that_it_started_end_with_it(tmp_path):
+def test_all_processes_started_by_the_worker_end_with_it(tmp_path):
     """A child, a child in a session of its own, and a double fork: none may live on."""
 
     def train():
@@ -331,7 +331,7 @@ def test_the_worker_and_all_that_it_started_end_with_it(tmp_path):
     assert [pid for pid in pids if psutil.pid_exists(pid)] == []
 
 
-def test_a_worker_that_is_stopped_can_be_ended(tmp_path):
+def test_stopped_worker_can_be_ended(tmp_path):
     """SIGSTOP: the kind of hang that ignores SIGTERM."""
 
     async def scenario() -> Exited:
@@ -353,7 +353,7 @@ def test_a_worker_that_is_stopped_can_be_ended(tmp_path):
     assert os.WTERMSIG(asyncio.run(scenario()).status) == signal.SIGKILL
 
 
-def test_a_client_keeps_nothing_of_the_workers_that_have_gone(tmp_path):
+def test_client_retains_no_data_of_ended_workers(tmp_path):
     async def scenario() -> list[dict[int, Any]]:
         client = fork_client.ForkClient((), *fork_client.start_process(()))
         try:
@@ -418,7 +418,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("victim", ["agent", "fork server", "agent of a stopped fork server"])
-def test_killing_the_agent_or_the_server_leaves_nothing(tmp_path, victim):
+def test_killing_the_agent_or_the_fork_server_leaves_no_process(tmp_path, victim):
     import subprocess
 
     root = str(Path(__file__).parents[3])
@@ -442,7 +442,7 @@ def test_killing_the_agent_or_the_server_leaves_nothing(tmp_path, victim):
                 process.kill()
 
 
-def test_the_allocator_of_pyarrow_does_not_keep_a_framework_from_being_forked():
+def test_pyarrow_allocator_does_not_prevent_forking():
     """pandas, which Keras imports, brings pyarrow, whose jemalloc would start a thread at its import."""
 
     async def ready() -> Imported:
@@ -456,7 +456,7 @@ def test_the_allocator_of_pyarrow_does_not_keep_a_framework_from_being_forked():
     assert (answer.mode, answer.problem) == ("fork", "")
 
 
-def test_a_worker_collects_garbage_as_usual_but_not_what_was_imported_before_it(tmp_path):
+def test_worker_collects_garbage_except_objects_imported_before_the_fork(tmp_path):
     def look() -> dict[str, Any]:
         import gc
         import weakref
@@ -477,7 +477,7 @@ def test_a_worker_collects_garbage_as_usual_but_not_what_was_imported_before_it(
     assert found["frozen"] > 1000
 
 
-def test_a_fork_that_the_system_refuses_is_told_and_ends_nobody(monkeypatch):
+def test_refused_fork_is_reported_and_the_server_continues(monkeypatch):
     """At a limit of processes a checkpoint's writer may not be started: the training beside it goes on."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server = fork_server.ForkServer(theirs, ())
@@ -503,7 +503,7 @@ def test_a_fork_that_the_system_refuses_is_told_and_ends_nobody(monkeypatch):
         theirs.close()
 
 
-def test_a_worker_that_crashes_leaves_no_core_file(tmp_path: Path) -> None:
+def test_crashed_worker_leaves_no_core_file(tmp_path: Path) -> None:
     def crash() -> None:
         os.abort()
 

@@ -52,7 +52,7 @@ def stopped(pid: int, for_good: bool) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
-def test_a_fork_server_that_is_stopped_delays_a_result_by_seconds(store: Path, tmp_path: Path, for_good: bool) -> None:
+def test_stopped_fork_server_delays_a_result_by_seconds(store: Path, tmp_path: Path, for_good: bool) -> None:
     run = experiment.submit(train, args={"folder": str(tmp_path)}, num_workers=1, progress=False)
     (trace,) = traces(tmp_path, 1)
     with stopped(trace.server, for_good):
@@ -67,7 +67,7 @@ def test_a_fork_server_that_is_stopped_delays_a_result_by_seconds(store: Path, t
     assert again.result(WAIT_S).value == "trained"
 
 
-def test_a_run_with_a_stopped_fork_server_can_be_cancelled(store: Path, tmp_path: Path) -> None:
+def test_run_with_a_stopped_fork_server_can_be_cancelled(store: Path, tmp_path: Path) -> None:
     run = experiment.submit(train, args={"folder": str(tmp_path)}, num_workers=1, progress=False)
     (trace,) = traces(tmp_path, 1)
     with stopped(trace.server, for_good=True):
@@ -95,7 +95,7 @@ async def _beating(tree: LocalTree, notes: list[str], until: Callable[[], bool])
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
-def test_a_mirror_that_is_stopped_loses_nothing_and_delays_by_seconds(tmp_path: Path, for_good: bool) -> None:
+def test_stopped_mirror_loses_nothing_and_delays_by_seconds(tmp_path: Path, for_good: bool) -> None:
     target = tmp_path / "store"
     target.mkdir()
     notes: list[str] = []
@@ -119,7 +119,7 @@ def test_a_mirror_that_is_stopped_loses_nothing_and_delays_by_seconds(tmp_path: 
     assert not for_good or any("is killed" in note for note in notes)
 
 
-def test_a_mirror_that_dies_while_training_goes_on_is_replaced(tmp_path: Path) -> None:
+def test_mirror_that_is_killed_during_training_is_replaced(tmp_path: Path) -> None:
     target = tmp_path / "store"
     target.mkdir()
 

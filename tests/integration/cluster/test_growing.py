@@ -31,7 +31,7 @@ def await_whole(folder: Path, pid: int, world: int) -> list[Step]:
     return steps_of(folder, pid)
 
 
-def test_a_successor_comes_to_the_process_that_went_on(store: Path, tmp_path: Path) -> None:
+def test_successor_joins_the_process_that_continued_in_place(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2)
     chief = pid_of(tmp_path, 0)
     await_step(tmp_path, 7, chief)
@@ -44,9 +44,7 @@ def test_a_successor_comes_to_the_process_that_went_on(store: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("harm", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.variant)])
-def test_a_newcomer_that_never_gets_ready_costs_the_others_nothing(
-    store: Path, tmp_path: Path, harm: signal.Signals
-) -> None:
+def test_newcomer_that_never_becomes_ready_delays_no_member(store: Path, tmp_path: Path, harm: signal.Signals) -> None:
     (tmp_path / "hold").touch()
     run = submit(tmp_path, 2)
     chief = pid_of(tmp_path, 0)
@@ -62,7 +60,7 @@ def test_a_newcomer_that_never_gets_ready_costs_the_others_nothing(
     wait_until(lambda: not psutil.pid_exists(newcomer), "the end of the newcomer")
 
 
-def test_a_loss_while_a_newcomer_prepares(store: Path, tmp_path: Path) -> None:
+def test_members_continue_if_one_is_lost_while_a_newcomer_prepares(store: Path, tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
     run = submit(tmp_path, 3)
     chief, other = pid_of(tmp_path, 0), pid_of(tmp_path, 1)
@@ -99,8 +97,8 @@ IN_ORDER = {"args": {"as_dataset": True, "shuffles": False}}
         pytest.param(mending_workload.fit, IN_ORDER, marks=pytest.mark.variant),
     ],
 )
-@pytest.mark.variant  # of a_successor_comes above, and of `make chaos`
-def test_one_more_comes_to_what_is_traced(
+@pytest.mark.variant  # of test_successor_joins above, and of `make chaos`
+def test_newcomer_joins_a_traced_training_in_place(
     store: Path, tmp_path: Path, function: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     run, staying = two_of_three(tmp_path, function, **options)
@@ -119,7 +117,7 @@ def test_one_more_comes_to_what_is_traced(
 
 @pytest.mark.tensorflow
 @pytest.mark.variant
-def test_data_in_an_order_of_the_processes_lets_all_begin_anew(store: Path, tmp_path: Path) -> None:
+def test_shuffled_dataset_makes_all_processes_restart_for_a_newcomer(store: Path, tmp_path: Path) -> None:
     run, (chief, _) = two_of_three(tmp_path, mending_workload.fit, args={"as_dataset": True})
     await_step(tmp_path, 6, chief)
     run.resize(3)
@@ -132,7 +130,7 @@ def test_data_in_an_order_of_the_processes_lets_all_begin_anew(store: Path, tmp_
 
 @pytest.mark.tensorflow
 @pytest.mark.variant
-def test_a_newcomer_that_has_prepared_for_a_fit_comes_to_a_later_one(store: Path, tmp_path: Path) -> None:
+def test_newcomer_prepared_for_one_fit_joins_a_later_one(store: Path, tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
     run, staying = two_of_three(tmp_path, mending_workload.fit, args={"calls": 2, "step_s": 0.2})
     await_step(tmp_path, 6, staying[0])
@@ -150,7 +148,7 @@ def test_a_newcomer_that_has_prepared_for_a_fit_comes_to_a_later_one(store: Path
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("lost", ["newcomer", "member"])
 @pytest.mark.variant
-def test_a_loss_while_a_newcomer_comes_to_a_fit(store: Path, tmp_path: Path, lost: str) -> None:
+def test_fit_continues_in_place_if_a_newcomer_or_member_is_lost(store: Path, tmp_path: Path, lost: str) -> None:
     (tmp_path / "hold-first").touch()
     run, (chief, other) = two_of_three(tmp_path, mending_workload.fit)
     await_step(tmp_path, 6, chief)
@@ -168,7 +166,7 @@ def test_a_loss_while_a_newcomer_comes_to_a_fit(store: Path, tmp_path: Path, los
 
 
 @pytest.mark.variant  # of the rule of the gang's; all begin anew after ten seconds alone
-def test_code_that_cannot_prepare_alone_lets_all_begin_anew(store: Path, tmp_path: Path) -> None:
+def test_code_that_cannot_prepare_alone_makes_all_processes_restart(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2, args={"counts_rows": True, "step_s": 0.3})
     chief = pid_of(tmp_path, 0)
     await_step(tmp_path, 7, chief)

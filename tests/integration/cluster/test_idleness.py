@@ -49,7 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "LIST_S", 0.1)
 
 
-def test_one_that_sleeps_does_nothing_since_it_fell_asleep() -> None:
+def test_idleness_of_a_sleeping_process_increases() -> None:
     with process(SLEEPS) as pid:
         looked = Idleness(pid)
         first = wait_until(looked.seconds, "idleness")
@@ -65,7 +65,7 @@ def test_one_that_sleeps_does_nothing_since_it_fell_asleep() -> None:
     ],
     ids=["works", "reads", "has a child that works"],
 )
-def test_one_that_computes_moves_bytes_or_lets_others_work_does_something(
+def test_process_that_computes_reads_or_has_a_busy_child_is_not_idle(
     monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     """By a clock that goes as the program gets on: on a busy machine others would leave it idle."""
@@ -81,7 +81,7 @@ def test_one_that_computes_moves_bytes_or_lets_others_work_does_something(
         assert longest < 1.5  # what it takes to see the child
 
 
-def test_one_that_is_gone_is_nobody_to_be_told_of() -> None:
+def test_ended_process_is_not_tracked() -> None:
     with process(SLEEPS) as pid:
         looked = Idleness(pid)
     looked.seconds()

@@ -34,7 +34,7 @@ FLOOD_MB = 300
 @given(
     st.lists(st.tuples(st.integers(0, 3 * WINDOW), st.floats(0.01, 5), st.integers(0, WINDOW)), max_size=40),
 )
-def test_never_more_under_way_than_the_window_and_each_byte_is_sent_or_left_out_once(
+def test_flow_respects_the_window_and_covers_each_byte_once(
     looks: list[tuple[int, float, int]],
 ) -> None:
     flow, size, now, sent, under_way = Flow(), 0, 0.0, 0, 0
@@ -51,7 +51,7 @@ def test_never_more_under_way_than_the_window_and_each_byte_is_sent_or_left_out_
     assert not looks or flow.position == size  # at the last look nothing is left
 
 
-def test_what_is_no_flood_is_sent_whole() -> None:
+def test_moderate_output_is_sent_completely() -> None:
     flow, size = Flow(), 0
     for second in range(100):
         size += 50_000
@@ -59,7 +59,7 @@ def test_what_is_no_flood_is_sent_whole() -> None:
         flow.taken(50_000)
 
 
-def test_of_a_flood_the_beginning_then_a_word_and_the_newest_lines_now_and_then() -> None:
+def test_flood_is_sent_as_its_start_and_periodic_newest_lines() -> None:
     flow = Flow()
     assert flow.next_parts(100 << 20, 0.0) == (WINDOW - TAIL,) * 3
     flow.taken(WINDOW)
@@ -69,7 +69,7 @@ def test_of_a_flood_the_beginning_then_a_word_and_the_newest_lines_now_and_then(
     assert flow.next_parts((300 << 20) + 100, EVERY_S + 1) == ((300 << 20) + 100,) * 3  # it is over
 
 
-def test_a_driver_that_acknowledges_nothing_gets_no_more_and_the_end_all_the_same() -> None:
+def test_driver_that_acknowledges_nothing_receives_only_the_end_of_the_log() -> None:
     flow = Flow()
     flow.next_parts(100 << 20, 0.0)
     for second in range(1, 100):
@@ -78,7 +78,7 @@ def test_a_driver_that_acknowledges_nothing_gets_no_more_and_the_end_all_the_sam
     assert flow.next_parts(300 << 20, 200.0, last=True) == (position, (300 << 20) - TAIL, 300 << 20)
 
 
-def test_a_log_that_shrinks_goes_on_where_it_is() -> None:
+def test_truncated_log_is_continued_at_its_new_end() -> None:
     flow = Flow()
     flow.next_parts(1000, 0.0)
     assert flow.next_parts(10, 1.0) == (10, 10, 10)
@@ -88,7 +88,7 @@ def test_a_log_that_shrinks_goes_on_where_it_is() -> None:
 # ---------------------------------------------------------------------------------------------- a file, an outbox
 
 
-def test_what_is_left_out_is_said_with_its_lines_and_where_the_whole_is(tmp_path: Path) -> None:
+def test_skipped_lines_are_counted_and_the_complete_log_is_named(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     log.write_bytes(LINE * 100_000)
     came: list[str] = []
@@ -108,7 +108,7 @@ def test_what_is_left_out_is_said_with_its_lines_and_where_the_whole_is(tmp_path
     assert len(text) <= WINDOW + len(word) + 2 and shown > (WINDOW - len(LINE) * (2 + cut)) // len(LINE) - 2
 
 
-def test_a_character_that_is_cut_between_two_looks_comes_whole(tmp_path: Path) -> None:
+def test_character_split_between_two_reads_is_sent_intact(tmp_path: Path) -> None:
     log, came = tmp_path / "rank0.log", []
     log.write_bytes("ü".encode()[:1])
 
@@ -126,14 +126,14 @@ def test_a_character_that_is_cut_between_two_looks_comes_whole(tmp_path: Path) -
     assert "".join(came) == "ü\n"
 
 
-def test_lines_beyond_what_is_counted_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_lines_beyond_the_counting_limit_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_tree, "COUNTED", 10 * len(LINE))
     log = tmp_path / "rank0.log"
     log.write_bytes(LINE * 1000)
     assert local_tree.skip(log, 0, 500 * len(LINE) - 3, 1000 * len(LINE)) == ("about 500", 500 * len(LINE))
 
 
-def test_a_heartbeat_passes_what_waits_and_room_comes_back_as_the_coordinator_handles_it() -> None:
+def test_heartbeat_overtakes_queued_messages_and_acknowledgements_free_room() -> None:
     async def talk() -> None:
         outbox, sent = Outbox(), []
         for _ in range(3):
@@ -164,7 +164,7 @@ def flood(megabytes: int) -> float:
     return time.time()
 
 
-def test_a_flood_of_output_delays_neither_the_result_nor_a_heartbeat(store: Path) -> None:
+def test_flood_of_output_delays_neither_the_result_nor_a_heartbeat(store: Path) -> None:
     gaps: list[float] = []
     run = experiment.submit(flood, args={"megabytes": FLOOD_MB}, num_workers=1, progress=False)
     agent = wait_until(lambda: next(iter(applications.current().coordinator.door.agents.values()), None), "the agent")
@@ -179,7 +179,7 @@ def test_a_flood_of_output_delays_neither_the_result_nor_a_heartbeat(store: Path
     assert max(gaps) < 5  # of the lease's 10 s
 
 
-def test_a_flood_of_messages_does_not_delay_a_heartbeat(store: Path) -> None:
+def test_flood_of_messages_does_not_delay_a_heartbeat(store: Path) -> None:
     def send() -> float:
         for _ in range(200):
             hopsml.send(bytes(1 << 20))

@@ -70,7 +70,9 @@ def check_end(run: Run, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("workers", "lost"), [pytest.param(2, 1, marks=pytest.mark.variant), (4, 2)])
-def test_the_others_go_on_when_a_worker_is_killed(store: Path, tmp_path: Path, workers: int, lost: int) -> None:
+def test_survivors_continue_in_place_after_a_worker_is_killed(
+    store: Path, tmp_path: Path, workers: int, lost: int
+) -> None:
     run = submit(tmp_path, workers)
     staying = [pid_of(tmp_path, rank) for rank in range(workers) if rank != lost]
     await_step(tmp_path, 7, staying[0])
@@ -91,7 +93,7 @@ def _epochs(seen: list[list[int]]) -> list[list[int]]:
     return [[one for step in seen[begin : begin + each] for one in step] for begin in range(0, len(seen), each)]
 
 
-def test_two_that_are_lost_in_a_row(store: Path, tmp_path: Path) -> None:
+def test_survivors_continue_in_place_after_two_consecutive_losses(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 4)
     chief = pid_of(tmp_path, 0)
     await_step(tmp_path, 7, chief)
@@ -102,7 +104,7 @@ def test_two_that_are_lost_in_a_row(store: Path, tmp_path: Path) -> None:
     assert "rank 1 was lost" in notes(run)
 
 
-def test_a_stopped_worker_is_killed_and_the_others_go_on(store: Path, tmp_path: Path) -> None:
+def test_stopped_worker_is_killed_and_the_others_continue_in_place(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2)
     chief = pid_of(tmp_path, 0)
     await_step(tmp_path, 7, chief)
@@ -112,7 +114,7 @@ def test_a_stopped_worker_is_killed_and_the_others_go_on(store: Path, tmp_path: 
     assert "the chief alone went on" in notes(run) and "stopped" in notes(run)
 
 
-def test_without_its_chief_a_group_begins_anew_from_the_newest_commit(store: Path, tmp_path: Path) -> None:
+def test_loss_of_the_chief_restarts_the_group_from_the_newest_commit(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2)
     await_step(tmp_path, 7, pid_of(tmp_path, 0))
     os.kill(pid_of(tmp_path, 0), signal.SIGKILL)
@@ -124,7 +126,7 @@ def test_without_its_chief_a_group_begins_anew_from_the_newest_commit(store: Pat
 
 
 @pytest.mark.variant
-def test_an_error_of_the_users_own_code_ends_the_run(store: Path, tmp_path: Path) -> None:
+def test_user_error_ends_the_run(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2, args={"raise_at": 5})
     with pytest.raises(WorkerFailed, match="a bug in the user's code"):
         run.result(WAIT_S)
@@ -133,7 +135,9 @@ def test_an_error_of_the_users_own_code_ends_the_run(store: Path, tmp_path: Path
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of chaos/test_fit_mends.py, and of the loss in test_growing.py
 @pytest.mark.parametrize("function", [mending_workload.loop, mending_workload.fit])
-def test_what_is_traced_goes_on(store: Path, tmp_path: Path, function: Callable[..., Any]) -> None:
+def test_traced_training_continues_in_place_without_retracing(
+    store: Path, tmp_path: Path, function: Callable[..., Any]
+) -> None:
     run = submit(tmp_path, 2, function)
     chief = pid_of(tmp_path, 0)
     await_step(tmp_path, 7, chief)
@@ -146,7 +150,7 @@ def test_what_is_traced_goes_on(store: Path, tmp_path: Path, function: Callable[
 
 @pytest.mark.tensorflow
 @pytest.mark.variant
-def test_a_dataset_is_divided_anew(store: Path, tmp_path: Path) -> None:
+def test_dataset_is_redistributed_after_a_loss(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2, mending_workload.fit, args={"as_dataset": True})
     chief = pid_of(tmp_path, 0)
     await_step(tmp_path, 7, chief)

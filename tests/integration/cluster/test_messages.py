@@ -24,14 +24,14 @@ pytestmark = pytest.mark.local
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(1, 50))
-def test_frames_come_out_as_they_went_in_however_they_are_cut(messages: list[bytes], piece: int) -> None:
+def test_frames_are_reassembled_from_any_pieces(messages: list[bytes], piece: int) -> None:
     stream, frames, out = b"".join(map(framed, messages)), Frames(), []
     for start in range(0, len(stream), piece):
         out += frames.feed(stream[start : start + piece])
     assert out == messages
 
 
-def test_what_is_no_stream_of_frames_is_an_error() -> None:
+def test_damaged_stream_of_frames_is_an_error() -> None:
     with pytest.raises(ValueError, match="the stream is damaged"):
         Frames().feed(b"\xff\xff\xff\xff....")
 
@@ -48,7 +48,7 @@ def submit(function: Any, workers: int = 2, **args: Any) -> experiment.Run:
     return experiment.submit(function, args=args, num_workers=workers, progress=False)
 
 
-def test_values_go_both_ways_in_order_and_an_error_in_the_users_function_is_logged(
+def test_values_are_exchanged_in_order_and_callback_errors_are_logged(
     store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = submit(echo, count=3)
@@ -76,7 +76,7 @@ def test_values_go_both_ways_in_order_and_an_error_in_the_users_function_is_logg
         assert mine == [{"a": 1}, own, "last"]
 
 
-def test_a_flood_of_reports_and_values_is_stored_to_the_last_one(store: Path) -> None:
+def test_flood_of_reports_and_values_is_stored_completely(store: Path) -> None:
     """More than agent and driver keep for each other: who sends it waits, and nothing is lost."""
 
     def train(count: int) -> dict[str, int]:
@@ -96,7 +96,7 @@ def test_a_flood_of_reports_and_values_is_stored_to_the_last_one(store: Path) ->
         assert [value for sender, value in came if sender == rank] == list(range(4_000))
 
 
-def test_what_was_sent_is_awaited_however_slow_its_function_is(store: Path) -> None:
+def test_await_messages_waits_for_slow_callbacks(store: Path) -> None:
     came, go_on = list[int](), threading.Event()
 
     def note(rank: int, value: int) -> None:
@@ -112,7 +112,7 @@ def test_what_was_sent_is_awaited_however_slow_its_function_is(store: Path) -> N
     assert came == list(range(50))
 
 
-def test_values_that_came_before_anybody_asked_are_kept_and_receive_does_not_wait(store: Path) -> None:
+def test_values_sent_before_a_subscription_are_retained_and_receive_does_not_wait(store: Path) -> None:
     def train() -> list[Any]:
         for number in range(200):
             hopsml.send(number)
@@ -127,7 +127,7 @@ def test_values_that_came_before_anybody_asked_are_kept_and_receive_does_not_wai
     assert came == list(range(200))
 
 
-def test_outside_of_a_worker_they_do_nothing() -> None:
+def test_message_functions_do_nothing_outside_a_worker() -> None:
     hopsml.send(1)
     hopsml.elastic.resize(2)
     assert hopsml.receive(timeout=0.01) is None
@@ -135,7 +135,7 @@ def test_outside_of_a_worker_they_do_nothing() -> None:
         hopsml.elastic.resize("2")  # type: ignore[arg-type]
 
 
-def test_what_cannot_travel_is_refused_where_it_is_sent(store: Path) -> None:
+def test_unpicklable_or_oversized_value_is_refused_by_send(store: Path) -> None:
     def train() -> None:
         hopsml.send(open("/dev/null", "rb"))  # noqa: SIM115
 
@@ -149,7 +149,7 @@ def test_what_cannot_travel_is_refused_where_it_is_sent(store: Path) -> None:
     assert run.result(WAIT_S).value == "go"
 
 
-def test_a_size_that_cannot_be_is_a_note(store: Path) -> None:
+def test_impossible_resize_of_a_worker_is_noted(store: Path) -> None:
     run = submit(lambda: hopsml.elastic.resize(9), workers=1)
     run.result(WAIT_S)
     wait_until(lambda: any("has a fixed size" in note for note in run.state.notes), "the note")

@@ -19,7 +19,7 @@ from tests.integration.cluster.test_messages import submit
 pytestmark = pytest.mark.chaos
 
 
-def test_a_worker_that_reads_nothing_is_ended_and_holds_nobody_up(store: Path) -> None:
+def test_worker_that_reads_no_messages_is_ended(store: Path) -> None:
     """64 MiB may lie unread; its agent goes on all the while: it tells of the end."""
 
     def deaf() -> None:
@@ -36,7 +36,7 @@ def test_a_worker_that_reads_nothing_is_ended_and_holds_nobody_up(store: Path) -
         run.result(WAIT_S)
 
 
-def test_a_worker_asks_for_another_size(store: Path) -> None:
+def test_worker_resizes_its_group(store: Path) -> None:
     def train() -> int:
         state = hopsml.elastic.State(step=0)
         data = hopsml.elastic.Sampler(1_000_000, 1, epochs=1)

@@ -128,7 +128,7 @@ def refused(host: str, port: int) -> bool:
         ("::", "198.51.100.7", "::"),  # no address of this machine: members come by another one
     ],
 )
-def test_a_server_for_every_interface_gets_the_workers_own(wildcard: str, own: str, bound: str, port: int) -> None:
+def test_wildcard_server_is_bound_to_the_workers_address(wildcard: str, own: str, bound: str, port: int) -> None:
     with Server(config(own, "127.0.0.9", port=port), wildcard) as server:
         assert (server.hindrance, server.host, server.port) == ("", bound, port)
         if bound.endswith("127.0.0.1"):
@@ -139,7 +139,7 @@ def test_a_server_for_every_interface_gets_the_workers_own(wildcard: str, own: s
 
 
 @pytest.mark.parametrize(("own", "words"), [("127.0.0.1", []), ("::1", []), ("127.0.0.1", ["sealed"])])
-def test_a_process_of_the_same_user_is_let_in(own: str, words: list[str], port: int) -> None:
+def test_process_of_the_same_user_is_admitted(own: str, words: list[str], port: int) -> None:
     given = config(own, "127.0.0.9", port=port)
     with Server(given, "::", *words) as server, socket.create_connection((own, port)) as member:
         assert server.lets_in(member.getsockname()[1])
@@ -163,7 +163,7 @@ def test_another_user_of_this_machine_is_refused(own: str, words: list[str], por
 
 
 @as_root
-def test_a_fork_is_guarded_and_a_log_not_filled_by_who_tries_again_and_again(port: int) -> None:
+def test_forked_server_is_guarded_and_repeated_refusals_are_logged_seven_times(port: int) -> None:
     with (
         Server(config("127.0.0.1", "127.0.0.9", port=port), "::", "fork") as server,
         Process("guarded_client", "127.0.0.1", port, f"user={NOBODY}", "times=10") as stranger,
@@ -182,7 +182,7 @@ SECRET = "secret=that all members have"
 
 @pytest.mark.parametrize("own", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("how", ["waits", "impatient"])
-def test_whoever_proves_the_secret_is_let_in_and_what_it_says_is_read(own: str, how: str, port: int) -> None:
+def test_peer_that_proves_the_secret_is_admitted_and_its_data_is_read(own: str, how: str, port: int) -> None:
     given = config(own, "127.0.0.9", port=port)
     with (
         Server(given, "::", SECRET) as server,
@@ -192,7 +192,7 @@ def test_whoever_proves_the_secret_is_let_in_and_what_it_says_is_read(own: str, 
 
 
 @pytest.mark.parametrize("words", [[], ["secret=another one"]])
-def test_who_does_not_prove_it_is_refused_though_it_is_the_same_user(words: list[str], port: int) -> None:
+def test_peer_without_proof_is_refused_even_as_the_same_user(words: list[str], port: int) -> None:
     given = config("127.0.0.1", "127.0.0.9", port=port)
     words = [f"config={given}", *words] if words else []
     with (
@@ -203,7 +203,7 @@ def test_who_does_not_prove_it_is_refused_though_it_is_the_same_user(words: list
         assert "does not prove to be a member" in server.end()
 
 
-def test_a_proof_counts_once_and_for_one_server_and_may_come_in_pieces(port: int) -> None:
+def test_proof_is_valid_once_for_one_server_and_may_arrive_in_pieces(port: int) -> None:
     given = config("127.0.0.1", "127.0.0.2", port=port)
     with (
         socket.create_server(("127.0.0.1", port), reuse_port=True) as recorder,
@@ -232,7 +232,7 @@ def test_a_proof_counts_once_and_for_one_server_and_may_come_in_pieces(port: int
 
 @as_root
 @pytest.mark.parametrize("words", [["other"], ["execute"]])
-def test_other_ports_and_what_is_executed_are_not_touched(words: list[str], port: int) -> None:
+def test_other_ports_and_executed_programs_are_not_guarded(words: list[str], port: int) -> None:
     with (
         Server(config("127.0.0.1", "127.0.0.9", port=port), "::", *words) as server,
         Process("guarded_client", "127.0.0.1", server.port, f"user={NOBODY}") as anybody,
@@ -286,7 +286,7 @@ def network() -> Iterator[Network]:
     made.close()
 
 
-def test_of_other_machines_members_alone_are_let_in(network: Network, port: int) -> None:
+def test_only_members_are_admitted_from_other_machines(network: Network, port: int) -> None:
     """A stranger's address is refused; a member of several addresses shows the one under which it is known."""
     hosts = "10.77.0.1", "10.77.0.2"
     with contextlib.ExitStack() as stack:
@@ -316,13 +316,13 @@ def test_of_other_machines_members_alone_are_let_in(network: Network, port: int)
         (config("127.0.0.1", "127.0.0.2", port=1), "not found"),
     ],
 )
-def test_what_hinders_is_said(given: str, said: str) -> None:
+def test_reason_for_a_missing_guard_is_returned(given: str, said: str) -> None:
     hindrance = server_guard.guard(given, "/nowhere/")
     assert said in hindrance and bool(said) == bool(hindrance)
 
 
 @pytest.mark.parametrize(("host", "asked"), [("127.0.0.1", b"key"), ("10.0.0.7", b"")])
-def test_members_of_a_tf_config_of_the_users_own_prove_nothing(
+def test_members_of_a_users_own_tf_config_prove_nothing(
     monkeypatch: pytest.MonkeyPatch, host: str, asked: bytes
 ) -> None:
     """They may be no workers of hopsml's."""
@@ -334,7 +334,7 @@ def test_members_of_a_tf_config_of_the_users_own_prove_nothing(
     assert secrets == [asked]
 
 
-def test_without_the_library_a_line_says_so(
+def test_missing_guard_library_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(server_guard, "PATH", tmp_path / "none.so")
@@ -373,7 +373,7 @@ except OSError as error:
 """
 
 
-def test_a_library_that_lets_the_kernel_choose_its_port_is_kept_to_a_range() -> None:
+def test_bind_within_restricts_ports_chosen_by_the_kernel_to_a_range() -> None:
     """But for loopback, for datagrams, and for ports of its own choice; where none is free it is told so."""
     first, last = 42100, 42109
     command = [sys.executable, "-c", BOUND, str(first), str(last)]
@@ -387,5 +387,5 @@ def test_a_library_that_lets_the_kernel_choose_its_port_is_kept_to_a_range() -> 
     assert bound <= len(allowed) + len(others) and error == errno.EADDRINUSE
 
 
-def test_a_range_that_is_none_is_refused() -> None:
+def test_invalid_port_range_is_refused() -> None:
     assert server_guard.bind_within(str(build_native.SERVER), 10, 9) != ""

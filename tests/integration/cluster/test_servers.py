@@ -57,12 +57,12 @@ pytestmark = pytest.mark.local
     ],
     ids=lambda play: play.__name__,
 )
-def test_roles(store: Path, tmp_path: Path, play: Callable[[Path], None]) -> None:
+def test_server_group_fulfils_the_roles_contract(store: Path, tmp_path: Path, play: Callable[[Path], None]) -> None:
     play(tmp_path)
 
 
 @pytest.mark.variant
-def test_who_dies_again_and_again_is_given_up(store: Path, tmp_path: Path) -> None:
+def test_worker_that_fails_repeatedly_is_not_restarted(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path / "told", fruitless_limit=2)
     answers(run, worker0=0, ps0=0)
     os.kill(process_of(run, 1), signal.SIGKILL)

@@ -51,7 +51,7 @@ async def playing(folder: Path, target: str = "stay") -> AsyncIterator[Scene]:
         await asyncio.wait_for(running, WAIT_S)
 
 
-def test_it_says_where_it_is_and_ends_with_all_that_it_kept(tmp_path: Path) -> None:
+def test_sidecar_reports_its_address_and_ends_with_its_folder(tmp_path: Path) -> None:
     async def play() -> int:
         async with playing(tmp_path) as scene:
             pid = await scene.pid()
@@ -63,7 +63,7 @@ def test_it_says_where_it_is_and_ends_with_all_that_it_kept(tmp_path: Path) -> N
     assert processes.has_ended(asyncio.run(play()))
 
 
-def test_the_one_that_waits_for_a_run_is_taken_once_if_it_is_of_that_kind_and_alive(tmp_path: Path) -> None:
+def test_prepared_spare_is_used_once_if_its_kind_matches_and_it_is_alive(tmp_path: Path) -> None:
     async def play(prepared: str, kill: bool = False) -> tuple[int, int]:
         scene = Scene(tmp_path, "stay")
         scene.spare.prepare(f"tests.integration.cluster.sidecars:{prepared}")
@@ -87,7 +87,7 @@ def test_the_one_that_waits_for_a_run_is_taken_once_if_it_is_of_that_kind_and_al
     assert taken != waiting
 
 
-def test_one_that_no_run_wants_ends_with_its_agent() -> None:
+def test_unused_spare_ends_with_its_agent() -> None:
     spare = SidecarSpare()
     spare.prepare("tests.integration.cluster.sidecars:stay")
     first = spare._process
@@ -100,7 +100,7 @@ def test_one_that_no_run_wants_ends_with_its_agent() -> None:
     spare.close()
 
 
-def test_one_that_is_killed_is_replaced_and_both_are_told(tmp_path: Path) -> None:
+def test_killed_sidecar_is_replaced_and_both_events_are_reported(tmp_path: Path) -> None:
     async def play() -> None:
         async with playing(tmp_path) as scene:
             first = await scene.pid()
@@ -115,7 +115,7 @@ def test_one_that_is_killed_is_replaced_and_both_are_told(tmp_path: Path) -> Non
     asyncio.run(play())
 
 
-def test_one_that_is_stopped_is_woken_and_one_that_stays_so_is_replaced(tmp_path: Path) -> None:
+def test_stopped_sidecar_is_resumed_and_then_replaced(tmp_path: Path) -> None:
     async def play() -> None:
         async with playing(tmp_path) as scene:
             first = await scene.pid()
@@ -137,7 +137,7 @@ def test_one_that_is_stopped_is_woken_and_one_that_stays_so_is_replaced(tmp_path
     asyncio.run(play())
 
 
-def test_one_that_cannot_begin_is_given_up_with_its_reason(tmp_path: Path) -> None:
+def test_sidecar_that_cannot_start_is_abandoned_with_its_reason(tmp_path: Path) -> None:
     async def play() -> list[Any]:
         async with playing(tmp_path, "fail") as scene:
             return [await scene.word() for _ in range(MOST_STARTS)]
@@ -147,7 +147,7 @@ def test_one_that_cannot_begin_is_given_up_with_its_reason(tmp_path: Path) -> No
     assert all("ended with status 1: OSError: no port is free" in word.reason for word in words)
 
 
-def test_one_that_ends_now_and_then_is_replaced_for_as_long_as_the_run_goes_on(
+def test_occasionally_failing_sidecar_is_replaced_throughout_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sidecar_process, "STEADY_S", 0.0)

@@ -159,7 +159,7 @@ def settled(before: Usage | None = None) -> Usage:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("runs", [20, pytest.param(200, marks=[pytest.mark.variant, pytest.mark.timeout(1500)])])
-def test_many_runs_of_all_kinds_leave_nothing_behind(store: Path, runs: int) -> None:
+def test_many_runs_of_all_kinds_leave_no_resources_behind(store: Path, runs: int) -> None:
     rounds = runs // len(ROUND)
     warm_up = min(WARM_UP, rounds - 1)
     play(warm_up)

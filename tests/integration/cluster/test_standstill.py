@@ -22,7 +22,7 @@ pytestmark = pytest.mark.local
 
 
 @pytest.mark.parametrize("held_s", [6.5, pytest.param(3.5, marks=pytest.mark.variant)])
-def test_a_standstill_between_two_runs_fails_neither(
+def test_frozen_driver_between_two_runs_fails_neither(
     store: Path, monkeypatch: pytest.MonkeyPatch, held_s: float
 ) -> None:
     monkeypatch.setattr(applications, "LEASE_S", 5.0)
@@ -45,7 +45,7 @@ def test_a_standstill_between_two_runs_fails_neither(
         ({"num_workers": 2}, 9.0),  # nearly as long as an agent's lease
     ],
 )
-def test_a_standstill_of_the_driver_in_the_middle_of_a_run_loses_no_worker(
+def test_frozen_driver_during_a_run_loses_no_worker(
     store: Path, tmp_path: Path, group: dict[str, int], held_s: float
 ) -> None:
     def train(folder: str) -> int:
@@ -67,7 +67,7 @@ def test_a_standstill_of_the_driver_in_the_middle_of_a_run_loses_no_worker(
     assert not any("was lost" in note or "continues" in note for note in run.state.notes), run.state.notes
 
 
-def test_an_agent_that_cannot_join_says_why() -> None:
+def test_agent_that_cannot_join_reports_the_reason() -> None:
     backend, said, ended = LocalBackend(1), list[str](), threading.Event()
     identity = make_identity()
 
@@ -89,11 +89,11 @@ def test_an_agent_that_cannot_join_says_why() -> None:
     assert backend._processes == {} and backend._watchers == []
 
 
-def test_a_key_is_read_where_memory_has_no_room_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_key_is_loaded_if_shared_memory_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "MEMORY", str(tmp_path / "full"))
     assert make_identity().certificate.startswith("-----BEGIN CERTIFICATE-----")
 
 
-def test_the_certificate_is_good_whatever_the_clock_says() -> None:
+def test_certificate_is_valid_at_any_time() -> None:
     certificate = x509.load_pem_x509_certificate(make_identity().certificate.encode())
     assert certificate.not_valid_before_utc.year <= 1970 and certificate.not_valid_after_utc.year == 9999

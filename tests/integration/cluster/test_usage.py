@@ -51,7 +51,7 @@ def tell(worker: subprocess.Popen[str], what: str) -> None:
 
 
 @pytest.mark.local
-def test_processor_memory_and_disk(worker: subprocess.Popen[str]) -> None:
+def test_processor_memory_and_disk_use_of_a_worker_are_sampled(worker: subprocess.Popen[str]) -> None:
     tell(worker, "begin")
     sampler = UsageSampler(worker.pid)
     first = sampler.sample()
@@ -85,7 +85,7 @@ class TestControlGroups:
             (folder / name.replace("__", ".")).write_text(text)
         return folder
 
-    def test_of_version_2_the_nearest_limit_counts(self, tmp_path: Path) -> None:
+    def test_nearest_limit_of_control_group_v2_counts(self, tmp_path: Path) -> None:
         root = self.group(tmp_path / "fs")
         self.group(root / "a", memory__current="300\n", memory__max="1000\n")
         self.group(root / "a" / "b", memory__current="200\n", memory__max="max\n")
@@ -93,7 +93,7 @@ class TestControlGroups:
         assert found is not None
         assert (found.limit_bytes, found.usage_bytes()) == (1000, 300)
 
-    def test_of_version_1_a_limit_of_nearly_all_is_none(self, tmp_path: Path) -> None:
+    def test_unlimited_memory_of_control_group_v1_is_no_limit(self, tmp_path: Path) -> None:
         root = tmp_path / "fs"
         names = {"memory__usage_in_bytes": "5\n", "memory__limit_in_bytes": "9223372036854771712\n"}
         self.group(root / "memory" / "a", **names)
@@ -104,24 +104,24 @@ class TestControlGroups:
         assert found is not None
         assert found.limit_bytes == 10
 
-    def test_seen_from_within_a_container_it_is_the_root(self, tmp_path: Path) -> None:
+    def test_root_group_counts_inside_a_container(self, tmp_path: Path) -> None:
         root = self.group(tmp_path / "fs", memory__current="1\n", memory__max="4\n")
         found = usage.memory_of(7, root, self.proc(tmp_path, "0::/docker/1234\n"))
         assert found is not None
         assert found.limit_bytes == 4
 
-    def test_none_where_nothing_can_be_read(self, tmp_path: Path) -> None:
+    def test_unreadable_control_group_has_no_memory_limit(self, tmp_path: Path) -> None:
         assert usage.memory_of(7, tmp_path, tmp_path) is None
         assert usage.memory_of(7, tmp_path, self.proc(tmp_path, "strange\n0::/x\n")) is None
 
-    def test_a_group_that_is_gone_has_no_figure(self, tmp_path: Path) -> None:
+    def test_removed_control_group_has_no_usage(self, tmp_path: Path) -> None:
         assert usage.MemoryFiles(tmp_path / "gone", 10).usage_bytes() is None
 
     @pytest.mark.parametrize(
         ("line", "group", "file"),
         [("0::/a/b\n", "a/b", "memory.events"), ("4:memory:/a/b\n", "memory/a/b", "memory.oom_control")],
     )
-    def test_the_counter_of_the_kernels_victims_says_who_sent_sigkill(
+    def test_oom_counter_of_the_control_group_explains_sigkill(
         self, tmp_path: Path, line: str, group: str, file: str
     ) -> None:
         version_2 = file == "memory.events"
@@ -142,13 +142,13 @@ class TestControlGroups:
             "its memory limit is 64 MB"
         )
 
-    def test_without_a_counter_nothing_is_said_of_who_sent_sigkill(self, tmp_path: Path) -> None:
+    def test_sigkill_is_unexplained_without_an_oom_counter(self, tmp_path: Path) -> None:
         watch = usage.OomWatch(7, tmp_path / "fs", self.proc(tmp_path, "0::/\n"))
         assert watch.explain().startswith("hopsml did not send this signal; whether the kernel")
 
 
 @pytest.mark.fast
-def test_this_process_too() -> None:
+def test_sampler_covers_this_process() -> None:
     assert set(UsageSampler(os.getpid()).sample()) >= {
         "memory_usage_megabytes", "disk_read_megabytes", "disk_write_megabytes",
         "network_receive_megabytes", "network_transmit_megabytes",
@@ -157,6 +157,6 @@ def test_this_process_too() -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize(("value", "interval_s"), [(None, 0.0), ("", 0.0), ("0", 0.0), ("2.5", 2.5)])
-def test_an_empty_interval_in_the_environment_of_a_run_means_no_samples(value: str | None, interval_s: float) -> None:
+def test_empty_sampling_interval_disables_samples(value: str | None, interval_s: float) -> None:
     environment = {} if value is None else {"HOPSML_SYSTEM_METRICS_S": value}
     assert usage.sampling_interval_s(environment) == interval_s

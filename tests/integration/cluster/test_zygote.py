@@ -68,7 +68,7 @@ def hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
 
 
-def test_a_worker_of_a_server_that_a_zygote_forked(parent: ZygoteProcess, tmp_path: Path):
+def test_worker_of_a_zygotes_fork_server_has_the_imported_modules(parent: ZygoteProcess, tmp_path: Path):
     def function() -> dict[str, object]:
         import os
         import sys
@@ -87,7 +87,7 @@ def test_a_worker_of_a_server_that_a_zygote_forked(parent: ZygoteProcess, tmp_pa
     assert ended.exited.status == 0
 
 
-def test_a_server_that_is_killed_leaves_nothing_of_its_worker(parent: ZygoteProcess, tmp_path: Path):
+def test_killed_fork_server_leaves_no_process_of_its_worker(parent: ZygoteProcess, tmp_path: Path):
     """Not even a child with nothing in its environment, in a session of its own."""
 
     def function(pids: str) -> None:
@@ -121,7 +121,7 @@ def test_a_server_that_is_killed_leaves_nothing_of_its_worker(parent: ZygoteProc
     assert all(map(processes.has_ended, below))
 
 
-def test_a_zygote_that_is_stopped_is_woken_and_one_that_stays_so_is_ended(own: ZygoteProcess):
+def test_stopped_zygote_is_resumed_and_then_killed(own: ZygoteProcess):
     assert own.check_health() == ""
     deadline = clock.awake() + TIMEOUT_S
     said = []
@@ -136,7 +136,7 @@ def test_a_zygote_that_is_stopped_is_woken_and_one_that_stays_so_is_ended(own: Z
     assert [text.rpartition(" ")[2] for text in said if text] == ["resumed", "killed"]
 
 
-def test_two_agents_have_servers_and_numbers_of_their_own(parent: ZygoteProcess, tmp_path: Path):
+def test_two_agents_have_separate_fork_servers_and_random_numbers(parent: ZygoteProcess, tmp_path: Path):
     def draw() -> float:
         import numpy
 
@@ -163,7 +163,7 @@ def test_two_agents_have_servers_and_numbers_of_their_own(parent: ZygoteProcess,
     assert first != second
 
 
-def test_the_mark_is_seen_by_the_kernel(parent: ZygoteProcess):
+def test_mark_of_a_fork_server_is_visible_in_proc(parent: ZygoteProcess):
     async def use(client: fork_client.ForkClient) -> list[int]:
         await client.ready
         return processes.carrying(MARK, client._process.mark)
@@ -171,7 +171,7 @@ def test_the_mark_is_seen_by_the_kernel(parent: ZygoteProcess):
     assert len(with_client(parent, use)) == 1
 
 
-def test_what_was_imported_otherwise_is_not_used(parent: ZygoteProcess, monkeypatch: pytest.MonkeyPatch):
+def test_zygote_with_other_variables_is_not_used(parent: ZygoteProcess, monkeypatch: pytest.MonkeyPatch):
     async def ready(client: fork_client.ForkClient) -> tuple[Imported, object]:
         return await client.ready, client._process
 
@@ -180,7 +180,7 @@ def test_what_was_imported_otherwise_is_not_used(parent: ZygoteProcess, monkeypa
     assert answer.mode == "fork" and isinstance(process, subprocess.Popen)
 
 
-def test_other_modules_are_imported_by_the_agents_own_process(parent: ZygoteProcess):
+def test_missing_modules_are_imported_by_the_agents_own_fork_server(parent: ZygoteProcess):
     async def ready(client: fork_client.ForkClient) -> tuple[Imported, object]:
         return await client.ready, client._process
 
@@ -188,7 +188,7 @@ def test_other_modules_are_imported_by_the_agents_own_process(parent: ZygoteProc
     assert "chunk_that_is_not_there" in answer.problem and isinstance(process, subprocess.Popen)
 
 
-def test_without_the_zygote_the_agent_helps_itself():
+def test_agent_starts_its_own_fork_server_without_a_zygote():
     async def run() -> Imported:
         client = fork_client.ForkClient(MODULES, *fork_client.start_process(MODULES, "hopsml-zygote-of-nobody"))
         try:
@@ -199,7 +199,9 @@ def test_without_the_zygote_the_agent_helps_itself():
     assert asyncio.run(run()).mode == "fork"
 
 
-def test_a_zygote_that_is_killed_while_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_agent_starts_its_own_fork_server_if_the_zygote_is_killed_while_importing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "slow_import.py").write_text(
         f"import os, time\nif os.getppid() == {os.getpid()} and 'zygote' in open('/proc/self/cmdline').read():\n"
         f"    open({str(tmp_path / 'importing')!r}, 'w').close()\n    time.sleep(600)\n"
@@ -218,7 +220,7 @@ def test_a_zygote_that_is_killed_while_it_imports(tmp_path: Path, monkeypatch: p
         parent.close()
 
 
-def test_another_user_is_turned_away(parent: ZygoteProcess):
+def test_connection_of_another_user_is_refused(parent: ZygoteProcess):
     if os.getuid() != 0:
         pytest.skip("only root can become another user here")
     code = f"""
@@ -233,7 +235,7 @@ def test_another_user_is_turned_away(parent: ZygoteProcess):
     assert done.stdout == "b''\n", done.stderr
 
 
-def test_garbage_is_turned_away_and_the_next_agent_served(parent: ZygoteProcess):
+def test_invalid_request_is_refused_and_the_next_agent_is_served(parent: ZygoteProcess):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(TIMEOUT_S)
         connection.connect(f"\0{parent.name}")
@@ -246,7 +248,7 @@ def test_garbage_is_turned_away_and_the_next_agent_served(parent: ZygoteProcess)
     assert with_client(parent, ready).mode == "fork"
 
 
-def test_a_server_that_is_killed_is_told_to_its_agent(parent: ZygoteProcess):
+def test_death_of_a_fork_server_is_reported_to_its_agent(parent: ZygoteProcess):
     async def use(client: fork_client.ForkClient) -> str:
         await client.ready
         (pid,) = processes.carrying(MARK, client._process.mark)
@@ -258,7 +260,7 @@ def test_a_server_that_is_killed_is_told_to_its_agent(parent: ZygoteProcess):
     assert "SIGKILL" in str(with_client(parent, use))
 
 
-def test_servers_outlive_a_zygote_that_is_closed_and_end_with_their_agent(own: ZygoteProcess, tmp_path: Path):
+def test_fork_servers_outlive_a_closed_zygote_and_end_with_their_agent(own: ZygoteProcess, tmp_path: Path):
     async def use(client: fork_client.ForkClient) -> int:
         await client.ready
         (pid,) = processes.carrying(MARK, client._process.mark)
@@ -271,7 +273,7 @@ def test_servers_outlive_a_zygote_that_is_closed_and_end_with_their_agent(own: Z
     until(lambda: is_gone(server))
 
 
-def test_the_zygote_ends_with_its_driver():
+def test_zygote_ends_with_its_driver():
     code = f"""
         import os, time
         from hopsml.cluster.forking.zygote import ZygoteProcess
@@ -286,7 +288,7 @@ def test_the_zygote_ends_with_its_driver():
     until(lambda: is_gone(pid))
 
 
-def test_what_differs_is_named():
+def test_differences_between_request_and_zygote_are_named():
     environment = environment_of({"TF_X": "1", "OTHER": "1"}, new_mark())
     request = zygote.ForkRequest("python9", ("a", "b"), {**environment, "TF_X": "2", "OTHER": "2"}, (), "/")
     found = zygote.differences(request, ("a",), environment)
@@ -319,7 +321,7 @@ print(sys.path.index("/of the driver"), sys.argv[1] in sys.path, os.getcwd() == 
 """
 
 
-def test_a_fork_server_of_a_zygote_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+def test_fork_server_of_a_zygote_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
     """It may be one that other users may write to, such as /tmp."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     line = [sys.executable, "-c", TAKES_OVER, str(tmp_path)]

@@ -62,7 +62,7 @@ SIZE = (resource.RLIMIT_FSIZE, 1 << 20)
 
 
 @pytest.mark.parametrize("lowered", [(*FILES, 1)], indirect=True)
-def test_a_run_that_warns_names_the_slot_and_trains(store: Path, lowered: Lowered) -> None:
+def test_warning_preflight_notes_the_slot_and_the_run_trains(store: Path, lowered: Lowered) -> None:
     run = submit(soft_limits)
     run.result(WAIT_S)
     (note,) = [note for note in run.state.notes if note.startswith("preflight: ")]
@@ -79,7 +79,9 @@ def test_a_run_that_warns_names_the_slot_and_trains(store: Path, lowered: Lowere
     indirect=["lowered"],
     ids=["open files", "disk"],
 )
-def test_a_run_that_enforces_trains_without_it_on_another(store: Path, lowered: Lowered, figure: str) -> None:
+def test_enforcing_preflight_excludes_the_slot_and_trains_on_another(
+    store: Path, lowered: Lowered, figure: str
+) -> None:
     run = submit(soft_limits, preflight="enforce")
     files, size = run.result(WAIT_S).value
     (note,) = [note for note in run.state.notes if note.startswith("preflight: ")]
@@ -89,14 +91,14 @@ def test_a_run_that_enforces_trains_without_it_on_another(store: Path, lowered: 
 
 
 @pytest.mark.parametrize("lowered", [(*FILES, 99)], indirect=True)
-def test_a_run_whose_every_slot_fails_says_so(store: Path, lowered: Lowered) -> None:
+def test_run_whose_every_slot_fails_raises_not_enough_slots(store: Path, lowered: Lowered) -> None:
     with pytest.raises(NotEnoughSlots, match=r"slots failed the preflight.*open-file limit: 200"):
         submit(soft_limits, preflight="enforce").result(WAIT_S)
     assert lowered.started <= 6
 
 
 @pytest.mark.parametrize("lowered", [(*FILES, 1)], indirect=True)
-def test_an_elastic_run_takes_the_good_ones_and_the_next_run_looks_away(store: Path, lowered: Lowered) -> None:
+def test_elastic_run_uses_the_good_slots_and_preflight_can_be_disabled(store: Path, lowered: Lowered) -> None:
     run = experiment.submit(soft_limits, min_workers=1, max_workers=2, progress=False, preflight="enforce")
     run.result(WAIT_S)
     assert any("it is excluded" in note for note in run.state.notes)
@@ -105,6 +107,6 @@ def test_an_elastic_run_takes_the_good_ones_and_the_next_run_looks_away(store: P
     assert not [note for note in off.state.notes if "preflight" in note]
 
 
-def test_a_word_that_is_none_is_refused() -> None:
+def test_unknown_preflight_mode_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"preflight='maybe': it must be one of 'off', 'warn', 'enforce'"):
         submit(soft_limits, preflight="maybe")
