@@ -45,7 +45,9 @@ def do_harm(harm: str, transport: str, *more: str) -> dict[str, list[dict[str, A
     [*((one, ()) for one in TRANSPORTS), pytest.param("sockets", ("encrypted",), marks=pytest.mark.variant)],
 )
 @pytest.mark.parametrize(("harm", "error", "patience"), [("kill", "PeerLost", 0), ("stop", "CollectiveTimeout", 0.6)])
-def test_all_survivors_name_it(transport: str, more: tuple[str, ...], harm: str, error: str, patience: float) -> None:
+def test_all_survivors_name_the_killed_or_stopped_member(
+    transport: str, more: tuple[str, ...], harm: str, error: str, patience: float
+) -> None:
     for operation, said in do_harm(harm, transport, *more).items():
         [victim] = [line for line in said if "harmed" in line]
         survivors = [line for line in said if "error" in line]
@@ -75,7 +77,7 @@ DIFFERENT: dict[str, tuple[Call, Call]] = {
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("what", DIFFERENT)
 @pytest.mark.parametrize("size", [2, 4])
-def test_a_difference_is_an_error_on_all(transport: str, what: str, size: int) -> None:
+def test_different_calls_raise_a_mismatch_on_all_members(transport: str, what: str, size: int) -> None:
     usual, other = DIFFERENT[what]
     with group(size, TRANSPORTS[transport](size)) as members:
         each(members, lambda m: m.barrier("before"))
@@ -87,7 +89,7 @@ def test_a_difference_is_an_error_on_all(transport: str, what: str, size: int) -
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_order_of_names_is_told(transport: str) -> None:
+def test_mismatch_of_names_states_both_calls(transport: str) -> None:
     with group(3, TRANSPORTS[transport](3)) as members:
         names = {0: "dense/kernel", 1: "dense/kernel", 2: "dense/bias"}
         for error in each(members, lambda m: m.all_reduce(FLOATS, "mean", name=names[m.rank])):
@@ -96,7 +98,7 @@ def test_the_order_of_names_is_told(transport: str) -> None:
             assert "all_reduce of 5000 float32 (mean) 'dense/kernel', call 1" in str(error)
 
 
-def test_shapes_are_told() -> None:
+def test_mismatch_of_shapes_states_both_shapes() -> None:
     with group(2, TRANSPORTS["sockets"](2)) as members:
         shapes = {0: (10, 500), 1: (500, 10)}
         for error in each(members, lambda m: m.broadcast(FLOATS.reshape(shapes[m.rank]), name="kernel")):
@@ -104,7 +106,7 @@ def test_shapes_are_told() -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_who_has_done_its_part_may_end(transport: str) -> None:
+def test_member_may_end_after_its_part_of_the_last_operation(transport: str) -> None:
     """That a member ends after the last operation spoils it for nobody."""
     for _ in range(5):
         with group(3, TRANSPORTS[transport](3)) as members:
@@ -118,7 +120,7 @@ def test_who_has_done_its_part_may_end(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_what_fails_later_spoils_nothing_before(transport: str) -> None:
+def test_failure_in_a_later_operation_does_not_affect_the_earlier_one(transport: str) -> None:
     """One ends, another one fails in its next operation and says so: who is still in the operation before finishes that."""
     for _ in range(20):
         with group(4, TRANSPORTS[transport](4)) as members:
@@ -135,7 +137,7 @@ def test_what_fails_later_spoils_nothing_before(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_who_ends_is_lost_to_the_others_and_says_why(transport: str) -> None:
+def test_member_that_ends_is_lost_with_its_reason_for_the_others(transport: str) -> None:
     with group(3, TRANSPORTS[transport](3)) as members:
         work: Call = lambda m: m.end("enough") if m.rank == 1 else m.all_reduce(LARGE)  # noqa: E731
         first, _, third = each(members, work)
@@ -148,7 +150,7 @@ def test_who_ends_is_lost_to_the_others_and_says_why(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_an_end_from_another_thread_ends_what_is_under_way(transport: str) -> None:
+def test_end_from_another_thread_ends_a_running_operation(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2)) as members:
         began = time.monotonic()
         timer = threading.Timer(0.1, members[0].end)
@@ -159,7 +161,7 @@ def test_an_end_from_another_thread_ends_what_is_under_way(transport: str) -> No
         assert time.monotonic() - began < 5
 
 
-def test_what_has_no_meaning_harms_nobody() -> None:
+def test_invalid_arguments_raise_and_leave_the_group_intact() -> None:
     with group(2) as members:
         for wrong in (
             lambda m: m.all_reduce(FLOATS, "median"),
@@ -175,7 +177,7 @@ def test_what_has_no_meaning_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_fork_cannot_speak_for_the_group_nor_disturb_it(transport: str) -> None:
+def test_forked_process_can_neither_use_nor_disturb_the_group(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2)) as members:
         each(members, lambda m: m.barrier())
         pid = os.fork()
@@ -191,7 +193,7 @@ def test_a_fork_cannot_speak_for_the_group_nor_disturb_it(transport: str) -> Non
         assert np.array_equal(each(members, lambda m: m.all_reduce(LARGE))[0], 2 * LARGE)
 
 
-def test_a_fork_keeps_no_connection_open() -> None:
+def test_forked_process_holds_no_connection_open() -> None:
     """Else a killed member would live on in what it forked, and nobody would notice."""
     with group(2) as members:
         ready, told = os.pipe()
@@ -226,7 +228,7 @@ def sockets_of(pid: int) -> set[str]:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("times", [100, pytest.param(10_000, marks=pytest.mark.variant)])
-def test_many_groups_leave_nothing(transport: str, times: int) -> None:
+def test_many_groups_leave_no_resources(transport: str, times: int) -> None:
     def once() -> None:
         with group(2, TRANSPORTS[transport](2)) as members:
             each(members, lambda m: m.all_reduce(FLOATS))

@@ -57,7 +57,7 @@ def all_operations(member: Group, counts: tuple[int, ...] = COUNTS) -> list[byte
     ("size", "algorithm"),
     [(2, "auto"), (3, "auto"), *(pytest.param(4, way, marks=pytest.mark.variant) for way in ALGORITHMS)],
 )
-def test_results_are_those_without_to_the_last_bit(size: int, algorithm: str) -> None:
+def test_results_are_bit_identical_with_and_without_encryption(size: int, algorithm: str) -> None:
     results = []
     for encryption in (False, True):
         with group(size, algorithm=algorithm, encryption=encryption) as members:
@@ -67,7 +67,7 @@ def test_results_are_those_without_to_the_last_bit(size: int, algorithm: str) ->
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_whatever_way_a_sum_takes(algorithm: str) -> None:
+def test_results_of_each_algorithm_are_identical_with_encryption(algorithm: str) -> None:
     results = []
     for encryption in (False, True):
         with group(3, algorithm=algorithm, encryption=encryption) as members:
@@ -76,14 +76,14 @@ def test_whatever_way_a_sum_takes(algorithm: str) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(plain, encrypted, strict=True))
 
 
-def test_machines_with_several_members() -> None:
+def test_members_on_several_machines_reduce_with_encryption() -> None:
     """In memory within each, encrypted between them."""
     with group(5, TRANSPORTS["both"](5), encryption=True) as members:
         for result in each(members, lambda m: m.all_reduce(LARGE)):
             assert np.array_equal(result, 5 * LARGE)
 
 
-def test_a_group_that_goes_on_without_a_member_encrypts_as_before() -> None:
+def test_group_reformed_without_a_member_is_still_encrypted() -> None:
     first = form(3, encryption=True, resumable=True)
     each(first, lambda m: m.barrier())
     first[2].end("enough")
@@ -125,7 +125,7 @@ def tapped(size: int, harm: tuple[int, int, Harm] | None = None, **options: Any)
 
 
 @pytest.mark.parametrize("encryption", [False, True])
-def test_who_listens_reads_nothing(encryption: bool) -> None:
+def test_eavesdropper_reads_no_plaintext(encryption: bool) -> None:
     """Without encryption all of it: else the test would not listen well."""
     x = np.arange(5000, dtype="float64") * np.pi
     with tapped(2, encryption=encryption) as (between, members):
@@ -143,7 +143,7 @@ SPOILED = ("flip", "flip_size", "repeat", "leave_out", "swap", "invent")
 
 
 @pytest.mark.parametrize("harm", SPOILED)
-def test_whoever_changes_something_is_noticed_by_all(harm: str) -> None:
+def test_tampering_with_data_is_detected_by_all_members(harm: str) -> None:
     """The rank is that of the member whose words they are not."""
     how = getattr(tapped_network, harm)
     with tapped(3, (1, DATA, how), encryption=True) as (between, members):
@@ -153,7 +153,7 @@ def test_whoever_changes_something_is_noticed_by_all(harm: str) -> None:
         assert between.harmed.is_set()
 
 
-def test_a_connection_that_is_cut_amid_a_record_is_a_loss() -> None:
+def test_connection_cut_within_a_record_is_a_loss() -> None:
     with tapped(3, (1, DATA, tapped_network.cut), encryption=True) as (between, members):
         for rank, error in enumerate(each(members, lambda m: m.all_reduce(LARGE))):
             assert isinstance(error, PeerLost) and error.rank in (0, 1), (rank, error)
@@ -161,7 +161,7 @@ def test_a_connection_that_is_cut_amid_a_record_is_a_loss() -> None:
 
 
 @pytest.mark.parametrize("harm", ["flip", "flip_size"])
-def test_notices_cannot_be_changed_either(harm: str) -> None:
+def test_tampering_with_control_messages_is_detected(harm: str) -> None:
     """Here the word in which calls a member of a resumable group is."""
     how = getattr(tapped_network, harm)
     with (
@@ -174,7 +174,7 @@ def test_notices_cannot_be_changed_either(harm: str) -> None:
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_member_that_does_not_encrypt_is_refused(who: int) -> None:
+def test_member_without_encryption_is_refused_on_both_sides(who: int) -> None:
     """On both sides, at once, with the reason; ``who`` of the two encrypts."""
     sockets = listeners(2)
     names = addresses(sockets)
@@ -205,7 +205,7 @@ except CollectiveUnavailable as error:
 """
 
 
-def test_a_machine_without_libcrypto_says_what_is_missing(tmp_path: Path) -> None:
+def test_missing_libcrypto_is_named(tmp_path: Path) -> None:
     """Its files are broken here. Nothing else needs them."""
     for name in ("libcrypto.so.3", "libcrypto.so.1.1"):
         (tmp_path / name).touch()

@@ -24,24 +24,24 @@ def run(program: str, *arguments: str, sanitize: str = "") -> None:
     assert done.returncode == 0, done.stderr[-8000:]
 
 
-def test_digests_floats_and_parsers() -> None:
+def test_native_digests_floats_and_parsers_pass_their_tests() -> None:
     run("pieces", "0.3")
 
 
 @pytest.mark.variant
 @pytest.mark.parametrize("sanitize", ["thread", "address"])
-def test_nothing_is_found_by_the_sanitizers(sanitize: str) -> None:
+def test_sanitizers_find_no_errors(sanitize: str) -> None:
     run("pieces", "5", sanitize=sanitize)
     run("exercise", sanitize=sanitize)
 
 
-def test_a_build_that_is_current_is_not_made_again() -> None:
+def test_current_build_is_not_repeated() -> None:
     path = build_native.build()
     before = path.stat().st_mtime_ns
     assert build_native.build().stat().st_mtime_ns == before
 
 
-def test_without_a_compiler_one_line_says_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_reported_with_the_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(build_native.NoCompiler, match=r"no-such-compiler is missing.*TensorFlow's is used"):
         build_native.build()

@@ -27,7 +27,7 @@ with group(2) as members:
 """
 
 
-def test_without_a_gpu_each_member_is_told_and_their_group_goes_on() -> None:
+def test_each_member_gets_an_error_without_a_gpu_and_the_group_continues() -> None:
     """In a process of its own: the thread by which NCCL's members would have found each other stays with that."""
     environment = os.environ | {"NCCL_SOCKET_IFNAME": "=lo", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(
@@ -39,7 +39,7 @@ def test_without_a_gpu_each_member_is_told_and_their_group_goes_on() -> None:
     assert reduced == "[2.0, 2.0]", done
 
 
-def test_a_missing_library_is_named_with_its_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nccl_library_is_named_with_its_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "LIBRARY", "libnccl-of-nobody.so.2")
     nccl._load.cache_clear()
     try:

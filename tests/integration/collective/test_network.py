@@ -82,7 +82,7 @@ class Busy:
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "pairwise", "ring"])
-def test_a_host_that_falls_silent_is_noticed_without_a_deadline(algorithm: str) -> None:
+def test_silent_host_is_detected_without_a_deadline(algorithm: str) -> None:
     """No end of a connection comes: its machine answers nothing any more."""
     with shaped_network(4) as network, group_on(network, 4, network_timeout_s=1, algorithm=algorithm) as members:
         busy = Busy(members, lambda m: m.all_reduce(LARGE))
@@ -95,7 +95,7 @@ def test_a_host_that_falls_silent_is_noticed_without_a_deadline(algorithm: str) 
             assert noticed - at < 2 + NOTICED_WITHIN_S
 
 
-def test_a_host_that_falls_silent_is_named_at_the_deadline() -> None:
+def test_silent_host_is_named_at_the_deadline() -> None:
     with shaped_network(3) as network, group_on(network, 3, timeout_s=0.6) as members:
         each(members, lambda m: m.barrier())
         network.cut(1)
@@ -106,7 +106,7 @@ def test_a_host_that_falls_silent_is_named_at_the_deadline() -> None:
         assert time.monotonic() - began < 0.6 + NOTICED_WITHIN_S
 
 
-def test_a_host_that_is_silent_between_calls_is_noticed_in_the_next_one() -> None:
+def test_host_silent_between_calls_is_detected_in_the_next_call() -> None:
     """Nothing was under way when its cable was pulled."""
     with shaped_network(3) as network, group_on(network, 3, network_timeout_s=1) as members:
         each(members, lambda m: m.barrier())
@@ -117,7 +117,7 @@ def test_a_host_that_is_silent_between_calls_is_noticed_in_the_next_one() -> Non
         assert time.monotonic() - began < 2 + NOTICED_WITHIN_S
 
 
-def test_a_cable_that_is_out_for_a_moment_costs_nothing_but_time() -> None:
+def test_short_interruption_of_a_cable_only_delays_the_result() -> None:
     with shaped_network(2) as network, group_on(network, 2, network_timeout_s=20) as members:
         each(members, lambda m: m.barrier())
         network.cut(1)
@@ -129,7 +129,7 @@ def test_a_cable_that_is_out_for_a_moment_costs_nothing_but_time() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "pairwise", "ring"])
-def test_one_packet_of_a_hundred_lost_is_slower_and_never_wrong(algorithm: str) -> None:
+def test_packet_loss_does_not_change_the_results(algorithm: str) -> None:
     values = [np.random.default_rng(rank).integers(0, 99, 100_003).astype("float32") for rank in range(4)]
     with (
         shaped_network(4, Cable(rate_mbit=1000, delay_ms=0.1, loss=0.01)) as network,
@@ -154,7 +154,7 @@ for number in range(12):
 """
 
 
-def test_a_process_that_is_stopped_longer_than_that_is_not_lost() -> None:
+def test_process_stopped_longer_than_the_network_timeout_is_not_lost() -> None:
     """Its kernel answers for it; data that it does not read waits in full buffers meanwhile."""
     with shaped_network(2) as network:
         names = [f"{network.address(host)}:{PORT}" for host in range(2)]
@@ -185,7 +185,7 @@ def test_a_process_that_is_stopped_longer_than_that_is_not_lost() -> None:
                 member.stdout.close()
 
 
-def test_nothing_is_left_of_a_network_whose_maker_is_killed() -> None:
+def test_namespaces_end_when_their_creator_is_killed() -> None:
     code = (
         "import sys; from tools.shaped_network import *\n"
         "with shaped_network(2, Cable(delay_ms=1)) as network:\n"

@@ -29,7 +29,7 @@ def whole_numbers(rank: int, count: int, dtype: str) -> Array:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", SIZES)
-def test_it_is_what_numpy_says(algorithm: str, size: int) -> None:
+def test_all_reduce_equals_numpy_for_each_algorithm_and_size(algorithm: str, size: int) -> None:
     with group(size, algorithm=algorithm) as members:
         for count in COUNTS:
             for dtype in ("float32", "int64", "uint8", "float16") if size == 5 else ("float32",):
@@ -43,7 +43,7 @@ def test_it_is_what_numpy_says(algorithm: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_thirty_two_members(algorithm: str) -> None:
+def test_thirty_two_members_reduce_correctly(algorithm: str) -> None:
     with group(32, algorithm=algorithm) as members:
         each(members, lambda m: m.barrier())
         for count in (1, 40_003):
@@ -53,7 +53,7 @@ def test_thirty_two_members(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("size", [5, 8, 17])
-def test_what_is_chosen_by_size_and_members(size: int) -> None:
+def test_automatic_algorithm_gives_equal_results_for_all_sizes(size: int) -> None:
     """Small, larger, and so large that it goes in a ring."""
     with group(size) as members:
         for count in (100, 3000, 30_000, 600_000):
@@ -90,7 +90,9 @@ def round_about(values: list[Array]) -> Array:
     ids=ALGORITHMS,
 )
 @pytest.mark.parametrize("count", [1001, 90_001])
-def test_the_order_of_the_sum(algorithm: str, order: Callable[[list[Array]], Array], size: int, count: int) -> None:
+def test_order_of_summation_is_that_of_the_algorithm(
+    algorithm: str, order: Callable[[list[Array]], Array], size: int, count: int
+) -> None:
     """It differs between the ways, never between members; one that numbers depend on to the last bit."""
     of_all = [np.random.default_rng(rank).normal(size=count).astype("float32") for rank in range(size)]
     with group(size, algorithm=algorithm) as members:
@@ -103,7 +105,7 @@ def test_the_order_of_the_sum(algorithm: str, order: Callable[[list[Array]], Arr
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", [2, 5])
-def test_the_result_may_take_the_place_of_the_value(algorithm: str, size: int) -> None:
+def test_all_reduce_in_place_is_correct(algorithm: str, size: int) -> None:
     with group(size, algorithm=algorithm) as members:
         for count in COUNTS:
             of_all = [whole_numbers(rank, count, "float32") for rank in range(size)]
@@ -113,7 +115,7 @@ def test_the_result_may_take_the_place_of_the_value(algorithm: str, size: int) -
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_between_machines_it_is_one_of_each(algorithm: str) -> None:
+def test_algorithm_between_machines_uses_one_member_of_each(algorithm: str) -> None:
     hosts = ["a", "b", "c", "a", "b", "c", "d"]
     with group(7, hosts, algorithm=algorithm) as members:
         for count in (3, 5000, 300_001):
@@ -124,7 +126,7 @@ def test_between_machines_it_is_one_of_each(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
-def test_what_travels_in_sixteen_bits_is_not_rounded_in_each_step(wire: str) -> None:
+def test_sixteen_bit_wire_rounds_equally_for_each_algorithm(wire: str) -> None:
     """It goes directly, whatever was asked for."""
     of_all = [np.random.default_rng(rank).normal(size=70_001).astype("float32") for rank in range(5)]
     results = []
@@ -152,7 +154,7 @@ DIFFERENT: dict[str, Call] = {
 @pytest.mark.parametrize(
     "size", [pytest.param(3, marks=pytest.mark.variant), 6, pytest.param(18, marks=pytest.mark.variant)]
 )
-def test_a_difference_is_an_error_on_all(algorithm: str, what: str, size: int) -> None:
+def test_different_call_of_one_member_raises_a_mismatch_on_all(algorithm: str, what: str, size: int) -> None:
     """Whoever it is, although in pairs or in a ring most never talk to it. Eighteen do not all talk at a barrier either."""
     for odd in (0, 1, size // 2, size - 1) if size == 6 else (size - 1,):
         with group(size, algorithm=algorithm) as members:
@@ -164,14 +166,14 @@ def test_a_difference_is_an_error_on_all(algorithm: str, what: str, size: int) -
                     assert f"rank {odd} " in str(error) and "call 2" in str(error)
 
 
-def test_every_second_one_differs() -> None:
+def test_different_calls_of_every_second_member_raise_a_mismatch() -> None:
     for size in (4, 7):
         with group(size, algorithm="pairwise") as members:
             for error in each(members, lambda m: m.barrier() if m.rank % 2 else m.all_reduce(LARGE)):
                 assert isinstance(error, CollectiveMismatch)
 
 
-def test_members_that_were_told_different_ways() -> None:
+def test_members_with_different_algorithms_raise_a_mismatch() -> None:
     sockets = listeners(3)
     names = addresses(sockets)
 
@@ -192,7 +194,7 @@ def test_members_that_were_told_different_ways() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_who_has_done_its_part_may_end(algorithm: str) -> None:
+def test_member_may_end_after_its_part_of_the_last_operation(algorithm: str) -> None:
     for size in (3, 4, 7):
         with group(size, algorithm=algorithm) as members:
 
@@ -205,7 +207,7 @@ def test_who_has_done_its_part_may_end(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_who_ends_is_lost_to_all(algorithm: str) -> None:
+def test_member_that_ends_is_lost_for_all_others(algorithm: str) -> None:
     with group(6, algorithm=algorithm) as members:
         work: Call = lambda m: m.end("enough") if m.rank == 4 else m.all_reduce(LARGE)  # noqa: E731
         for rank, error in enumerate(each(members, work)):
@@ -215,7 +217,7 @@ def test_who_ends_is_lost_to_all(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_who_takes_no_part_is_named_by_all(algorithm: str) -> None:
+def test_absent_member_is_named_by_all_others(algorithm: str) -> None:
     """Also by those that wait for others who wait for it."""
     with group(6, algorithm=algorithm, timeout_s=0.5) as members:
         others = [member for member in members if member.rank != 2]
@@ -223,7 +225,7 @@ def test_who_takes_no_part_is_named_by_all(algorithm: str) -> None:
             assert error.rank == 2 and "rank 2 took no part in time" in str(error)
 
 
-def test_options_that_cannot_be() -> None:
+def test_invalid_algorithm_and_timeout_are_refused() -> None:
     names = ["127.0.0.1:1", "127.0.0.1:2"]
     with pytest.raises(ArgumentError, match="algorithm 'tree' is not one of auto, direct, pairwise, ring"):
         Group.form(0, names, secret=SECRET, algorithm="tree")

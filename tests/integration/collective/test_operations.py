@@ -45,7 +45,7 @@ def values(rank: int, count: int, dtype: Any) -> Array:
     ],
 )
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
-def test_all_reduce_is_what_numpy_says(transport: str, size: int, dtype: Any) -> None:
+def test_all_reduce_equals_numpy(transport: str, size: int, dtype: Any) -> None:
     with group(size, TRANSPORTS[transport](size)) as members:
         for count in COUNTS:
             of_all = [values(rank, count, dtype) for rank in range(size)]
@@ -59,7 +59,7 @@ def test_all_reduce_is_what_numpy_says(transport: str, size: int, dtype: Any) ->
 @pytest.mark.parametrize(
     "size", [pytest.param(2, marks=pytest.mark.variant), 3, pytest.param(5, marks=pytest.mark.variant)]
 )
-def test_the_others_are_what_numpy_says(transport: str, size: int) -> None:
+def test_other_operations_equal_numpy(transport: str, size: int) -> None:
     with group(size, TRANSPORTS[transport](size)) as members:
         for dtype in TYPES.values():
             for count in (*COUNTS, *([ROUNDS] if dtype == "float32" else [])):
@@ -83,7 +83,7 @@ def check_the_others(members: list[Group], dtype: Any, count: int) -> None:
     assert each(members, work) == [None] * size
 
 
-def test_the_order_of_bytes_and_of_axes_does_not_matter() -> None:
+def test_byte_order_and_axis_order_do_not_matter() -> None:
     with group(2, TRANSPORTS["sockets"](2)) as members:
         given = {0: np.arange(6.0).reshape(2, 3).astype(">f8"), 1: np.asfortranarray(np.arange(6.0).reshape(2, 3))}
         for result in each(members, lambda m: m.all_reduce(given[m.rank])):
@@ -95,7 +95,7 @@ def test_the_order_of_bytes_and_of_axes_does_not_matter() -> None:
     "size", [pytest.param(2, marks=pytest.mark.variant), 3, pytest.param(4, marks=pytest.mark.variant)]
 )
 @pytest.mark.parametrize("wire", ["same", "float16", "bfloat16"])
-def test_floats_are_equal_to_the_last_bit(transport: str, size: int, wire: str) -> None:
+def test_float_results_are_bit_identical_on_all_members(transport: str, size: int, wire: str) -> None:
     close = {"same": 1e-6, "float16": 2e-3, "bfloat16": 2e-2}[wire]
     with group(size, TRANSPORTS[transport](size)) as members:
         for count in (3, 9001, 200003, ROUNDS):
@@ -108,7 +108,7 @@ def test_floats_are_equal_to_the_last_bit(transport: str, size: int, wire: str) 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("size", [2, 3])
-def test_the_result_may_take_the_place_of_the_value(transport: str, size: int) -> None:
+def test_all_reduce_in_place_is_correct(transport: str, size: int) -> None:
     with group(size, TRANSPORTS[transport](size)) as members:
         for count in (*COUNTS, ROUNDS):
             of_all = [values(rank, count, "float32") for rank in range(size)]
@@ -131,7 +131,7 @@ def test_members_of_one_machine_share_memory(transport: str, shared: int) -> Non
         assert each(members, lambda m: m.all_reduce([1.0])[0]) == [5.0] * 5
 
 
-def test_who_cannot_share_memory_goes_on_with_sockets() -> None:
+def test_members_without_shared_memory_use_sockets() -> None:
     gc.collect()
     before, limits = shared_memories(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
@@ -146,7 +146,7 @@ def test_who_cannot_share_memory_goes_on_with_sockets() -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_mean_of_whole_numbers_is_rounded_toward_zero(transport: str) -> None:
+def test_mean_of_integers_is_rounded_toward_zero(transport: str) -> None:
     with group(3, TRANSPORTS[transport](3)) as members:
         values = [np.array([-4, 5, 7, -1], "int64"), np.array([-3, 3, 7, 0], "int64"), np.array([0, 0, 7, 0], "int64")]
         for result in each(members, lambda m: m.all_reduce(values[m.rank], "mean")):
@@ -155,7 +155,7 @@ def test_the_mean_of_whole_numbers_is_rounded_toward_zero(transport: str) -> Non
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("wire", ["same", "float16", "bfloat16"])
-def test_what_is_not_finite_stays_so_on_all(transport: str, wire: str) -> None:
+def test_non_finite_values_are_preserved_on_all_members(transport: str, wire: str) -> None:
     """Nor is there an overflow where 16 bits could not hold the sum."""
     special = np.zeros(20_000, "float32")
     special[:4] = np.nan, np.inf, -np.inf, 61_440.0
@@ -169,7 +169,7 @@ def test_what_is_not_finite_stays_so_on_all(transport: str, wire: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_least_of_anything_and_nan_is_nan(transport: str) -> None:
+def test_min_and_max_with_nan_are_nan(transport: str) -> None:
     values = np.array([1.0, 2.0, np.nan, 4.0], "float32")
     with group(3, TRANSPORTS[transport](3)) as members:
         for name in ("min", "max"):
@@ -178,14 +178,14 @@ def test_the_least_of_anything_and_nan_is_nan(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_several_threads_of_a_member_take_turns(transport: str) -> None:
+def test_threads_of_a_member_are_serialised(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2)) as members, ThreadPoolExecutor(8) as pool:
         calls = [pool.submit(member.all_reduce, np.ones(3000, "float32")) for _ in range(20) for member in members]
         assert all((call.result() == 2).all() for call in calls)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_sums_of_16_bits_are_made_in_32_wherever_members_are(transport: str) -> None:
+def test_sums_of_16_bit_floats_are_computed_in_32_bits(transport: str) -> None:
     """Stored between two stages they would be infinite, or rounded twice."""
     with group(3, TRANSPORTS[transport](3)) as members:
         large = np.full(4, 40_000, "float16")
@@ -195,7 +195,7 @@ def test_sums_of_16_bits_are_made_in_32_wherever_members_are(transport: str) -> 
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32"])
-def test_the_mean_of_small_whole_numbers_does_not_wrap_around(dtype: str) -> None:
+def test_mean_of_small_integer_types_does_not_overflow(dtype: str) -> None:
     most = np.iinfo(dtype).max
     with group(2) as members:
         for result in each(members, lambda m: m.all_reduce(np.array([most, most - m.rank], dtype), "mean")):

@@ -86,7 +86,7 @@ def calls(pool: ThreadPoolExecutor, members: Sequence[Group], work: Any) -> list
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_calls_go_on_without_the_one_that_was_lost(transport: str) -> None:
+def test_calls_continue_without_the_lost_member(transport: str) -> None:
     with group(3, TRANSPORTS[transport](3), resumable=True) as members, ThreadPoolExecutor(3) as pool:
         each(members, lambda m: m.barrier())
         sums = calls(pool, members[1:], lambda m: m.all_reduce(FLOATS * 2**m.rank, "mean"))
@@ -102,7 +102,7 @@ def test_calls_go_on_without_the_one_that_was_lost(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_one_that_is_left_is_a_group(transport: str) -> None:
+def test_single_survivor_forms_a_group(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2), resumable=True) as members, ThreadPoolExecutor(1) as pool:
         [own] = calls(pool, members[:1], lambda m: m.all_reduce(FLOATS, "mean"))
         members[1].end()
@@ -115,7 +115,7 @@ def test_one_that_is_left_is_a_group(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_what_depends_on_the_members_is_made_for_those_of_now(transport: str) -> None:
+def test_results_that_depend_on_members_use_the_new_group(transport: str) -> None:
     with group(3, TRANSPORTS[transport](3), resumable=True) as members, ThreadPoolExecutor(2) as pool:
         amid = calls(pool, members[1:], lambda m: m.all_gather(FLOATS + m.rank))
         members[0].end()
@@ -130,7 +130,7 @@ def test_what_depends_on_the_members_is_made_for_those_of_now(transport: str) ->
         assert alone.result()[0] == 9  # rank 0 is the other one by now
 
 
-def test_a_buffer_for_other_members_is_refused_and_the_input_is_as_it_was() -> None:
+def test_output_buffer_for_other_members_is_refused_and_the_input_is_unchanged() -> None:
     with group(3, resumable=True) as members, ThreadPoolExecutor(2) as pool:
         parts = [np.stack([FLOATS] * 3) for _ in range(2)]
         amid = calls(pool, members[:2], lambda m: m.reduce_scatter(parts[m.rank], out=parts[m.rank][m.rank]))
@@ -148,7 +148,7 @@ def test_a_buffer_for_other_members_is_refused_and_the_input_is_as_it_was() -> N
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_an_input_that_is_written_over_lasts_for_the_repetition(transport: str) -> None:
+def test_overwritten_input_is_preserved_for_the_repetition(transport: str) -> None:
     """Several rounds, of which the dead member has taken part in the first: it is stopped amid the call."""
     size = 3
     with group(size, TRANSPORTS[transport](size), resumable=True) as members, ThreadPoolExecutor(size) as pool:
@@ -163,7 +163,7 @@ def test_an_input_that_is_written_over_lasts_for_the_repetition(transport: str) 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 11])  # more than eight hear of each other in several steps
-def test_all_pause_after_the_same_call(transport: str, size: int) -> None:
+def test_all_members_pause_after_the_same_call(transport: str, size: int) -> None:
     with group(size, TRANSPORTS[transport](size), resumable=True) as members:
         for turn in range(3):
 
@@ -182,7 +182,7 @@ def test_all_pause_after_the_same_call(transport: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_pause_lets_new_members_in(transport: str) -> None:
+def test_pause_admits_new_members(transport: str) -> None:
     with group(2, TRANSPORTS[transport](2), resumable=True) as members:
         members[1].ask_pause()
         each(members, lambda m: m.barrier())
@@ -192,7 +192,7 @@ def test_a_pause_lets_new_members_in(transport: str) -> None:
         assert [member.rank for member in members] == [0, 1, 2, 3]
 
 
-def test_a_new_member_meets_the_call_that_is_made_again() -> None:
+def test_new_member_takes_part_in_the_repeated_call() -> None:
     with group(2, resumable=True) as members, ThreadPoolExecutor(2) as pool:
         [own] = calls(pool, members[:1], lambda m: m.all_reduce([1.0])[0])
         members[1].end()
@@ -202,7 +202,7 @@ def test_a_new_member_meets_the_call_that_is_made_again() -> None:
         new.end()
 
 
-def test_who_was_left_out_cannot_come_back_after_a_call() -> None:
+def test_member_that_missed_a_call_cannot_rejoin() -> None:
     with group(3, resumable=True) as members:
         each(members, lambda m: m.barrier())
         reform(members[:2])
@@ -216,7 +216,7 @@ def test_who_was_left_out_cannot_come_back_after_a_call() -> None:
         assert each(members[:2], lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
 
 
-def test_a_reform_that_cannot_be() -> None:
+def test_invalid_reforms_are_refused() -> None:
     with group(2) as members, pytest.raises(ArgumentError, match="not resumable"):
         reform(members)
     with group(1, resumable=True, generation=7) as [alone]:
@@ -228,7 +228,7 @@ def test_a_reform_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_loss_amid_a_reform_is_followed_by_another(transport: str) -> None:
+def test_loss_during_a_reform_is_followed_by_another_reform(transport: str) -> None:
     """The newer one ends the one that waits for a member that never comes; the call is still there."""
     with group(3, TRANSPORTS[transport](3), resumable=True) as members, ThreadPoolExecutor(6) as pool:
         sums = calls(pool, members[:2], lambda m: m.all_reduce(FLOATS))
@@ -255,7 +255,7 @@ def test_a_loss_amid_a_reform_is_followed_by_another(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_an_end_ends_what_waits(transport: str) -> None:
+def test_end_cancels_waiting_calls_and_reforms(transport: str) -> None:
     """A call, and a reform that waits for somebody who never comes."""
     with group(2, TRANSPORTS[transport](2), resumable=True) as members, ThreadPoolExecutor(2) as pool:
         [own] = calls(pool, members[:1], lambda m: m.barrier())
@@ -271,7 +271,7 @@ def test_an_end_ends_what_waits(transport: str) -> None:
         gone.close()
 
 
-def test_who_differs_is_an_error_all_the_same() -> None:
+def test_mismatch_raises_also_in_a_resumable_group() -> None:
     with group(2, resumable=True) as members:
         errors = each(members, lambda m: m.all_reduce([1.0]) if m.rank else m.barrier())
         assert [type(error) for error in errors] == [CollectiveMismatch] * 2
@@ -279,7 +279,7 @@ def test_who_differs_is_an_error_all_the_same() -> None:
             reform(members)
 
 
-def test_a_fork_amid_a_wait_can_leave() -> None:
+def test_forked_process_can_end_its_copy_of_a_waiting_group() -> None:
     with group(2, resumable=True) as members, ThreadPoolExecutor(1) as pool:
         [own] = calls(pool, members[:1], lambda m: m.all_reduce([1.0])[0])
         members[1].end()
@@ -299,7 +299,7 @@ def test_a_fork_amid_a_wait_can_leave() -> None:
         assert own.result() == 1.0
 
 
-def test_without_the_option_a_loss_is_the_end() -> None:
+def test_loss_ends_a_group_that_is_not_resumable() -> None:
     with group(2) as members:
         members[1].end()
         with pytest.raises(PeerLost):
@@ -309,7 +309,7 @@ def test_without_the_option_a_loss_is_the_end() -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("times", [60, pytest.param(1_000, marks=pytest.mark.variant)])
-def test_many_reforms_leave_nothing(transport: str, times: int) -> None:
+def test_many_reforms_leave_no_resources(transport: str, times: int) -> None:
     with group(2, TRANSPORTS[transport](2), resumable=True) as members, ThreadPoolExecutor(2) as pool:
 
         def once() -> None:
@@ -328,7 +328,7 @@ def test_many_reforms_leave_nothing(transport: str, times: int) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_guest_comes_with_what_it_has_called_by_itself(transport: str) -> None:
+def test_guest_joins_with_its_own_count_of_calls(transport: str) -> None:
     alone = {"secret": SECRET, "form_timeout_s": 20, "generation": 1, "resumable": True}
     guest, stranger = (Group.form(0, ("here:1",), guest=is_guest, **alone) for is_guest in (True, False))
     for one in (guest, stranger):

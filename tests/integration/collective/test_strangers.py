@@ -138,7 +138,7 @@ STRANGERS: tuple[Stranger, ...] = (
 
 
 @pytest.mark.parametrize("stranger", STRANGERS, ids=lambda stranger: stranger.__name__)
-def test_strangers_learn_nothing_and_hinder_nobody(
+def test_unauthenticated_peer_learns_nothing_and_delays_no_member(
     stranger: Stranger, waiting: tuple[tuple[str, int], Callable[[], list[Group]]]
 ) -> None:
     target, both = waiting
@@ -147,7 +147,7 @@ def test_strangers_learn_nothing_and_hinder_nobody(
         assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
 
 
-def test_a_crowd_of_silent_ones_hinders_nobody(
+def test_many_silent_connections_delay_no_member(
     waiting: tuple[tuple[str, int], Callable[[], list[Group]]],
 ) -> None:
     target, both = waiting
@@ -159,7 +159,7 @@ def test_a_crowd_of_silent_ones_hinders_nobody(
             one.close()
 
 
-def test_a_recorded_handshake_proves_nothing(waiting: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
+def test_replayed_handshake_is_refused(waiting: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
     """The very bytes with which a member has once proved itself."""
     target, both = waiting
     with socket.create_connection(target, timeout=10) as one:
@@ -177,7 +177,7 @@ def test_a_recorded_handshake_proves_nothing(waiting: tuple[tuple[str, int], Cal
     assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
 
 
-def test_random_bytes_do_no_harm(waiting: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
+def test_random_bytes_do_not_disturb_forming(waiting: tuple[tuple[str, int], Callable[[], list[Group]]]) -> None:
     """Mutations of a true hello and of noise, for half a second."""
     target, both = waiting
     chance, until = random.Random(1), time.monotonic() + 0.5
@@ -190,7 +190,7 @@ def test_random_bytes_do_no_harm(waiting: tuple[tuple[str, int], Callable[[], li
     assert each(both(), lambda m: m.all_reduce([1.0])[0]) == [2.0, 2.0]
 
 
-def test_another_secret_is_refused_on_both_sides() -> None:
+def test_different_secret_is_refused_on_both_sides() -> None:
     sockets = listeners(2)
     names = addresses(sockets)
 
@@ -206,7 +206,7 @@ def test_another_secret_is_refused_on_both_sides() -> None:
     assert isinstance(second, CollectiveRefused) and "rank 0: it closed the connection" in str(second)
 
 
-def test_a_member_of_an_older_generation_is_told_at_once() -> None:
+def test_member_of_an_older_generation_is_refused_at_once() -> None:
     """By the signed word of a member of the new one, which forms undisturbed."""
     sockets = listeners(2)
     names = addresses(sockets)
@@ -224,7 +224,7 @@ def test_a_member_of_an_older_generation_is_told_at_once() -> None:
             member.end()
 
 
-def test_who_ends_while_the_group_forms_is_named_at_once() -> None:
+def test_member_that_ends_while_the_group_forms_is_named_at_once() -> None:
     """A member proves itself and is killed; rank 2 never comes."""
     sockets = listeners(3)
     with ThreadPoolExecutor(1) as pool:
@@ -243,7 +243,7 @@ def test_who_ends_while_the_group_forms_is_named_at_once() -> None:
         other.close()
 
 
-def test_who_is_missing_is_named() -> None:
+def test_missing_members_are_named_at_the_timeout() -> None:
     sockets = listeners(3)
     names = addresses(sockets)
     with pytest.raises(CollectiveTimeout, match="missing: rank 0, 2"):
@@ -261,13 +261,13 @@ def test_who_is_missing_is_named() -> None:
         ({"hosts": ["a"]}, "1 hosts for 2 addresses"),
     ],
 )
-def test_options_that_cannot_be(wrong: dict[str, object], words: str) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, object], words: str) -> None:
     options: dict[str, object] = {"rank": 0, "addresses": ["127.0.0.1:0", "127.0.0.1:0"], "secret": SECRET, **wrong}
     with pytest.raises(ArgumentError, match=words):
         Group.form(**{"form_timeout_s": 0.2, **options})
 
 
-def test_the_secret_is_never_sent() -> None:
+def test_secret_is_never_sent() -> None:
     """Nor anything of it: all that goes over the wire of a forming group is looked at."""
     sockets = listeners(2)
     target, relay = sockets[0].getsockname(), listeners(1)[0]
@@ -301,7 +301,7 @@ def test_the_secret_is_never_sent() -> None:
     assert len(b"".join(seen)) > 400 and SECRET[:4] not in b"".join(seen)
 
 
-def test_a_listener_is_taken_over_whatever_comes_of_it() -> None:
+def test_listener_is_closed_even_if_forming_fails() -> None:
     [one] = listeners(1)
     number = one.detach()
     with pytest.raises(ArgumentError, match="no such rank"):
@@ -311,7 +311,7 @@ def test_a_listener_is_taken_over_whatever_comes_of_it() -> None:
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
-def test_addresses_of_ipv6() -> None:
+def test_group_forms_over_ipv6_addresses() -> None:
     sockets = [socket.create_server(("::1", 0), family=socket.AF_INET6) for _ in range(2)]
     names = [f"[::1]:{one.getsockname()[1]}" for one in sockets]
     with ThreadPoolExecutor(2) as pool:
@@ -325,7 +325,7 @@ def test_addresses_of_ipv6() -> None:
         member.end()
 
 
-def test_forming_many_at_once() -> None:
+def test_eight_members_form_simultaneously() -> None:
     members = form(8)
     assert each(members, lambda m: m.all_reduce([1.0])[0]) == [8.0] * 8
     for member in members:
