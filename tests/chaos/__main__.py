@@ -22,10 +22,18 @@ PARTS = {
     "local": ["test_local.py", "test_mends.py"],
     "fit": ["test_fit.py", "test_fit_mends.py"],
     "torch": ["test_torch.py"],
-    "spark": ["test_spark.py::test_scenario"],
-    "torch-spark": ["test_spark.py::test_torch"],
-    "yarn": [f"test_yarn.py::{name}" for name in ("test_scenario", "test_driver", "test_search", "test_tensorflow")],
-    "torch-yarn": ["test_yarn.py::test_torch"],
+    "spark": ["test_spark.py::test_spark_training_passes_scenario"],
+    "torch-spark": ["test_spark.py::test_torch_on_spark_passes_scenario"],
+    "yarn": [
+        f"test_yarn.py::{name}"
+        for name in (
+            "test_yarn_training_passes_scenario",
+            "test_yarn_driver_passes_scenario",
+            "test_search_on_yarn_continues_after_an_executor_is_killed",
+            "test_tensorflow_on_yarn_survives_a_killed_worker",
+        )
+    ],
+    "torch-yarn": ["test_yarn.py::test_torch_on_yarn_passes_scenario"],
     "drain": ["test_yarn_drain.py"],
     "network": ["test_network.py"],
 }

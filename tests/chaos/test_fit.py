@@ -31,7 +31,7 @@ HERE = [pytest.param(_with_fits_patience(scenario), id=scenario.name) for scenar
 
 
 @pytest.mark.parametrize("scenario", HERE)
-def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_keras_fit_passes_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
     outcome = play(
         scenario, "fit", tmp_path, program=elastic_fit_workload.train, environment=elastic_fit_workload.ENVIRONMENT
     )

@@ -42,7 +42,7 @@ def verdict(
     return judge(Scenario("harm", lambda trial: None), "yarn", seen)
 
 
-def test_a_step_counts_once_all_members_have_finished_it(tmp_path: Path) -> None:
+def test_step_counts_once_all_members_have_finished_it(tmp_path: Path) -> None:
     shares = {(0, 1): 2, (0, 2): 2, (0, 3): 1, (1, 3): 2}
     for second, ((generation, step), ranks) in enumerate(shares.items()):
         for rank in range(ranks):
@@ -54,26 +54,26 @@ def test_a_step_counts_once_all_members_have_finished_it(tmp_path: Path) -> None
     assert steps_lost(found) == 0 and recovered_s(found, 102.5) == 1.5
 
 
-def test_steps_that_are_done_again_are_lost() -> None:
+def test_repeated_steps_count_as_lost() -> None:
     assert steps_lost([FIRST, SECOND]) == 1
     assert steps_lost([FIRST, replace(SECOND, first=6)]) == 4
     assert recovered_s([FIRST], 101.0) is None
 
 
-def test_a_sound_history_passes() -> None:
+def test_sound_history_passes() -> None:
     found = verdict()
     assert found.passed and (found.steps_lost, found.recovered_s, found.state) == (1, 2.5, "FINISHED")
 
 
-def test_other_weights_fail() -> None:
+def test_different_weights_fail() -> None:
     assert "weights differ" in verdict(weight=expected_weight() * 1.000001).problem
 
 
-def test_too_many_steps_fail() -> None:
+def test_too_many_lost_steps_fail() -> None:
     assert "1 steps were lost, at most 0" in verdict(limit=0).problem
 
 
-def test_only_the_error_that_was_meant_passes() -> None:
+def test_only_the_expected_error_passes() -> None:
     meant = Scenario("harm", lambda trial: None, error="the reset limit")
     assert problem_of(RunError("rank 1: killed; the reset limit of 2 is reached"), meant, []) == ""
     for other in (TimeoutError("the reset limit"), AssertionError("the reset limit"), RunError("rank 0: killed")):
@@ -86,7 +86,7 @@ def test_only_the_error_that_was_meant_passes() -> None:
     assert judge(meant, "yarn", Evidence([FIRST], 101.0, 3)).passed
 
 
-def test_a_process_that_is_left_fails_and_is_named() -> None:
+def test_remaining_process_fails_and_is_named() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             (left,) = left_over([process.pid, process.pid, 2**22 + 1], within_s=0.1)
@@ -97,7 +97,7 @@ def test_a_process_that_is_left_fails_and_is_named() -> None:
     assert (outcome.passed, outcome.left_over) == (False, 1) and left in outcome.problem
 
 
-def test_a_sample_that_is_seen_twice_or_never_fails() -> None:
+def test_repeated_or_skipped_sample_fails() -> None:
     seen = batches()
     seen[2] = [seen[2][1], *seen[2][1:]]
     assert samples(seen) == Samples(repeated=1, skipped=1)
@@ -105,14 +105,14 @@ def test_a_sample_that_is_seen_twice_or_never_fails() -> None:
     assert not found.passed and "1 samples were repeated, 1 were skipped" in found.problem
 
 
-def test_a_step_that_is_missing_or_made_again_fails() -> None:
+def test_missing_or_repeated_step_is_counted_in_samples() -> None:
     seen = batches()
     assert samples(seen[:-1]).skipped == len(seen[-1])
     assert samples([*seen, seen[-1]]).repeated == len(seen[-1])
     assert not samples([*seen[:4], seen[3], *seen[5:]]).sound
 
 
-def test_the_lost_share_of_two_batches_may_be_given_up_where_the_others_go_on() -> None:
+def test_lost_share_of_two_batches_may_be_given_up_after_a_reconfiguration() -> None:
     seen, lost = batches(), Mend(step=7, before=2, after=1)
     seen[6], seen[7] = seen[6][:8], seen[7][:8]
     assert samples(seen, [lost]) == Samples(given_up=16)
@@ -126,20 +126,20 @@ def test_the_lost_share_of_two_batches_may_be_given_up_where_the_others_go_on() 
 @pytest.mark.parametrize(
     ("step", "kept"), [(5, 8), (9, 8), (6, 7)], ids=["a batch before it", "one well behind it", "more than a share"]
 )
-def test_nothing_else_may_be_given_up(step: int, kept: int) -> None:
+def test_other_missing_samples_count_as_skipped(step: int, kept: int) -> None:
     seen = batches()
     seen[step] = seen[step][:kept]
     assert samples(seen, [Mend(step=7, before=2, after=1)]) == Samples(skipped=16 - kept)
 
 
-def test_a_third_batch_may_not_be_short() -> None:
+def test_third_short_batch_counts_as_skipped() -> None:
     seen = batches()
     for step in (6, 7, 8):
         seen[step] = seen[step][:11]
     assert samples(seen, [Mend(step=7, before=3, after=2)]) == Samples(given_up=10, skipped=5)
 
 
-def test_a_change_is_one_in_its_place_where_the_chief_is_the_same_process(tmp_path: Path) -> None:
+def test_change_of_members_is_in_place_if_the_chief_process_is_the_same(tmp_path: Path) -> None:
     for generation, (pid, world, first) in {0: (11, 3, 1), 2: (11, 1, 8), 3: (12, 2, 8)}.items():
         (tmp_path / f"pid-0-{generation}").write_text(str(pid))
         (tmp_path / f"world-{generation}").write_text(str(world))
@@ -149,13 +149,13 @@ def test_a_change_is_one_in_its_place_where_the_chief_is_the_same_process(tmp_pa
     assert found == Mend(step=8, before=3, after=1) and found.lost == 2
 
 
-def test_what_is_played_again_takes_the_place_of_what_was() -> None:
+def test_new_result_replaces_the_earlier_one_of_the_same_scenario() -> None:
     old, other = verdict(), replace(verdict(), backend="spark")
     new = replace(old, recovered_s=9.0)
     assert together([old, other], [new]) == [other, new]
 
 
-def test_the_table_shows_the_worst_of_all_rounds() -> None:
+def test_table_shows_the_worst_of_all_rounds() -> None:
     good = verdict()
     worse = replace(good, recovered_s=7.25, detail="used again after 8 s")
     failed = replace(good, backend="spark", passed=False, left_over=1, problem="a worker lives")
@@ -177,5 +177,5 @@ def test_the_table_shows_the_worst_of_all_rounds() -> None:
     assert "FAILED: a worker lives" in table.text([failed])[1]
 
 
-def test_a_training_that_has_to_fail_is_marked() -> None:
+def test_expected_failure_is_marked_in_the_table() -> None:
     assert "(FAILED, as it must)" in table.page([replace(verdict(), state="FAILED")], "1 round.")

@@ -24,7 +24,9 @@ HERE = [
 
 
 @pytest.mark.parametrize("scenario", HERE)
-def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_local_training_passes_scenario(
+    scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
     outcome = play(scenario, "local", tmp_path)
     outcomes.append(outcome)
     assert outcome.passed, str(outcome)

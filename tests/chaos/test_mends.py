@@ -20,7 +20,9 @@ HERE = [
 
 
 @pytest.mark.parametrize("scenario", HERE)
-def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_in_place_training_passes_scenario(
+    scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
     outcome = play(scenario, "local", tmp_path, implementation="hopsml")
     outcomes.append(outcome)
     assert outcome.passed, str(outcome)
@@ -28,7 +30,9 @@ def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: lis
 
 @pytest.mark.variant  # half a minute; without a mend: tests/integration/cluster/test_standstill.py
 @pytest.mark.parametrize("frozen_s", [5.0, 20.0])
-def test_a_driver_that_stands_still(store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float) -> None:
+def test_in_place_training_survives_a_frozen_driver(
+    store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float
+) -> None:
     folder = tmp_path / "training"
     folder.mkdir()
     outcome = frozen_driver.play(folder, frozen_s, store)

@@ -57,7 +57,7 @@ PROXIED = [
 
 
 @pytest.mark.parametrize(("verb", "program", "options"), PROXIED, ids=[one.values[1] for one in PROXIED])
-def test_a_proxy_in_the_environment_carries_nothing_between_workers(
+def test_workers_connect_directly_despite_a_proxy_in_the_environment(
     verb: str, program: str, options: dict[str, Any], tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     with shaped_network(4) as network, silent_proxy(network, 3) as variables:
@@ -78,7 +78,7 @@ IDLE = [
 
 
 @pytest.mark.parametrize(("verb", "program", "options", "idle_s"), IDLE, ids=[one.values[1] for one in IDLE])
-def test_a_firewall_that_drops_idle_connections_does_not_stop_a_training(
+def test_training_survives_a_firewall_that_drops_idle_connections(
     verb: str, program: str, options: dict[str, Any], idle_s: float, tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     with shaped_network(3, Cable(idle_s=idle_s)) as network:
@@ -89,7 +89,7 @@ def test_a_firewall_that_drops_idle_connections_does_not_stop_a_training(
 
 @pytest.mark.torch
 @pytest.mark.variant
-def test_a_run_that_stands_still_for_its_progress_timeout_ends_and_names_the_firewall(
+def test_stalled_run_ends_at_its_progress_timeout_and_names_the_firewall(
     tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     """Without keepalive only progress_timeout ends the run."""
@@ -103,7 +103,7 @@ def test_a_run_that_stands_still_for_its_progress_timeout_ends_and_names_the_fir
 
 @pytest.mark.torch
 @pytest.mark.variant
-def test_a_path_that_drops_large_packets_is_named_in_the_final_error(tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_path_that_drops_large_packets_is_named_in_the_final_error(tmp_path: Path, outcomes: list[Outcome]) -> None:
     with shaped_network(3, Cable(largest=1000)) as network:
         options = {"backend": "gloo", "progress_timeout": 15.0, "start_timeout": 40.0}
         found = network_driver.play(network, tmp_path, "torch", "torch", None, **options)
@@ -112,7 +112,7 @@ def test_a_path_that_drops_large_packets_is_named_in_the_final_error(tmp_path: P
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_a_fixed_group_that_is_cut_in_two_names_the_network(tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_error_of_a_partitioned_fixed_group_names_the_network(tmp_path: Path, outcomes: list[Outcome]) -> None:
     mark = tmp_path / "trains"
     with shaped_network(3) as network, ThreadPoolExecutor(1) as pool:
         args = {"mark": str(mark)}
@@ -136,7 +136,7 @@ KEPT_IN = [
 
 @pytest.mark.variant
 @pytest.mark.parametrize(("verb", "program", "options"), KEPT_IN, ids=[one.values[1] for one in KEPT_IN])
-def test_all_connections_go_to_ports_of_the_range(
+def test_all_connections_use_ports_of_the_range(
     verb: str, program: str, options: dict[str, Any], tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     with shaped_network(3, CLOSED) as network:
@@ -147,9 +147,7 @@ def test_all_connections_go_to_ports_of_the_range(
 
 @pytest.mark.torch
 @pytest.mark.variant
-def test_a_group_that_cannot_connect_fails_with_the_cause_at_its_timeout(
-    tmp_path: Path, outcomes: list[Outcome]
-) -> None:
+def test_group_that_cannot_connect_fails_with_the_cause_at_its_timeout(tmp_path: Path, outcomes: list[Outcome]) -> None:
     """The ports of agents and of torch's store are open; gloo, in workers without the variable, uses others."""
     with shaped_network(3, CLOSED) as network:
         variables = {"HOPSML_PORT_RANGE": "40000-40050"}
@@ -162,7 +160,7 @@ def test_a_group_that_cannot_connect_fails_with_the_cause_at_its_timeout(
 @pytest.mark.torch
 @pytest.mark.variant
 @pytest.mark.parametrize("ports", ["40000-40000", "40000-40002"])
-def test_a_range_with_too_few_ports_is_named_with_what_an_agent_needs(
+def test_range_with_too_few_ports_is_refused_with_the_number_per_agent(
     ports: str, tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     with shaped_network(3) as network:

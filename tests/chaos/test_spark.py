@@ -68,7 +68,9 @@ BY_TORCH = torch_trainings.on_clusters((*SCENARIOS, *(MENDS if OVER == "hopsml" 
 
 
 @pytest.mark.parametrize("scenario", HERE)
-def test_scenario(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_spark_training_passes_scenario(
+    scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
     infos = spark._jsc.sc().statusTracker().getExecutorInfos
     wait_until(lambda: len(infos()) == 1 + EXECUTORS, "the executors that the last scenario has cost", 60)
     outcome = play(scenario, "spark", tmp_path)
@@ -79,7 +81,9 @@ def test_scenario(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, o
 @pytest.mark.torch
 @pytest.mark.variant  # of those above, and of test_torch.py
 @pytest.mark.parametrize("scenario", BY_TORCH, ids=lambda scenario: scenario.name)
-def test_torch(scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_torch_on_spark_passes_scenario(
+    scenario: Scenario, spark: Any, store: Path, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
     infos = spark._jsc.sc().statusTracker().getExecutorInfos
     wait_until(lambda: len(infos()) == 1 + EXECUTORS, "the executors that the last scenario has cost", 60)
     outcome = torch_trainings.play(scenario, "torch-spark", tmp_path)

@@ -45,7 +45,9 @@ HERE = [
 
 
 @pytest.mark.parametrize("scenario", HERE)
-def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_torch_training_passes_scenario(
+    scenario: Scenario, store: Path, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
     outcome = play(scenario, "torch", tmp_path)
     outcomes.append(outcome)
     assert outcome.passed, str(outcome)
@@ -53,7 +55,9 @@ def test_scenario(scenario: Scenario, store: Path, tmp_path: Path, outcomes: lis
 
 @pytest.mark.skipif(WAY != "hopsml", reason="all begin anew there")
 @pytest.mark.parametrize("frozen_s", [5.0, 20.0])
-def test_a_driver_that_stands_still(store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float) -> None:
+def test_torch_training_survives_a_frozen_driver(
+    store: Path, tmp_path: Path, outcomes: list[Outcome], frozen_s: float
+) -> None:
     folder = tmp_path / "training"
     folder.mkdir()
     outcome = frozen_driver.play(folder, frozen_s, store, "torch")

@@ -117,7 +117,9 @@ def whole(cluster: Hadoop, application: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("scenario", HERE, ids=lambda scenario: scenario.name)
-def test_scenario(scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_yarn_training_passes_scenario(
+    scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
     outcome = runner.play(scenario, "yarn", tmp_path, cluster)
     outcomes.append(outcome)
     assert outcome.passed, str(outcome)
@@ -126,14 +128,16 @@ def test_scenario(scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes:
 @pytest.mark.torch
 @pytest.mark.variant  # of those above, and of test_torch.py
 @pytest.mark.parametrize("scenario", BY_TORCH, ids=lambda scenario: scenario.name)
-def test_torch(scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_torch_on_yarn_passes_scenario(
+    scenario: Scenario, cluster: Hadoop, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
     outcome = torch_trainings.play(scenario, "torch-yarn", tmp_path, cluster)
     outcomes.append(outcome)
     assert outcome.passed, str(outcome)
 
 
 @pytest.mark.parametrize("scenario", DRIVERS, ids=lambda scenario: scenario.name)
-def test_driver(
+def test_yarn_driver_passes_scenario(
     scenario: DriverScenario,
     cluster: Hadoop,
     application: str,
@@ -151,14 +155,14 @@ def test_driver(
 
 
 @pytest.mark.variant  # of the one on Spark's executors: tests/integration/spark/test_search.py
-def test_search(application: str, tmp_path: Path) -> None:
+def test_search_on_yarn_continues_after_an_executor_is_killed(application: str, tmp_path: Path) -> None:
     """An executor is killed in the middle of a trial, which goes on elsewhere."""
     result, directory, step = yarn_search.play(tmp_path)
     yarn_search.check(result, directory, tmp_path, step)
 
 
 @for_make_chaos
-def test_tensorflow(application: str, tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_tensorflow_on_yarn_survives_a_killed_worker(application: str, tmp_path: Path, outcomes: list[Outcome]) -> None:
     """A worker of a MultiWorkerMirroredStrategy is killed."""
     outcome = yarn_tensorflow.play(tmp_path)
     outcomes.append(outcome)

@@ -68,7 +68,7 @@ def application(cluster: Hadoop, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("scenario", DRAIN_SCENARIOS, ids=lambda scenario: scenario.name)
-def test_scenario(
+def test_training_on_a_drained_yarn_node_passes_scenario(
     scenario: Scenario, cluster: Hadoop, application: str, tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     folder = tmp_path / "training"

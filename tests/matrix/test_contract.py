@@ -42,7 +42,7 @@ def hopsml_command(*arguments: str, folder: Path) -> subprocess.CompletedProcess
         )  # fmt: skip
 
 
-def test_each_worker_takes_part_and_the_chief_returns_a_value(store: Path) -> None:
+def test_each_worker_contributes_and_the_chief_returns_a_value(store: Path) -> None:
     def train(factor: int) -> int:
         import numpy as np
 
@@ -57,7 +57,7 @@ def test_each_worker_takes_part_and_the_chief_returns_a_value(store: Path) -> No
     assert run.value == 9
 
 
-def test_an_error_of_a_worker_is_raised_with_its_text(store: Path) -> None:
+def test_error_of_a_worker_is_raised_with_its_text(store: Path) -> None:
     from hopsml.errors import WorkerFailed
 
     def train() -> None:
@@ -140,7 +140,7 @@ def test_each_row_of_a_data_frame_is_trained_on_once(spark: Any, store: Path) ->
 
 @pytest.mark.tensorflow
 @needs("tensorflow")
-def test_an_exported_model_predicts_a_data_frame(
+def test_exported_model_predicts_a_data_frame(
     spark: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql import SparkSession
@@ -162,7 +162,7 @@ def test_an_exported_model_predicts_a_data_frame(
     assert sorted(np.ravel(list(row)[-1]).tolist() for row in rows) == [[1.0, 2.0], [3.0, 4.0]]
 
 
-def test_an_elastic_group_continues_after_a_kill(store: Path, tmp_path: Path) -> None:
+def test_elastic_group_continues_after_a_worker_is_killed(store: Path, tmp_path: Path) -> None:
     def train(folder: str) -> tuple[int, int]:
         import time
         from pathlib import Path
@@ -190,7 +190,7 @@ def test_an_elastic_group_continues_after_a_kill(store: Path, tmp_path: Path) ->
     assert seen == 20 and generation > 0
 
 
-def test_a_search_finds_the_best_configuration(store: Path) -> None:
+def test_search_finds_the_best_configuration(store: Path) -> None:
     def train(a: int) -> dict[str, Any]:
         return {"accuracy": float(-((a - 2) ** 2))}
 
@@ -200,7 +200,7 @@ def test_a_search_finds_the_best_configuration(store: Path) -> None:
     assert config == {"a": 2} and outputs["accuracy"] == 0.0
 
 
-def test_a_submitted_script_trains(tmp_path: Path) -> None:
+def test_submitted_script_trains(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
         "import hopsml\n\ndef train():\n    return 21\n\n"
         "print('value', 2 * hopsml.experiment.collective_all_reduce(train, num_workers=1).value)\n"
@@ -209,7 +209,7 @@ def test_a_submitted_script_trains(tmp_path: Path) -> None:
     assert done.returncode == 0 and "value 42" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_doctor_finds_no_failure(tmp_path: Path) -> None:
+def test_doctor_finds_no_failure(tmp_path: Path) -> None:
     done = hopsml_command("doctor", "--profile", "local-cluster", "--json", folder=tmp_path)
     findings = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
     for name in ("python", "java", "spark", "frameworks"):
@@ -217,13 +217,13 @@ def test_the_doctor_finds_no_failure(tmp_path: Path) -> None:
     assert findings["python"]["status"] == "ok"
 
 
-def test_the_command_line_prints_its_help(tmp_path: Path) -> None:
+def test_command_line_prints_its_help(tmp_path: Path) -> None:
     for arguments in ((), ("runs",), ("submit",)):
         done = hopsml_command(*arguments, "--help", folder=tmp_path)
         assert done.returncode == 0 and "Usage" in done.stdout, done.stderr
 
 
-def test_this_hopsml_is_the_working_tree() -> None:
+def test_imported_hopsml_is_the_working_tree() -> None:
     import hopsml
 
     assert Path(hopsml.__file__).is_relative_to(ROOT)

@@ -35,7 +35,7 @@ def series(of: Callable[[float], float], noise: float = 0.0) -> list[float]:
     ],
     ids=["steady", "noisy", "slow", "a descriptor a round", "one in five rounds", "with waves", "after a warm-up"],
 )
-def test_a_series_that_rises_with_the_work_grows(values: list[float], tolerance: Tolerance) -> None:
+def test_series_that_rises_with_the_work_grows(values: list[float], tolerance: Tolerance) -> None:
     assert growth(JOBS, values, tolerance) is not None
 
 
@@ -55,17 +55,17 @@ def test_a_series_that_rises_with_the_work_grows(values: list[float], tolerance:
     ],
     ids=["flat", "noise", "tolerated", "warm-up", "a step", "a saw", "falls", "wobbles", "one more", "a moment"],
 )
-def test_a_series_that_stops_rising_does_not_grow(values: list[float], tolerance: Tolerance) -> None:
+def test_series_that_stops_rising_does_not_grow(values: list[float], tolerance: Tolerance) -> None:
     assert growth(JOBS, values, tolerance) is None
 
 
-def test_the_slope_is_per_unit_of_work() -> None:
+def test_slope_is_per_unit_of_work() -> None:
     found = growth(JOBS, series(lambda done: 7e6 + 42_000 * done), MEMORY)
     assert found is not None and found.each == pytest.approx(42_000)
     assert found.altogether == pytest.approx(42_000 * 200)
 
 
-def test_nothing_is_concluded_from_few_samples_or_without_work() -> None:
+def test_few_samples_or_no_work_give_no_decision() -> None:
     assert growth(JOBS[:7], [42_000.0 * done for done in JOBS[:7]], MEMORY) is None
     assert growth([5.0] * 60, [1e6 * number for number in range(60)], MEMORY) is None
     assert growth([], [], MEMORY) is None

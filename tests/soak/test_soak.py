@@ -74,7 +74,7 @@ def test_too_few_rounds_give_no_decision() -> None:
 @pytest.mark.chaos
 @pytest.mark.variant
 @pytest.mark.timeout(900)
-def test_a_short_soak_finds_nothing_that_grows() -> None:
+def test_short_soak_finds_no_growth() -> None:
     command = ["make", "-o", ".venv/.complete", "-o", ".cache/native/built", "soak", "SOAK_MINUTES=1"]
     known = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, timeout=880)

@@ -41,7 +41,7 @@ RUN_BY = {
     "features": "unit/tools/test_features.py::"
     "test_every_feature_trains_alike_with_one_process_and_with_workers_or_is_refused",
     "matrix": "integration/tools/test_makefile.py::test_matrix_names_the_cells_that_can_be_selected",
-    "soak": "soak/test_soak.py::test_a_short_soak_finds_nothing_that_grows",
+    "soak": "soak/test_soak.py::test_short_soak_finds_no_growth",
     "mutants": "integration/tools/test_makefile.py::test_mutants_of_one_module",
     "hadoop-up": "integration/tools/test_makefile.py::test_hadoop_up_and_down",
     "hadoop-down": "integration/tools/test_makefile.py::test_hadoop_up_and_down",
