@@ -68,7 +68,7 @@ class BackendContract:
 
     # -------------------------------------------------------------------------------------- results
 
-    def test_values_come_back_and_are_recorded(self, store: Path) -> None:
+    def test_result_values_are_returned_and_recorded(self, store: Path) -> None:
         values: list[tuple[Any, Any]] = [
             (3.5, {"metric": 3.5}),
             ({"accuracy": 0.97, "name": "cnn"}, {"accuracy": 0.97, "name": "cnn"}),
@@ -89,14 +89,14 @@ class BackendContract:
             check_run_dir(run, "FINISHED")
 
     @pytest.mark.variant
-    def test_nan_is_recorded_as_it_is(self, store: Path) -> None:
+    def test_nan_is_recorded_as_nan(self, store: Path) -> None:
         run = submit(lambda: math.nan)
         assert math.isnan(run.result(WAIT_S).metrics["metric"])
         assert math.isnan(read_json(run, ".outputs.json")["metric"])
         check_run_dir(run, "FINISHED")
 
     @pytest.mark.variant
-    def test_a_file_that_is_returned_lies_in_the_run_directory(self, store: Path) -> None:
+    def test_returned_file_is_stored_in_the_run_directory(self, store: Path) -> None:
         def draw() -> dict[str, str]:
             Path("diagram.txt").write_text("a picture")
             return {"picture": "diagram.txt"}
@@ -107,7 +107,7 @@ class BackendContract:
         assert (store / recorded).read_text() == "a picture"
 
     @pytest.mark.variant
-    def test_what_cannot_travel_is_left_out_and_named(self, store: Path) -> None:
+    def test_unpicklable_entry_is_omitted_with_a_note(self, store: Path) -> None:
         def returns_a_lock() -> Any:
             import threading
 
@@ -129,7 +129,7 @@ class BackendContract:
             for one in workloads.ENDINGS
         ],
     )
-    def test_a_worker_that_ends_badly_is_named_and_the_others_are_gone(
+    def test_failed_worker_is_named_and_the_others_are_ended(
         self, store: Path, tmp_path: Path, ending: str, rank: int
     ) -> None:
         run = submit(workloads.end_badly, args={"folder": str(tmp_path), "rank": rank, "ending": ending})
@@ -150,7 +150,7 @@ class BackendContract:
     def check_loss(self, cause: str, agent: int) -> None:
         """Of an agent that got SIGKILL: what the backend says of it."""
 
-    def test_an_agent_that_is_killed_ends_the_run_and_the_next_one_works(self, store: Path, tmp_path: Path) -> None:
+    def test_killed_agent_ends_the_run_and_the_next_run_works(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
         found = traces(tmp_path)
         began = clock.awake()
@@ -165,9 +165,7 @@ class BackendContract:
         check_run_dir(run, "FAILED")
         assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
-    def test_a_fork_server_that_is_killed_ends_the_run_and_the_next_one_works(
-        self, store: Path, tmp_path: Path
-    ) -> None:
+    def test_killed_fork_server_ends_the_run_and_the_next_run_works(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.sleep_with_trace, args={"folder": str(tmp_path)}, keep_warm=60)
         found = traces(tmp_path)
         os.kill(found[0].server, 9)
@@ -179,9 +177,7 @@ class BackendContract:
         assert submit(lambda: "works", keep_warm=60).result(WAIT_S).value == "works"
 
     @pytest.mark.parametrize("action", ["stop", pytest.param("hang", marks=pytest.mark.variant)])
-    def test_a_worker_that_does_not_get_to_the_function_is_named_at_the_deadline(
-        self, store: Path, action: str
-    ) -> None:
+    def test_worker_that_does_not_start_its_function_is_named_at_the_deadline(self, store: Path, action: str) -> None:
         submit(lambda: None, keep_warm=60).result(WAIT_S)  # agents are there: the deadline is the workers' alone
         trap = Trap(action, rank=1)
         began = clock.awake()
@@ -196,7 +192,7 @@ class BackendContract:
         )
         check_run_dir(run, "FAILED")
 
-    def test_more_workers_than_slots_is_an_error_at_once(self, store: Path) -> None:
+    def test_more_workers_than_slots_are_refused_at_once(self, store: Path) -> None:
         began = clock.awake()
         with pytest.raises(NotEnoughSlots, match=f"num_workers={self.slots + 1}.*at most {self.slots} slots"):
             submit(lambda: None, self.slots + 1)
@@ -205,7 +201,7 @@ class BackendContract:
 
     # -------------------------------------------------------------------------------------- one after, beside another
 
-    def test_two_runs_at_once(self, store: Path, tmp_path: Path) -> None:
+    def test_two_runs_execute_concurrently(self, store: Path, tmp_path: Path) -> None:
         first = submit(workloads.meet, args={"folder": str(tmp_path), "own": "a", "other": "b"})
         second = submit(workloads.meet, args={"folder": str(tmp_path), "own": "b", "other": "a"})
         assert (first.result(WAIT_S).value, second.result(WAIT_S).value) == ("a", "b")
@@ -213,7 +209,7 @@ class BackendContract:
         check_run_dir(first, "FINISHED")
         check_run_dir(second, "FINISHED")
 
-    def test_one_run_that_fails_leaves_the_other_alone(self, store: Path, tmp_path: Path) -> None:
+    def test_failed_run_does_not_affect_a_concurrent_one(self, store: Path, tmp_path: Path) -> None:
         good = submit(workloads.report_steps, args={"folder": str(tmp_path)})
         bad = submit(lambda: {}["missing"])
         with pytest.raises(WorkerFailed, match="KeyError: 'missing'"):
@@ -222,7 +218,7 @@ class BackendContract:
         (tmp_path / "go-on").touch()
         assert good.result(WAIT_S).value == 5
 
-    def test_nothing_leaks_from_a_failed_run_into_the_next(self, store: Path) -> None:
+    def test_failed_run_leaves_no_state_for_the_next(self, store: Path) -> None:
         def dirty() -> None:
             import math
 
@@ -250,7 +246,7 @@ class BackendContract:
         assert seen["config"]["task"] == {"type": "chief", "index": 0}
         assert [len(seen["config"]["cluster"][role]) for role in ("chief", "worker")] == [1, 1]
 
-    def test_idle_agents_are_given_back(self, store: Path, tmp_path: Path) -> None:
+    def test_idle_agents_are_released(self, store: Path, tmp_path: Path) -> None:
         def work(folder: str) -> None:
             workloads.leave_trace(folder)
 
@@ -279,7 +275,7 @@ class BackendContract:
         check_run_dir(run, "CANCELLED")
         assert run.done() and not run.cancel()
 
-    def test_a_run_that_waits_for_slots_can_be_cancelled(self, store: Path, tmp_path: Path) -> None:
+    def test_run_that_waits_for_slots_can_be_cancelled(self, store: Path, tmp_path: Path) -> None:
         args = {"folder": str(tmp_path)}
         holds_all = submit(workloads.report_steps, self.slots, args=args)
         wait_until(lambda: holds_all.status()["phase"] == "running", "the first run")
@@ -292,7 +288,7 @@ class BackendContract:
         (tmp_path / "go-on").touch()
         assert holds_all.result(WAIT_S).value == 5
 
-    def test_result_with_a_timeout_leaves_the_run_alone(self, store: Path, tmp_path: Path) -> None:
+    def test_result_with_a_timeout_does_not_affect_the_run(self, store: Path, tmp_path: Path) -> None:
         run = submit(workloads.report_steps, args={"folder": str(tmp_path)})
         with pytest.raises(TimeoutError):
             run.result(timeout=0.05)
@@ -301,7 +297,7 @@ class BackendContract:
         assert run.result(WAIT_S).value == 5 and run.exception() is None
 
     @pytest.mark.variant
-    def test_status_logs_and_reports(self, store: Path, tmp_path: Path) -> None:
+    def test_status_logs_and_reports_of_a_run_are_available(self, store: Path, tmp_path: Path) -> None:
         changes: list[Change] = []
         run = submit(workloads.report_steps, args={"folder": str(tmp_path)})
         run.observe(changes.append)

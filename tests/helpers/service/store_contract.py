@@ -43,7 +43,7 @@ def record(store: JobStore, serial: int) -> JobRecord:
 class StoreContract:
     """Inherit, and give a fixture ``store``: an empty one that "me" leads."""
 
-    def test_a_job_is_found_again_with_all_that_happened(self, store: JobStore) -> None:
+    def test_job_is_stored_with_its_launches_and_changes(self, store: JobStore) -> None:
         row = store.submit(new(), 10.0)
         assert (row.id, row.state, row.version) == ("digits-1", Lifecycle.WAITING, 1)
         begun = place(record(store, 1), "t", 20.0).record
@@ -62,7 +62,7 @@ class StoreContract:
             ("train", Lifecycle.RUNNING, 21.0),
         ]
 
-    def test_an_owner_has_a_bounded_number_of_unfinished_jobs(self, store: JobStore) -> None:
+    def test_owner_has_a_bounded_number_of_unfinished_jobs(self, store: JobStore) -> None:
         store.limits = JobLimits(unfinished=2, stored=100)
         store.submit(new(key="first"), 1.0)
         store.submit(new(), 2.0)
@@ -79,7 +79,7 @@ class StoreContract:
         store.limits = JobLimits(unfinished=0, stored=0, unfinished_length=1)
         store.submit(new(), 6.0)
 
-    def test_an_owners_oldest_ended_jobs_are_removed_beyond_the_limit(self, store: JobStore) -> None:
+    def test_oldest_ended_jobs_of_an_owner_are_removed_beyond_the_limit(self, store: JobStore) -> None:
         for number in range(5):
             store.submit(new(key=f"{number}"), 1.0)
         store.submit(new(owner="bob"), 1.0)
@@ -100,7 +100,7 @@ class StoreContract:
         store.submit(replace(new(), spec=" " * 4), 4.0)
         assert 3 not in [row.serial for row in store.jobs().jobs], "with the length of the job files bounded, too"
 
-    def test_a_job_has_a_bounded_number_of_requests_and_can_still_be_cancelled(
+    def test_job_with_too_many_requests_can_still_be_cancelled(
         self, store: JobStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(stores, "MOST_REQUESTS", 3)
@@ -119,7 +119,7 @@ class StoreContract:
         before = record(store, serial)
         store.save(before, replace(before, state=Lifecycle.FINISHED, ended_s=5.0), ME, 5.0)
 
-    def test_what_is_to_be_given_back_is_found_again(self, store: JobStore) -> None:
+    def test_target_placement_of_a_shrinking_job_is_stored(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         begun = place(record(store, 1), "t", 20.0, (2,)).record
         saved = store.save(record(store, 1), begun, ME, 20.0, Account(0.0, 10.0, 0, [{"n1": 2}]))
@@ -132,7 +132,7 @@ class StoreContract:
         store.save(saved, replace(saved, shrinking_since_s=0.0), ME, 31.0, Account(0.0, 10.0, 0, [{"n1": 1}]))
         assert (store.job(1).placement, store.job(1).target) == ([{"n1": 1}], None)
 
-    def test_what_is_over_is_never_overwritten_and_a_stale_record_stores_nothing(self, store: JobStore) -> None:
+    def test_ended_job_is_not_overwritten_and_a_stale_record_is_refused(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         before = record(store, 1)
         store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), ME, 11.0)
@@ -143,7 +143,7 @@ class StoreContract:
             store.save(after, place(RULED, "t", 12.0).record, ME, 12.0)
         assert record(store, 1) == after and len(store.changes(1)) == 2
 
-    def test_one_leads_and_the_other_stores_nothing(self, store: JobStore) -> None:
+    def test_only_the_leader_can_store(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         assert store.lead("you", "there", 100.0, 30.0) == ME
         before = record(store, 1)
@@ -157,7 +157,7 @@ class StoreContract:
         with pytest.raises(StaleRecord):
             store.save(before, place(before, "t", 12.0).record, ME, 103.0)
 
-    def test_an_earlier_term_of_the_same_server_changes_nothing(self, store: JobStore) -> None:
+    def test_earlier_term_of_the_same_server_cannot_store(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         before = record(store, 1)
         wish = store.add_request(1, RequestKind.PAUSE, "", "alice", 10.0)
@@ -175,7 +175,7 @@ class StoreContract:
         assert record(store, 1) == before and store.job(1).queue == "default" and store.open_wishes() == [wish]
         store.save(before, place(before, "t", 53.0).record, again, 53.0)
 
-    def test_a_lease_written_by_a_clock_a_day_ahead_is_taken_over_once_it_is_not_renewed(self, store: JobStore) -> None:
+    def test_unrenewed_lease_with_a_clock_ahead_is_taken_over(self, store: JobStore) -> None:
         store.resign(ME)
         ahead = store.lead("other", "a", 100.0 + 86_400.0, 30.0)
         assert store.lead("me", "b", 101.0, 30.0).holder == "other"
@@ -184,7 +184,7 @@ class StoreContract:
         assert store.lead("me", "b", 161.0, 30.0).holder == "other"
         assert store.lead("me", "b", 163.0, 30.0).holder == "me"
 
-    def test_nobody_takes_the_lead_while_a_change_is_stored(self, store: JobStore) -> None:
+    def test_leader_does_not_change_while_a_change_is_stored(self, store: JobStore) -> None:
         taken: list[float] = []
 
         def take() -> None:
@@ -200,13 +200,13 @@ class StoreContract:
         other.join()
         assert taken[0] > stored
 
-    def test_the_same_submission_twice_is_one_job(self, store: JobStore) -> None:
+    def test_repeated_submission_with_one_key_is_one_job(self, store: JobStore) -> None:
         assert store.submit(new(key="k"), 10.0) == store.submit(new(key="k"), 11.0)
         assert store.submit(new(owner="bob", key="k"), 12.0).serial > 1
         with pytest.raises(ArgumentError, match="digits-1"):
             store.submit(NewJob("digits", "alice", "default", 50, '{"a": 1}', "local", idempotency_key="k"), 13.0)
 
-    def test_many_at_once_are_all_there_in_order(self, store: JobStore) -> None:
+    def test_concurrent_submissions_are_all_stored_in_order(self, store: JobStore) -> None:
         def submit(owner: str) -> None:
             for number in range(25):
                 store.submit(new(f"job{number}", owner), 10.0 + number)
@@ -221,7 +221,7 @@ class StoreContract:
         for owner in ("a", "b", "c", "d"):
             assert [row.name for row in rows if row.owner == owner] == [f"job{number}" for number in range(25)]
 
-    def test_a_job_that_is_stored_after_a_newer_one_is_not_overlooked(self, store: JobStore) -> None:
+    def test_job_stored_after_a_newer_one_is_returned_as_new(self, store: JobStore) -> None:
         for _ in range(3):
             store.submit(new(), 10.0)
         assert [row.serial for row in store.new((), 0)] == [1, 2, 3]
@@ -230,7 +230,7 @@ class StoreContract:
         store.save(before, end(before, Ending.CANCELLED, "by alice", 11.0), ME, 11.0)
         assert store.new({1, 3}, 3) == []
 
-    def test_jobs_are_listed_in_pages_and_by_what_is_asked(self, store: JobStore) -> None:
+    def test_jobs_are_listed_in_pages_and_by_filters(self, store: JobStore) -> None:
         for number in range(7):
             store.submit(new(f"Job-{number}" if number % 2 else "x_y", "alice" if number < 3 else "bob"), 10.0)
         first = store.jobs(limit=3)
@@ -244,7 +244,7 @@ class StoreContract:
         with pytest.raises(JobNotFound, match="no job 99"):
             store.job(99)
 
-    def test_a_wish_is_a_row_until_it_is_answered(self, store: JobStore) -> None:
+    def test_request_is_open_until_it_is_answered(self, store: JobStore) -> None:
         store.submit(new(), 10.0)
         wish = store.add_request(1, RequestKind.CANCEL, "", "bob", 11.0)
         assert store.open_wishes() == [wish]
@@ -253,7 +253,7 @@ class StoreContract:
         with pytest.raises(JobNotFound):
             store.add_request(9, RequestKind.PAUSE, "", "bob", 11.0)
 
-    def test_tokens_are_digests_with_an_end(self, store: JobStore) -> None:
+    def test_tokens_are_stored_as_digests_and_expire(self, store: JobStore) -> None:
         tokens = Tokens(store)
         token = tokens.create("alice", Role.USER, 10.0, label="laptop", lasts_s=60.0)
         assert tokens.caller(token, 69.0) == Caller("alice", Role.USER)
@@ -265,7 +265,7 @@ class StoreContract:
         with pytest.raises(ArgumentError, match="no token"):
             tokens.revoke(tokens.all()[0].id, 32.0)
 
-    def test_notes_of_runs_are_replaced_in_whole(self, store: JobStore) -> None:
+    def test_note_of_a_run_is_replaced_completely(self, store: JobStore) -> None:
         notes = Notes(store)
         assert notes.get("a_1") is None and notes.all() == {}
         notes.store_note("a_1", "<b>first</b>\0", ["good", " good ", "", "ä"], "ana", 1.0)
@@ -283,7 +283,7 @@ class StoreContract:
                 notes.store_note("a_1", note, tags, "ana", 4.0)
         assert notes.all()["a_1"].at_s == 3.0
 
-    def test_many_note_the_same_run_at_once(self, store: JobStore) -> None:
+    def test_concurrent_notes_of_one_run_are_stored(self, store: JobStore) -> None:
         def put(who: str) -> None:
             for number in range(5):
                 Notes(store).store_note(f"a_{number}", "noted", [], who, 1.0)
@@ -296,7 +296,7 @@ class StoreContract:
             thread.join()
         assert len(Notes(store).all()) == len(Notes(store).views("ana")) == 5
 
-    def test_views_are_ones_own_and_those_that_others_share(self, store: JobStore) -> None:
+    def test_views_are_those_of_the_user_and_shared_ones(self, store: JobStore) -> None:
         notes = Notes(store)
         mine = notes.save("ana", "mine", "filter=a", False, 1.0)
         shared = notes.save("ben", "ours", "filter=b", True, 2.0)
@@ -311,10 +311,10 @@ class StoreContract:
         notes.delete(mine.id, "ana", of_others=False)
         assert notes.views("ana") == []
 
-    def test_a_service_keeps_its_name(self, store: JobStore) -> None:
+    def test_service_name_is_stored_once(self, store: JobStore) -> None:
         assert store.service("ab12") == "ab12" == store.service("cd34")
 
-    def test_the_audit_log_is_paged_filtered_and_forgotten(self, store: JobStore) -> None:
+    def test_audit_log_is_paged_filtered_and_deleted(self, store: JobStore) -> None:
         log = AuditLog(store)
         for number in range(5):
             user = "alice" if number % 2 else "bob\x00\ud800" + "b" * 300
@@ -333,7 +333,7 @@ class StoreContract:
         assert len(first.entries[0].user) == 200 and first.entries[0].user.startswith("bob\ufffd\ufffdb")
         assert log.delete_before(3.0) == 3 and [row.at_s for row in log.page().entries] == [4.0, 3.0]
 
-    def test_an_entry_is_stored_with_its_change_or_neither_is(self, store: JobStore) -> None:
+    def test_audit_entry_is_stored_with_its_change_or_not_at_all(self, store: JobStore) -> None:
         entry = AuditEntry(1.0, "alice", "user", "submit", "", 201, "127.0.0.1")
         store.submit(new(key="k"), 1.0, with_change(entry))
         store.submit(new(key="k"), 1.0, with_change(entry))  # the same job: nothing is changed

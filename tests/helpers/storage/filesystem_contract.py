@@ -24,7 +24,7 @@ class FileSystemContract:
     def system(self, store: str) -> FileSystem:
         return for_url(store)
 
-    def test_a_file_is_written_read_and_described(self, system: FileSystem, store: str) -> None:
+    def test_file_is_written_read_and_described(self, system: FileSystem, store: str) -> None:
         url = urls.join(store, "deep/er/file name ü%20#1&a=b.txt")
         system.write_bytes(url, b"hello")
         found = system.status(url)
@@ -33,7 +33,7 @@ class FileSystemContract:
         assert system.read_bytes(url) == b"hello"
         assert [entry.name for entry in system.list_dir(urls.parent(url))] == [urls.name(url)]
 
-    def test_an_empty_file(self, system: FileSystem, store: str, tmp_path: Path) -> None:
+    def test_empty_file_is_written_and_downloaded(self, system: FileSystem, store: str, tmp_path: Path) -> None:
         url = urls.join(store, "empty")
         system.write_bytes(url, b"")
         assert system.status(url).length == 0
@@ -41,7 +41,7 @@ class FileSystemContract:
         system.download(url, tmp_path / "empty")
         assert (tmp_path / "empty").read_bytes() == b""
 
-    def test_a_whole_file_may_be_bounded(self, system: FileSystem, store: str) -> None:
+    def test_read_bytes_refuses_more_than_its_limit(self, system: FileSystem, store: str) -> None:
         url, data = urls.join(store, "r"), os.urandom(CHUNK_BYTES + 1)
         system.write_bytes(url, data)
         assert system.read_bytes(url, len(data)) == data
@@ -49,7 +49,7 @@ class FileSystemContract:
             system.read_bytes(url, CHUNK_BYTES)
         assert system.read_range(url, CHUNK_BYTES, 10) == data[CHUNK_BYTES:]  # the connection can be used
 
-    def test_more_than_one_chunk_comes_back_whole(self, system: FileSystem, store: str, tmp_path: Path) -> None:
+    def test_file_of_several_chunks_is_stored_completely(self, system: FileSystem, store: str, tmp_path: Path) -> None:
         data = os.urandom(CHUNK_BYTES + 12345)
         (tmp_path / "up").write_bytes(data)
         system.upload(tmp_path / "up", urls.join(store, "up"))
@@ -63,7 +63,7 @@ class FileSystemContract:
         ]  # nothing temporary is left
         assert os.listdir(tmp_path / "new") == ["down"]
 
-    def test_ranges_and_readers(self, system: FileSystem, store: str) -> None:
+    def test_ranges_and_readers_return_the_requested_bytes(self, system: FileSystem, store: str) -> None:
         url = urls.join(store, "r")
         system.write_bytes(url, bytes(range(200)))
         assert system.read_range(url, 10, 5) == bytes(range(10, 15))
@@ -75,7 +75,7 @@ class FileSystemContract:
             file.seek(100)
             assert file.read(2) == bytes([100, 101])
 
-    def test_a_writer_appears_at_close_and_not_after_a_failure(self, system: FileSystem, store: str) -> None:
+    def test_written_file_appears_at_close_and_not_after_a_failure(self, system: FileSystem, store: str) -> None:
         url = urls.join(store, "w")
         with system.open_write(url) as file:
             file.write(b"one ")
@@ -92,7 +92,9 @@ class FileSystemContract:
             fail_half_way()
         assert system.read_bytes(url) == b"one two"
 
-    def test_overwriting_is_chosen(self, system: FileSystem, store: str, tmp_path: Path) -> None:
+    def test_existing_file_is_replaced_only_with_overwrite(
+        self, system: FileSystem, store: str, tmp_path: Path
+    ) -> None:
         url = urls.join(store, "f")
         (tmp_path / "l").write_bytes(b"local")
         system.write_bytes(url, b"1")
@@ -106,13 +108,13 @@ class FileSystemContract:
         system.upload(tmp_path / "l", url)
         assert system.read_bytes(url) == b"local"
 
-    def test_appending(self, system: FileSystem, store: str) -> None:
+    def test_append_bytes_appends(self, system: FileSystem, store: str) -> None:
         url = urls.join(store, "log")
         system.append_bytes(url, b"a")
         system.append_bytes(url, b"b")
         assert system.read_bytes(url) == b"ab"
 
-    def test_of_several_exclusive_writers_one_succeeds(self, store: str) -> None:
+    def test_one_of_several_exclusive_writers_succeeds(self, store: str) -> None:
         if not self.exclusive_writers:
             pytest.skip("this store cannot")
 
@@ -129,7 +131,7 @@ class FileSystemContract:
         assert for_url(store).read_bytes(urls.join(store, "one")) == str(results.index(True)).encode()
         assert [entry.name for entry in for_url(store).list_dir(store)] == ["one"]
 
-    def test_what_is_missing_is_path_not_found(self, system: FileSystem, store: str, tmp_path: Path) -> None:
+    def test_missing_path_raises_path_not_found(self, system: FileSystem, store: str, tmp_path: Path) -> None:
         url = urls.join(store, "none")
         for call in (system.status, system.read_bytes, system.list_dir, system.open_read):
             with pytest.raises(PathNotFound, match="none") as caught:
@@ -146,7 +148,7 @@ class FileSystemContract:
         assert filesystem.exists(url) is False
         assert os.listdir(tmp_path) == []
 
-    def test_directories(self, system: FileSystem, store: str) -> None:
+    def test_directories_are_created_listed_and_deleted(self, system: FileSystem, store: str) -> None:
         system.make_dirs(urls.join(store, "d/e"))
         system.make_dirs(urls.join(store, "d/e"))
         system.write_bytes(urls.join(store, "d/e/f"), b"x")
@@ -165,7 +167,7 @@ class FileSystemContract:
         assert system.delete(urls.join(store, "d"), recursive=True) is True
         assert not self.has_folders or system.list_dir(store) == []
 
-    def test_a_directory_that_goes_while_one_walks_counts_as_empty(self, system: FileSystem, store: str) -> None:
+    def test_directory_removed_during_walk_counts_as_empty(self, system: FileSystem, store: str) -> None:
         system.write_bytes(urls.join(store, ".tmp-1/a"), b"x")
         system.write_bytes(urls.join(store, "later/b"), b"x")
         walking = filesystem.walk(store)
@@ -175,7 +177,7 @@ class FileSystemContract:
         with pytest.raises(PathNotFound):
             list(filesystem.walk(urls.join(store, ".tmp-1")))
 
-    def test_renaming(self, system: FileSystem, store: str) -> None:
+    def test_rename_replaces_only_with_overwrite(self, system: FileSystem, store: str) -> None:
         one, two = urls.join(store, "one"), urls.join(store, "two")
         system.write_bytes(one, b"1")
         system.rename(one, two)
@@ -192,7 +194,7 @@ class FileSystemContract:
             system.rename(urls.join(store, "moved"), urls.join(store, "full"))
         assert system.read_bytes(urls.join(store, "moved/f")) == b"x"
 
-    def test_trees(self, store: str, tmp_path: Path) -> None:
+    def test_trees_are_uploaded_copied_and_downloaded(self, store: str, tmp_path: Path) -> None:
         source = tmp_path / "source"
         for name in ("a", "b/c", "b/d/e", ".tmp-00ff"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +212,7 @@ class FileSystemContract:
         assert (tmp_path / "back" / "a").read_text() == "A2"
         assert [entry.name for entry in for_url(store).list_dir(store)] == ["copy", "tree"]
 
-    def test_a_tree_that_fails_leaves_nothing(self, store: str, tmp_path: Path) -> None:
+    def test_failed_upload_of_a_tree_leaves_no_files(self, store: str, tmp_path: Path) -> None:
         with pytest.raises(PathNotFound, match="no-such"):
             tree.upload_tree(tmp_path / "no-such", urls.join(store, "t"))
         for_url(store).write_bytes(urls.join(store, "file"), b"x")
@@ -222,7 +224,7 @@ class FileSystemContract:
             tree.upload_tree(tmp_path / "source", urls.join(store, "file/t"))
         assert [entry.name for entry in for_url(store).list_dir(store)] == ["file"]
 
-    def test_arguments_are_checked(self, store: str) -> None:
+    def test_invalid_timeout_is_refused(self, store: str) -> None:
         with pytest.raises(ArgumentError, match="timeout_s=0"):
             for_url(store, timeout_s=0)
 

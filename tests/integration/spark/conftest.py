@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[3]
 
 # Of the contract that tests/integration/cluster/test_backends.py shows on local agents, what Spark itself has a part in.
 ON_SPARK = (
-    "test_values_come_back_and_are_recorded",
-    "test_a_worker_that_ends_badly_is_named_and_the_others_are_gone[exception",
-    "test_an_agent_that_is_killed_ends_the_run_and_the_next_one_works",
-    "test_more_workers_than_slots_is_an_error_at_once",
-    "test_two_runs_at_once",
-    "test_idle_agents_are_given_back",
+    "test_result_values_are_returned_and_recorded",
+    "test_failed_worker_is_named_and_the_others_are_ended[exception",
+    "test_killed_agent_ends_the_run_and_the_next_run_works",
+    "test_more_workers_than_slots_are_refused_at_once",
+    "test_two_runs_execute_concurrently",
+    "test_idle_agents_are_released",
     "test_warm_agents_serve_the_next_run",
     "test_cancel_ends_a_run",
 )
