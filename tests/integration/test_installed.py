@@ -126,27 +126,27 @@ def call(installation: Path, tmp_path: Path) -> Call:
 
 
 @pytest.mark.local
-def test_all_profiles_are_there(call: Call) -> None:
+def test_installed_wheel_has_all_profiles(call: Call) -> None:
     done = call("hopsml", "profiles")
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == sorted(p.stem for p in ROOT.glob("conf/*.yaml"))
 
 
 @pytest.mark.local
-def test_its_version_is_told(call: Call) -> None:
+def test_installed_commands_print_the_version(call: Call) -> None:
     (version,) = {call("hopsml", "--version").stdout, call("python", "-m", "hopsml", "--version").stdout}
     assert version == f"hopsml {hopsml.__version__}\n"
 
 
 @pytest.mark.local
-def test_it_holds_the_collective(call: Call, wheel: Path) -> None:
+def test_wheel_contains_the_collective_library(call: Call, wheel: Path) -> None:
     done = call("python", "-c", "from hopsml.collective.library import load; print(load()._name)")
     assert "site-packages" in done.stdout, done.stderr
     assert wheel.name.startswith("hopsml-") and "-py3-none-linux_" in wheel.name  # of this kind of machine
 
 
 @pytest.mark.local
-def test_an_sdist_holds_what_a_wheel_is_built_of(wheel: Path) -> None:
+def test_sdist_contains_all_sources_of_a_wheel(wheel: Path) -> None:
     (sdist,) = wheel.parent.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
@@ -156,7 +156,7 @@ def test_an_sdist_holds_what_a_wheel_is_built_of(wheel: Path) -> None:
 
 
 @pytest.mark.local
-def test_a_submission_ships_the_gpu_script(call: Call, tmp_path: Path, installation: Path) -> None:
+def test_submission_ships_the_installed_gpu_script(call: Call, tmp_path: Path, installation: Path) -> None:
     (tmp_path / "job.py").write_text("import hopsml\n")
     done = call("hopsml", "submit", "job.py", "--profile", "yarn", "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -168,7 +168,7 @@ def test_a_submission_ships_the_gpu_script(call: Call, tmp_path: Path, installat
 
 
 @pytest.mark.local
-def test_a_script_trains(call: Call, tmp_path: Path, installation: Path) -> None:
+def test_script_trains_with_the_installed_wheel(call: Call, tmp_path: Path, installation: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     done = call("python", "train.py")
     assert done.returncode == 0, done.stderr
@@ -179,7 +179,7 @@ def test_a_script_trains(call: Call, tmp_path: Path, installation: Path) -> None
 
 
 @pytest.mark.local
-def test_what_is_missing_is_installed_from_the_wheel_that_this_came_from(call: Call) -> None:
+def test_install_command_names_the_wheel_of_this_installation(call: Call) -> None:
     code = "from hopsml.core import extras; print(extras.install('airflow'))"
     done = call("python", "-c", code)
     assert done.returncode == 0, done.stderr
@@ -189,7 +189,7 @@ def test_what_is_missing_is_installed_from_the_wheel_that_this_came_from(call: C
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_a_wheel_of_a_new_clone_is_named_after_the_libraries_in_it(tmp_path: Path) -> None:
+def test_wheel_of_a_new_clone_has_the_platform_tag_and_its_libraries(tmp_path: Path) -> None:
     """They are compiled while it is built, of the sdist. Here without optimization, to be done sooner."""
     compiler = tmp_path / "g++"
     compiler.write_text('#!/bin/sh\nexec g++ "$@" -O0\n')
@@ -207,7 +207,7 @@ def test_a_wheel_of_a_new_clone_is_named_after_the_libraries_in_it(tmp_path: Pat
 
 
 @pytest.mark.local
-def test_the_licence_and_the_readme_travel(installation: Path) -> None:
+def test_wheel_contains_licence_and_readme(installation: Path) -> None:
     (facts,) = installation.rglob("hopsml-*.dist-info")
     assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     said = (facts / "METADATA").read_text()
@@ -216,7 +216,7 @@ def test_the_licence_and_the_readme_travel(installation: Path) -> None:
 
 
 @pytest.mark.local
-def test_a_notebooks_door(call: Call) -> None:
+def test_notebook_extension_loads_and_lists_runs(call: Call) -> None:
     code = """
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
@@ -229,7 +229,7 @@ for cell in ("%load_ext hopsml", "%runs"):
 
 @pytest.mark.variant
 @pytest.mark.local
-def test_a_job_service_runs_a_job(installation: Path, tmp_path: Path) -> None:
+def test_installed_job_service_runs_a_job(installation: Path, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: far\ntasks: {main: {function: train.py:train, framework: distributed}}\n")
     (tmp_path / "train.py").write_text("def train():\n    print('far away')\n    return {'x': 1.0}\n")
     state = {"HOPSML_SERVER_STATE": str(tmp_path / "state")}
@@ -248,20 +248,20 @@ def test_a_job_service_runs_a_job(installation: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.local
-def test_airflow_is_told_of_the_operators(call: Call) -> None:
+def test_airflow_entry_point_lists_the_operators(call: Call) -> None:
     found = "importlib.metadata.entry_points(group='apache_airflow_provider')"
     done = call("python", "-c", f"import importlib.metadata; print([one.load()()['operators'] for one in {found}])")
     assert "hopsml.airflow.operators" in done.stdout, done.stderr
 
 
 @pytest.mark.local
-def test_dags_for_the_predecessor_find_its_plugin(call: Call) -> None:
+def test_airflow_plugin_of_the_predecessor_is_importable(call: Call) -> None:
     done = call("python", "-c", "import hopsworks_plugin.operators, hopsworks_plugin.sensors as s; print(s.__file__)")
     assert done.returncode == 0 and "/venv/" in done.stdout, done.stderr
 
 
 @pytest.mark.local
-def test_other_peoples_conf_beside_the_package_is_left_alone(call: Call, installation: Path) -> None:
+def test_foreign_conf_folder_in_site_packages_is_ignored(call: Call, installation: Path) -> None:
     site = Path(sysconfig.get_path("purelib", vars={"base": str(installation)}))
     (site / "conf").mkdir()
     (site / "conf" / "theirs.yaml").write_text("database: postgres\n")
@@ -272,7 +272,7 @@ def test_other_peoples_conf_beside_the_package_is_left_alone(call: Call, install
 
 @pytest.mark.spark
 @pytest.mark.variant  # most of its minute is the installation; tests/integration/spark say the rest
-def test_an_empty_environment_trains_on_two_spark_executors(complete: Path, tmp_path: Path) -> None:
+def test_fresh_environment_trains_on_two_spark_executors(complete: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN_ON_SPARK)
     two = {"HOPSML_PROFILE": "local-cluster", "HOPSML_SPARK_MASTER": "local-cluster[2,1,1024]"}  # a slot each
     call = caller(complete, tmp_path, timeout_s=200, **two)

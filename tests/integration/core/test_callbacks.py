@@ -81,7 +81,7 @@ def stuck() -> Iterator[Stuck]:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["update", "news", "end"]), st.just(0)), max_size=60))
-def test_a_backlog_is_bounded_keeps_order_and_counts_what_it_skips(kinds: list[Item]) -> None:
+def test_backlog_is_bounded_preserves_order_and_counts_skipped_items(kinds: list[Item]) -> None:
     items = [(kind, number + 1) for number, (kind, _) in enumerate(kinds)]
     backlog: Backlog[Item] = Backlog(Numbers(), updates=5, most_bytes=40, news=7)
     for item in items:
@@ -101,7 +101,7 @@ def test_a_backlog_is_bounded_keeps_order_and_counts_what_it_skips(kinds: list[I
     assert len(set(real)) == len(real)
 
 
-def test_of_skipped_updates_the_newest_of_each_kind_is_kept() -> None:
+def test_backlog_retains_the_newest_update_of_each_kind() -> None:
     backlog: Backlog[Item] = Backlog(Numbers(), updates=2)
     for number in range(10):
         backlog.put(("update", number))
@@ -110,7 +110,7 @@ def test_of_skipped_updates_the_newest_of_each_kind_is_kept() -> None:
     assert backlog.take() is None
 
 
-def test_who_puts_never_waits_and_what_is_skipped_is_told(stuck: Stuck) -> None:
+def test_put_does_not_wait_and_skipped_items_are_reported(stuck: Stuck) -> None:
     one: Delivery[Item] = Delivery("hopsml-test", stuck, Numbers())
     for number in range(callbacks.MOST_UPDATES + 100):
         one.put(("update", number))
@@ -124,7 +124,7 @@ def test_who_puts_never_waits_and_what_is_skipped_is_told(stuck: Stuck) -> None:
     assert numbers[-1] in (callbacks.MOST_UPDATES + 99, callbacks.MOST_UPDATES + 98)
 
 
-def test_an_observer_that_raises_is_dropped_and_others_are_told() -> None:
+def test_observer_that_raises_is_dropped_and_others_are_notified() -> None:
     state, seen, calls = RunState("app_1", 1), [], []
 
     def broken(change: Change) -> None:
@@ -154,7 +154,7 @@ def verbose(folder: str) -> int:
     return step
 
 
-def test_a_run_goes_on_while_nobody_reads_what_it_says(store: Path, tmp_path: Path, stuck: Stuck) -> None:
+def test_run_continues_while_its_output_is_not_read(store: Path, tmp_path: Path, stuck: Stuck) -> None:
     read_end, write_end = os.pipe()
     handler = logging.Handler()
     handler.emit = stuck  # type: ignore[method-assign]
@@ -216,7 +216,7 @@ DRIVER = textwrap.dedent("""
 
 
 @pytest.mark.variant
-def test_a_program_ends_although_nobody_reads_its_errors(store: Path) -> None:
+def test_program_ends_although_its_stderr_is_not_read(store: Path) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER],
         stdout=subprocess.PIPE,
@@ -244,7 +244,7 @@ def test_a_program_ends_although_nobody_reads_its_errors(store: Path) -> None:
         "experiment.searches.recorded",
     ],
 )  # fmt: skip
-def test_threads_of_ours_do_not_wait_for_logging_handlers(module: str, stuck: Stuck) -> None:
+def test_threads_of_hopsml_do_not_wait_for_logging_handlers(module: str, stuck: Stuck) -> None:
     loaded = importlib.import_module(f"hopsml.{module}")
     logger = getattr(loaded, "log", None) or loaded.logger
     handler = logging.Handler()
@@ -262,7 +262,7 @@ def test_threads_of_ours_do_not_wait_for_logging_handlers(module: str, stuck: St
         logging.getLogger(logger.name).removeHandler(handler)
 
 
-def test_messages_that_nobody_takes_are_kept_up_to_a_limit_that_is_said(
+def test_unread_messages_are_retained_up_to_a_limit_that_is_noted(
     stuck: Stuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pickle
@@ -283,7 +283,7 @@ def test_messages_that_nobody_takes_are_kept_up_to_a_limit_that_is_said(
     assert notes[1:] == ["3 values that workers sent were dropped"]
 
 
-def test_a_search_does_not_wait_for_who_watches_it(stuck: Stuck) -> None:
+def test_search_does_not_wait_for_its_observers(stuck: Stuck) -> None:
     state, seen = SearchState("app_1", "s", "/runs/app_1", "max", "m"), []
     state.observe(stuck)
     state.observe(lambda what, facts: seen.append(what))

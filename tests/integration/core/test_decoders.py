@@ -44,13 +44,13 @@ for _ in range(30):
 """
 
 
-def test_threads_may_read_the_first_descriptions_at_once() -> None:
+def test_threads_can_decode_the_first_descriptions_simultaneously() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST_DECODING], capture_output=True, text=True, timeout=END_S)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.variant
-def test_a_type_is_given_to_a_decoder_of_the_module_not_to_a_call() -> None:
+def test_msgspec_types_are_passed_to_module_level_decoders() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in sorted(PACKAGE.rglob("*.py"))

@@ -49,7 +49,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def test_java_as_spark_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_is_found_by_java_home_or_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path / "home" / "bin" / "java", "#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     found = facts.java()
@@ -61,13 +61,13 @@ def test_java_as_spark_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert facts.java() == facts.JavaFacts("", "PATH")
 
 
-def test_a_program_that_hangs_is_killed_at_its_deadline(tmp_path: Path) -> None:
+def test_hanging_program_is_killed_at_its_deadline(tmp_path: Path) -> None:
     began = clock.awake()
     output, problem = facts.run([str(program(tmp_path / "java", "#!/bin/sh\nexec sleep 600\n"))], 0.5)
     assert (output, problem) == ("", "it did not end within 0.5 s") and clock.awake() - began < 5
 
 
-def test_spark_and_its_hadoop_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_versions_of_spark_and_its_hadoop_client_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = facts.spark(provenance.packages())
     assert found.pyspark and found.hadoop_client.count(".") == 2
     jars = tmp_path / "jars"
@@ -79,7 +79,7 @@ def test_spark_and_its_hadoop_client(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert found == facts.SparkFacts("4.3.0", "3.3.4", str(tmp_path), "3.5.1")
 
 
-def test_the_executors_python_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_executors_python_is_run_for_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import platform
     import sys
 
@@ -91,7 +91,7 @@ def test_the_executors_python_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert facts.executors_python("/nowhere/python").problem == "this program does not exist on this machine"
 
 
-def test_ports_of_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_of_a_range_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.ports() == facts.PortFacts("", 1, 1)
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
@@ -103,14 +103,16 @@ def test_ports_of_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
         assert facts.ports().tried == 0 and text in facts.ports().problem
 
 
-def test_the_announced_address() -> None:
+def test_announced_address_follows_from_settings_and_host_name() -> None:
     assert facts.addresses("127.0.0.1", "10.9.9.9").announced == "127.0.0.1"
     assert facts.addresses("", "127.0.0.2").source == "SPARK_LOCAL_IP"
     assert "no-such-host.invalid" in facts.addresses("no-such-host.invalid", "").problem
     assert "127.0.0.1" in facts.addresses("", "").local
 
 
-def test_limits_and_scratch_of_this_machine(monkeypatch: pytest.MonkeyPatch, full_disk: Path) -> None:
+def test_limits_and_scratch_space_of_this_machine_are_measured(
+    monkeypatch: pytest.MonkeyPatch, full_disk: Path
+) -> None:
     import resource
     import tempfile
 
@@ -124,14 +126,14 @@ def test_limits_and_scratch_of_this_machine(monkeypatch: pytest.MonkeyPatch, ful
     assert os.listdir(full_disk) == ["rest"]
 
 
-def test_the_store_is_probed_without_a_trace(tmp_path: Path) -> None:
+def test_probe_of_the_store_leaves_no_file(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/Projects/anna"
     found = facts.store(url)
     assert (found.problem, found.probed, found.skew_s) == ("", f"file://{tmp_path}", None)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_store_on_a_full_disk(full_disk: Path) -> None:
+def test_store_on_a_full_disk_is_reported(full_disk: Path) -> None:
     try:
         (full_disk / "rest").write_bytes(bytes(2 << 20))
     except OSError:
@@ -154,14 +156,16 @@ def hadoop_conf(folder: Path, namenode: int, web: int) -> Path:
     return folder
 
 
-def test_nothing_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_services_that_refuse_connections_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, 1, 1)))
     assert facts.hdfs().kind == "StorageUnavailable"
     assert "refused" in facts.yarn().problem
     assert "refused" in facts.spark_master("spark://127.0.0.1:1,localhost:1").problems[1]
 
 
-def test_frozen_services_are_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, silent: int) -> None:
+def test_frozen_services_are_abandoned_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, silent: int
+) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop_conf(tmp_path, silent, silent)))
     monkeypatch.setenv("HOPSML_PROJECT_URL", f"hdfs://127.0.0.1:{silent}/Projects/p")
     monkeypatch.setattr(facts, "STEP_S", 1.0)
@@ -174,7 +178,7 @@ def test_frozen_services_are_left_at_the_deadline(monkeypatch: pytest.MonkeyPatc
     assert report.status is Status.FAIL
 
 
-def test_a_look_that_never_ends_hangs_nothing() -> None:
+def test_inspection_that_never_ends_is_reported_at_the_deadline() -> None:
     gate = threading.Event()
     try:
         began = clock.awake()
@@ -205,7 +209,7 @@ class ResourceManager(BaseHTTPRequestHandler):
         """Not to the test's output."""
 
 
-def test_a_resource_manager_that_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_resource_manager_facts_are_read_over_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), ResourceManager) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

@@ -50,7 +50,7 @@ def reduced(group: Group, tensor: Any, reduction: str) -> Any:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_every_type_goes_through_nccls_operations(alone: Group, name: str) -> None:
+def test_every_type_is_supported_by_nccl_operations(alone: Group, name: str) -> None:
     import torch
 
     x = torch.arange(12, device="cuda").to(getattr(torch, name)).reshape(3, 4)
@@ -66,7 +66,7 @@ def test_every_type_goes_through_nccls_operations(alone: Group, name: str) -> No
             assert torch.equal(found, given) and (not x.numel() or found.data_ptr() != x.data_ptr()), operation
 
 
-def test_the_values_of_a_stream_of_ones_own_are_waited_for(alone: Group) -> None:
+def test_operation_waits_for_the_current_stream(alone: Group) -> None:
     """A product that takes long is under way in another stream when the operation is called in that."""
     import torch
 
@@ -79,14 +79,14 @@ def test_the_values_of_a_stream_of_ones_own_are_waited_for(alone: Group) -> None
     assert torch.equal(found, a)
 
 
-def test_a_tensor_with_a_gradient_is_reduced_without_it(alone: Group) -> None:
+def test_tensor_with_a_gradient_is_reduced_without_it(alone: Group) -> None:
     import torch
 
     x = torch.ones(3, device="cuda", requires_grad=True)
     assert not gpu_collective.all_reduce(alone, x, "sum", "").requires_grad
 
 
-def test_what_is_refused_and_what_an_ended_group_says(alone: Group) -> None:
+def test_unsupported_type_and_ended_group_raise(alone: Group) -> None:
     import torch
 
     for reduction in ("sum", "mean"):
@@ -109,7 +109,7 @@ with group(2) as members:
 """
 
 
-def test_two_members_on_one_gpu_are_told_that_each_needs_its_own() -> None:
+def test_two_members_on_one_gpu_get_an_error_that_each_needs_its_own() -> None:
     """In a process of its own: NCCL leaves a thread that listens where members do not find each other."""
     environment = os.environ | {"NCCL_SOCKET_IFNAME": "=lo"}
     done = subprocess.run(

@@ -72,7 +72,7 @@ def on_the_gpu() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_worker_trains_on_its_gpu_and_what_that_does_is_sampled(project: Path) -> None:
+def test_worker_trains_on_its_gpu_and_gpu_metrics_are_sampled(project: Path) -> None:
     run = submit(on_the_gpu, num_workers=1)
     result = run.result(WAIT_S)
     found = result.metrics["json"]
@@ -85,7 +85,7 @@ def test_a_worker_trains_on_its_gpu_and_what_that_does_is_sampled(project: Path)
         assert f"gpu_0_{name}" in written, sorted(str(path) for path in project.rglob("*") if path.is_file())
 
 
-def test_jax_computes_on_it(project: Path) -> None:
+def test_jax_computes_on_the_gpu(project: Path) -> None:
     def train() -> str:
         import jax
         import jax.numpy as jnp
@@ -121,7 +121,7 @@ def slowly() -> str:
     return f"{x.device} {float(x.sum())}"
 
 
-def test_a_killed_worker_is_replaced_and_its_successor_has_the_gpu(project: Path) -> None:
+def test_successor_of_a_killed_worker_has_its_gpu(project: Path) -> None:
     run = submit(slowly, num_workers=1, min_workers=1)
     wait_until(lambda: bool(run.state.members) and (run.state.members[0].step or 0) > 20, "steps", WAIT_S)
     os.kill(int(run.state.members[0].metrics["process"]), signal.SIGKILL)

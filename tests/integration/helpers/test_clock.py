@@ -36,7 +36,7 @@ clock.WATCH.stop()
 """
 
 
-def test_while_the_watch_runs_standstill_does_not_count(tmp_path: Path) -> None:
+def test_disk_stalls_do_not_count_while_the_watch_runs(tmp_path: Path) -> None:
     """In a process of its own: this one's clock must not be told of it."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "io")],
@@ -68,7 +68,7 @@ print(os.path.exists(clock._told[0]))
 """
 
 
-def test_what_stands_still_is_another_process_which_is_late() -> None:
+def test_delay_of_the_watch_process_counts_as_a_standstill() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HELD], capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120
     )
@@ -78,7 +78,7 @@ def test_what_stands_still_is_another_process_which_is_late() -> None:
     assert left == "False"
 
 
-def test_functions_that_use_it_can_travel_to_a_worker() -> None:
+def test_clock_functions_can_be_pickled_by_value() -> None:
     """As capture ships them, which cannot import tests: by value."""
     cloudpickle.register_pickle_by_value(clock)
     try:
@@ -89,7 +89,7 @@ def test_functions_that_use_it_can_travel_to_a_worker() -> None:
     assert awake() == pytest.approx(clock.awake(), abs=5)
 
 
-def test_a_stall_of_our_own_interpreter_is_not_forgiven() -> None:
+def test_stall_of_this_interpreter_counts_as_time() -> None:
     """Two seconds with the GIL held. The machine may really stand still meanwhile: not three times in a row."""
     forgiven: list[float] = []
     while 0.0 not in forgiven and len(forgiven) < 3:
@@ -106,11 +106,11 @@ def test_a_stall_of_our_own_interpreter_is_not_forgiven() -> None:
     ("late_s", "disk_s", "lost_s"),
     [(0.0, 0.0, 0.0), (0.4, 0.0, 0.0), (2.0, 0.0, 2.0), (0.1, 1.5, 1.5), (2.0, 1.5, 2.0)],
 )
-def test_what_counts_as_standstill(late_s: float, disk_s: float, lost_s: float) -> None:
+def test_standstill_is_the_larger_of_delay_and_disk_stall(late_s: float, disk_s: float, lost_s: float) -> None:
     assert clock.standstill(late_s, disk_s) == lost_s
 
 
-def test_the_disk_is_asked_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_stall_time_is_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = tmp_path / "io"
     monkeypatch.setattr(clock, "DISK", told)
     assert clock.waited_for_disk() == 0.0
@@ -139,7 +139,7 @@ clock.WATCH.stop()
 
 
 @pytest.mark.variant
-def test_two_seconds_take_longer_beside_three_busy_processes_for_each_processor() -> None:
+def test_time_of_this_clock_slows_down_with_other_busy_processes() -> None:
     """The mean of runnable processes takes a second to rise, so not quite three times as long."""
     busy = str(3 * len(os.sched_getaffinity(0)))
     done = subprocess.run(
@@ -152,7 +152,7 @@ def test_two_seconds_take_longer_beside_three_busy_processes_for_each_processor(
 @pytest.mark.parametrize(
     ("runnable", "slow", "lost_s"), [(0, 1.0, 0.0), (2, 1.0, 0.0), (8, 1.0, 9.0), (1, 3.0, 8.0), (4, 3.0, 10.0)]
 )
-def test_what_a_process_lacks_beside_others_and_on_a_slow_machine(runnable: int, slow: float, lost_s: float) -> None:
+def test_lost_time_follows_from_runnable_processes_and_slowness(runnable: int, slow: float, lost_s: float) -> None:
     assert clock.lost_to_others(12.0, runnable, 2, slow) == pytest.approx(lost_s)
 
 

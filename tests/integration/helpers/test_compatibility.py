@@ -55,7 +55,7 @@ print(found)
 @pytest.mark.parametrize(
     "group", ["experiment", *(pytest.param(one, marks=pytest.mark.variant) for one in ("helpers", "maggy"))]
 )
-def test_the_table_says_what_comes_of_using_each_name(tmp_path: Path, group: str) -> None:
+def test_table_states_the_behaviour_of_each_name(tmp_path: Path, group: str) -> None:
     with compatibility.application(tmp_path):
         assert differing([row for row in GROUPS[group] if not row.slow]) == []
 
@@ -63,7 +63,7 @@ def test_the_table_says_what_comes_of_using_each_name(tmp_path: Path, group: str
 @pytest.mark.tensorflow
 @pytest.mark.variant  # of tests beside each of these names
 @pytest.mark.timeout(600)
-def test_the_table_says_what_comes_of_names_that_take_tensorflow(tmp_path: Path) -> None:
+def test_table_states_the_behaviour_of_names_that_need_tensorflow(tmp_path: Path) -> None:
     """In a process of its own: TensorFlow leaves variables and threads where it is imported."""
     done = subprocess.run(
         [sys.executable, "-c", TAKING_TENSORFLOW, tmp_path], text=True, capture_output=True, check=False
@@ -72,7 +72,7 @@ def test_the_table_says_what_comes_of_names_that_take_tensorflow(tmp_path: Path)
 
 
 @pytest.mark.local
-def test_the_table_has_these_rows_and_no_others() -> None:
+def test_table_has_exactly_the_rows_of_the_module() -> None:
     text = TABLE.read_text()
     lines = text.partition(compatibility.NAMES_HEAD)[0].splitlines()
     found = [line for line in lines if line.startswith("| `")]
@@ -91,7 +91,7 @@ def test_every_public_name_of_the_helpers_has_a_row() -> None:
 
 
 @pytest.mark.fast
-def test_the_page_lists_every_public_name_of_the_predecessor() -> None:
+def test_page_lists_every_public_name_of_the_predecessor() -> None:
     _, mark, names = TABLE.read_text().partition(compatibility.NAMES_HEAD)
     assert mark and names.splitlines()[1:] == compatibility.names_table()  # else: python -m tests.helpers.compatibility
     assert all("| offered |" in line or "| refused: use " in line for line in names.splitlines()[1:])
@@ -99,7 +99,7 @@ def test_the_page_lists_every_public_name_of_the_predecessor() -> None:
 
 @pytest.mark.fast
 @pytest.mark.parametrize("module", NAMES)
-def test_every_public_name_of_the_predecessor_is_offered_or_says_what_to_use(module: str) -> None:
+def test_public_names_of_the_predecessor_are_offered_or_refused_with_a_replacement(module: str) -> None:
     package = f"hopsml.{module}"
     if module in refused_names.INSTEAD["hopsml"]:
         with pytest.raises(ImportError, match=rf"{package} does not exist; use "):
@@ -120,7 +120,7 @@ def test_every_public_name_of_the_predecessor_is_offered_or_says_what_to_use(mod
 
 
 @pytest.mark.fast
-def test_what_to_use_instead_is_there() -> None:
+def test_replacements_in_messages_exist() -> None:
     """Every ``hopsml.module.name`` in a message can be imported."""
     texts = [text for names in refused_names.INSTEAD.values() for text in names.values()]
     dotted = {found for text in texts for found in re.findall(r"hopsml(?:\.\w+)+", text)}
@@ -142,7 +142,7 @@ def test_what_to_use_instead_is_there() -> None:
         ("hopsml", "nonsense", "nonsense"),
     ],
 )
-def test_a_name_that_is_refused_is_no_attribute_and_each_import_of_it_says_why(
+def test_refused_name_is_no_attribute_and_its_import_explains_the_replacement(
     package: str, name: str, text: str
 ) -> None:
     module = importlib.import_module(package)
@@ -160,6 +160,6 @@ def test_a_name_that_is_refused_is_no_attribute_and_each_import_of_it_says_why(
 @pytest.mark.parametrize(
     "package", ["hopsml", "hopsml.experiment", "hopsml.tensorboard", "hopsml.maggy", "hopsml.data"]
 )
-def test_every_name_that_a_module_lists_is_there(package: str) -> None:
+def test_every_name_in_dir_of_a_module_exists(package: str) -> None:
     module = importlib.import_module(package)
     assert [name for name in dir(module) if not hasattr(module, name)] == []

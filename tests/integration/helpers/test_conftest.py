@@ -75,7 +75,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=END_S)
 
 
-def test_tests_that_leak_fail_and_the_others_pass(tmp_path: Path) -> None:
+def test_leaking_tests_fail_and_others_pass(tmp_path: Path) -> None:
     (tmp_path / "test_leaky.py").write_text(LEAKY)
     done = run_pytest(tmp_path, "-rA", "-W", "ignore")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -88,7 +88,7 @@ def test_tests_that_leak_fail_and_the_others_pass(tmp_path: Path) -> None:
     assert "5 passed" in done.stdout
 
 
-def test_a_test_without_a_marker_is_refused(tmp_path: Path) -> None:
+def test_test_without_a_marker_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_silent.py").write_text("def test_nothing(): pass\n")
     done = run_pytest(tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -96,7 +96,7 @@ def test_a_test_without_a_marker_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_quick_tests_come_first(tmp_path: Path) -> None:
+def test_quick_tests_run_first(tmp_path: Path) -> None:
     markers = ("hadoop", "fast", "spark", "tensorflow")
     text = "import pytest\n" + "".join(f"@pytest.mark.{m}\ndef test_{m}(): pass\n" for m in markers)
     (tmp_path / "test_order.py").write_text(text)
@@ -105,7 +105,7 @@ def test_quick_tests_come_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_files_without_what_is_asked_for_are_not_imported(tmp_path: Path) -> None:
+def test_files_without_selected_tests_are_not_imported(tmp_path: Path) -> None:
     head = "import pytest\nprint('imported', __name__)\n"
     for name, marker in (("all", "fast"), ("none", "local")):
         (tmp_path / f"test_{name}.py").write_text(f"{head}pytestmark = pytest.mark.{marker}\ndef test_one(): pass\n")
@@ -135,7 +135,7 @@ def test_sigterm_tears_fixtures_down(tmp_path: Path) -> None:
     assert (tmp_path / "torn-down").exists()
 
 
-def test_a_session_that_is_killed_leaves_no_temporary_folder(tmp_path: Path) -> None:
+def test_killed_session_leaves_no_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "test_killed.py").write_text(
         "import os, signal, tempfile, pytest\n"
         "pytestmark = pytest.mark.fast\n"
@@ -153,7 +153,7 @@ def test_a_session_that_is_killed_leaves_no_temporary_folder(tmp_path: Path) -> 
 
 
 @pytest.mark.variant
-def test_side_by_side_who_shares_something_runs_in_one_process(tmp_path: Path) -> None:
+def test_tests_with_shared_fixtures_run_in_one_process(tmp_path: Path) -> None:
     for folder, marker in (
         ("integration/yarn", "hadoop"),
         ("chaos", "hadoop"),
@@ -177,7 +177,7 @@ def test_side_by_side_who_shares_something_runs_in_one_process(tmp_path: Path) -
     assert found["integration/yarn"] == found["chaos"]
 
 
-def test_side_by_side_what_takes_long_begins_before_what_does_not() -> None:
+def test_long_groups_start_before_short_ones() -> None:
     ids = [
         f"{path}::test_it"
         for path in (
@@ -193,7 +193,7 @@ def test_side_by_side_what_takes_long_begins_before_what_does_not() -> None:
 
 
 @pytest.mark.variant
-def test_side_by_side_hadoop_ends_with_the_last_test_that_shares_it(tmp_path: Path) -> None:
+def test_hadoop_is_stopped_after_the_last_test_that_shares_it(tmp_path: Path) -> None:
     """Something else that can be stopped stands for it here: starting the real one takes half a minute."""
     tests = {
         "integration/yarn/test_first.py": (

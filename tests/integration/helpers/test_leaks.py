@@ -58,24 +58,24 @@ def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         child.wait()
 
 
-def test_nothing_started_nothing_found(before: leaks.Snapshot) -> None:
+def test_unchanged_process_has_no_leaks(before: leaks.Snapshot) -> None:
     assert leaks.leaks_since(before, 0) == []
 
 
-def test_a_child_is_found_even_without_the_mark(
+def test_child_is_found_without_the_mark(
     before: leaks.Snapshot, sleeper: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     child = sleeper(env={})
     assert leaks.leaks_since(before, 0) == [f"process {child.pid}: sleep 600"]
 
 
-def test_what_is_left_is_killed(before: leaks.Snapshot, sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_leaked_child_is_killed(before: leaks.Snapshot, sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     child = sleeper()
     leaks.leaks_since(before, 0)
     assert child.wait(END_S) == -signal.SIGKILL
 
 
-def test_a_process_that_ran_away_is_found_by_its_mark(before: leaks.Snapshot) -> None:
+def test_detached_process_is_found_by_its_mark(before: leaks.Snapshot) -> None:
     subprocess.run([sys.executable, "-c", RUN_AWAY], check=True)
     (found,) = leaks.new_processes(before)
     assert found.parent != os.getpid()
@@ -84,7 +84,7 @@ def test_a_process_that_ran_away_is_found_by_its_mark(before: leaks.Snapshot) ->
     assert leaks.leaks_since(before, 5) == [], "it was killed"
 
 
-def test_a_grandchild_of_an_older_child_is_that_ones(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_grandchild_of_an_older_child_is_not_a_leak(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
     with subprocess.Popen(["sh", "-c", "read line; sleep 600"], stdin=subprocess.PIPE, env={}) as older:
         before = leaks.Snapshot.take("another test")
         assert older.stdin is not None
@@ -96,13 +96,13 @@ def test_a_grandchild_of_an_older_child_is_that_ones(sleeper: Callable[..., subp
         os.kill(fresh[0].pid, signal.SIGKILL)
 
 
-def test_a_child_that_is_about_to_end_is_waited_for(before: leaks.Snapshot) -> None:
+def test_ending_child_is_waited_for(before: leaks.Snapshot) -> None:
     child = subprocess.Popen(["sleep", "0.3"])
     assert leaks.leaks_since(before, 10) == []
     child.wait()
 
 
-def test_a_thread_pool_is_found_once_and_may_grow() -> None:
+def test_thread_pool_is_found_once_and_may_grow() -> None:
     nobody = leaks.Snapshot.take("none")
     both = threading.Barrier(3)
     with ThreadPoolExecutor(2, "pool-of-a-test") as pool:
@@ -116,7 +116,7 @@ def test_a_thread_pool_is_found_once_and_may_grow() -> None:
 
 
 @pytest.mark.parametrize("daemon", [True, False])
-def test_a_thread_is_found(before: leaks.Snapshot, daemon: bool) -> None:
+def test_leaked_thread_is_found(before: leaks.Snapshot, daemon: bool) -> None:
     done = threading.Event()
     thread = threading.Thread(target=done.wait, name="left-behind", daemon=daemon)
     thread.start()
@@ -128,7 +128,7 @@ def test_a_thread_is_found(before: leaks.Snapshot, daemon: bool) -> None:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX])
-def test_a_listening_socket_is_found(before: leaks.Snapshot, family: socket.AddressFamily, tmp_path: Path) -> None:
+def test_listening_socket_is_found(before: leaks.Snapshot, family: socket.AddressFamily, tmp_path: Path) -> None:
     address = (
         str(tmp_path / "s") if family == socket.AF_UNIX else ("::1" if family == socket.AF_INET6 else "127.0.0.1", 0)
     )
@@ -140,7 +140,7 @@ def test_a_listening_socket_is_found(before: leaks.Snapshot, family: socket.Addr
     assert leaks.leaks_since(before, 0) == []
 
 
-def test_changed_variables_are_found_and_those_of_libraries_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_variables_are_found_except_those_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPSML_CHANGED", "1")
     monkeypatch.setenv("HOPSML_REMOVED", "1")
     before = leaks.Snapshot.take(os.environ[leaks.MARK])
@@ -155,13 +155,13 @@ def test_changed_variables_are_found_and_those_of_libraries_are_not(monkeypatch:
     ]
 
 
-def test_a_temporary_folder_is_found(before: leaks.Snapshot) -> None:
+def test_temporary_folder_is_found(before: leaks.Snapshot) -> None:
     folder = tempfile.mkdtemp()
     assert leaks.leaks_since(before, 0) == [f"in the temporary folder: {folder}"]
     os.rmdir(folder)
 
 
-def test_what_a_killed_process_tried_a_folder_out_with_is_nobodys(before: leaks.Snapshot) -> None:
+def test_probe_file_of_tempfile_is_not_a_leak(before: leaks.Snapshot) -> None:
     probe = Path(tempfile.gettempdir()) / "lr1pjie4"
     probe.write_bytes(b"blat")
     assert leaks.leaks_since(before, 0) == []
@@ -170,7 +170,7 @@ def test_what_a_killed_process_tried_a_folder_out_with_is_nobodys(before: leaks.
     probe.unlink()
 
 
-def test_what_a_wider_fixture_starts_late_is_not_of_the_test(
+def test_resources_of_a_wider_fixture_are_not_leaks_of_the_test(
     before: leaks.Snapshot, sleeper: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     done = threading.Event()
