@@ -25,7 +25,7 @@ def main(host: str, port: int, words: dict[str, str]) -> None:
         os.setgid(user)
         os.setuid(user)
     source = (words["source"], 0) if "source" in words else None
-    timeout_s = 20.0 if "impatient" in words else None  # then Python asks for the error, as gRPC does
+    timeout_s = 20.0 if "impatient" in words else None  # then Python reads the error, as gRPC does
     connections = [socket.create_connection((host, port), timeout_s, source) for _ in range(int(words.get("times", 1)))]
     print(connections[-1].getsockname()[1], flush=True)
     with contextlib.suppress(ConnectionError):

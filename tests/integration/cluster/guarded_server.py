@@ -56,7 +56,7 @@ def seal() -> None:
 
 
 def read(accepted: socket.socket) -> str:
-    """What a server that does not wait can read, or "refused"."""
+    """Return the data that a non-blocking server can read, or "refused"."""
     accepted.setblocking(False)
     while True:
         try:
@@ -69,7 +69,7 @@ def read(accepted: socket.socket) -> str:
 
 
 def main(config: str, wildcard: str, words: list[str]) -> None:
-    """Guard, listen, and accept when told."""
+    """Guard, listen, and accept for each line of the input."""
     if "sealed" in words:
         seal()
     secret = next((word.partition("=")[2] for word in words if word.startswith("secret=")), "")

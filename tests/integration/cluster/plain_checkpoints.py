@@ -16,7 +16,7 @@ _WRITE = f"{__name__}:write"
 
 
 def write(prefix: str, arrays: dict[str, Any]) -> None:
-    """Leave ``writer`` with this process's number beside the directory of checkpoints, and wait while there is ``hold``."""
+    """Write this process's pid to ``writer`` next to the checkpoint directory, and wait while ``hold`` exists."""
     place = Path(prefix).parents[2]
     (place / "writer").write_text(str(os.getpid()))
     while (place / "hold").exists():
@@ -35,7 +35,7 @@ def save(handover: Handover, directory: Path, step: int, keep: int = 3, megabyte
 
 
 def save_file(handover: Handover, path: Path, content: int) -> HeldCheckpoint:
-    """A file of this one number, and beside it what tells of it."""
+    """Write a file with this number, and its description next to it."""
     description = FileDescription(str(path), 0o077, f"{path}.txt", str(content))
     held = handover.hand_over(pack({"state": np.full(99, content)}, description, _WRITE), description.target)
     assert held is not None
@@ -43,7 +43,7 @@ def save_file(handover: Handover, path: Path, content: int) -> HeldCheckpoint:
 
 
 def read_file(path: Path) -> int:
-    """The number in a file, which what tells of it names, too."""
+    """Return the number in a file, which its description must also contain."""
     with np.load(path) as content:
         (number,) = set(content["state"].tolist())
     assert Path(f"{path}.txt").read_text() == str(number)

@@ -9,7 +9,7 @@ from hopsml.cluster.worker.sidecar import SidecarSeat, Tell
 
 
 def stay(seat: SidecarSeat, tell: Tell) -> None:
-    """Leave an address, say who this is, and stay."""
+    """Write an address, report the pid, and stay."""
     print("what is printed goes elsewhere")
     seat.write_address(str(os.getpid()).encode())
     tell(str(os.getpid()).encode())

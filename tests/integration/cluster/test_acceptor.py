@@ -32,7 +32,7 @@ pytestmark = pytest.mark.local
 
 @contextmanager
 def pending(*of: tuple[str, int]) -> Iterator[list[Pending]]:
-    """Of these addresses, who have been looked at so often."""
+    """Yield pending connections of these addresses with these numbers of checks."""
     found = [Pending(socket.socket(), peer, lambda: None, looks=looks) for peer, looks in of]
     try:
         yield found
@@ -48,7 +48,7 @@ def test_excess_connection_to_close_is_the_oldest_of_the_busiest_address() -> No
     with pending(("b", PATIENCE), ("a", PATIENCE), ("a", PATIENCE), ("a", 0)) as many:
         assert to_cut(many, limits) is many[1]  # of the address with most of them the oldest
         many[1].cut()
-        assert to_cut(many, limits) is None  # room, and nobody has more than his share
+        assert to_cut(many, limits) is None  # there is room, and no address has too many
     with pending(("a", PATIENCE - 1), ("a", PATIENCE - 1), ("a", PATIENCE - 1)) as young:
         assert to_cut(young, limits) is None  # they may be about to show the token
         young[2].looks += 1
@@ -113,7 +113,7 @@ def test_authenticated_connection_succeeds_among_many_idle_ones(monkeypatch: pyt
 
 
 def test_refused_peer_that_does_not_close_tls_occupies_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing TLS waits for the peer's own farewell; what is not pending any more meanwhile counts for nothing."""
+    """Closing TLS waits for the peer's close message; a refused connection must not occupy a place during that time."""
     identity = make_identity()
 
     async def serve(pending: Pending, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -196,7 +196,7 @@ def test_run_with_few_descriptors_survives_a_thousand_idle_connections(store: Pa
                 if number < 100:  # more than may be strangers; the others do not even begin
                     connection.sendall(b"\x16")
             (tmp_path / "go-on").touch()
-            # The second run's other agent comes in while they are there.
+            # The second run's other agent connects while the idle connections are open.
             assert driver.stdout.readline() == "7\n"
             assert driver.stdout.readline() == "8\n"
             assert "crowd" in driver.stdout.readline()
@@ -235,7 +235,7 @@ def test_peers_in_the_tls_handshake_take_little_memory() -> None:
             before = tracemalloc.get_traced_memory()[0]
             for _ in range(count):
                 peer = peers.enter_context(socket.create_connection(("127.0.0.1", port)))
-                peer.sendall(b"\x16\x03\x01\x02\x00")  # the head of a record whose rest never comes
+                peer.sendall(b"\x16\x03\x01\x02\x00")  # the head of a record without its rest
             async with asyncio.timeout(WAIT_S):
                 while len(accepted._pending) < count:
                     await asyncio.sleep(0.01)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.chaos
 
 @pytest.fixture
 def deaf() -> Iterator[tuple[str, int]]:
-    """An address at which nobody ever answers: whoever connects is still there when it is killed, however late that is."""
+    """Yield an address that accepts connections and never answers: an agent there is still connecting when it is killed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()
 
@@ -103,7 +103,7 @@ class TestLocal(BackendContract):
         start = LocalBackend._start
 
         def start_and_break_the_second(bootstrap: Bootstrap, index: int) -> subprocess.Popen[bytes]:
-            # The other one can come, and has not yet: of an ask of which one has, what is missing is asked for again.
+            # The other agent has not connected yet: once one of a request has, missing ones are requested again.
             others = bootstrap.addresses if index != 1 else ()
             process = start(msgspec.structs.replace(bootstrap, addresses=(deaf, *others)), index)
             if index == 1:

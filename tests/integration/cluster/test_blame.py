@@ -26,11 +26,11 @@ pytestmark = pytest.mark.chaos
 
 
 class Told(Exception):
-    """Of a library that does not say why it failed."""
+    """Exception of a library that does not name the cause."""
 
 
 def connected(folder: str, vague: bool = False, commit: bool = False) -> Any:
-    """Rank 0 listens to rank 1, which is killed: it hears of that before anybody else does."""
+    """Rank 0 reads from rank 1, which is killed: rank 0 detects that before any other process."""
     from hopsml.cluster.worker.context import current
 
     context = current()
@@ -90,7 +90,7 @@ def test_elastic_group_continues_and_notes_the_killed_worker(store: Path, tmp_pa
 
 
 def joined_by_a_sick_one(folder: str, whose_death: str) -> dict[str, int]:
-    """With three of them somebody dies at once, with the group waiting for it in the collective."""
+    """With three members, one of them dies at once while the others wait for it in the collective."""
     place, server = Path(folder), f"server-{os.getppid()}"
     state = hopsml.elastic.State(n=0)
     data = hopsml.elastic.Sampler(4000, 1)
@@ -128,7 +128,7 @@ def test_fruitless_growth_does_not_end_a_healthy_group(store: Path, tmp_path: Pa
     assert run.result(WAIT_S).metrics["n"] > 0
 
 
-# ---------------------------------------------------------------------------------------------- who stands, who left
+# ---------------------------------------------------------------------------------------------- stopped and departed members
 
 
 def stand(folder: str, elastic: bool) -> dict[str, int]:

@@ -62,7 +62,7 @@ class Agent:
         return plain_checkpoints.save_file(self.handover, path, content)
 
     def hold(self, held: bool) -> None:
-        """Whether the writer waits before it writes the state."""
+        """Make the writer wait before it writes the state, or let it continue."""
         (self.folder / "run").mkdir(exist_ok=True)
         path = self.folder / "run" / "hold"
         path.touch() if held else path.unlink()
@@ -76,7 +76,7 @@ class Agent:
         return pid
 
     async def written(self) -> None:
-        """Until nothing waits any more."""
+        """Wait until no checkpoint is pending."""
         await until(lambda: self.queue._task is None or self.queue._task.done())
 
     def outcome(self, held: HeldCheckpoint) -> int:
@@ -340,7 +340,7 @@ def test_state_too_large_for_memory_remains_with_the_worker(tmp_path: Path, monk
         monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 1_000_000)
         agent.save(1, megabytes=0.9)
         await agent.written()
-        with pytest.raises(AssertionError):  # nothing was given
+        with pytest.raises(AssertionError):  # no checkpoint was handed over
             agent.save(2, megabytes=1.1)
         monkeypatch.setattr(checkpoint_writer, "memory_room", lambda: 0)
         agent.save(3, megabytes=0.9)  # there is memory of this size already
@@ -386,12 +386,12 @@ def test_saves_of_several_threads_are_serialised(tmp_path: Path, monkeypatch: py
 
 
 class Alarmed(TimeoutError):
-    """What a signal handler of the user's raises."""
+    """Exception raised by a signal handler of the user."""
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_exception_while_announcing_a_checkpoint_leaves_no_pinned_slot(tmp_path: Path, times: int) -> None:
-    """Once, and the checkpoint is written all the same; as often as it is tried, and it counts as failed."""
+    """Raised once, the checkpoint is still written; raised at every attempt, it counts as failed."""
 
     async def story(agent: Agent) -> None:
         left, usual = [Alarmed() for _ in range(times)], agent.handover._port.announce
@@ -434,7 +434,7 @@ def test_alarm_while_the_state_is_copied_is_raised(tmp_path: Path, monkeypatch: 
 def test_signal_handler_that_saves_during_a_save_must_write_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one does that saves when the node goes away: it must not wait for the save that it has interrupted."""
+    """A handler that saves when the node is about to leave must not wait for the save that it interrupts."""
 
     async def story(agent: Agent) -> None:
         usual, inside = agent.queue.slots.write, list[object]()

@@ -39,7 +39,7 @@ TRIES = 3
 
 
 class Besieged:
-    """A real run of two workers that goes on, its coordinator, and what the coordinator has logged."""
+    """A real running run of two workers, its coordinator, and the coordinator's log."""
 
     def __init__(self, run: Run, coordinator: Coordinator) -> None:
         self.run, self.coordinator = run, coordinator
@@ -224,7 +224,7 @@ def test_messages_about_runs_of_other_agents_are_refused(besieged: Besieged, gen
 
 
 def test_messages_of_an_agent_are_acknowledged_as_they_are_handled(besieged: Besieged) -> None:
-    """An agent that is acknowledged nothing stops reading its worker: see ``connection.py``."""
+    """An agent without acknowledgements stops reading its worker: see ``connection.py``."""
     word = protocol.encode(protocol.ForkServerReady(("x" * 1000,)))
     count = 3 * sessions.TAKEN_BYTES // len(word)
 
@@ -371,7 +371,7 @@ def test_unresponsive_backend_delays_no_deadline() -> None:
     try:
         assert coordinator.start_run(request("app_1", 2)).wait(WAIT_S)
         assert asked.wait(WAIT_S)  # about the two agents that are idle now
-        late = coordinator.start_run(request("app_2", 3, start_timeout_s=0.2))  # the third never comes
+        late = coordinator.start_run(request("app_2", 3, start_timeout_s=0.2))  # the third agent never connects
         assert late.wait(WAIT_S / 2) and isinstance(late.error, StartTimeout)
     finally:
         answer.set()

@@ -30,7 +30,7 @@ FORMATION = Formation(
     run_id="run", generation=0, spec=RunSpec(), payload=b"", run_url="file:///run", cluster_json="", leader="", world_size=2
 )  # fmt: skip
 
-# An agent's side: takes its worker's cores, says which, and keeps them until its input ends.
+# An agent's side: acquires its worker's cores, prints them, and holds them until its input ends.
 AGENT = """
 import os, sys
 from pathlib import Path
@@ -101,7 +101,7 @@ def slots(locks: Path) -> Iterator[list[SlotCores]]:
         (8, 1, {}, None),
         (8, 4, {"slot": 2}, Share(2, own=True)),
         (8, 2, {"slot": 2}, Share(2, own=True)),
-        (8, 1, {"slot": 2}, Share(2, own=False)),  # whoever else is there may be in a container whose locks nobody sees
+        (8, 1, {"slot": 2}, Share(2, own=False)),  # others may be in a container with invisible locks
         (2, 2, {"slot": 2}, Share(2, own=False)),
         (8, 1, {"asked": 3}, Share(3, own=True)),
         (2, 1, {"asked": 3}, Share(2, own=False)),
@@ -249,7 +249,7 @@ def test_killed_agent_releases_its_cores(locks: Path, slots: list[SlotCores]) ->
 
 
 def test_agents_that_start_simultaneously_get_different_cores(locks: Path) -> None:
-    agents = [Agent(locks, 4, 4, 0) for _ in range(4)]  # as those of two runs would: each wants the first
+    agents = [Agent(locks, 4, 4, 0) for _ in range(4)]  # as those of two runs: each prefers the first core
     try:
         assert sorted(agent.numbers() for agent in agents) == [(0,), (1,), (2,), (3,)]
     finally:
@@ -275,7 +275,7 @@ def test_no_cores_are_assigned_without_a_lock_directory(tmp_path: Path) -> None:
     assert SlotCores(0, [tmp_path / "missing"]).acquire_for(FORMATION, launch(2)) == WorkerCores((), 1)
 
 
-# -- what a worker is told
+# -- variables of a worker
 
 
 def test_thread_counts_follow_the_cores_unless_set_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

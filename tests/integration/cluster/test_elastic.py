@@ -166,7 +166,7 @@ def test_run_of_a_killed_driver_is_resumed_from_its_newest_checkpoint(store: Pat
     check_history(value)
     assert value["weight"] == pytest.approx(expected_weight(), rel=1e-12)
     steps = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("0-*-0.npy"))
-    assert saved >= 1 and steps[0] == 1  # the first run's; the second began behind its checkpoint
+    assert saved >= 1 and steps[0] == 1  # the first run's; the second started after its checkpoint
 
 
 def begin_second_attempt(run: Run) -> None:
@@ -206,7 +206,7 @@ def test_superseded_driver_ends_its_run_and_stores_nothing_more(
     with pytest.raises(ArgumentError, match="is still running; cancel it first"):
         experiment.resume(run)
     wait_until(lambda: list(store.glob("Experiments/*/checkpoints/step-*/manifest.json")), "a checkpoint")
-    monkeypatch.setattr(takeover, "driver_lives", lambda directory: False)  # its store was away for long, say
+    monkeypatch.setattr(takeover, "driver_lives", lambda directory: False)  # as after a long outage of its store
     again = plan.start(repeat.continuing(repeat.build(run, progress=False), run.directory))
     with pytest.raises(ArgumentError, match=f"was already continued in .*{again.run_id}"):
         experiment.resume(run)
@@ -226,7 +226,7 @@ def test_finished_run_is_not_resumed(store: Path, tmp_path: Path) -> None:
 
 
 def warn(run: Run, folder: Path, *ranks: int) -> list[psutil.Process]:
-    """SIGTERM to these ranks' agents at once, in the middle of the training; it goes on to its end when they have left."""
+    """Send SIGTERM to these ranks' agents during the training, and let it finish when they have left."""
     await_step(folder, 5)
     agents = [agent_of(run, rank) for rank in ranks]
     for agent in agents:
@@ -261,7 +261,7 @@ def test_draining_agents_continue_until_their_successors_are_ready(
     await_step(tmp_path, 5)
     monkeypatch.setattr(backend, "submit", lambda *one: threading.Thread(target=start_later, args=one).start())
     warn(run, tmp_path, *ranks)
-    assert set(check_result(run, 1)["worlds"]) == {2}  # nobody has trained alone
+    assert set(check_result(run, 1)["worlds"]) == {2}  # no member has trained alone
     assert f"rank {ranks[0]} is about to leave (its agent was sent SIGTERM)" in notes(run)
     found = generations(tmp_path)
     assert len(found) == 2 and steps_lost(found) == 0
@@ -272,7 +272,7 @@ def test_draining_agents_continue_until_their_successors_are_ready(
 def test_last_commit_is_stored_before_all_draining_agents_leave(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Successors come when those that were warned have gone, as from a cluster that counts them until then."""
+    """Successors connect after the draining agents have ended, as on a cluster that counts their slots until then."""
     backend = applications.current().backend
     held: list[Any] = []
     start = backend.submit
@@ -289,7 +289,7 @@ def test_last_commit_is_stored_before_all_draining_agents_leave(
 
 
 def put_in_the_way(place: Path, aside: Path) -> None:
-    """Nothing can be written into this folder any more; what was in it lies in the other one."""
+    """Make a folder unwritable; its former content is moved to ``aside``."""
     place.rename(aside)
     while True:
         try:

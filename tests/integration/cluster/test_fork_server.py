@@ -194,7 +194,7 @@ def test_very_long_error_is_truncated_quickly(tmp_path):
     def train():
         raise ValueError("y" * 20_000_000)
 
-    ended = run(tmp_path, train)  # within TIMEOUT_S: each character that is kept is looked at for secrets
+    ended = run(tmp_path, train)  # within TIMEOUT_S: each stored character is searched for secrets
     assert len(ended.events[-1].cause) == 4000 and len(ended.log) < 1_100_000
 
 
@@ -311,7 +311,7 @@ def test_reports_of_many_threads_are_complete_and_consistent(tmp_path):
 
 
 def test_all_processes_started_by_the_worker_end_with_it(tmp_path):
-    """A child, a child in a session of its own, and a double fork: none may live on."""
+    """A child, a child in a separate session, and a double fork all end."""
 
     def train():
         import subprocess
@@ -368,7 +368,7 @@ def test_client_retains_no_data_of_ended_workers(tmp_path):
                 given_up.cancel()
                 await asyncio.wait({given_up})
                 assert given_up.cancelled()
-                identity, _ = await client.launch(*begin)  # its answers come after those of the one that was given up
+                identity, _ = await client.launch(*begin)  # its answers follow those of the cancelled launch
                 during = [client._launched.copy(), dict.fromkeys(client._exited, identity)]
                 await client.exited(identity)
             assert during == [{}, {identity: identity}]
@@ -478,7 +478,7 @@ def test_worker_collects_garbage_except_objects_imported_before_the_fork(tmp_pat
 
 
 def test_refused_fork_is_reported_and_the_server_continues(monkeypatch):
-    """At a limit of processes a checkpoint's writer may not be started: the training beside it goes on."""
+    """At a process limit a checkpoint's writer may fail to start; the training continues."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server = fork_server.ForkServer(theirs, ())
     null = os.open(os.devnull, os.O_RDWR)

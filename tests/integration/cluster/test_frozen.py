@@ -31,7 +31,7 @@ def train(folder: str) -> str:
 
 @contextmanager
 def stopped(pid: int, for_good: bool) -> Iterator[None]:
-    """Stop the process; ``for_good``: again and again, whoever wakes it."""
+    """Stop the process; ``for_good``: stop it again whenever it is resumed."""
     over = threading.Event()
 
     def insist() -> None:
@@ -87,7 +87,7 @@ def mirrored(target: Path, base: Path) -> LocalTree:
 
 
 async def _beating(tree: LocalTree, notes: list[str], until: Callable[[], bool]) -> None:
-    """What an agent does with each heartbeat; faster."""
+    """Check the tree's health as an agent does with each heartbeat, but faster."""
     while not until():
         if text := tree.check_health():
             notes.append(text)

@@ -27,6 +27,6 @@ def report_much() -> int:
 def test_training_continues_if_metrics_cannot_be_written(store: Path, lowered: Lowered) -> None:
     run = submit(report_much, preflight="off")
     assert run.result(WAIT_S).value == 399
-    assert run.status()["members"][0]["step"] == 399  # the driver has heard them all
+    assert run.status()["members"][0]["step"] == 399  # the driver has received all reports
     (note,) = [note for note in run.state.notes if "metrics.jsonl" in note]
     assert "rank 0: lines of metrics.jsonl were lost" in note and "File too large" in note

@@ -165,7 +165,7 @@ def test_fit_continues_in_place_if_a_newcomer_or_member_is_lost(store: Path, tmp
     assert bool(steps_of(tmp_path, newcomer)) == (lost == "member")
 
 
-@pytest.mark.variant  # of the rule of the gang's; all begin anew after ten seconds alone
+@pytest.mark.variant  # of the gang's rule; all processes restart after ten seconds alone
 def test_code_that_cannot_prepare_alone_makes_all_processes_restart(store: Path, tmp_path: Path) -> None:
     run = submit(tmp_path, 2, args={"counts_rows": True, "step_s": 0.3})
     chief = pid_of(tmp_path, 0)

@@ -35,7 +35,7 @@ def process(program: str) -> Iterator[int]:
 
 
 def work_of(pid: int) -> float:
-    """What a program and its children have done by now: 1 is 20 ms of a core, or 256 KB."""
+    """Return the work of a program and its children so far: 1 is 20 ms of a core, or 256 KB."""
     done = 0.0
     for one in (whole := psutil.Process(pid), *whole.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
@@ -68,7 +68,7 @@ def test_idleness_of_a_sleeping_process_increases() -> None:
 def test_process_that_computes_reads_or_has_a_busy_child_is_not_idle(
     monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
-    """By a clock that goes as the program gets on: on a busy machine others would leave it idle."""
+    """The clock advances with the program's work, as other processes of a busy machine could leave it idle."""
     now = [0.0]
     monkeypatch.setattr(usage, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with process(program) as pid:

@@ -48,7 +48,7 @@ def test_flow_respects_the_window_and_covers_each_byte_once(
         under_way += head - start + end - tail
         assert under_way == flow.in_flight <= WINDOW
         assert flow.position == end
-    assert not looks or flow.position == size  # at the last look nothing is left
+    assert not looks or flow.position == size  # the last read covers the rest
 
 
 def test_moderate_output_is_sent_completely() -> None:
@@ -63,7 +63,7 @@ def test_flood_is_sent_as_its_start_and_periodic_newest_lines() -> None:
     flow = Flow()
     assert flow.next_parts(100 << 20, 0.0) == (WINDOW - TAIL,) * 3
     flow.taken(WINDOW)
-    assert flow.next_parts(200 << 20, 1.0) == (WINDOW - TAIL,) * 3  # nothing: the last word was not long ago
+    assert flow.next_parts(200 << 20, 1.0) == (WINDOW - TAIL,) * 3  # no data: the last update was recent
     assert flow.next_parts(300 << 20, EVERY_S) == (WINDOW - TAIL, (300 << 20) - TAIL, 300 << 20)
     flow.taken(TAIL)
     assert flow.next_parts((300 << 20) + 100, EVERY_S + 1) == ((300 << 20) + 100,) * 3  # it is over

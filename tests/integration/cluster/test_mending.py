@@ -45,7 +45,7 @@ def await_step(folder: Path, step: int, pid: int) -> None:
 
 
 def await_smaller(folder: Path, pid: int, world: int) -> list[Step]:
-    """The steps of a process that goes on in a smaller group."""
+    """Return the steps of a process that continues in a smaller group."""
     wait_until(
         lambda: sum(one.world == world for one in steps_of(folder, pid)) >= 2, f"{world} of a group in process {pid}"
     )

@@ -77,7 +77,7 @@ def test_values_are_exchanged_in_order_and_callback_errors_are_logged(
 
 
 def test_flood_of_reports_and_values_is_stored_completely(store: Path) -> None:
-    """More than agent and driver keep for each other: who sends it waits, and nothing is lost."""
+    """More than agent and driver can queue: the sender waits, and no value is lost."""
 
     def train(count: int) -> dict[str, int]:
         for step in range(count):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.chaos
 
 
 def test_worker_that_reads_no_messages_is_ended(store: Path) -> None:
-    """64 MiB may lie unread; its agent goes on all the while: it tells of the end."""
+    """64 MiB may be unread; the agent continues and reports the end."""
 
     def deaf() -> None:
         hopsml.send("ready")

@@ -39,7 +39,7 @@ def config(*hosts: str, port: int = 0, own: int = 0) -> str:
 
 
 class Process:
-    """One of the scripts beside this file, in a process of its own that answers in lines."""
+    """A script of this folder as a subprocess that answers in lines."""
 
     def __init__(self, script: str, *words: object, prefix: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Process:
         self.end()
 
     def end(self) -> str:
-        """End it; what it has said of errors."""
+        """End it, and return its stderr."""
         with contextlib.suppress(BrokenPipeError):
             return self._process.communicate(timeout=END_S)[1]
         return ""
@@ -90,13 +90,13 @@ class Server(Process):
         self.port = int(port)
 
     def lets_in(self, port: int | str) -> bool:
-        """Whether who comes from that port is the next whom it accepts; those who came before were refused then."""
+        """True if the peer of that port is accepted next; earlier connections were then refused."""
         return self.ask() == str(port)
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """One that is held until a server binds it, as by an agent."""
+    """Yield a port that is held until a server binds it, as by an agent."""
     with socket.socket(socket.AF_INET6) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("::", 0))
@@ -110,7 +110,7 @@ def library() -> None:
 
 
 def refused(host: str, port: int) -> bool:
-    """Whether nobody listens there."""
+    """True if no server listens there."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
         return one.connect_ex((host, port)) != 0
 
@@ -125,7 +125,7 @@ def refused(host: str, port: int) -> bool:
         ("0.0.0.0", "127.0.0.2", "127.0.0.2"),
         ("::", "::1", "::1"),
         ("0.0.0.0", "::1", "0.0.0.0"),  # such a socket cannot have it
-        ("::", "198.51.100.7", "::"),  # no address of this machine: members come by another one
+        ("::", "198.51.100.7", "::"),  # no address of this machine: members connect to another one
     ],
 )
 def test_wildcard_server_is_bound_to_the_workers_address(wildcard: str, own: str, bound: str, port: int) -> None:
@@ -135,7 +135,7 @@ def test_wildcard_server_is_bound_to_the_workers_address(wildcard: str, own: str
             assert refused("127.0.0.3", port) and refused("::1", port)
 
 
-# -- who is let in
+# -- admission
 
 
 @pytest.mark.parametrize(("own", "words"), [("127.0.0.1", []), ("::1", []), ("127.0.0.1", ["sealed"])])
@@ -149,7 +149,7 @@ def test_process_of_the_same_user_is_admitted(own: str, words: list[str], port: 
 @pytest.mark.parametrize("words", [[], ["sealed"]])
 @pytest.mark.parametrize("own", ["127.0.0.1", "::1"])
 def test_another_user_of_this_machine_is_refused(own: str, words: list[str], port: int) -> None:
-    """Also one that goes at once, whose connection has no user any more when it is accepted; its words are never read."""
+    """Also a client that closes at once, whose connection has no user when it is accepted; its data is never read."""
     with (
         Server(config(own, "127.0.0.9", port=port), "::", *words) as server,
         Process("guarded_client", own, port, f"user={NOBODY}") as stranger,
@@ -245,7 +245,7 @@ def test_other_ports_and_executed_programs_are_not_guarded(words: list[str], por
 
 
 class Network:
-    """Two hosts of their own with a cable between them; commands are run on either by a prefix."""
+    """Two hosts in separate namespaces with a cable between them; a prefix runs commands on either."""
 
     def __init__(self) -> None:
         unshared = ["unshare", "--user", "--map-root-user", "--net"]
@@ -272,7 +272,7 @@ class Network:
         subprocess.run([*host, "ip", *words.split()], check=True, capture_output=True)
 
     def close(self) -> None:
-        """Nothing of it is left."""
+        """End the namespaces."""
         for host in reversed(self._hosts):
             host.communicate(timeout=END_S)
 
@@ -287,7 +287,7 @@ def network() -> Iterator[Network]:
 
 
 def test_only_members_are_admitted_from_other_machines(network: Network, port: int) -> None:
-    """A stranger's address is refused; a member of several addresses shows the one under which it is known."""
+    """A stranger's address is refused; a member with several addresses is known by one of them."""
     hosts = "10.77.0.1", "10.77.0.2"
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(Server(config(*hosts, port=port), prefix=network.first))
@@ -325,7 +325,7 @@ def test_reason_for_a_missing_guard_is_returned(given: str, said: str) -> None:
 def test_members_of_a_users_own_tf_config_prove_nothing(
     monkeypatch: pytest.MonkeyPatch, host: str, asked: bytes
 ) -> None:
-    """They may be no workers of hopsml's."""
+    """They may not be workers of hopsml."""
     secrets: list[bytes] = []
     monkeypatch.setattr(server_guard, "guard", lambda config, libraries, secret: str(secrets.append(secret) or ""))
     monkeypatch.setenv("TF_CONFIG", config(host, "127.0.0.2", port=7))
@@ -374,7 +374,7 @@ except OSError as error:
 
 
 def test_bind_within_restricts_ports_chosen_by_the_kernel_to_a_range() -> None:
-    """But for loopback, for datagrams, and for ports of its own choice; where none is free it is told so."""
+    """Except for loopback, datagrams and explicit ports; if no port is free, binding fails."""
     first, last = 42100, 42109
     command = [sys.executable, "-c", BOUND, str(first), str(last)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False)

@@ -31,7 +31,7 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
     program.write_text(NVIDIA_SMI)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    folder: Path = request.getfixturevalue("store")  # the application looks for GPUs when it begins
+    folder: Path = request.getfixturevalue("store")  # the application detects GPUs when it starts
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Tests that many runs of all kinds in one session leave nothing behind, however they end."""
+"""Tests that many runs of all kinds in one session leave no resources behind."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ MOST_IN_POOL = min(32, (os.cpu_count() or 1) + 4)
 
 @dataclass
 class Usage:
-    """What the driver and everything below it have in use."""
+    """Resources in use by the driver and all processes below it."""
 
     descriptors: int
     threads: list[str]

@@ -1,4 +1,4 @@
-"""Test that modules in the folder in which a driver is started do not become part of hopsml's own processes."""
+"""Test that modules in the working directory of a driver are not imported by hopsml's processes."""
 
 from __future__ import annotations
 

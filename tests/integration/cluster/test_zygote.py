@@ -1,4 +1,4 @@
-"""Tests of the zygote, which imports once for all agents of a machine: who gets its fork servers, who ends whom."""
+"""Tests of the zygote, which imports once for all agents of a machine: use of its fork servers, and their ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.cluster.test_fork_server import Ended, _play
 
 pytestmark = pytest.mark.local
 TIMEOUT_S = 20.0
-MODULES = ("wave",)  # that nothing else imports
+MODULES = ("wave",)  # imported by no other module
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_worker_of_a_zygotes_fork_server_has_the_imported_modules(parent: Zygote
 
 
 def test_killed_fork_server_leaves_no_process_of_its_worker(parent: ZygoteProcess, tmp_path: Path):
-    """Not even a child with nothing in its environment, in a session of its own."""
+    """Including a child without environment variables in a separate session."""
 
     def function(pids: str) -> None:
         import subprocess
@@ -296,7 +296,7 @@ def test_differences_between_request_and_zygote_are_named():
 
 
 def is_gone(pid: int) -> bool:
-    """Whether nothing of it runs any more; who inherits it may take a while to wait for it."""
+    """True if the process has ended; its new parent may take a while to wait for it."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -322,7 +322,7 @@ print(sys.path.index("/of the driver"), sys.argv[1] in sys.path, os.getcwd() == 
 
 
 def test_fork_server_of_a_zygote_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
-    """It may be one that other users may write to, such as /tmp."""
+    """Other users may be able to write to it, as to /tmp."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     line = [sys.executable, "-c", TAKES_OVER, str(tmp_path)]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)

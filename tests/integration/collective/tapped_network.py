@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from tests.helpers.collective.together import listeners
 
 CONTROL, DATA = 0, 1
-HELLO, PROOF = 64, 32  # bytes of the handshake that whoever connects sends
+HELLO, PROOF = 64, 32  # bytes of the handshake sent by the connecting side
 SIZE = struct.Struct("<I")  # of the ciphertext, before it
 AROUND = SIZE.size + 16
 Harm = Callable[[list[bytes]], list[bytes] | None]  # two records -> what passes instead; None: the connection is cut
@@ -26,7 +26,7 @@ def flip(records: list[bytes]) -> list[bytes]:
 
 
 def flip_size(records: list[bytes]) -> list[bytes]:
-    """What the first says of its size, which becomes one that no record has."""
+    """Replace the size in the record's head by an invalid one."""
     return [b"\xff\xff\xff\xff" + records[0][4:], *records[1:]]
 
 
@@ -68,7 +68,7 @@ class Tap:
 
     @property
     def address(self) -> str:
-        """Where members connect to instead."""
+        """Address that members connect to instead."""
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def spoil(self, rank: int, channel: int, harm: Harm, record: int = 0) -> None:
@@ -138,7 +138,7 @@ class Tap:
 
 @contextlib.contextmanager
 def tap(target: tuple[str, int]) -> Iterator[Tap]:
-    """One that ends with the block."""
+    """Yield a tap that ends with the block."""
     made = Tap(target)
     try:
         yield made

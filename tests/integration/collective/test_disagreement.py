@@ -30,7 +30,7 @@ NOTICED_WITHIN_S = 10.0  # it is 20 ms where fifteen processes do not share two 
 
 
 def do_harm(harm: str, transport: str, *more: str) -> dict[str, list[dict[str, Any]]]:
-    """What was said of each operation."""
+    """Return the reports about each operation."""
     command = [sys.executable, "-m", "tests.helpers.collective.family", harm, transport, str(SIZE), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=END_S, check=True)
     said = defaultdict(list)
@@ -82,7 +82,7 @@ def test_different_calls_raise_a_mismatch_on_all_members(transport: str, what: s
     with group(size, TRANSPORTS[transport](size)) as members:
         each(members, lambda m: m.barrier("before"))
         for error in each(members, lambda m: (other if m.rank == size - 1 else usual)(m)):
-            if not isinstance(error, CollectiveMismatch):  # a root may have sent all; then the next call says it
+            if not isinstance(error, CollectiveMismatch):  # a root may have sent everything; then the next call raises
                 error = each(members, lambda m: m.barrier())[0]
             assert isinstance(error, CollectiveMismatch)
             assert f"rank {size - 1} " in str(error) and "call 2" in str(error)
@@ -107,7 +107,7 @@ def test_mismatch_of_shapes_states_both_shapes() -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_member_may_end_after_its_part_of_the_last_operation(transport: str) -> None:
-    """That a member ends after the last operation spoils it for nobody."""
+    """An end after the last operation does not affect the other members."""
     for _ in range(5):
         with group(3, TRANSPORTS[transport](3)) as members:
 
@@ -121,7 +121,7 @@ def test_member_may_end_after_its_part_of_the_last_operation(transport: str) -> 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_failure_in_a_later_operation_does_not_affect_the_earlier_one(transport: str) -> None:
-    """One ends, another one fails in its next operation and says so: who is still in the operation before finishes that."""
+    """One member ends, another fails in its next operation: a member still in the earlier operation finishes it."""
     for _ in range(20):
         with group(4, TRANSPORTS[transport](4)) as members:
 
@@ -194,7 +194,7 @@ def test_forked_process_can_neither_use_nor_disturb_the_group(transport: str) ->
 
 
 def test_forked_process_holds_no_connection_open() -> None:
-    """Else a killed member would live on in what it forked, and nobody would notice."""
+    """Otherwise a killed member's connections would stay open in its fork, undetected by the others."""
     with group(2) as members:
         ready, told = os.pipe()
         pid = os.fork()

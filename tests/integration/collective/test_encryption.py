@@ -31,7 +31,7 @@ LARGE = np.ones(1_000_000, "float32")
 
 
 def values(rank: int, count: int, dtype: Any) -> Array:
-    """Whatever the order of a sum changes."""
+    """Return values whose sum depends on the order."""
     return (100 * np.random.default_rng([rank, count]).normal(size=count)).astype(dtype)
 
 
@@ -107,7 +107,7 @@ def test_group_reformed_without_a_member_is_still_encrypted() -> None:
 
 @contextmanager
 def tapped(size: int, harm: tuple[int, int, Harm] | None = None, **options: Any) -> Iterator[tuple[Tap, list[Group]]]:
-    """A group of which all that goes to and from rank 0 goes through somebody's hands; ``harm``: whom, where, what."""
+    """Yield a group whose traffic with rank 0 passes through a tap; ``harm``: member, channel and change."""
     sockets = listeners(size)
     names = addresses(sockets)
     options = {"secret": SECRET, "form_timeout_s": 20, "timeout_s": 20} | options
@@ -162,7 +162,7 @@ def test_connection_cut_within_a_record_is_a_loss() -> None:
 
 @pytest.mark.parametrize("harm", ["flip", "flip_size"])
 def test_tampering_with_control_messages_is_detected(harm: str) -> None:
-    """Here the word in which calls a member of a resumable group is."""
+    """Here the message about the calls of a member of a resumable group."""
     how = getattr(tapped_network, harm)
     with (
         pytest.raises(CollectiveError) as caught,
@@ -206,7 +206,7 @@ except CollectiveUnavailable as error:
 
 
 def test_missing_libcrypto_is_named(tmp_path: Path) -> None:
-    """Its files are broken here. Nothing else needs them."""
+    """Its files are broken here. No other test needs them."""
     for name in ("libcrypto.so.3", "libcrypto.so.1.1"):
         (tmp_path / name).touch()
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}

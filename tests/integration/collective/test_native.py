@@ -11,12 +11,12 @@ from tools import build_native
 
 pytestmark = pytest.mark.local
 
-# The first report ends a program, with a status of its own.
+# The first report ends a program with a separate status.
 QUIET = {"TSAN_OPTIONS": "halt_on_error=1 die_after_fork=0", "ASAN_OPTIONS": "detect_leaks=1"}
 
 
 def run(program: str, *arguments: str, sanitize: str = "") -> None:
-    """Build and run it; what it says of itself is the failure."""
+    """Build and run the program; its stderr is the failure."""
     path = build_native.build_program(program, sanitize)
     done = subprocess.run(
         [path, *arguments], env={**os.environ, **QUIET}, capture_output=True, text=True, timeout=300, check=False

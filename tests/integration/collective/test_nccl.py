@@ -1,4 +1,4 @@
-"""Tests of NCCL behind a group's operations, as far as possible without a GPU; tests/integration/gpu has the rest."""
+"""Tests of NCCL in a group's operations, as far as possible without a GPU; tests/integration/gpu has the rest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with group(2) as members:
 
 
 def test_each_member_gets_an_error_without_a_gpu_and_the_group_continues() -> None:
-    """In a process of its own: the thread by which NCCL's members would have found each other stays with that."""
+    """In a subprocess: NCCL's thread for forming its group remains in the process."""
     environment = os.environ | {"NCCL_SOCKET_IFNAME": "=lo", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_A_GPU], env=environment, capture_output=True, text=True, timeout=60

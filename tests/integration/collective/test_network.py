@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.local, pytest.mark.skipif(hindrance() != "", reason=f"
 
 PORT = 29000
 LARGE = np.ones(2_000_000, "float32")
-NOTICED_WITHIN_S = 2.0  # beyond what was asked for
+NOTICED_WITHIN_S = 2.0  # beyond the requested timeout
 
 
 def form_on(network: Network, size: int, **options: Any) -> list[Group]:
@@ -76,14 +76,14 @@ class Busy:
             time.sleep(0.002)
 
     def ends(self) -> list[tuple[BaseException, float]]:
-        """How each fails, and when."""
+        """Return each member's error and its time."""
         with self._pool:
             return [one.result(timeout=60) for one in self._found]
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "pairwise", "ring"])
 def test_silent_host_is_detected_without_a_deadline(algorithm: str) -> None:
-    """No end of a connection comes: its machine answers nothing any more."""
+    """No connection is closed: the host just stops answering."""
     with shaped_network(4) as network, group_on(network, 4, network_timeout_s=1, algorithm=algorithm) as members:
         busy = Busy(members, lambda m: m.all_reduce(LARGE))
         busy.until_under_way()
@@ -107,7 +107,7 @@ def test_silent_host_is_named_at_the_deadline() -> None:
 
 
 def test_host_silent_between_calls_is_detected_in_the_next_call() -> None:
-    """Nothing was under way when its cable was pulled."""
+    """No operation was running when the cable was cut."""
     with shaped_network(3) as network, group_on(network, 3, network_timeout_s=1) as members:
         each(members, lambda m: m.barrier())
         network.cut(0)
@@ -155,7 +155,7 @@ for number in range(12):
 
 
 def test_process_stopped_longer_than_the_network_timeout_is_not_lost() -> None:
-    """Its kernel answers for it; data that it does not read waits in full buffers meanwhile."""
+    """Its kernel still acknowledges; unread data waits in full buffers."""
     with shaped_network(2) as network:
         names = [f"{network.address(host)}:{PORT}" for host in range(2)]
         members = [
@@ -172,7 +172,7 @@ def test_process_stopped_longer_than_the_network_timeout_is_not_lost() -> None:
             while first.stdout.readline() not in ("2\n", ""):
                 continue
             second.send_signal(signal.SIGSTOP)
-            time.sleep(3.5)  # what is shown is that nothing happens in it
+            time.sleep(3.5)  # the member must not fail during this time
             assert first.poll() is None
             second.send_signal(signal.SIGCONT)
             assert "11\n" in first.stdout.readlines()
@@ -206,7 +206,7 @@ def test_namespaces_end_when_their_creator_is_killed() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether such a process keeps a namespace."""
+    """True if such a process still holds a namespace."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return b"infinity" in file.read()

@@ -54,7 +54,7 @@ def test_thirty_two_members_reduce_correctly(algorithm: str) -> None:
 
 @pytest.mark.parametrize("size", [5, 8, 17])
 def test_automatic_algorithm_gives_equal_results_for_all_sizes(size: int) -> None:
-    """Small, larger, and so large that it goes in a ring."""
+    """Small, larger, and large enough for the ring algorithm."""
     with group(size) as members:
         for count in (100, 3000, 30_000, 600_000):
             of_all = [np.random.default_rng(rank).normal(size=count).astype("float32") for rank in range(size)]
@@ -64,7 +64,7 @@ def test_automatic_algorithm_gives_equal_results_for_all_sizes(size: int) -> Non
 
 
 def balanced(values: list[Array]) -> Array:
-    """The sum as a tree over members in their order; of those that are too many for a power of two the first go in pairs."""
+    """Return the sum as a tree over members in order; beyond a power of two the first members are paired."""
     power = 1 << (len(values).bit_length() - 1)
     extra = len(values) - power
     level = [values[2 * i] + values[2 * i + 1] for i in range(extra)] + values[2 * extra :]
@@ -93,7 +93,7 @@ def round_about(values: list[Array]) -> Array:
 def test_order_of_summation_is_that_of_the_algorithm(
     algorithm: str, order: Callable[[list[Array]], Array], size: int, count: int
 ) -> None:
-    """It differs between the ways, never between members; one that numbers depend on to the last bit."""
+    """The order depends on the algorithm, never on the member: results are bit-identical."""
     of_all = [np.random.default_rng(rank).normal(size=count).astype("float32") for rank in range(size)]
     with group(size, algorithm=algorithm) as members:
         for _ in range(2):
@@ -127,7 +127,7 @@ def test_algorithm_between_machines_uses_one_member_of_each(algorithm: str) -> N
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
 def test_sixteen_bit_wire_rounds_equally_for_each_algorithm(wire: str) -> None:
-    """It goes directly, whatever was asked for."""
+    """The direct algorithm is used, whatever was requested."""
     of_all = [np.random.default_rng(rank).normal(size=70_001).astype("float32") for rank in range(5)]
     results = []
     for algorithm in ALGORITHMS:
@@ -155,7 +155,7 @@ DIFFERENT: dict[str, Call] = {
     "size", [pytest.param(3, marks=pytest.mark.variant), 6, pytest.param(18, marks=pytest.mark.variant)]
 )
 def test_different_call_of_one_member_raises_a_mismatch_on_all(algorithm: str, what: str, size: int) -> None:
-    """Whoever it is, although in pairs or in a ring most never talk to it. Eighteen do not all talk at a barrier either."""
+    """For each position of the member, although in pairs or in a ring most never exchange data with it."""
     for odd in (0, 1, size // 2, size - 1) if size == 6 else (size - 1,):
         with group(size, algorithm=algorithm) as members:
             each(members, lambda m: m.barrier("before"))
@@ -218,7 +218,7 @@ def test_member_that_ends_is_lost_for_all_others(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_absent_member_is_named_by_all_others(algorithm: str) -> None:
-    """Also by those that wait for others who wait for it."""
+    """Also by members that wait for other waiting members."""
     with group(6, algorithm=algorithm, timeout_s=0.5) as members:
         others = [member for member in members if member.rank != 2]
         for error in each(others, lambda m: m.all_reduce(LARGE)):

@@ -118,7 +118,7 @@ def test_all_reduce_in_place_is_correct(transport: str, size: int) -> None:
 
 
 def shared_memories() -> int:
-    """How many this process has mapped."""
+    """Return the number of shared memories mapped by this process."""
     return Path("/proc/self/maps").read_text().count("memfd:hopsml-collective")
 
 

@@ -1,4 +1,4 @@
-"""Tests of resumable groups: calls that wait for other members, pauses, and what ends them; loss of members during calls.
+"""Tests of resumable groups: waiting calls, pauses, ends, and loss of members during calls.
 
 Members are threads in most tests: one that closes its group is lost for the others, like a killed one.
 """
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.local
 
 
 def play(transport: str, size: int, seed: int, rounds: int) -> None:
-    """What does not fit together is the failure."""
+    """Run the program of kills and stops; inconsistent results are the failure."""
     command = [sys.executable, "-m", "tests.helpers.collective.resuming", transport, *map(str, (size, seed, rounds))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -53,9 +53,9 @@ GO_ON: dict[str, Any] = {"secret": SECRET, "form_timeout_s": 20}
 def reform(
     members: Sequence[Group], transport: str = "sockets", new: int = 0, order: Sequence[int] = (), skip: int = 0
 ) -> list[Group]:
-    """Lets these go on, in this order of ranks, and so many new ones behind them, which are given.
+    """Reform these members in this order of ranks, followed by ``new`` new members, which are returned.
 
-    ``skip``: generations that have not come to be.
+    ``skip``: number of generations without a group.
     """
     size = len(members) + new
     sockets, hosts = listeners(size), TRANSPORTS[transport](size)
@@ -81,7 +81,7 @@ def waits(member: Group) -> None:
 
 
 def calls(pool: ThreadPoolExecutor, members: Sequence[Group], work: Any) -> list[Future[Any]]:
-    """Each makes this call, in a thread of its own."""
+    """Start this call of each member in a separate thread."""
     return [pool.submit(work, member) for member in members]
 
 
@@ -149,7 +149,7 @@ def test_output_buffer_for_other_members_is_refused_and_the_input_is_unchanged()
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_overwritten_input_is_preserved_for_the_repetition(transport: str) -> None:
-    """Several rounds, of which the dead member has taken part in the first: it is stopped amid the call."""
+    """Several rounds; the lost member has taken part in the first one and is stopped during the call."""
     size = 3
     with group(size, TRANSPORTS[transport](size), resumable=True) as members, ThreadPoolExecutor(size) as pool:
         for _ in range(5):
@@ -162,7 +162,7 @@ def test_overwritten_input_is_preserved_for_the_repetition(transport: str) -> No
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("size", [1, 2, 4, 5, 11])  # more than eight hear of each other in several steps
+@pytest.mark.parametrize("size", [1, 2, 4, 5, 11])  # more than eight exchange information in several steps
 def test_all_members_pause_after_the_same_call(transport: str, size: int) -> None:
     with group(size, TRANSPORTS[transport](size), resumable=True) as members:
         for turn in range(3):
@@ -207,7 +207,7 @@ def test_member_that_missed_a_call_cannot_rejoin() -> None:
         each(members, lambda m: m.barrier())
         reform(members[:2])
         reform(members[:2])
-        reform(members)  # nothing was called without it
+        reform(members)  # no call was made without it
         reform(members[:2])
         each(members[:2], lambda m: m.barrier())
         with pytest.raises(CollectiveMismatch, match=r"rank 0 has completed call 2, .*; rank 2 has completed call 1, "):
@@ -229,7 +229,7 @@ def test_invalid_reforms_are_refused() -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_loss_during_a_reform_is_followed_by_another_reform(transport: str) -> None:
-    """The newer one ends the one that waits for a member that never comes; the call is still there."""
+    """A newer reform cancels the one that waits for an absent member; the call is still pending."""
     with group(3, TRANSPORTS[transport](3), resumable=True) as members, ThreadPoolExecutor(6) as pool:
         sums = calls(pool, members[:2], lambda m: m.all_reduce(FLOATS))
         members[2].end()
@@ -256,7 +256,7 @@ def test_loss_during_a_reform_is_followed_by_another_reform(transport: str) -> N
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_end_cancels_waiting_calls_and_reforms(transport: str) -> None:
-    """A call, and a reform that waits for somebody who never comes."""
+    """A call, and a reform that waits for an absent member."""
     with group(2, TRANSPORTS[transport](2), resumable=True) as members, ThreadPoolExecutor(2) as pool:
         [own] = calls(pool, members[:1], lambda m: m.barrier())
         members[1].end()

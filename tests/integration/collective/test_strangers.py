@@ -30,7 +30,7 @@ Stranger = Callable[[socket.socket], None]
 def hello(
     sender: int = 1, to: int = 0, size: int = 2, generation: int = 0, channel: int = 0, nonce: bytes = b"n" * 32
 ) -> bytes:
-    """What somebody who connects says first."""
+    """Return the first message of a connecting member."""
     return HELLO.pack(MAGIC, generation, sender, to, size, channel, nonce)
 
 
@@ -41,7 +41,7 @@ def signature(secret: bytes, label: str, nonces: bytes, size: int = 2) -> bytes:
 
 
 def answer(one: socket.socket, size: int) -> bytes:
-    """So many bytes, or what came before the end."""
+    """Return ``size`` bytes, or the data before the end of the connection."""
     got = b""
     while len(got) < size:
         try:
@@ -56,7 +56,7 @@ def answer(one: socket.socket, size: int) -> bytes:
 
 @pytest.fixture
 def waiting() -> Iterator[tuple[tuple[str, int], Callable[[], list[Group]]]]:
-    """Rank 0 of two waits: its address, and what lets rank 1 come and gives both."""
+    """Rank 0 of two is forming: yield its address, and a function that lets rank 1 join and returns both."""
     sockets = listeners(2)
     names = addresses(sockets)
     members: list[Group] = []
@@ -92,7 +92,7 @@ def wrong_proof(one: socket.socket) -> None:
 
 
 def reflected_proof(one: socket.socket) -> None:
-    """What another conversation, or the other direction, proves."""
+    """Send the proof of another conversation, or of the other direction."""
     one.sendall(hello())
     answer(one, CHALLENGE.size)
     one.sendall(signature(SECRET, "hopsml collective 1: welcome", b"n" * 64))
@@ -207,7 +207,7 @@ def test_different_secret_is_refused_on_both_sides() -> None:
 
 
 def test_member_of_an_older_generation_is_refused_at_once() -> None:
-    """By the signed word of a member of the new one, which forms undisturbed."""
+    """A member of the new generation sends the signed refusal, and its group forms undisturbed."""
     sockets = listeners(2)
     names = addresses(sockets)
     with ThreadPoolExecutor(3) as pool:
@@ -225,7 +225,7 @@ def test_member_of_an_older_generation_is_refused_at_once() -> None:
 
 
 def test_member_that_ends_while_the_group_forms_is_named_at_once() -> None:
-    """A member proves itself and is killed; rank 2 never comes."""
+    """A member authenticates and is killed; rank 2 never connects."""
     sockets = listeners(3)
     with ThreadPoolExecutor(1) as pool:
         target, names = sockets[0].getsockname(), addresses(sockets)
@@ -268,7 +268,7 @@ def test_invalid_options_are_refused(wrong: dict[str, object], words: str) -> No
 
 
 def test_secret_is_never_sent() -> None:
-    """Nor anything of it: all that goes over the wire of a forming group is looked at."""
+    """Nor a part of it: all data of a forming group is searched."""
     sockets = listeners(2)
     target, relay = sockets[0].getsockname(), listeners(1)[0]
     seen: list[bytes] = []

@@ -38,7 +38,7 @@ Item = tuple[str, int]  # worth, number
 
 
 class Numbers:
-    """A rule; what is skipped is told as ("news", -count)."""
+    """A rule; skipped items are reported as ("news", -count)."""
 
     def worth(self, item: Item) -> Worth:
         return item[0]  # type: ignore[return-value]
@@ -57,7 +57,7 @@ class Numbers:
 
 
 class Stuck:
-    """Something to be called that returns when the test says so."""
+    """A callable that returns when the test allows it."""
 
     def __init__(self) -> None:
         self.go, self.called = threading.Event(), threading.Event()
@@ -93,10 +93,10 @@ def test_backlog_is_bounded_preserves_order_and_counts_skipped_items(kinds: list
     real = [item for item in out if item[1] > 0]
     assert [item for item in real if item[0] == "end"] == [item for item in items if item[0] == "end"]
     ends = sum(item[0] == "end" for item in items)
-    assert sum(item[0] == "update" for item in real) <= 4 + 2 * (ends + 1)  # the newest of a kind come late
+    assert sum(item[0] == "update" for item in real) <= 4 + 2 * (ends + 1)  # the newest of a kind arrive late
     assert sum(item[0] == "news" for item in real) <= 7
     skipped = -sum(item[1] for item in out if item[1] < 0)
-    late = len(real) + skipped - len(items)  # counted, and told all the same
+    late = len(real) + skipped - len(items)  # counted as skipped, but also delivered
     assert 0 <= late <= 2 * (ends + 1)
     assert len(set(real)) == len(real)
 

@@ -17,7 +17,7 @@ from tests.helpers.clock import END_S
 pytestmark = pytest.mark.local
 PACKAGE = Path(__file__).parents[3] / "hopsml"
 
-# Each child is a process of its own, which has decoded nothing; in each several threads begin at the same moment.
+# Each child is a new process without decoded types; its threads start simultaneously.
 FIRST_DECODING = """
 import os, sys, threading
 from datetime import UTC, datetime

@@ -37,7 +37,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """A port that accepts connections and never says anything: what a frozen server looks like."""
+    """Yield a port that accepts connections and never answers, like a frozen server."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield server.getsockname()[1]
 

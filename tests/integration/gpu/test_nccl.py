@@ -25,7 +25,7 @@ TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
-    """What CUDA and NCCL leave in a process that has used them once, for all tests."""
+    """Initialise CUDA and NCCL once, as both leave resources in the process."""
     import torch
 
     with group(1) as (member,):
@@ -110,7 +110,7 @@ with group(2) as members:
 
 
 def test_two_members_on_one_gpu_get_an_error_that_each_needs_its_own() -> None:
-    """In a process of its own: NCCL leaves a thread that listens where members do not find each other."""
+    """In a subprocess: NCCL leaves a listening thread if members do not form a group."""
     environment = os.environ | {"NCCL_SOCKET_IFNAME": "=lo"}
     done = subprocess.run(
         [sys.executable, "-c", TWO_ON_ONE], env=environment, capture_output=True, text=True, timeout=90

@@ -40,7 +40,7 @@ def submit(function: Callable[..., Any], **given: Any) -> Run:
 
 
 def on_the_gpu() -> dict[str, Any]:
-    """Train a little; what this worker has, and what torch says of it."""
+    """Train briefly; return the worker's devices and variables, and torch's view of them."""
     import os
     import time
 
@@ -105,7 +105,7 @@ def test_more_workers_than_gpus_are_refused(project: Path) -> None:
 
 
 def slowly() -> str:
-    """Six seconds of steps on the GPU; tells its process by its first report."""
+    """Make six seconds of steps on the GPU; the reports contain the pid."""
     import os
     import time
 

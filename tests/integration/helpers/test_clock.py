@@ -37,7 +37,7 @@ clock.WATCH.stop()
 
 
 def test_disk_stalls_do_not_count_while_the_watch_runs(tmp_path: Path) -> None:
-    """In a process of its own: this one's clock must not be told of it."""
+    """In a subprocess, so that this process's clock is unaffected."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "io")],
         capture_output=True,
@@ -90,7 +90,7 @@ def test_clock_functions_can_be_pickled_by_value() -> None:
 
 
 def test_stall_of_this_interpreter_counts_as_time() -> None:
-    """Two seconds with the GIL held. The machine may really stand still meanwhile: not three times in a row."""
+    """Two seconds with the GIL held. The machine may be frozen by chance, but not three times in a row."""
     forgiven: list[float] = []
     while 0.0 not in forgiven and len(forgiven) < 3:
         late, lost, began, real = clock.WATCH.late_s, clock.WATCH.lost_s, clock.awake(), time.monotonic()

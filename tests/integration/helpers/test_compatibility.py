@@ -61,10 +61,10 @@ def test_table_states_the_behaviour_of_each_name(tmp_path: Path, group: str) -> 
 
 
 @pytest.mark.tensorflow
-@pytest.mark.variant  # of tests beside each of these names
+@pytest.mark.variant  # of tests for each of these names
 @pytest.mark.timeout(600)
 def test_table_states_the_behaviour_of_names_that_need_tensorflow(tmp_path: Path) -> None:
-    """In a process of its own: TensorFlow leaves variables and threads where it is imported."""
+    """In a subprocess: TensorFlow leaves variables and threads where it is imported."""
     done = subprocess.run(
         [sys.executable, "-c", TAKING_TENSORFLOW, tmp_path], text=True, capture_output=True, check=False
     )

@@ -59,7 +59,7 @@ def test_leaves_a_folder():
 
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A pytest of its own over ``folder`` with this project's conftest as a plug-in."""
+    """Run pytest over ``folder`` in a subprocess with this project's conftest as a plug-in."""
     command = [
         sys.executable,
         "-m",
@@ -194,7 +194,7 @@ def test_long_groups_start_before_short_ones() -> None:
 
 @pytest.mark.variant
 def test_hadoop_is_stopped_after_the_last_test_that_shares_it(tmp_path: Path) -> None:
-    """Something else that can be stopped stands for it here: starting the real one takes half a minute."""
+    """A stoppable object replaces the cluster here: starting the real one takes half a minute."""
     tests = {
         "integration/yarn/test_first.py": (
             "hadoop",

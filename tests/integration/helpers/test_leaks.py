@@ -24,7 +24,7 @@ pytestmark = pytest.mark.local
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# A process of its own session whose parent is gone: it is found by the mark in its environment alone.
+# A process in a separate session whose parent has ended: only the mark in its environment identifies it.
 RUN_AWAY = """
 import os, sys, time
 if os.fork() == 0:
@@ -39,13 +39,13 @@ os.wait()
 
 @pytest.fixture
 def before() -> leaks.Snapshot:
-    """How things stood, within the mark of this very test."""
+    """Return a snapshot of the state before the test, with the mark of this test."""
     return leaks.Snapshot.take(os.environ[leaks.MARK])
 
 
 @pytest.fixture
 def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts children that are gone when the test is over."""
+    """Start children that are ended after the test."""
     children: list[subprocess.Popen[bytes]] = []
 
     def start(**kwargs: object) -> subprocess.Popen[bytes]:

@@ -151,7 +151,7 @@ def test_jvms_map_their_archives_and_start_without_a_damaged_one(tmp_path, monke
 
 
 def mapped(profile: profiles.Profile) -> dict[str, list[str]]:
-    """Archives of ours in the memory of the JVMs of a job."""
+    """Return hopsml's archives in the memory of the JVMs of a job."""
     line = submission.command(profile, str(Path(__file__).parent / "jobs" / "mapped.py"))
     done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=END_S)
     found = json.loads(done.stdout.splitlines()[-1])

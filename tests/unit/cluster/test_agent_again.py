@@ -1,4 +1,4 @@
-"""Tests of replacements of lost agents: when Spark is asked for one, and how long it tries to connect."""
+"""Tests of replacements of lost agents: when Spark is requested to start one, and how long it tries to connect."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ print(function(**args))
 
 
 def run_elsewhere(payload: bytes, folder: Path) -> str:
-    """In a process that has none of the user's files, nor hopsml: only Python's path and cloudpickle."""
+    """Call the function in a process without the user's files and hopsml: with Python's path and cloudpickle only."""
     done = subprocess.run(
         [sys.executable, "-c", RESTORE], input=payload, capture_output=True, cwd=folder, timeout=END_S
     )
@@ -75,7 +75,7 @@ def user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         del sys.modules[name]
 
 
-# -- what goes over
+# -- captured objects
 
 
 def scaled(x: int, by: int = 2) -> int:
@@ -108,7 +108,7 @@ def test_payload_unpickles_to_function_and_arguments() -> None:
 
 
 def test_modules_of_the_user_are_shipped_by_value(user_files: Callable[..., ModuleType], tmp_path: Path) -> None:
-    """train.py uses helpers.py by function, by class, by module and by a package, none of which is there."""
+    """train.py uses helpers.py by function, class and module, and a package; the process has none of these files."""
     train = user_files(
         train=(
             "import helpers\n"
@@ -186,7 +186,7 @@ def test_function_that_prints_to_stdout_is_captured() -> None:
     function()
 
 
-# -- what is told about it
+# -- descriptions
 
 
 def test_code_hash_ignores_arguments_and_payload_hash_includes_them() -> None:
@@ -304,8 +304,8 @@ def test_imports_of_a_nested_function_are_reported_if_its_module_is_importable(
     nested = "def make():\n    def train():\n        import helpers\n        return helpers.A\n    return train\n"
     plain = "def train():\n    import helpers\n    return helpers.A\n"
     factory = user_files(factory=f"{nested}{plain}", helpers="A = 1\n")
-    assert capture(factory.make(), importable=["factory"]).own_imports == ("helpers",)  # it goes by value
-    assert capture(factory.train, importable=["factory"]).own_imports == ()  # it goes by name
+    assert capture(factory.make(), importable=["factory"]).own_imports == ("helpers",)  # pickled by value
+    assert capture(factory.train, importable=["factory"]).own_imports == ()  # pickled by name
 
 
 def test_unshippable_object_is_named_with_its_path_and_a_remedy() -> None:
@@ -430,7 +430,7 @@ def test_too_deep_nesting_raises_capture_error() -> None:
 
 
 def framework_object(module: str, name: str, **attributes: object) -> Any:
-    """An object that looks as one of a framework that is not installed here, or too slow to start."""
+    """Return an object with the module and name of a framework that is not installed, or too slow to start."""
     return type(name, (), {"__module__": module, **attributes})()
 
 

@@ -64,7 +64,7 @@ def test_frequent_commits_retry_an_unavailable_store_with_growing_pauses(
 
 
 def test_commit_overwritten_before_it_is_read_is_not_reported_as_a_storage_problem(tmp_path: Path) -> None:
-    """The worker is ahead of what its agent has heard: the newer commit becomes the checkpoint."""
+    """The worker is ahead of its agent's information: the newer commit becomes the checkpoint."""
     run, told = directory(tmp_path, "app_1", 1), list[Persisted]()
 
     async def life() -> None:

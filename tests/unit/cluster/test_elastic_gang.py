@@ -190,7 +190,7 @@ def test_draining_members_pause_before_their_time_ends_without_successors():
 
 
 def test_draining_holders_leave_once_their_commit_is_stored():
-    """No successor can come before the executors of those that leave have gone: nothing may wait for one."""
+    """Successors connect only after the executors of the draining members have ended, so draining waits for none."""
     machine = running("a", "b", size=2)
     warned(machine, "a", "b", time_s=AT_ONCE_S)
     stops = parked(machine, 9, "a", "b", now=4.0)
@@ -220,7 +220,7 @@ def test_commit_is_stored_at_the_warning_if_all_members_drain():
 
 
 def test_checkpoint_of_a_lost_member_is_not_read_if_survivors_hold_a_commit():
-    """The store may be away, and the training goes on all the same."""
+    """The store may be unavailable; the training continues from the held commit."""
     machine = running("a", "b", "c")
     committed(machine, 4, "a", "b", "c")
     committed(machine, 6, "a")
@@ -413,7 +413,7 @@ def test_slow_member_is_named_once_and_even_members_are_not():
 @pytest.mark.parametrize("offset", [0.0, 0.3, 0.6, 0.9])
 @pytest.mark.parametrize("behind", [0.0, 0.24])
 def test_slowness_is_detected_independently_of_report_times(offset: float, behind: float) -> None:
-    """Steps of 0.3 s; rank 1 makes each of them ``behind`` seconds later, and reports ``offset`` seconds later."""
+    """Steps take 0.3 s; rank 1 makes each step ``behind`` seconds later and reports ``offset`` seconds later."""
     machine, said = running("a", "b"), list[events.Action]()
     for second in range(20):
         for name, at, late in (("a", float(second), 0.0), ("b", second + offset, behind)):
@@ -597,7 +597,7 @@ def test_outage_of_the_store_is_forgotten_after_the_next_commit():
     assert not of_kind(store_fails(machine, 200.0), events.ConcludeRun)
 
 
-# ---------------------------------------------------------------------------------------------------- those that stand
+# ---------------------------------------------------------------------------------------------------- stopped processes
 
 
 @pytest.mark.parametrize("began", [True, False])
@@ -662,7 +662,7 @@ def test_newcomer_is_not_admitted_after_a_member_has_finished():
 
 
 def finished(*names: str, step: int) -> ElasticGroupMachine:
-    """A run whose workers have all finished behind the commit of this step."""
+    """Return a run whose workers have all finished after the commit of this step."""
     machine = running(*names)
     for name in names:
         machine.handle(events.WorkerCommitted(name, 0, step), 3.0)
@@ -766,7 +766,7 @@ def _all(kind: str, value: int = 0) -> list[tuple[str, str, Any]]:
     return [("all", kind, value)]
 
 
-# A generation as it usually goes, with anything in between: pure chance hardly gets beyond the first one.
+# A usual generation with random events in between: purely random events rarely get beyond the first generation.
 _ROUND = st.builds(
     lambda before, step, disturbance, after: [
         *before, *_all("started"), *_all("mendable"), *_all("committed", step), disturbance, *after, *_all("mended"),
@@ -777,7 +777,7 @@ _ROUND = st.builds(
     _DISTURBANCES,
     st.lists(_EVENTS, max_size=3),
 )  # fmt: skip
-# A worker is lost and comes again, with anything before it is let in, and while it is.
+# A worker is lost and joins again, with random events before and during its admission.
 _GROWTH = st.builds(
     lambda lost, between, pausing, after, step: [
         *_all("started"), *_all("mendable"), *_all("committed", step), ("failed", lost, "killed"), *_all("mended"),
@@ -795,7 +795,7 @@ _CROWD = [("grant", name, True) for name in _AGENTS[:4]]
 
 
 class _World:
-    """What the hands would know: which agents the run holds, which workers live."""
+    """Model of the driver's side: agents of the run, live workers, held commits."""
 
     def __init__(self, kind: Kind) -> None:
         self.machine = kind(spec(size=4, reset_limit=50))
@@ -803,7 +803,7 @@ class _World:
         self.held: set[str] = set()
         self.alive: dict[str, int] = {}  # agent -> generation of its live worker
         self.concluded = self.mended = 0
-        self.chief, self.mendable = "", set[str]()  # whose workers have said that they can go on
+        self.chief, self.mendable = "", set[str]()  # agents whose workers are reconfigurable
         self.members: set[str] = set()
         self.number = -1  # the highest that a generation, or a newcomer's process, has had
         self.preparing: dict[str, int] = {}  # newcomers -> the commit that they prepare from
@@ -811,7 +811,7 @@ class _World:
         self.base = -1
         self.states: dict[str, int] = {}  # agent -> newest step that it holds
         self.stored = -1  # the newest checkpoint
-        self.storing: set[str] = set()  # agents that were told to make one
+        self.storing: set[str] = set()  # agents that were requested to store a checkpoint
         self.do(self.machine.begin(0.0))
 
     def do(self, actions: list[events.Action]) -> None:
@@ -887,7 +887,7 @@ class _World:
                     self.concluded += 1
 
     def check_drains(self) -> None:
-        """A run that waits for agents has a state that goes away with its last holders stored, and lets them go then."""
+        """Check that a waiting run has its state stored if only draining agents hold it, and then releases them."""
         newest = max(self.states.values(), default=-1)
         holders = {agent for agent, step in self.states.items() if step == newest}
         if (
@@ -971,7 +971,7 @@ class _World:
         self.do(self.machine.handle(event, self.now))
 
 
-# A newcomer is let in, and the generation is over before it has gone on: what it tells late does not make it a holder of
+# A newcomer is admitted, and the generation ends before it has continued: its late events do not make it a holder of
 # the others' newest commit.
 _LATE = [
     [

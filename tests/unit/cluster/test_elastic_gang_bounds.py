@@ -36,7 +36,7 @@ def notes(actions: list[events.Action]) -> list[str]:
 
 
 def kill(machine: ElasticGroupMachine, name: str, now: float = 4.0) -> list[events.Action]:
-    """The worker dies from outside, and the generation's other workers end."""
+    """Kill the worker from outside, and end the generation's other workers."""
     actions = machine.handle(events.Failed(name, machine.generation, KILLED, outside=True), now)
     return actions + close(machine, *machine.members, now=now)
 
@@ -136,7 +136,7 @@ def test_surplus_spares_are_returned_after_a_resize() -> None:
     assert machine.handle(events.ResizeRequested(3), 5.0) == [events.RequestAgents(0, 3)]
     smaller = running("a", "b", size=4)
     grant(smaller, "c", now=3.0, ready=False)
-    assert smaller.handle(events.ResizeRequested(3), 4.0) == [events.RequestAgents(0, 3)]  # c is to come in yet
+    assert smaller.handle(events.ResizeRequested(3), 4.0) == [events.RequestAgents(0, 3)]  # c is still to be admitted
 
 
 def test_spares_are_retained_while_a_generation_ends() -> None:
@@ -288,7 +288,7 @@ def test_training_without_a_commit_is_noted_once() -> None:
     (note,) = notes(machine.handle(events.Tick(), 2.0 + UNCOMMITTED_S))
     assert "nothing was committed" in note and "hopsml.tensorflow.callbacks()" in note
     assert machine.handle(events.Tick(), 3.0 + UNCOMMITTED_S) == []
-    started(machine, "a", now=4.0 + UNCOMMITTED_S)  # told again
+    started(machine, "a", now=4.0 + UNCOMMITTED_S)  # reported again
     assert machine.handle(events.Tick(), 4.0 + 2 * UNCOMMITTED_S) == []
     waiting = running("a", "b")
     grant(waiting, "c", now=3.0)
@@ -351,14 +351,14 @@ def test_pause_at_a_commit_counts_only_if_it_was_requested() -> None:
     machine = running("a", "b")
     assert parked(machine, 7, "a", now=3.0) == [] and machine.commits.newest_of == {"a": -1, "b": -1}
     grant(machine, "c", now=3.0)
-    assert committed(machine, 6, "a", "b", now=3.1) == []  # nobody stands still yet
+    assert committed(machine, 6, "a", "b", now=3.1) == []  # no member is paused yet
     assert parked(machine, 9, "stranger", now=3.2) == [] and machine.commits.parked is None
 
 
 def test_members_without_the_paused_commit_are_waited_for_up_to_agree_s() -> None:
     machine = running("a", "b")
     grant(machine, "c", now=3.0)
-    assert parked(machine, 0, "a", now=4.0) == []  # b holds nothing
+    assert parked(machine, 0, "a", now=4.0) == []  # b has no commit
     assert machine.handle(events.Tick(), 4.0 + spec().agree_s - 0.01) == []
     (stop,) = machine.handle(events.Tick(), 4.0 + spec().agree_s)
     assert stop == events.StopWorkers(0, ("a", "b"), 0.0, 0.0, keep=True)
@@ -380,7 +380,9 @@ def test_unneeded_spare_is_returned_at_its_warning() -> None:
     waiting = restarting(spec())
     waiting.begin(0.0)
     grant(waiting, "a")
-    assert warned(waiting, "a", time_s=40.0) == [events.ReturnAgents(("a",), "its node goes")]  # nobody has a state
+    assert warned(waiting, "a", time_s=40.0) == [
+        events.ReturnAgents(("a",), "its node goes")
+    ]  # no agent holds a commit
     for one in (machine, waiting):
         assert not one.membership.leaving and not one.commits.drains.warned, "it is remembered"
 

@@ -49,7 +49,7 @@ def test_ranks_follow_the_order_of_the_grant():
 
 
 def test_process_that_ends_without_a_report_has_failed():
-    """Its peers would wait for it in their next collective, and nothing else reports its end."""
+    """Its peers would wait for it in their next collective, and no other event reports its end."""
     machine = running()
     assert machine.handle(events.Closed("b", 0), 3.0) == []
     machine.handle(events.Tick(), 3.0 + SPEC.raised_settle_s)
@@ -206,7 +206,7 @@ def test_raised_error_waits_shorter_than_a_secondary_one_and_only_for_silent_mem
     machine.handle(events.Granted(NAMES), 1.0)
     machine.handle(events.Failed("a", 0, "an echo", secondary=True), 2.0)
     assert machine.deadline == 5.0
-    machine.members["c"] = MemberState(2)  # somebody who may still tell
+    machine.members["c"] = MemberState(2)  # a member that may still report
     machine.handle(events.Failed("b", 0, "ValueError", raised=True), 2.5)
     assert machine.deadline == 3.5 and machine.handle(events.Tick(), 3.4) == []
     (stop,) = machine.handle(events.Tick(), 3.5)
@@ -350,7 +350,7 @@ def test_ranks_are_listed_in_words(numbers: list[int], words: str):
     assert ranks(numbers) == words
 
 
-# ---------------------------------------------------------------------------------------------- those that do nothing
+# ---------------------------------------------------------------------------------------------- idle members
 
 
 def stepped(name: str, stopped: bool = False, idle_s: float = 0.0) -> events.Stepped:
@@ -404,7 +404,7 @@ def test_resumed_process_does_not_count_as_stopped():
 
 
 def all_idle(spec: FixedGroup, idle_s: float) -> tuple[ElasticGroupMachine, list[events.Action]]:
-    """Both workers have done nothing for ``idle_s`` seconds, rank 1 for a second less."""
+    """Return a group whose workers have been idle for ``idle_s`` seconds, rank 0 for a second longer."""
     machine = running(spec)
     machine.handle(stepped("a", idle_s=idle_s + 1), 1000.0)
     machine.handle(stepped("b", idle_s=idle_s), 1000.0)
@@ -442,7 +442,7 @@ def test_progress_timeout_does_not_apply_to_a_single_remaining_worker():
 
 
 def left_alone(exited: bool, idle_s: float, after: float) -> ElasticGroupMachine:
-    """Rank 1 left at 10.0 s, and rank 0 has done nothing for ``idle_s`` seconds, ``after`` seconds later."""
+    """Return a group that rank 1 left at 10.0 s; rank 0 is idle for ``idle_s`` seconds, ``after`` seconds later."""
     machine = running()
     machine.handle(events.Finished("b", 0, exited), 10.0)
     machine.handle(events.Closed("b", 0), 10.0)
@@ -556,7 +556,7 @@ def test_member_that_has_formed_the_group_and_an_evaluator_may_return():
     machine = running(FixedGroup(size=3))
     for name in ("a", "b"):
         machine.handle(events.Forming(name, 0, 2), 3.0)
-    assert machine.handle(events.Finished("c", 0), 3.1) == []  # of rank 2: none of the two that train
+    assert machine.handle(events.Finished("c", 0), 3.1) == []  # rank 2 is not one of the two that train
     assert machine.handle(events.Finished("b", 0), 3.2) == []
     assert machine.phase is Phase.RUNNING
 
@@ -581,7 +581,7 @@ def test_idle_evaluator_has_no_time_limit():
 def test_connection_error_after_sys_exit_of_a_member_is_blamed_on_that_member():
     machine = running()
     machine.handle(events.Finished("b", 0, exited=True), 3.0)
-    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)  # nobody is left to tell more
+    machine.handle(events.Failed("a", 0, "UnavailableError", secondary=True), 3.1)  # no other member can report
     reason = "called sys.exit(0) while rank 0 still worked with it, which then met: UnavailableError"
     assert machine.outcome == events.ConcludeRun(Phase.FAILED, "worker", reason, "b", 1)
     machine = running()

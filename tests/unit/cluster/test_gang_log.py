@@ -38,7 +38,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def watch(machine: GroupMachine) -> GangLog:
-    """A log of all that this machine is told from now on."""
+    """Return a log of all events that this machine handles from now on."""
     log, begin, handle = GangLog(machine), machine.begin, machine.handle
 
     def logged_begin(now: float) -> list[events.Action]:

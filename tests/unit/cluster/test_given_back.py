@@ -1,4 +1,4 @@
-"""Tests that a run releases everything however it ends: pool and gangs over random sequences of events."""
+"""Tests that an ended run has released everything: pool and gangs over random sequences of events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: dict[str, AnyGroup] = {
 
 
 class World:
-    """A run of each kind in turn on one pool, with agents and workers that do what they are told, in their time."""
+    """Simulation of successive runs of all kinds on one pool; agents and workers obey their messages."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -156,7 +156,7 @@ class World:
                     self.close(agent_id)
 
     def end(self) -> None:
-        """By itself, or else by a cancel; workers that were told to end do so."""
+        """End the run, by a cancellation if needed; stopped workers end."""
         for _ in range(200):
             if self.gang.phase.is_final:
                 return
@@ -192,7 +192,7 @@ def test_ended_run_holds_no_agent_and_idle_agents_are_dismissed(runs: list[tuple
             world.happen(what, which)
         world.end()
         world.check_nothing_is_kept()
-        for what, which in moves[:5]:  # what comes too late changes nothing of that
+        for what, which in moves[:5]:  # late events change nothing
             world.happen(what, which)
         world.check_nothing_is_kept()
     world.now += KEEP_WARM_S

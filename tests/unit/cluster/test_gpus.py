@@ -29,7 +29,7 @@ pytestmark = pytest.mark.fast
 ROOT = Path(__file__).parents[3]
 HOST = tuple(HostGpu(i, f"GPU-{i:08x}-aaaa", f"00000000:{i + 1:02X}:00.0") for i in range(4))
 
-# An executor's side: takes GPUs, says which, and keeps them until its input ends.
+# An executor's side: acquires GPUs, prints them, and holds them until its input ends.
 AGENT = """
 import sys
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_environment_without_gpus_hides_all_of_them() -> None:
         ("0,1", (0, 1)),
         ("3, 1", (3, 1)),
         ("", ()),
-        ("2,-1,0", (2,)),  # CUDA ends the list at what it does not know
+        ("2,-1,0", (2,)),  # CUDA ends the list at an unknown entry
         ("1,9,0", (1,)),
         ("1,1", (1,)),
         ("GPU-00000002,GPU-00000001-aaaa", (2, 1)),
@@ -250,14 +250,14 @@ def test_subprocesses_and_forks_do_not_inherit_the_lock(locks: Path) -> None:
     end_reader, end_writer = os.pipe()
     up_reader, up_writer = os.pipe()
     forked = os.fork()
-    if forked == 0:  # says that it is there, and lives on without the lock until the pipe closes
+    if forked == 0:  # reports its start, and runs without the lock until the pipe closes
         os.close(end_writer)
         os.write(up_writer, b"x")
         os.read(end_reader, 1)
         os._exit(0)
     try:
         assert os.read(up_reader, 1) == b"x"
-        claim.forget()  # as the kernel does at our death: descriptors are closed, nothing is unlocked by hand
+        claim.forget()  # as the kernel does when the process dies: descriptors are closed, nothing is unlocked explicitly
         with acquire_gpus(HOST[:1], ["0"], bases=[locks], timeout_s=0) as again:
             assert again.indices == (0,)
     finally:
@@ -363,9 +363,9 @@ def as_stranger(act: Callable[[], None]) -> Iterator[None]:
 
 @pytest.fixture
 def open_locks(locks: Path) -> Path:
-    """Where another user gets to."""
+    """Return the lock folder, made accessible to another user."""
     for parent in locks.parents:
-        if not parent.stat().st_mode & 0o001:  # pytest's folders are private, however deep they lie
+        if not parent.stat().st_mode & 0o001:  # pytest's folders are private at every level
             parent.chmod(0o755)
     return locks
 
@@ -390,8 +390,10 @@ def test_lock_of_another_user_counts_if_a_process_uses_the_gpu(open_locks: Path)
     busy = [HostGpu(0, "GPU-0"), HostGpu(1, "GPU-1", processes=1), HostGpu(2, "GPU-2")]
     stranger = as_stranger(lock_everything(open_locks / "hopsml-gpu-locks", busy[0], busy[1]))
     with stranger, acquire_gpus(busy, count=1, bases=[open_locks]) as mine:
-        assert mine.indices == (2,)  # one that nobody has locked comes first
-        with pytest.raises(RunError, match=r"GPU 1 by process \d+"):  # and where somebody computes it is true
+        assert mine.indices == (2,)  # a GPU without a lock is preferred
+        with pytest.raises(
+            RunError, match=r"GPU 1 by process \d+"
+        ):  # and a lock is believed if a process computes on the GPU
             acquire_gpus(busy, count=2, bases=[open_locks], timeout_s=0.1)
 
 
@@ -458,7 +460,7 @@ def test_all_gpus_notes_an_executor_with_one_gpu_or_none(locks: Path, monkeypatc
 
 
 def end_of_agent(ports: network.SlotPorts | None, problem: str = "") -> list[str]:
-    """What an agent closes that holds a GPU and these ports, in order. ``problem``: of its fork server, which raises it."""
+    """Return what a closing agent with a GPU and these ports closes, in order; its fork server raises ``problem``."""
     from hopsml.cluster.agent.agent import Agent
     from hopsml.cluster.agent.gpu_lock import SlotGpus
     from hopsml.cluster.agent.network import Bootstrap
@@ -487,7 +489,7 @@ def end_of_agent(ports: network.SlotPorts | None, problem: str = "") -> list[str
 
 
 def test_ending_agent_releases_its_gpu_and_ports_while_its_process_runs() -> None:
-    """Spark keeps the process, and the next agent in it wants the same."""
+    """Spark reuses the process, and its next agent needs the same GPU and ports."""
     of_slot = network.SlotPorts("127.0.0.1", None)
     ports = [of_slot.held.framework.port, of_slot.held.collective.port]
     assert end_of_agent(of_slot) == ["server", "claim"]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 
 
 def at_work(*names: str, **other: Any) -> ElasticGroupMachine:
-    """All members train, in a group that can go on with others; each holds the commit of step 5."""
+    """Return a running group that can grow in place; each member holds the commit of step 5."""
     machine = running(*names, kind=ElasticGroupMachine, **{"min_size": 1, **other})
     assert isinstance(machine, ElasticGroupMachine)
     committed(machine, 5, *names)
@@ -44,7 +44,7 @@ def paused(machine: ElasticGroupMachine, *names: str, step: int = 9, now: float 
 
 
 def coming(*names: str, **other: Any) -> ElasticGroupMachine:
-    """Two members have paused for newcomers, with whom they form the next generation."""
+    """Return a group whose two members have paused and form the next generation with newcomers."""
     machine = at_work("a", "b", size=2 + len(names), **other)
     grant(machine, *names, now=3.5)
     prepared(machine, *names)
@@ -54,7 +54,7 @@ def coming(*names: str, **other: Any) -> ElasticGroupMachine:
     return machine
 
 
-# ---------------------------------------------------------------------------------------------------- as it goes
+# ---------------------------------------------------------------------------------------------------- the usual sequence
 
 
 def test_newcomer_prepares_during_training_and_members_pause_when_it_is_ready() -> None:
@@ -185,7 +185,7 @@ def test_one_members_report_that_it_is_not_growable_counts_for_the_group() -> No
 
 def test_all_processes_restart_for_newcomers_over_another_collective() -> None:
     machine = running("a", "b", kind=ElasticGroupMachine, min_size=1)
-    assert grant(machine, "c", now=3.5) == []  # it may be that they have not come to their first operation
+    assert grant(machine, "c", now=3.5) == []  # members may not have reached their first operation
     actions = committed(machine, 5, "a", now=4.0)
     assert of_kind(actions, events.PauseWorkersAtCommit) == [
         events.PauseWorkersAtCommit(0, ("a", "b"), "1 more joined")
@@ -274,7 +274,7 @@ def test_members_do_not_pause_for_newcomers_after_one_has_finished() -> None:
     assert of_kind(machine.handle(events.Closed("c", 1), 4.3), events.ConcludeRun)
 
 
-# ---------------------------------------------------------------------------------------------------- while it is let in
+# ---------------------------------------------------------------------------------------------------- during admission
 
 
 @pytest.mark.parametrize("how", ["problem", "late"])
@@ -417,7 +417,7 @@ def test_newcomer_on_a_draining_node_is_stopped_and_returned_with_the_reason() -
     assert machine.handle(events.Closed("c", 1), 4.1) == [events.ReturnAgents(("c",), "its node goes")]
 
 
-# ---------------------------------------------------------------------------------------------------- why all begin anew
+# ---------------------------------------------------------------------------------------------- reasons of full restarts
 
 
 def test_step_without_a_collective_group_makes_all_processes_restart() -> None:

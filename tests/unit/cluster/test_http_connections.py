@@ -93,7 +93,7 @@ async def _answering(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def _play() -> tuple[bytes, bytes, bytes]:
-    """What half a head, a used connection and a request under way get to read."""
+    """Return the answers to half a head, a used connection and a pending request."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(_answering, http="httptools", lifespan="off", log_config=None, timeout_keep_alive=600)
     server = uvicorn.Server(config)
@@ -130,7 +130,7 @@ def test_idle_connection_without_a_complete_head_is_closed() -> None:
 
 @pytest.mark.parametrize("http", ["httptools", "h11"])
 def test_invalid_requests_are_logged_once(http: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Anybody may send them, without a token."""
+    """They can be sent without a token."""
     upgrade = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
     async def play() -> None:
@@ -172,7 +172,7 @@ async def _with_token(scope: Any, receive: Any, send: Any) -> None:
 def test_connections_without_a_token_do_not_block_those_with_one(
     http: Any, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They say nothing, half a head, or send requests that are refused, and keep their connections open."""
+    """Other connections send nothing, half a head or refused requests, and stay open."""
     monkeypatch.setattr(acceptor, "PATIENCE", 1)
     limits = ConnectionLimits(pending=8, of_one_peer=6, descriptors=1 << 20)
     monkeypatch.setattr(ConnectionLimits, "of_this_process", lambda: limits)
@@ -212,7 +212,7 @@ def test_connections_without_a_token_do_not_block_those_with_one(
 
 @pytest.mark.parametrize("http", ["httptools", "h11"])
 def test_endless_request_head_ends_the_connection(http: Any) -> None:
-    """Neither of a first request, nor of one after a body that nobody has read, nor what follows a body in pieces."""
+    """Of a first request, after an unread body, and after a chunked body."""
 
     async def lines(writer: asyncio.StreamWriter) -> None:
         for number in range(1024):

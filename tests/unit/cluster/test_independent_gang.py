@@ -74,7 +74,7 @@ def test_failed_worker_is_replaced_by_a_new_lane_on_its_agent():
     machine = running("a", "b")
     assert machine.handle(events.Failed("a", 0, "signal 9"), 2.0) == [events.Announce("left", 0, "signal 9")]
     assert machine.handle(events.Closed("a", 0), 2.1) == [events.StartGeneration(2, ("a",))]
-    assert machine.handle(events.Started("a", 0), 2.2) == []  # a word of the dead one
+    assert machine.handle(events.Started("a", 0), 2.2) == []  # a late event of the killed worker
     assert machine.handle(events.Started("a", 2), 2.2) == [events.Announce("joined", 2, "host-a")]
 
 
@@ -180,7 +180,7 @@ def test_resize_requests_more_lanes_or_returns_excluded_agents_first():
     assert machine.handle(events.ResizeRequested(4), 7.0) == [events.RequestAgents(0, 4)]
     assert machine.handle(events.ResizeRequested(3), 7.0) == [events.RequestAgents(0, 3), events.ReturnAgents(("a",))]
     assert machine.handle(events.ResizeRequested(1), 7.0) == [events.RequestAgents(0, 1), events.ReturnAgents(("b",))]
-    assert list(machine.members) == ["c", "d"]  # which of them goes is the search's to say
+    assert list(machine.members) == ["c", "d"]  # the search chooses which lane ends
     died = die(machine, "c", 8.0)
     assert died == [events.Announce("left", 5, "signal 9"), events.ReturnAgents(("c",))]
     assert die(machine, "d", 8.0)[-1] == events.StartGeneration(7, ("d",))
@@ -194,7 +194,9 @@ def test_search_without_requested_lanes_has_no_deadline():
     assert machine.handle(events.ResizeRequested(0), 3.0) == [events.RequestAgents(0, 0)]
     assert machine.handle(events.Tick(), 1000.0) == []
     assert machine.handle(events.ResizeRequested(2), 1000.0) == [events.RequestAgents(0, 2)]
-    assert machine.handle(events.ResizeRequested(3), 1005.0) == [events.RequestAgents(0, 3)]  # which prolongs nothing
+    assert machine.handle(events.ResizeRequested(3), 1005.0) == [
+        events.RequestAgents(0, 3)
+    ]  # does not extend the deadline
     assert machine.handle(events.Tick(), 1009.9) == []
     assert of_kind(machine.handle(events.Tick(), 1010.0), events.ConcludeRun)
 
@@ -242,7 +244,9 @@ def test_immediate_release_stops_a_lane_that_was_asked_to_finish():
 def test_successor_of_a_draining_lane_starts_before_that_lane_has_ended():
     machine = running("a", "b", "c")
     machine.handle(events.DrainRequested("a", "its node goes"), 2.0)
-    assert grant(machine, "d", now=2.0) == [events.StartGeneration(3, ("d",))]  # given back it would be granted again
+    assert grant(machine, "d", now=2.0) == [
+        events.StartGeneration(3, ("d",))
+    ]  # returned to the pool, it would be granted again
     assert grant(machine, "e", now=2.0) == [events.ReturnAgents(("e",))]
 
 
@@ -261,7 +265,7 @@ def test_agent_that_does_not_start_its_worker_is_dropped():
     assert machine.handle(events.Tick(), 10.0) == []
     (drop,) = machine.handle(events.Tick(), 10.1)
     assert drop == events.DropAgents(("b",), "did not start its worker within 10 s")
-    assert machine.handle(events.MemberLost("b", drop.reason), 10.5) == []  # nobody has heard of it
+    assert machine.handle(events.MemberLost("b", drop.reason), 10.5) == []  # it had not been announced
 
 
 def test_complete_search_lets_lanes_finish_and_stops_late_ones():
@@ -308,7 +312,7 @@ def test_unresponsive_lane_is_dropped_at_the_end():
 
 
 class World:
-    """The real pool, agents that come when they are asked for, and workers that do what the gang says, in their time."""
+    """Simulation of agents and workers around the real pool; agents connect on request, workers obey the gang."""
 
     def __init__(self, size: int) -> None:
         self.now = 0.0

@@ -24,18 +24,18 @@ API_TOKEN = "glob-2718281828"
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test makes known must not help the next."""
+    """Secrets registered by one test must not affect the next."""
     monkeypatch.setattr(redact, "_registered", {})
 
 
 def called(captured: Captured) -> Any:
-    """What a worker gets of it, in another process or here."""
+    """Return the result of the captured function, called as by a worker."""
     function, arguments = cloudpickle.loads(captured.shipped)
     return function(**arguments)
 
 
 def holds(payload: bytes, text: str) -> bool:
-    """Whether the text stands anywhere in a pickle, also as a part of what is in it."""
+    """True if the text occurs in a string of the pickle."""
     strings = [argument for _, argument, _ in pickletools.genops(payload) if isinstance(argument, str | bytes)]
     return text.encode() in payload or any(text in str(string) for string in strings)
 

@@ -128,7 +128,7 @@ def test_one_ring_order_serves_hosts_with_different_wiring() -> None:
 
 
 def test_members_with_two_gpus_each_are_ordered_by_the_links_between_them() -> None:
-    """On the DGX-1, {0,1} has links to {2,3} and {4,5} but none to {6,7}: the ring goes round the cube."""
+    """On the DGX-1, {0,1} has links to {2,3} and {4,5} but none to {6,7}: the ring follows the cube."""
     topology = (TOPOLOGIES / "dgx1_v100.txt").read_text()
     pairs = [(0, 1), (4, 5), (2, 3), (6, 7)]
     layout = form([member(port=4000 + i, gpu_indices=p, topology=topology) for i, p in enumerate(pairs)])
@@ -136,7 +136,7 @@ def test_members_with_two_gpus_each_are_ordered_by_the_links_between_them() -> N
 
 
 def test_isolated_containers_are_ordered_by_bus() -> None:
-    """Each sees one GPU, which it calls 0: only the bus tells them apart."""
+    """Each container numbers its single GPU 0: only the bus distinguishes them."""
     buses = ["00000000:AF:00.0", "00000000:3B:00.0", "0000:5e:00.0"]
     single = (TOPOLOGIES / "single.txt").read_text()
     members = [
@@ -298,7 +298,7 @@ def test_layout_invariants_hold_for_all_roles(members: list[Member], servers: in
     assert trainers == list(placements[: len(trainers)])
     assert {p.world_size for p in placements} == {len(trainers)}
     assert len(trainers) == len(members) - servers - evaluator
-    for placement in placements:  # whoever looks itself up in the cluster finds itself
+    for placement in placements:  # each member is in the cluster at its own position
         address = by_agent[placement.agent_id].address
         assert layout.cluster[placement.role][placement.task_index] == address
     assert sum(map(len, layout.cluster.values())) == len(members)

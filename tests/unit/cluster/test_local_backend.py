@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def bootstrap() -> Iterator[Bootstrap]:
-    """Of a coordinator that never says a word."""
+    """Yield the bootstrap data of a coordinator that never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         yield Bootstrap(
             request_id=1, addresses=(silent.getsockname()[:2],), token="t", certificate=make_identity().certificate,
@@ -43,7 +43,7 @@ class Scene:
         before: Callable[[int], None] = lambda index: None,
         behind: Callable[[int], None] = lambda index: None,
     ) -> tuple[int, str]:
-        """Ask for three; what is told when all is over. ``before`` and ``behind`` each start, of which nobody knows yet."""
+        """Request three agents and return the reported end; ``before`` and ``behind`` run around the start of each."""
         start = LocalBackend._start
 
         def start_and_tell(bootstrap: Bootstrap, index: int) -> Any:

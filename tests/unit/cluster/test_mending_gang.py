@@ -29,7 +29,7 @@ KILLED = "killed by signal 9"
 
 
 def at_work(*names: str, **other: Any) -> ElasticGroupMachine:
-    """All members train, in a group that can go on without others; each holds the commit of step 5."""
+    """Return a running group that can lose members in place; each member holds the commit of step 5."""
     machine = running(*names, kind=mending, **{"min_size": 1, **other})
     assert isinstance(machine, ElasticGroupMachine)
     committed(machine, 5, *names)
@@ -91,7 +91,7 @@ def test_survivors_continue_in_place_without_a_member_named_by_the_pace() -> Non
     assert isinstance(stop, events.StopWorkers) and stop.agent_ids == ("b",) and stop.dump
     assert mend == events.ReconfigureGroup(1, ("a",))
     mended(machine, "a", now=7.6)
-    assert machine.handle(events.Tick(), 10.0) == []  # the others' time begins anew
+    assert machine.handle(events.Tick(), 10.0) == []  # the others' time limit restarts
     assert of_kind(machine.handle(events.Tick(), 10.6), events.StopWorkers)
 
 
@@ -170,7 +170,9 @@ def test_two_simultaneous_losses_reconfigure_the_group_twice() -> None:
     machine = at_work("a", "b", "c", "d", size=4)
     assert kill(machine, "b")[-1] == events.ReconfigureGroup(1, ("a", "c", "d"))
     mended(machine, "a")
-    again = machine.handle(events.Failed("d", 0, KILLED, outside=True), 4.1)  # sent before its agent heard of the first
+    again = machine.handle(
+        events.Failed("d", 0, KILLED, outside=True), 4.1
+    )  # sent before its agent received the first reconfiguration
     assert again[-1] == events.ReconfigureGroup(2, ("a", "c"))
     assert machine.handle(events.Reconfigured("a", 1, 9), 4.2) == []  # an answer to the first
     text = notes(mended(machine, "a", "c", now=4.3))
@@ -238,7 +240,7 @@ def test_worker_with_spontaneously_broken_connections_makes_all_restart() -> Non
     assert isinstance(stop, events.StopWorkers) and set(stop.agent_ids) == {"a", "b"}
 
 
-# ---------------------------------------------------------------------------------------------------- as ever
+# ---------------------------------------------------------------------------------------------------- full restarts
 
 
 def test_loss_of_the_chief_restarts_all_processes() -> None:

@@ -89,7 +89,7 @@ def listener(host: str = "127.0.0.1", backlog: int = 8) -> Iterator[int]:
 
 
 def free_range(count: int) -> tuple[int, int]:
-    """So many ports in a row that were all free a moment ago, below those that the kernel hands out."""
+    """Return a range of ``count`` consecutive ports that were free just now, below the kernel's ephemeral ports."""
     for first in range(20000 + os.getpid() % 5000, 32000, count):
         with contextlib.ExitStack() as stack:
             try:
@@ -121,7 +121,7 @@ def test_server_without_so_reuseport_is_refused_on_a_held_port(host: str) -> Non
 
 @pytest.mark.parametrize("host", LOOPBACKS)
 def test_a_held_port_refuses_connections(host: str) -> None:
-    """So that whoever waits for the leader's port waits for the server, not for us."""
+    """A process that waits for the leader's port must wait for the server, not for the holder."""
     with hold_port(host) as held, pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, held.port), timeout=10)
 

@@ -98,8 +98,8 @@ def walking(*times: float, began: float = 0.0, **other: Any) -> Pace:
 @pytest.mark.parametrize(
     ("pace", "limit_s"),
     [
-        (Pace(0.0), 600.0),  # compiling comes before the first step
-        (walking(5.0), 600.0),  # one report says nothing yet of how long a step takes
+        (Pace(0.0), 600.0),  # compilation precedes the first step
+        (walking(5.0), 600.0),  # the step time is unknown after one report
         (walking(5.0, 6.0), 30.0),
         (walking(5.0, 8.0), 30.0),
         (walking(5.0, 8.5), 35.0),  # ten usual steps
@@ -117,7 +117,7 @@ def test_limit_without_a_step_follows_from_earlier_steps(pace: Pace, limit_s: fl
 
 def test_usual_step_time_is_a_moving_average() -> None:
     assert walking(0.0, 10.0).usual_s == 10.0 and walking(0.0, 0.25).usual_s == 0.25
-    assert walking(5.0, 4.0).usual_s == 0.0  # a report of another one, which came later
+    assert walking(5.0, 4.0).usual_s == 0.0  # a delayed report of another member
     assert walking(0.0, 10.0, 15.0).usual_s == pytest.approx(0.8 * 10.0 + 0.2 * 5.0)
     several = walking(0.0)
     several.stepped("a", 4, False, 20.0, 0.0)
@@ -139,7 +139,7 @@ def test_next_generation_inherits_the_time_of_the_first_step() -> None:
     pace = walking(5.0, 12.0, 13.0, began=2.0, timeout_s=9.0)
     after = pace.following(100.0)
     assert (after.began, after.timeout_s, after.first_before_s) == (100.0, 9.0, 10.0)
-    assert after.following(200.0).first_before_s == 10.0  # one without a step tells nothing new
+    assert after.following(200.0).first_before_s == 10.0  # a generation without a step changes nothing
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_next_generation_inherits_the_time_of_the_first_step() -> None:
     [
         ({"a": 3, "b": 2, "c": 3}, (), ("b",)),
         ({"a": 3, "b": 2, "c": 2}, (), ("b", "c")),
-        ({"a": 0, "c": 0}, (), ("b",)),  # it has not said anything
+        ({"a": 0, "c": 0}, (), ("b",)),  # it has not reported
         ({"a": 3, "b": 3, "c": 3}, (), ()),
         ({}, (), ()),
-        ({"a": 3, "b": 2, "c": 3}, ("c",), ("c",)),  # whoever the system holds, however far it is
+        ({"a": 3, "b": 2, "c": 3}, ("c",), ("c",)),  # a stopped process, whatever its step
         ({"a": 3, "b": 3, "c": 3}, ("a", "b"), ("a", "b")),
     ],
 )
@@ -177,7 +177,7 @@ def late_by(lags_s: list[float]) -> Pace:
 @pytest.mark.parametrize(
     ("lags_s", "slow"),
     [
-        ([5.0] * 7, False),  # too few looks
+        ([5.0] * 7, False),  # too few samples
         ([5.0] * 8, True),
         ([4.0] * 8, False),  # who leaves a collective together is less apart
         ([5.0] * 6 + [0.0] * 2, True),  # three in four

@@ -25,7 +25,7 @@ OTHERS = "a run waits for agents of the other kind"
 
 
 def joined(pool: Pool, *agents: str, request_id: int, now: float = 1.0) -> list[Action]:
-    """These agents connect, each on an executor of its own."""
+    """Connect these agents, each on a separate executor."""
     return [act for n, agent in enumerate(agents) for act in pool.connected(agent, (request_id, n), f"e-{agent}", now)]
 
 
@@ -66,7 +66,7 @@ def test_returning_agent_is_awaited_as_the_kind_that_it_was() -> None:
     pool.remove_agent("g", returns=True)
     assert pool.serve() == [] and (pool.expected.of(False), pool.expected.of(True)) == (1, 1)
     pool.withdraw("first", 2.0)
-    assert pool.demand("second", 2, bare=1) == [Submit(3, 1), Submit(4, 1, bare=True)]  # both asks were cancelled
+    assert pool.demand("second", 2, bare=1) == [Submit(3, 1), Submit(4, 1, bare=True)]  # both requests were cancelled
     assert joined(pool, "g2", request_id=3) == [] and joined(pool, "b2", request_id=4) == [
         Grant("second", ("g2", "b2"))
     ]
@@ -184,9 +184,13 @@ def test_every_grant_has_the_right_kinds_and_every_demand_is_requested(
         (4, [], []),
         (4, [(1, 8)], [4]),
         (4, [(1, 2)], [2]),
-        (4, [(1, 8), (1, 8)], [3, 1]),  # the one that came later can begin
+        (4, [(1, 8), (1, 8)], [3, 1]),  # the later one can start
         (4, [(1, 3), (2, 2)], [2, 2]),
-        (4, [(3, 3), (2, 2), (1, 4)], [3, 2, 1]),  # the second waits for its two, and nobody for it
+        (
+            4,
+            [(3, 3), (2, 2), (1, 4)],
+            [3, 2, 1],
+        ),  # the second waits for its two slots, and no other demand waits for it
         (2, [(0, 0), (2, 2)], [0, 2]),
     ],
 )
@@ -307,7 +311,7 @@ def test_returning_agent_is_not_requested_twice():
 
 
 def test_agent_of_an_ended_request_is_not_awaited():
-    """Ctrl-C cancels Spark's job: that the job has ended may be known before its agents' connections break."""
+    """Ctrl-C cancels Spark's job: its end may be reported before its agents' connections break."""
     pool = Pool()
     pool.demand("r1", 2)
     pool.connected("a", (1, 0), "e1", 1.0)
@@ -327,7 +331,7 @@ def test_retired_slot_is_requested_again():
     pool.demand("r", 1)
     assert pool.retired((1, 1)) == [Submit(2, 1)]
     pool.remove_agent("b2", returns=True)
-    assert pool.serve() == []  # the agent that said so, and was never one of the pool
+    assert pool.serve() == []  # a retired agent that was never in the pool
     assert pool.connected("c", (2, 0), "e3", 4.0) == [Grant("r", ("c",))]
 
 
@@ -390,7 +394,7 @@ def test_no_agent_has_two_runs_and_no_satisfiable_demand_waits(script):
 
 
 def gather(size: int, most: int | None = None) -> None:
-    """A run that gets its agents when all have come, or, where it may grow, one after the other; then all are lost."""
+    """Grant a run its agents all at once or, with ``most``, one by one; then lose all of them."""
     pool = Pool()
     pool.demand("r", 1 if most else size, most)
     granted = [action for n in range(size) for action in pool.connected(f"a{n}", (1, n), f"e{n}", 1.0)]
@@ -458,7 +462,7 @@ def test_smaller_demand_cancels_the_newest_requests():
     assert pool.demand("r", 0, most=3) == [Submit(5, 1)]
     assert pool.connected("a", (1, 0), "e1", 1.0) == [Grant("r", ("a",))]
     assert pool.withdraw("r", 2.0) == [CancelAgentRequest(5), CancelAgentRequest(2)]
-    assert pool.demand("later", 3) == [Submit(6, 2)]  # nothing is left of those, and a is there
+    assert pool.demand("later", 3) == [Submit(6, 2)]  # the other requests were cancelled, and a is connected
 
 
 def test_request_larger_than_the_surplus_is_not_cancelled():
@@ -532,7 +536,7 @@ def test_excluded_agents_are_granted_to_no_run_and_are_replaced():
     assert pool.connected("a2", (1, 1), "e2", 0.0) == [Grant("run", ("a1", "a2"))]
     assert pool.set_aside("run", ("a1",)) == []
     assert pool.request_replacements("run", 2, ("a2",), 0.0) == [Submit(2, 1)]
-    assert pool.demand("later", 1) == [Submit(3, 1)]  # whoever was served before is served first
+    assert pool.demand("later", 1) == [Submit(3, 1)]  # runs are served in order
     assert pool.connected("a3", (2, 0), "e3", 0.0) == [Grant("run", ("a2", "a3"))]
     assert pool.tick(1000.0) == []
     assert pool.dismiss(("a1",), "over") == [DismissAgents(("a1",), "over")]
@@ -565,7 +569,7 @@ def test_as_many_replacements_are_requested_as_the_run_has_workers(most: int):
     assert sum(ask.count for ask in asked) == 2 * most
     pool.withdraw("run", 0.0)
     (ask,) = pool.demand("run", 1, most=most)
-    assert isinstance(ask, Submit) and ask.count == most  # what was refused then says nothing of a later try
+    assert isinstance(ask, Submit) and ask.count == most  # earlier refusals do not limit a new request
 
 
 def test_leaving_agents_are_dismissed_each_with_its_reason():

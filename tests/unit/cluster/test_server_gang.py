@@ -47,7 +47,7 @@ def of_kind(actions: list[events.Action], kind: type) -> list[Any]:
 
 
 def conclusion(machine: ServerGroupMachine, actions: list[events.Action]) -> events.ConcludeRun:
-    """What the run ends with, once whoever was told to end has."""
+    """Return the outcome of the run after all stopped workers have ended."""
     for stop in of_kind(actions, events.StopWorkers):
         for name in stop.agent_ids:
             actions = actions + machine.handle(events.Closed(name, stop.generation), 100.0)
@@ -68,7 +68,7 @@ def test_killed_server_is_restarted_on_its_agent_and_the_others_continue(name: s
         events.Note(f"rank {rank} ({role}) was lost ({FAILED}); it is started again at its address"),
         events.StartGeneration(1, (name,)),
     ]
-    assert machine.handle(events.Closed(name, 0), 3.1) == []  # a late word of the dead one
+    assert machine.handle(events.Closed(name, 0), 3.1) == []  # a late event of the killed worker
     assert machine.handle(events.Started(name, 1), 3.2) == [events.Note(f"rank {rank} ({role}) is running again")]
     assert die(machine, "worker0", 4.0)[-1] == events.StartGeneration(2, ("worker0",))
     assert machine.phase is Phase.RUNNING
@@ -512,7 +512,7 @@ MOVES = st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from(NAMES), st.in
 
 
 def event_of(machine: ServerGroupMachine, kind: str, name: str, behind: int) -> events.Event:
-    number = machine.members[name].generation - (behind == 2)  # sometimes a late word of an earlier start
+    number = machine.members[name].generation - (behind == 2)  # sometimes a late event of an earlier start
     return {
         "started": events.Started(name, number),
         "finished": events.Finished(name, number),

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 
 
 class Settings:
-    """What SparkBackend asks of a SparkContext before it starts anything."""
+    """The part of a SparkContext that SparkBackend reads before it starts anything."""
 
     applicationId = "app-1"
     defaultParallelism = 8
@@ -23,7 +23,7 @@ class Settings:
         self.master = master
         self.settings = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
         self.executors = executors
-        self.refuses = ""  # what Spark says of profiles
+        self.refuses = ""  # Spark's error about resource profiles
 
     def getConf(self) -> Settings:
         return self
@@ -95,7 +95,7 @@ GPU = {"executor_resource_gpu_amount": "1", "executor_cores": "3"}
         ("yarn", {"executor_instances": "2", **GPU, "task_resource_gpu_amount": "1"}, 6, 6),
         ("yarn", {"executor_instances": "2", **GPU, "task_cpus": "3"}, 2, 2),
         ("yarn", {"executor_instances": "2", "executor_cores": "3"}, 0, None),  # no GPUs: all are alike
-        ("yarn", {**DYNAMIC, **GPU, "dynamicAllocation_maxExecutors": "5"}, 15, None),  # on executors of their own
+        ("yarn", {**DYNAMIC, **GPU, "dynamicAllocation_maxExecutors": "5"}, 15, None),  # on separate executors
         ("yarn", {**DYNAMIC, **GPU}, None, None),
         ("yarn", DYNAMIC, 0, None),
     ],

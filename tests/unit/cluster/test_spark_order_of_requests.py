@@ -14,7 +14,7 @@ pytestmark = pytest.mark.fast
 
 
 class Tracker(Settings):
-    """A SparkContext whose status tracker knows the job of a group when it has been asked ``late`` times."""
+    """SparkContext whose status tracker returns the job of a group after ``late`` calls."""
 
     def __init__(self, late: int) -> None:
         super().__init__("local-cluster[2,2,1024]", executors=2)
@@ -27,7 +27,7 @@ class Tracker(Settings):
 
 
 def waited_for(alive: bool) -> list[str]:
-    """Of which groups Spark was asked until an ask of number 2 was let go on; 1 and 3 are others."""
+    """Return the groups that Spark was asked about until request 2 continued; requests 1 and 3 are others."""
     context: Any = Tracker(late=2)
     backend = SparkBackend(context)
     end = threading.Event()

@@ -21,7 +21,7 @@ def profiles(**settings: str) -> ResourceProfiles:
 
 
 def amounts(profile: Any) -> tuple[dict[str, float], dict[str, int]] | None:
-    """What a task gets, and what executors are asked for."""
+    """Return the amounts of a task, and those requested of executors."""
     if profile is None:
         return None
     of_task = {name: request.amount for name, request in profile.taskResources.items()}

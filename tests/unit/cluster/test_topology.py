@@ -51,15 +51,15 @@ def test_ring_of_half_a_dgx1_avoids_single_nvlinks_where_possible() -> None:
 def test_ring_of_an_uneven_dgx1_subset_uses_two_double_nvlinks() -> None:
     """4 reaches only 0 by NVLink: one PCIe link is unavoidable, and 0-4, 4-1, 1-2, 2-0 has two double links.
 
-    0,1,2,4 and 0,4,2,1 sum to the same: those that close by a single link come before the one that closes
-    by a double one, and of those two 0,4,1,2 is the smaller.
+    0,1,2,4 and 0,4,2,1 have the same sum: rings closed by a single link precede those closed by a double one,
+    and of the remaining two 0,4,1,2 is smaller.
     """
     topology = read("dgx1_v100")
     assert topology.ring([0, 1, 2, 4]) == (0, 4, 1, 2)
 
 
 def test_ring_of_a_dgx_a100_is_the_numeric_order() -> None:
-    """Behind NVSwitch every link is the same: nothing to gain, so the order is the numeric one."""
+    """Behind NVSwitch all links are equal, so the ring is the numeric order."""
     topology = read("dgx_a100")
     assert topology.ring() == tuple(range(8))
     assert {link for row in topology.links for link in row} == {"X", "NV12"}

@@ -67,7 +67,7 @@ def formation(folder: Path, resume_url: str = "") -> Formation:
 
 
 def failure_of(folder: Path, resume_url: str = "", kill: bool = False, scratch: Path | None = None) -> FailureReport:
-    """What is told of a worker that cannot begin; ``kill``: because its fork server has just died."""
+    """Return the report of a worker that cannot start; ``kill``: its fork server has just been killed."""
     told: list[Message] = []
 
     async def life() -> None:
@@ -174,11 +174,11 @@ def test_last_commit_and_last_files_are_stored_concurrently(tmp_path: Path, monk
     assert checkpoints.steps(run.checkpoints) == [9]
 
 
-# ------------------------------------------------------------------------------------- a worker that ends while nobody reads
+# ------------------------------------------------------------------------------------- a worker that ends before it is read
 
 
 def read_after_the_end(folder: Path, function: Callable[[], Any], kill_server: bool = False) -> list[Message]:
-    """Messages about a worker whose agent reads nothing until the worker has ended, and for an hour afterwards.
+    """Return the messages about a worker whose agent reads nothing until an hour after the worker's end.
 
     ``kill_server``: the fork server is killed as well, before anything is read.
     """

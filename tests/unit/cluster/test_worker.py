@@ -103,7 +103,7 @@ pytestmark = pytest.mark.fast
 
 
 def test_interrupted_copy_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under a quota, of which the disk's free space says nothing."""
+    """As under a quota, which the free space of the disk does not show."""
     folder = tmp_path / "cwd"
     folder.mkdir()
     (folder / "model").write_bytes(bytes(2_000_000))

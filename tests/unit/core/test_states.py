@@ -16,7 +16,7 @@ from hopsml.errors import RunCancelled, RunError
 pytestmark = pytest.mark.fast
 
 PACKAGE = Path(states.__file__).parents[1]
-# Words of others: YARN's applications and nodes, MLflow's runs, Airflow's jobs.
+# State names of other systems: YARN's applications and nodes, MLflow's runs, Airflow's jobs.
 OTHERS = (
     "core/refused_names.py",
     "airflow/jobs.py",

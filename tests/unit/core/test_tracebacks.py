@@ -144,7 +144,7 @@ OWN = f"{Path(tracebacks.__file__).parents[1]}/"
 
 
 def shown(how: str, tmp_path: Path, **variables: str) -> str:
-    """What a script prints that ends by an uncaught error."""
+    """Return the output on stderr of a script that ends by an uncaught error."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "HOME": str(tmp_path), "HOPSML_PROJECT_URL": f"file://{tmp_path}/p", **variables}

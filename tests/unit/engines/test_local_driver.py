@@ -25,7 +25,7 @@ SLEEPS = ["sh", "-c", "echo begun; exec sleep 600"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for a driver; what was started there is killed behind the test."""
+    """A folder for a driver, which is killed after the test."""
     made = tmp_path / "job"
     made.mkdir()
     yield made

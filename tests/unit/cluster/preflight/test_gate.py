@@ -42,7 +42,7 @@ def tell(found: Gate, agent_id: str, **changed: Any) -> list[Any]:
 
 
 def answer(found: Gate, actions: list[Any], problem: str = "") -> list[Any]:
-    """Let every exchange that is asked for come out like this."""
+    """Answer every probe among ``actions`` with this problem, or with success."""
     probes = [action for action in actions if isinstance(action, Probe)]
     return [
         a for p in probes for a in found.probed(p.agent_id, PeerProbed(p.peer, 0.0 if problem else 99.0, problem), NOW)
@@ -84,7 +84,7 @@ def test_successful_probes_of_many_members_trigger_no_comparison(monkeypatch) ->
 
 
 def join(mode: PreflightMode, size: int) -> None:
-    """A group of which each member's figures come after the grant, and each exchange goes well; then all leave."""
+    """Run a group whose measurements follow the grant and whose probes succeed; then all members leave."""
     found, members = gate(mode, size), tuple(f"a{number}" for number in range(size))
     actions = found.granted("run", members, NOW)
     for one in members:
@@ -133,7 +133,7 @@ def test_enforcing_preflight_waits_for_measurements_and_probes() -> None:
     assert answer(found, asked) == [Pass("run", ("a1", "a2"))]
     found.ended("run")
     found.begin("next", "enforce", 2, True)
-    assert found.granted("next", ("a1", "a2"), NOW) == [Pass("next", ("a1", "a2"))]  # what is known is known
+    assert found.granted("next", ("a1", "a2"), NOW) == [Pass("next", ("a1", "a2"))]  # earlier results are reused
 
 
 def test_failed_slot_is_excluded_and_a_fixed_group_requests_again() -> None:
@@ -151,7 +151,7 @@ def test_failed_slot_is_excluded_and_a_fixed_group_requests_again() -> None:
 def test_elastic_group_receives_the_good_agents_at_once() -> None:
     found = gate("enforce", whole=False)
     found.granted("run", ("a1", "a2", "a3"), NOW)
-    tell(found, "a1", clock=0.0)  # told with this clock: no skew
+    tell(found, "a1", clock=0.0)  # sent with this clock: no skew
     tell(found, "a2", write_mb_s=0.01)
     actions = answer(found, tell(found, "a3"))
     assert [type(one) for one in actions] == [Warn, SetAside, Pass]
@@ -200,7 +200,7 @@ def test_agent_that_leaves_before_the_result_makes_a_fixed_group_request_again()
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["warn", "enforce"]), st.booleans())
 def test_no_agent_is_lost_in_any_order_of_events(seed: int, mode: PreflightMode, whole: bool) -> None:
-    """Every granted agent is passed on, set aside, given back, gone, or still waited for; bad ones never pass."""
+    """Every granted agent is passed on, excluded, returned, gone or still awaited; failed ones are never passed on."""
     choose, found = random.Random(seed), gate(mode, size=4, whole=whole)
     bad = {f"a{number}" for number in range(8) if choose.random() < 0.3}
     held: dict[str, str] = {}

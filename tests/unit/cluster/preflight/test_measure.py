@@ -34,7 +34,7 @@ def test_measurements_equal_those_of_the_system(tmp_path: Path) -> None:
 
 
 def test_failed_disk_write_is_reported_with_its_reason(tmp_path: Path) -> None:
-    """The size of a file is limited, in a process of its own: what a full disk answers comes from the same call."""
+    """A file size limit in a subprocess causes the same failure as a full disk."""
     code = (
         "import resource, sys, pathlib; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
         "from hopsml.cluster.agent.preflight import write_speed; print(write_speed(pathlib.Path(sys.argv[1])))"

@@ -72,7 +72,7 @@ def test_every_limit_is_checked(field: str) -> None:
 
 
 def test_delayed_measurements_are_no_clock_skew() -> None:
-    """They were taken between the moment when the agent was let in and the one when they were read."""
+    """The clock was read between the agent's connection and the receipt of the measurements."""
     assert rules.own_faults(GOOD, 999.0, 1019.2) == []
     (fault,) = rules.own_faults(with_(clock=993.0), 1000.0, 1020.0)
     assert "-7.0 s from the driver's clock" in fault.text
