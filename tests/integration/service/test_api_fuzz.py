@@ -32,7 +32,7 @@ CHECKS = (
 
 
 class Stranger:
-    """Calls a service that no number of calls is too much for."""
+    """Client of a service without rate limits."""
 
     def __init__(self, served: Served) -> None:
         self.streams, limits = served.streams, Limits(0.0, 0.0, Rate(0.0, 0.0))
@@ -42,7 +42,7 @@ class Stranger:
     def ask(
         self, method: str, url: str, headers: Any = (), content: Any = None, token: str | None = ""
     ) -> httpx.Response:
-        """One request; ``token``: None for none."""
+        """Send one request; ``token`` None sends none."""
         given = dict(headers)
         if token is not None:
             given["authorization"] = f"Bearer {token or self.token}"
@@ -54,8 +54,8 @@ class Stranger:
 
         answer = asyncio.run(ask())
         if answer.status_code >= 400 and method != "HEAD":
-            said = json.loads(answer.content)
-            assert set(said) == {"error", "remedy"} and said["error"], (method, url, answer.status_code, said)
+            problem = json.loads(answer.content)
+            assert set(problem) == {"error", "remedy"} and problem["error"], (method, url, answer.status_code, problem)
         return answer
 
 
@@ -66,18 +66,18 @@ def stranger(served: Served) -> Stranger:
 
 
 def _places() -> dict[str, set[str]]:
-    """The methods of each address."""
+    """Return the methods of each address."""
     return {path: {method.upper() for method in methods} for path, methods in api().openapi()["paths"].items()}
 
 
-def test_without_a_token_nothing_is_answered(stranger: Stranger) -> None:
+def test_request_without_a_valid_token_is_refused_at_every_address(stranger: Stranger) -> None:
     for path, methods in _places().items():
         for method in methods:
             assert stranger.ask(method, path.replace("{job}", "1"), token=None).status_code == 401, path
     assert stranger.ask("GET", "/api/v1/jobs", token="nonsense").status_code == 401
 
 
-def test_a_method_that_an_address_does_not_take_is_refused_by_name(stranger: Stranger) -> None:
+def test_method_that_an_address_does_not_have_is_refused_with_the_allowed_ones(stranger: Stranger) -> None:
     for path, methods in _places().items():
         for method in sorted(set(METHODS) - methods):
             answer = stranger.ask(method, path.replace("{job}", "1"))
@@ -92,7 +92,7 @@ def test_a_method_that_an_address_does_not_take_is_refused_by_name(stranger: Str
 BROKEN = (b"", b"{", b"\xff\xfe", b"null", b"[]", b'"text"', b"[" * 100_000, b'{"a": 1e999}', b'{"\\ud800": 1}', b"NaN")
 
 
-def test_bodies_that_do_not_parse(stranger: Stranger) -> None:
+def test_unparsable_body_is_refused_at_every_address(stranger: Stranger) -> None:
     with_body = [
         (method.upper(), path)
         for path, methods in api().openapi()["paths"].items()
@@ -109,7 +109,7 @@ def test_bodies_that_do_not_parse(stranger: Stranger) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("kind", ["positive", "negative"])
-def test_nothing_is_found(stranger: Stranger, kind: str) -> None:
+def test_random_requests_conform_to_the_openapi_document(stranger: Stranger, kind: str) -> None:
     import schemathesis
     from schemathesis.checks import CHECKS as KNOWN
     from schemathesis.checks import load_all_checks

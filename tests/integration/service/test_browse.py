@@ -25,7 +25,7 @@ from tests.helpers.service.project import ProjectOnDisk
 pytestmark = pytest.mark.local
 
 
-def test_a_run_is_told_in_full(project: ProjectOnDisk) -> None:
+def test_run_detail_has_state_cause_step_arguments_and_source(project: ProjectOnDisk) -> None:
     cause = "rank 1 on node2: ValueError: no"
     run = project.run(
         "app_1", state="FAILED", cause=cause, arguments={"lr": 0.1, "data": {"url": "x"}}, source="def f(): ..."
@@ -37,18 +37,18 @@ def test_a_run_is_told_in_full(project: ProjectOnDisk) -> None:
     assert detail.source == "def f(): ..." and detail.workers == []
 
 
-def test_workers_of_a_run_that_goes_on_are_known_by_their_logs(project: ProjectOnDisk) -> None:
+def test_workers_of_a_running_run_are_derived_from_its_logs(project: ProjectOnDisk) -> None:
     project.run("app_1", state=None).print(1, "hello")
     assert Project(project.url).detail("app_1").workers == [{"rank": 1, "state": "RUNNING"}]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../app_1", "a\\b", "a\x00b", "x" * 256])
-def test_a_name_that_could_lead_elsewhere_is_refused(project: ProjectOnDisk, name: str) -> None:
+def test_run_id_that_is_a_path_is_refused(project: ProjectOnDisk, name: str) -> None:
     with pytest.raises(ArgumentError):
         Project(project.url).directory(name)
 
 
-def test_a_run_or_trial_that_is_not_there(project: ProjectOnDisk) -> None:
+def test_missing_run_or_trial_is_an_error(project: ProjectOnDisk) -> None:
     project.run("app_1")
     with pytest.raises(PathNotFound):
         Project(project.url).detail("app_2")
@@ -59,14 +59,14 @@ def test_a_run_or_trial_that_is_not_there(project: ProjectOnDisk) -> None:
 
 
 @pytest.mark.parametrize("path", ["..", "../app_2", "logs/../../app_2/run.json", "/etc/passwd/..", "logs//x", "a\x00"])
-def test_a_path_never_leaves_its_run(project: ProjectOnDisk, path: str) -> None:
+def test_path_outside_a_run_is_refused(project: ProjectOnDisk, path: str) -> None:
     project.run("app_1")
     project.run("app_2")
     with pytest.raises(ArgumentError):
         Project(project.url).files("app_1", path)
 
 
-def test_a_link_that_leads_out_is_refused_and_one_within_followed(project: ProjectOnDisk) -> None:
+def test_link_out_of_a_run_is_refused_and_one_within_is_followed(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     os.symlink("/etc", run.folder / "etc")
     os.symlink(run.folder / "run.json", run.folder / "same")
@@ -78,7 +78,7 @@ def test_a_link_that_leads_out_is_refused_and_one_within_followed(project: Proje
     assert [entry.name for entry in browsed.files("app_1", "")[1]] == ["logs", "run.json", "same", "status.json"]
 
 
-def test_a_link_that_is_set_after_the_check_of_a_path_leads_nowhere(project: ProjectOnDisk, tmp_path: Path) -> None:
+def test_link_created_after_the_path_check_is_refused(project: ProjectOnDisk, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("the server's own")
     run = project.run("app_1")
@@ -91,7 +91,7 @@ def test_a_link_that_is_set_after_the_check_of_a_path_leads_nowhere(project: Pro
         list(files.pieces(url, 0, 100))
 
 
-def test_a_run_that_is_a_link_or_lies_behind_one_is_not_shown(project: ProjectOnDisk, tmp_path: Path) -> None:
+def test_linked_run_directory_is_not_shown(project: ProjectOnDisk, tmp_path: Path) -> None:
     ProjectOnDisk(tmp_path / "private").run("app_2").print(0, "secret")
     project.run("app_1")
     os.symlink(tmp_path / "private" / "Experiments" / "app_2", project.folder / "Experiments" / "app_2")
@@ -104,7 +104,7 @@ def test_a_run_that_is_a_link_or_lies_behind_one_is_not_shown(project: ProjectOn
             browsed.directory(name)
 
 
-def test_a_record_or_pipe_in_place_of_a_file_neither_leaks_nor_blocks(project: ProjectOnDisk, tmp_path: Path) -> None:
+def test_linked_record_is_not_shown_and_a_pipe_does_not_block(project: ProjectOnDisk, tmp_path: Path) -> None:
     other = ProjectOnDisk(tmp_path / "private").run("app_2", name="secret")
     project.run("app_1")
     linked, piped = project.run("app_3"), project.run("app_4")
@@ -118,7 +118,7 @@ def test_a_record_or_pipe_in_place_of_a_file_neither_leaks_nor_blocks(project: P
         browsed.metrics("app_4")
 
 
-def test_what_the_server_writes_into_a_run_does_not_follow_a_link(project: ProjectOnDisk, tmp_path: Path) -> None:
+def test_server_writes_do_not_follow_links(project: ProjectOnDisk, tmp_path: Path) -> None:
     project.run("app_1")
     Project(project.url)
     (tmp_path / "home").mkdir()
@@ -128,7 +128,9 @@ def test_what_the_server_writes_into_a_run_does_not_follow_a_link(project: Proje
     assert list((tmp_path / "home").iterdir()) == []
 
 
-def test_folders_come_first_and_files_in_pieces(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_listed_first_and_files_are_read_in_chunks(
+    project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "CHUNK", 10)
     run = project.run("app_1")
     (run.folder / "artifacts").mkdir()
@@ -140,7 +142,7 @@ def test_folders_come_first_and_files_in_pieces(project: ProjectOnDisk, monkeypa
     assert entries == [] and b"".join(files.pieces(url, 5, 35)) == bytes(range(5, 35))
 
 
-def test_runs_beside_each_other(project: ProjectOnDisk) -> None:
+def test_comparison_has_differing_settings_curves_and_values_at_a_step(project: ProjectOnDisk) -> None:
     for number, rate in enumerate([0.1, 0.2, 0.2]):
         run = project.run(f"app_{number}", arguments={"lr": rate, "batch": 32}, seed=number)
         run.report_all("accuracy", [rate, 2 * rate])
@@ -155,7 +157,7 @@ def test_runs_beside_each_other(project: ProjectOnDisk) -> None:
     assert [(one.last, one.at_step) for one in found.values] == [(0.2, 0.1), (0.4, 0.2), (0.4, 0.2), (None, None)]
 
 
-def test_none_and_too_many_runs_are_refused(project: ProjectOnDisk) -> None:
+def test_comparison_of_no_or_too_many_runs_is_refused(project: ProjectOnDisk) -> None:
     for ids in ([], [f"app_{number}" for number in range(201)]):
         with pytest.raises(ArgumentError, match="1 to 200"):
             compared(Project(project.url), ids)
@@ -173,7 +175,7 @@ def test_none_and_too_many_runs_are_refused(project: ProjectOnDisk) -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_a_run_with_a_made_up_record_is_named_when_it_is_compared(
+def test_comparison_names_a_run_with_a_malformed_record(
     project: ProjectOnDisk, name: str, record: dict[str, Any]
 ) -> None:
     for run in ("app_1", "eve_1"):
@@ -194,50 +196,50 @@ def test_two_hundred_runs_are_compared(project: ProjectOnDisk) -> None:
     assert len(found) == 200 and all(one is not None and one.values[-1] == 1 / 1000 for one in found)
 
 
-def test_improvements() -> None:
+def test_improvements_are_the_successive_best_values() -> None:
     values = [(0, 0.5), (1, 0.4), (2, 0.6), (3, 0.6)]
     assert improvements(values, "max") == [(0, 0.5), (2, 0.6)]
     assert improvements(values, "min") == [(0, 0.5), (1, 0.4)]
     assert improvements([], "max") == []
 
 
-def test_what_changes_is_told_once_and_can_be_asked_for_again(project: ProjectOnDisk) -> None:
+def test_each_change_is_recorded_once_and_can_be_read_again(project: ProjectOnDisk) -> None:
     run = project.run("app_1", state=None)
     browsed = Project(project.url)
     browsed.runs.refresh()
-    told = Changes(browsed, "e")
-    told.poll()
-    begin = told.newest
-    told.poll()
-    assert told.since(begin) == []
+    changes = Changes(browsed, "e")
+    changes.poll()
+    begin = changes.newest
+    changes.poll()
+    assert changes.since(begin) == []
     run.report(1, loss=1.0)
-    told.poll()
+    changes.poll()
     run.write("status.json", {"state": "FINISHED"})
     project.run("app_2")
-    told.poll()
-    found = [(event.kind, event.run) for event in told.since(begin)]
+    changes.poll()
+    found = [(event.kind, event.run) for event in changes.since(begin)]
     assert found[:2] == [("run", "app_1"), ("grew", "app_1")]
     assert sorted(found[2:]) == [("grew", "app_1"), ("run", "app_1"), ("run", "app_2")]
     shutil.rmtree(project.folder / "Experiments" / "app_2")
-    before = told.newest
-    told.poll()
-    assert [(event.kind, event.run) for event in told.since(before)] == [("gone", "app_2")]
+    before = changes.newest
+    changes.poll()
+    assert [(event.kind, event.run) for event in changes.since(before)] == [("gone", "app_2")]
 
 
 @pytest.mark.parametrize("last", ["", "?", "other-1", "e-x", "e-99", "e--1"])
-def test_who_asks_from_an_unknown_place_begins_anew(project: ProjectOnDisk, last: str) -> None:
-    told = Changes(Project(project.url), "e")
-    assert [event.kind for event in told.since(last)] == ["reset"]
+def test_unknown_event_id_gets_a_reset(project: ProjectOnDisk, last: str) -> None:
+    changes = Changes(Project(project.url), "e")
+    assert [event.kind for event in changes.since(last)] == ["reset"]
 
 
-def test_who_was_away_too_long_begins_anew(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_id_that_is_too_old_gets_a_reset(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browsed_project, "KEPT_CHANGES", 3)
-    told = Changes(Project(project.url), "e")
+    changes = Changes(Project(project.url), "e")
     for number in range(5):
         project.run(f"app_{number}")
-    told.poll()
-    assert [event.kind for event in told.since("e-0")] == ["reset"]
-    assert len(told.since("e-2")) == 3
+    changes.poll()
+    assert [event.kind for event in changes.since("e-0")] == ["reset"]
+    assert len(changes.since("e-2")) == 3
 
 
 @dataclass
@@ -245,42 +247,42 @@ class Held:
     held_bytes: int = 0
 
 
-def test_the_least_used_reader_goes() -> None:
-    kept = ReaderCache(2, 100)
-    first = kept.get("a", Held)
-    kept.get("b", Held)
-    assert kept.get("a", Held) is first
-    kept.get("c", Held)
-    assert kept.get("a", Held) is first
-    assert len(kept) == 2
-    kept.get("b", lambda: Held(1))
-    assert kept.held_bytes == 1, "the first reader of b was dropped"
+def test_least_recently_used_reader_is_dropped() -> None:
+    cache = ReaderCache(2, 100)
+    first = cache.get("a", Held)
+    cache.get("b", Held)
+    assert cache.get("a", Held) is first
+    cache.get("c", Held)
+    assert cache.get("a", Held) is first
+    assert len(cache) == 2
+    cache.get("b", lambda: Held(1))
+    assert cache.held_bytes == 1, "the first reader of b was dropped"
 
 
-def test_readers_that_have_grown_are_dropped_but_for_the_one_used_last() -> None:
-    kept = ReaderCache(10, 100)
-    readers = [kept.get(name, lambda: Held(40)) for name in "ab"]
+def test_readers_beyond_the_memory_limit_are_dropped_except_the_newest() -> None:
+    cache = ReaderCache(10, 100)
+    readers = [cache.get(name, lambda: Held(40)) for name in "ab"]
     readers[1].held_bytes = 90
-    kept.trim()
-    assert len(kept) == 1 and kept.held_bytes == 90
+    cache.trim()
+    assert len(cache) == 1 and cache.held_bytes == 90
     readers[1].held_bytes = 500
-    kept.trim()
-    assert kept.get("b", Held) is readers[1]
-    assert kept.get("c", lambda: Held(10)).held_bytes == kept.held_bytes == 10
+    cache.trim()
+    assert cache.get("b", Held) is readers[1]
+    assert cache.get("c", lambda: Held(10)).held_bytes == cache.held_bytes == 10
 
 
-def test_a_reader_that_nobody_uses_is_dropped_after_a_while() -> None:
+def test_unused_reader_is_dropped_after_its_idle_time() -> None:
     now = [0.0]
-    kept = ReaderCache(10, 100, idle_s=60, clock=lambda: now[0])
-    kept.get("a", Held)
+    cache = ReaderCache(10, 100, idle_s=60, clock=lambda: now[0])
+    cache.get("a", Held)
     now[0] = 50.0
-    second = kept.get("b", Held)
+    second = cache.get("b", Held)
     now[0] = 100.0
-    kept.trim()
-    assert len(kept) == 1 and kept.get("b", Held) is second
+    cache.trim()
+    assert len(cache) == 1 and cache.get("b", Held) is second
 
 
-def test_more_viewed_runs_than_fit_stay_within_the_memory_and_are_read_again(project: ProjectOnDisk) -> None:
+def test_viewed_runs_stay_within_the_memory_limit_and_are_read_again(project: ProjectOnDisk) -> None:
     ids = [f"app_{number}" for number in range(12)]
     values = [float(step) for step in range(4_000)]
     for run_id in ids:
@@ -297,14 +299,16 @@ def test_more_viewed_runs_than_fit_stay_within_the_memory_and_are_read_again(pro
     assert browsed.held_bytes <= 1 << 20
 
 
-def test_the_memory_for_viewed_runs_is_a_setting(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_memory_limit_for_viewed_runs_is_refused(
+    project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOPSML_UI_MEMORY_MB", "lots")
     with pytest.raises(ArgumentError, match="HOPSML_UI_MEMORY_MB='lots'"):
         Project(project.url)
 
 
 @pytest.mark.variant
-def test_as_many_long_runs_as_are_ever_kept_stay_within_256_megabytes(project: ProjectOnDisk) -> None:
+def test_the_maximum_number_of_long_runs_stays_within_256_megabytes(project: ProjectOnDisk) -> None:
     values = [math.sin(step / 1000) for step in range(200_000)]
     project.run("app_0").report_all("loss", values)
     first = project.folder / "Experiments" / "app_0"

@@ -32,7 +32,7 @@ from tests.integration.service.test_job_service import WAIT_S, JobService, reach
 __all__ = ["service"]  # the fixture
 
 AWAY_S = 20.0
-# It prints numbers, one after the other, until it may end.
+# Prints consecutive numbers until its end file exists.
 COUNTS = """
 import os, sys, time
 folder = sys.argv[sys.argv.index("--folder") + 1]
@@ -51,7 +51,7 @@ def database() -> Iterator[PostgreSql]:
 
 
 def asked(client: Client, path: str, method: str = "GET") -> tuple[int, dict[str, str], dict[str, Any]]:
-    """Status, headers and what is said."""
+    """Return status, headers and error of one request."""
     headers = {"Authorization": f"Bearer {client._token}", "Content-Type": "application/json"}
     request = urllib.request.Request(
         f"{client._address}/{path}", b"{}" if method == "POST" else None, headers, method=method
@@ -65,7 +65,7 @@ def asked(client: Client, path: str, method: str = "GET") -> tuple[int, dict[str
 
 
 @pytest.mark.fast
-def test_who_cannot_be_known_now_is_told_to_ask_again() -> None:
+def test_request_during_a_database_outage_is_answered_with_retry_after() -> None:
     def identify(token: str) -> object:
         raise StoreError("the database refuses: it is away; see that it runs")
 
@@ -89,7 +89,7 @@ def test_who_cannot_be_known_now_is_told_to_ask_again() -> None:
 @pytest.mark.local
 @pytest.mark.variant  # of store/test_postgresql and the one above: here all of it is together, for as long as it may take
 @pytest.mark.timeout(600)
-def test_jobs_go_on_while_the_database_is_away_and_nothing_is_lost_or_doubled(
+def test_jobs_survive_a_database_outage_without_loss_or_duplicates(
     service: JobService, database: PostgreSql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_stream, "PATIENCE_S", 300.0)  # of a machine that has much to do
@@ -101,12 +101,12 @@ def test_jobs_go_on_while_the_database_is_away_and_nothing_is_lost_or_doubled(
     talks = client.submit(counts).id
     ends, waits = client.submit(service.job("ends")).id, client.submit(service.job("waits")).id
     wait_until(lambda: service.starts("counts") and service.starts("ends"), "both that have room")
-    following = Follower(client.follow(talks))
-    wait_until(lambda: "3\n" in following.said, "its first lines")
+    follower = Follower(client.follow(talks))
+    wait_until(lambda: "3\n" in follower.said, "its first lines")
 
     database.stop()
     service.end("ends")
-    _stays_away(client, talks)
+    _check_answers_during_outage(client, talks)
     with pytest.raises(ServiceError, match="check that it runs"):
         client.submit(service.job("late"))
     with leaks.not_of_this_test():
@@ -123,13 +123,13 @@ def test_jobs_go_on_while_the_database_is_away_and_nothing_is_lost_or_doubled(
         assert (ended.state, ended.tries) == (Lifecycle.FINISHED, 1), ended.cause
     assert [len(service.starts(name)) for name in ("counts", "ends", "waits", "late")] == [1, 1, 1, 1]
     assert not (service.jobs / "DOUBLED").exists() and len(client.jobs()) == 4
-    numbers = [int(line) for line in following.ended().split()]
+    numbers = [int(line) for line in follower.ended().split()]
     assert numbers == list(range(len(numbers))), "each line once, in order"
     service.stop()
 
 
-def _stays_away(client: Client, job: str) -> None:
-    """Whatever is asked meanwhile is answered, and says what helps."""
+def _check_answers_during_outage(client: Client, job: str) -> None:
+    """Assert that every request during the outage gets an error with a remedy."""
     until = time.monotonic() + AWAY_S
     while time.monotonic() < until:
         for path, method in ((f"api/v1/jobs/{job}", "GET"), (f"api/v1/jobs/{job}/cancel", "POST"), ("", "GET")):

@@ -19,7 +19,7 @@ __all__ = ["service"]  # the fixture
 pytestmark = pytest.mark.local
 
 TRIALS = 60
-# A trial says that it runs while it does; there are two at once where the search has two slots.
+# A running trial has a file; two exist at once if the search has two slots.
 SEARCH = """
 def find(x, folder):
     import os, time
@@ -74,14 +74,14 @@ def elastic_job(service: JobService) -> Path:
 
 
 def trained(service: JobService) -> list[tuple[int, int]]:
-    """Samples, in order, each with how many workers there were."""
+    """Return the samples in order, each with the number of workers."""
     path = service.jobs / "samples"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(sample), int(workers)) for sample, workers in map(str.split, lines)]
 
 
-def newest(service: JobService, workers: int, since: int) -> bool:
-    """Whether so many have trained together after the first ``since`` samples."""
+def has_trained_with(service: JobService, workers: int, since: int) -> bool:
+    """Return True if ``workers`` workers trained together after the first ``since`` samples."""
     return any(size == workers for _, size in trained(service)[since:])
 
 
@@ -90,7 +90,7 @@ def size(client: Client, job: str) -> JobSize:
 
 
 def agents(service: JobService) -> int:
-    """Processes that hold a slot of this service's trainings."""
+    """Return the number of agent processes of this service's trainings."""
     drivers, found = service.runs(), 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -100,20 +100,20 @@ def agents(service: JobService) -> int:
 
 
 @pytest.mark.variant  # its parts are lifecycle/test_resizing, driver/test_slot_requests, scheduler/test_promises
-def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_and_grows_again(
+def test_elastic_job_starts_small_grows_shrinks_across_a_server_crash_and_regrows(
     service: JobService,
 ) -> None:
     client = service.start(cores=2)
     first = client.submit(service.job("first"))
     wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
     job = client.submit(elastic_job(service)).id
-    wait_until(lambda: newest(service, 1, 0), "a training with one worker")
+    wait_until(lambda: has_trained_with(service, 1, 0), "a training with one worker")
     assert size(client, job) == JobSize("main", 1, 1, 1, 2)
     assert client.why(job) == (
         "main runs with 1 slot of 1 to 2, and gets more when free slots are not needed by waiting jobs"
     )
     service.end("first")
-    wait_until(lambda: newest(service, 2, 0), "its growth")
+    wait_until(lambda: has_trained_with(service, 2, 0), "its growth")
     assert size(client, job) == JobSize("main", 2, 2, 1, 2) and agents(service) == 2
 
     (service.jobs / "hold").touch()  # no step ends, so it gives nothing back for now
@@ -129,12 +129,12 @@ def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_an
     (service.jobs / "hold").unlink()
     wait_until(lambda: service.starts("urgent"), "the other one")
     assert agents(service) == 1
-    wait_until(lambda: newest(service, 1, known), "the training with one worker")
+    wait_until(lambda: has_trained_with(service, 1, known), "the training with one worker")
     assert client.job(job).state == Lifecycle.RUNNING and size(client, job).slots == 1
 
     known = len(trained(service))
     service.end("urgent")
-    wait_until(lambda: newest(service, 2, known), "its growth after that")
+    wait_until(lambda: has_trained_with(service, 2, known), "its growth after that")
     (service.jobs / "hurry").touch()
     ended = client.wait(job, WAIT_S)
     assert (ended.state, ended.tries, ended.preemptions) == (Lifecycle.FINISHED, 1, 0)
@@ -154,7 +154,7 @@ def test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_an
 
 @pytest.mark.variant  # of the one above, and of test_job_service's
 @pytest.mark.parametrize("act", [6, 10, 14, 18])
-def test_killed_at_any_of_its_acts_while_slots_come_and_go_no_step_is_repeated(service: JobService, act: int) -> None:
+def test_server_crash_at_any_action_during_resizing_repeats_no_step(service: JobService, act: int) -> None:
     elastic, urgent = elastic_job(service), service.job("urgent", priority=90)
 
     def until(done: Callable[[], object], what: str) -> None:
@@ -167,13 +167,13 @@ def test_killed_at_any_of_its_acts_while_slots_come_and_go_no_step_is_repeated(s
 
     def story(client: Client) -> None:
         job = client.submit(elastic, idempotency_key="a").id
-        until(lambda: newest(service, 2, 0), "a training with two workers")
+        until(lambda: has_trained_with(service, 2, 0), "a training with two workers")
         other = client.submit(urgent, idempotency_key="b").id
         until(lambda: service.starts("urgent"), "the other one")
         service.end("urgent")
         until(reaches(client, other, Lifecycle.FINISHED), "its end")
         known = len(trained(service))
-        until(lambda: newest(service, 2, known) or client.job(job).state.is_final, "the growth after that")
+        until(lambda: has_trained_with(service, 2, known) or client.job(job).state.is_final, "the growth after that")
         (service.jobs / "hurry").touch()
         until(reaches(client, job, Lifecycle.FINISHED), "the end of all")
 
@@ -211,12 +211,12 @@ def tried(service: JobService) -> list[str]:
 
 
 def at_once(service: JobService) -> int:
-    """Trials that run now."""
+    """Return the number of running trials."""
     return len(list(service.jobs.glob("runs-*")))
 
 
 @pytest.mark.variant  # its parts are cluster/test_shares, experiment/test_lanes
-def test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room(service: JobService) -> None:
+def test_search_starts_on_one_free_slot_grows_and_releases_slots(service: JobService) -> None:
     client = service.start(cores=2)
     first = client.submit(service.job("first"))
     wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
@@ -239,15 +239,15 @@ def test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room(service
 
 
 @pytest.mark.variant  # of the one above, and of the first
-def test_the_runs_of_a_script_have_to_do_with_what_is_free(service: JobService) -> None:
+def test_runs_of_a_script_use_the_free_slots(service: JobService) -> None:
     client = service.start(cores=2)
     first = client.submit(service.job("first"))
     wait_until(reaches(client, first.id, Lifecycle.RUNNING), "the first")
     job = client.submit(script_job(service)).id
-    wait_until(lambda: newest(service, 1, 0), "a training with one worker")
+    wait_until(lambda: has_trained_with(service, 1, 0), "a training with one worker")
     assert size(client, job) == JobSize("main", 1, 1, 1, 2) and agents(service) == 1
     service.end("first")
-    wait_until(lambda: newest(service, 2, 0), "its growth")
+    wait_until(lambda: has_trained_with(service, 2, 0), "its growth")
     urgent = client.submit(service.job("urgent", priority=90)).id
     wait_until(lambda: service.starts("urgent"), "the other one")
     assert agents(service) == 1

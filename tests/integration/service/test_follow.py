@@ -25,7 +25,7 @@ pytestmark = pytest.mark.local
 
 
 class Follower:
-    """Follows a log in a thread; ``said`` grows."""
+    """Thread that follows a log and appends it to ``said``."""
 
     def __init__(self, log: Iterator[str]) -> None:
         self.said, self._log = "", log
@@ -43,7 +43,7 @@ class Follower:
 
 
 @pytest.mark.variant
-def test_a_log_is_followed_over_a_restart_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_follower_continues_after_a_server_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_stream, "PATIENCE_S", 300.0)  # of a machine that has much to do
     stage = Stage(tmp_path)
     try:
@@ -56,18 +56,18 @@ def _follow_over_a_restart(stage: Stage) -> None:
     job = stage.submit("talks", 1)
     stage.reaches(job, Lifecycle.RUNNING)
     stage.prints(job, "one\n")
-    following = Follower(stage.client("ana").follow(job.id))
-    wait_until(lambda: following.said == "one\n", "the first line")
+    follower = Follower(stage.client("ana").follow(job.id))
+    wait_until(lambda: follower.said == "one\n", "the first line")
     stage.restart(lambda: stage.prints(job, "two\n"))
-    wait_until(lambda: following.said == "one\ntwo\n", "what was printed meanwhile, once")
+    wait_until(lambda: follower.said == "one\ntwo\n", "what was printed meanwhile, once")
     stage.prints(job, "three\n")
     stage.ends(job)
-    assert following.ended() == "one\ntwo\nthree\n"
+    assert follower.ended() == "one\ntwo\nthree\n"
     with pytest.raises(JobNotFound):
         list(stage.client("ana").follow("nothing-9999"))
 
 
-def test_a_terminal_is_spared_and_a_pipe_gets_all(stage: Stage) -> None:
+def test_log_to_a_terminal_is_sanitized_and_to_a_pipe_unchanged(stage: Stage) -> None:
     job = stage.submit("paints", 1)
     stage.reaches(job, Lifecycle.RUNNING)
     raw = "\x1b[31mred\x1b[0m \x1b]52;c;cm0gLXJm\x07\x1b[2J\x1b]0;title\x07end\n"
@@ -89,7 +89,7 @@ def test_a_terminal_is_spared_and_a_pipe_gets_all(stage: Stage) -> None:
 
 
 class OlderServer(BaseHTTPRequestHandler):
-    """One that has no streams: a log is asked for piece by piece."""
+    """Server without streams: a log is requested piece by piece."""
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
@@ -114,7 +114,7 @@ DETAIL = (
 )
 
 
-def test_an_older_server_is_looked_at_again_and_again() -> None:
+def test_log_of_a_server_without_streams_is_polled() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), OlderServer) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.local
 GPUS = 16  # of the cluster
 
 
-def test_a_job_waits_with_its_reason_is_paused_resumed_moved_and_cancelled(stage: Stage, opens: Opens) -> None:
+def test_waiting_job_shows_its_reason_and_is_paused_resumed_moved_and_cancelled(stage: Stage, opens: Opens) -> None:
     holder = stage.submit("resnet", GPUS, user="ben", time_limit="2h")
     stage.reaches(holder, Lifecycle.RUNNING)
     job = stage.submit("digits", 8)
@@ -64,7 +64,7 @@ def test_a_job_waits_with_its_reason_is_paused_resumed_moved_and_cancelled(stage
 
 
 @pytest.mark.variant
-def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, opens: Opens) -> None:
+def test_overview_shows_running_and_waiting_jobs_and_free_gpus(stage: Stage, opens: Opens) -> None:
     holder = stage.submit("holder", 12, user="ben")
     stage.reaches(holder, Lifecycle.RUNNING)
     waits = stage.submit("waits", 8)
@@ -88,7 +88,7 @@ def test_the_overview_says_what_runs_what_waits_and_what_is_free(stage: Stage, o
 
 
 @pytest.mark.variant
-def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended(stage: Stage, opens: Opens) -> None:
+def test_overview_shows_progress_and_recently_ended_jobs(stage: Stage, opens: Opens) -> None:
     gone = stage.submit("gone", 1)
     stage.reaches(gone, Lifecycle.RUNNING)
     stage.ends(gone, "FAILED ValueError: no such column")
@@ -105,9 +105,12 @@ def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended
     run.report(12, accuracy=0.75)
     run.write("driver.json", {"time": 1.0, "progress": {"done": 10, "total": 40, "unit": "step"}})
     page.reload()
-    told = page.get_by_role("region", name="Running").get_by_role("row", name=job.id).locator(".progress-of")
-    told.get_by_role("link", name="step 10 of 40").wait_for()
-    assert "accuracy 0.75" in told.inner_text() and told.locator(".fill").get_attribute("style") == "width: 25%;"
+    row_progress = page.get_by_role("region", name="Running").get_by_role("row", name=job.id).locator(".progress-of")
+    row_progress.get_by_role("link", name="step 10 of 40").wait_for()
+    assert (
+        "accuracy 0.75" in row_progress.inner_text()
+        and row_progress.locator(".fill").get_attribute("style") == "width: 25%;"
+    )
     command = [sys.executable, "-m", "hopsml", "jobs", "ls"]
     known = {**os.environ, "HOPSML_SERVER": page.url.partition("#")[0], "HOPSML_TOKEN": stage.token("ana")}
     listed = subprocess.run(command, env=known, capture_output=True, text=True, check=True).stdout
@@ -115,14 +118,14 @@ def test_the_overview_has_the_progress_of_running_jobs_and_those_that_have_ended
     page.get_by_role("link", name="Jobs", exact=True).press("Enter")
     page.get_by_role("row", name=job.id).get_by_role("link", name="step 10 of 40").wait_for()
     page.get_by_role("link", name=job.id, exact=True).press("Enter")
-    told = page.locator(".properties div:has(dt:text-is('Progress'))")
-    told.get_by_role("link", name="step 10 of 40").wait_for()
-    told.get_by_role("link").press("Enter")
+    row_progress = page.locator(".properties div:has(dt:text-is('Progress'))")
+    row_progress.get_by_role("link", name="step 10 of 40").wait_for()
+    row_progress.get_by_role("link").press("Enter")
     page.wait_for_selector(".head .properties div:has(dt:text-is('Step')) dd:text-is('10 of 40')")
 
 
 @pytest.mark.variant
-def test_only_what_can_be_done_is_offered(stage: Stage, opens: Opens) -> None:
+def test_only_available_actions_are_offered(stage: Stage, opens: Opens) -> None:
     job = stage.submit("offers", 1)
     stage.reaches(job, Lifecycle.RUNNING)
     page = opens().open(f"job/{job.id}")
@@ -144,7 +147,7 @@ def test_only_what_can_be_done_is_offered(stage: Stage, opens: Opens) -> None:
 
 
 @pytest.mark.variant
-def test_jobs_are_filtered_paged_chosen_and_changed_together(stage: Stage, opens: Opens) -> None:
+def test_jobs_are_filtered_paged_selected_and_changed_together(stage: Stage, opens: Opens) -> None:
     holder = stage.submit("full", GPUS, user="ben")
     stage.reaches(holder, Lifecycle.RUNNING)
     many = stage.submit("many", 1)
@@ -182,7 +185,7 @@ def test_jobs_are_filtered_paged_chosen_and_changed_together(stage: Stage, opens
 
 
 @pytest.mark.variant
-def test_what_is_refused_is_said_where_it_was_tried(stage: Stage, opens: Opens) -> None:
+def test_refused_action_is_explained_where_it_was_tried(stage: Stage, opens: Opens) -> None:
     job = stage.submit("refused", 1)
     stage.reaches(job, Lifecycle.RUNNING)
     tab = opens("vera")
@@ -209,7 +212,7 @@ def test_what_is_refused_is_said_where_it_was_tried(stage: Stage, opens: Opens) 
 
 
 @pytest.mark.variant
-def test_a_job_that_is_not_there_is_said_and_not_looked_for_again(stage: Stage, opens: Opens) -> None:
+def test_missing_job_is_reported_and_not_requested_again(stage: Stage, opens: Opens) -> None:
     tab = opens()
     page = tab.open("job/nothing-9999")
     page.wait_for_selector(".error-message:has-text('there is no job')")
@@ -218,7 +221,7 @@ def test_a_job_that_is_not_there_is_said_and_not_looked_for_again(stage: Stage, 
 
 
 @pytest.mark.variant
-def test_the_log_of_a_driver_is_followed_and_found_in(stage: Stage, opens: Opens) -> None:
+def test_driver_log_is_followed_and_searched(stage: Stage, opens: Opens) -> None:
     job = stage.submit("talks", 1, tasks=2)
     stage.prints(job, "".join(f"INFO step {step}\n" for step in range(3000)))
     stage.reaches(job, Lifecycle.RUNNING)
@@ -238,7 +241,7 @@ def test_the_log_of_a_driver_is_followed_and_found_in(stage: Stage, opens: Opens
 
 
 @pytest.mark.variant
-def test_the_log_of_each_try_is_there(stage: Stage, opens: Opens) -> None:
+def test_log_of_each_try_can_be_selected(stage: Stage, opens: Opens) -> None:
     job = stage.submit("again", 1, retries=1)
     stage.prints(job, "line\n")
     stage.reaches(job, Lifecycle.RUNNING)
@@ -246,14 +249,14 @@ def test_the_log_of_each_try_is_there(stage: Stage, opens: Opens) -> None:
     stage.reaches(job, Lifecycle.FAILED)
     page = opens().open(f"job/{job.id}/log")
     assert page.get_by_label("Try").locator("option").all_inner_texts() == ["newest", "1", "2"]
-    with page.expect_response(lambda answer: "try=1" in answer.url) as asked:
+    with page.expect_response(lambda answer: "try=1" in answer.url) as requested:
         page.get_by_label("Try").select_option("1")
-    assert asked.value.status == 200
+    assert requested.value.status == 200
     page.wait_for_selector(".log .text:text-is('line')")
 
 
 @pytest.mark.variant
-def test_a_job_leads_to_its_runs_and_to_no_others(stage: Stage, opens: Opens) -> None:
+def test_job_page_links_to_the_runs_of_this_job_only(stage: Stage, opens: Opens) -> None:
     job = stage.submit("trains", 1)
     ours, theirs = f"{job.id}-0a1b2c3d-train_1", f"{job.id}-7-0a1b2c3d-train_1"
     for name in (ours, theirs):
@@ -267,30 +270,30 @@ def test_a_job_leads_to_its_runs_and_to_no_others(stage: Stage, opens: Opens) ->
 
 
 @pytest.mark.variant
-def test_nobody_is_asked_once_the_job_is_over_or_the_page_is_left(stage: Stage, opens: Opens) -> None:
+def test_page_sends_no_requests_after_the_job_ended_or_the_page_was_left(stage: Stage, opens: Opens) -> None:
     job = stage.submit("quick", 1)
     stage.reaches(job, Lifecycle.RUNNING)
     page = opens().open(f"job/{job.id}")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/api/v1/" in request.url else None)
-    wait_until(lambda: page.wait_for_timeout(100) or len(asked) >= 2, "two looks while it runs")
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url) if "/api/v1/" in request.url else None)
+    wait_until(lambda: page.wait_for_timeout(100) or len(requested) >= 2, "two looks while it runs")
     stage.ends(job)
     page.wait_for_selector(".title .state.FINISHED")
     page.wait_for_timeout(500)
-    asked.clear()
+    requested.clear()
     page.wait_for_timeout(2500)
-    assert asked == []
+    assert requested == []
     page.get_by_role("link", name="Overview").click()
     page.wait_for_selector("h1:has-text('Overview')")
     page.get_by_role("link", name="Compare").click()
     page.wait_for_selector("h1:has-text('Compare')")
-    asked.clear()
+    requested.clear()
     page.wait_for_timeout(2500)
-    assert asked == []
+    assert requested == []
 
 
 @pytest.mark.variant
-def test_a_page_hears_what_changes_and_is_right_when_it_has_slept(stage: Stage, opens: Opens) -> None:
+def test_page_receives_changes_and_is_current_after_a_sleep(stage: Stage, opens: Opens) -> None:
     job = stage.submit("sleeps", 1)
     stage.prints(job, "\x1b[31mfirst\x1b[0m \x1b]0;title\x07line\n")
     stage.reaches(job, Lifecycle.RUNNING)
@@ -301,15 +304,15 @@ def test_a_page_hears_what_changes_and_is_right_when_it_has_slept(stage: Stage, 
     page.wait_for_selector(".log .text:text-is('first line')")
     page.wait_for_selector(".title .state.RUNNING")
     page.wait_for_timeout(1000)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url.partition("/api/")[2].partition("?")[0]))
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url.partition("/api/")[2].partition("?")[0]))
     page.wait_for_timeout(1000)
-    assert asked == [], "nothing has changed"
+    assert requested == [], "nothing has changed"
     page.clock.fast_forward("01:00:00")
     page.wait_for_timeout(500)
     streams = {"events", "v1/jobs/events", f"v1/jobs/{job.id}/log/events"}
     wait_until(
-        lambda: page.wait_for_timeout(50) or streams | {f"v1/jobs/{job.id}"} <= set(asked), "all to be asked anew"
+        lambda: page.wait_for_timeout(50) or streams | {f"v1/jobs/{job.id}"} <= set(requested), "all to be asked anew"
     )
     stage.prints(job, "second line\n")
     page.wait_for_selector(".log .text:text-is('second line')")
@@ -319,7 +322,7 @@ def test_a_page_hears_what_changes_and_is_right_when_it_has_slept(stage: Stage, 
 
 
 @pytest.mark.variant
-def test_where_there_are_no_jobs_the_pages_say_what_to_do(tmp_path: Path, opens: Opens) -> None:
+def test_pages_without_jobs_explain_how_to_submit_one(tmp_path: Path, opens: Opens) -> None:
     with leaks.not_of_this_test():
         stage = Stage(tmp_path / "empty")
     page = opens(stage=stage).open("jobs")
@@ -330,7 +333,7 @@ def test_where_there_are_no_jobs_the_pages_say_what_to_do(tmp_path: Path, opens:
     stage.close()
 
 
-def test_hostile_texts_stay_texts(stage: Stage, opens: Opens) -> None:
+def test_malicious_texts_are_escaped_on_job_pages(stage: Stage, opens: Opens) -> None:
     job = stage.submit("hostile", 1, user=HOSTILE_OWNER)
     stage.reaches(job, Lifecycle.RUNNING)
     stage.prints(job, "\n".join(HOSTILE))
@@ -353,7 +356,7 @@ def test_hostile_texts_stay_texts(stage: Stage, opens: Opens) -> None:
     [(WIDE, "light"), pytest.param(NARROW, "dark", marks=pytest.mark.variant)],
     ids=["wide", "narrow"],
 )
-def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
+def test_job_pages_have_no_serious_axe_violation_and_fit_the_window(
     stage: Stage, opens: Opens, size: Any, theme: str
 ) -> None:
     holder = stage.submit("holder", 12, user="ben", tasks=1)

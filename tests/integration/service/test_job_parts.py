@@ -21,7 +21,7 @@ from tests.integration.service.test_job_service import WAIT_S, JobService, servi
 pytestmark = pytest.mark.local
 __all__ = ["service"]
 
-# Two workers that answer who they are, until they are told to end.
+# Two workers that answer with their rank until they receive "end".
 SERVE = """
 def serve():
     import os, socket
@@ -60,8 +60,8 @@ for address in found:
     ask(address, b"end")
 """
 
-SECRET = "Hush-93-wolves"  # of a name that does not tell that it is one
-# Says that it has the secret, without it, and stays until it may end.
+SECRET = "Hush-93-wolves"  # its name does not identify it as a secret
+# Writes a hash of the secret, and runs until its end file exists.
 HIDE = """
 def hide(out):
     import hashlib, os, time
@@ -78,7 +78,7 @@ open(f"{parser.parse_args().out}.script", "w").write(hashlib.sha256(os.environ["
 """
 
 
-def test_tasks_find_one_another_and_those_of_an_earlier_try_are_not_found(service: JobService) -> None:
+def test_tasks_of_the_same_try_find_each_other_and_not_those_of_earlier_tries(service: JobService) -> None:
     (service.code / "serve.py").write_text(SERVE)
     (service.code / "ask.py").write_text(ASK)
     out = service.jobs / "out"
@@ -101,7 +101,7 @@ def test_tasks_find_one_another_and_those_of_an_earlier_try_are_not_found(servic
 
 
 def hopsml(client: Client, *words: str, said: str = "") -> str:
-    """What a command prints."""
+    """Run a command and return its output."""
     variables = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
     line = [sys.executable, "-m", "hopsml", *words]
     done = subprocess.run(line, input=said, env=variables, capture_output=True, text=True, timeout=WAIT_S)
@@ -110,7 +110,7 @@ def hopsml(client: Client, *words: str, said: str = "") -> str:
 
 
 def holders() -> list[str]:
-    """Processes that show the secret to whoever may look: their command line, and the environment that they began with."""
+    """Return processes with the secret in their command line or initial environment."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         for name in ("cmdline", "environ"):
@@ -121,7 +121,7 @@ def holders() -> list[str]:
 
 
 @pytest.mark.variant  # of tests/unit/service/test_secrets.py, in a job that runs
-def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) -> None:
+def test_secret_is_visible_only_to_the_code_that_needs_it(service: JobService) -> None:
     (service.code / "hide.py").write_text(HIDE)
     (service.code / "whisper.py").write_text(WHISPER)
     out, digest = service.jobs / "out", hashlib.sha256(SECRET.encode()).hexdigest()
@@ -158,7 +158,7 @@ def test_a_secret_is_nowhere_but_in_the_code_that_needs_it(service: JobService) 
 
 
 @pytest.mark.variant
-def test_a_schedule_is_made_by_submitting_and_its_jobs_run(service: JobService) -> None:
+def test_submitted_schedule_starts_jobs(service: JobService) -> None:
     client = service.start(cores=2)
     path = service.job("nightly", schedule='"0 3 * * *"')
     assert hopsml(client, "jobs", "submit", str(path)) == "nightly-1\n" and client.jobs() == []
@@ -218,7 +218,7 @@ def test_metrics_of_a_search_are_those_of_its_best_trial(service: JobService) ->
     service.stop()
 
 
-def test_a_server_that_is_started_in_another_folder_finds_the_runs_of_its_jobs(tmp_path: Path) -> None:
+def test_project_url_of_a_server_does_not_depend_on_its_working_directory(tmp_path: Path) -> None:
     found = []
     for name in ("one", "two"):
         folder = tmp_path / name

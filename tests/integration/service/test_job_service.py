@@ -44,7 +44,7 @@ while not os.path.exists(f"{asked.folder}/{asked.name}.end"):
     time.sleep(0.02)
 sys.exit(int(open(f"{asked.folder}/{asked.name}.end").read() or 0))
 """
-# A training of 200 samples, one a step, each of which it writes down before it commits.
+# A training of 200 samples, one a step, each recorded before its commit.
 COUNT = """
 def count(folder):
     import os, time, hopsml
@@ -62,7 +62,7 @@ WAIT_S = 60.0
 
 
 class JobService:
-    """A server in a process of its own, one after the other over the same state; and its jobs' folder."""
+    """Successive server processes over the same state, and the folder of their jobs."""
 
     def __init__(self, folder: Path) -> None:
         self.state, self.jobs, self.code = folder / "state", folder / "jobs", folder / "code"
@@ -75,7 +75,7 @@ class JobService:
         self.variables: dict[str, str] = {}
 
     def start(self, cores: int = 2, act: int | None = None, lease_s: float | None = None) -> Client:
-        """Returns at once where it is to die; else when it answers."""
+        """Start the server; returns at once if it dies at ``act``, else when it answers."""
         command = [sys.executable, "-m", "tests.integration.service.crashing_server", str(self.state), str(cores)]
         command += ["-" if act is None else str(act), self.database, *([] if lease_s is None else [str(lease_s)])]
         with open(self.log, "a") as log:
@@ -96,13 +96,13 @@ class JobService:
         self.ended()
 
     def stop(self) -> int:
-        """As a person ends it."""
+        """End the server with SIGTERM and return its exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for its end; the exit status."""
+        """Wait for the end of the server and return its exit status."""
         assert self.process is not None and self.process.stdout is not None
         status = self.process.wait(WAIT_S)
         self.process.stdout.close()
@@ -110,7 +110,7 @@ class JobService:
         return status
 
     def job(self, name: str, **more: object) -> Path:
-        """A job file of one worker that runs until ``end``."""
+        """Write the file of a job with one worker that runs until ``end``."""
         path = self.code / f"{name}.yaml"
         extra = "".join(f"{key}: {value}\n" for key, value in more.items() if key != "cores")
         path.write_text(
@@ -128,12 +128,12 @@ class JobService:
         (self.jobs / f"{name}.end").unlink()
 
     def starts(self, name: str) -> list[str]:
-        """The tags under which it was started."""
+        """Return the tags of all starts of a job."""
         path = self.jobs / f"{name}.starts"
         return path.read_text().split() if path.exists() else []
 
     def runs(self) -> list[int]:
-        """Drivers that live."""
+        """Return the process ids of running drivers."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ def service(tmp_path: Path) -> Iterator[JobService]:
 
 
 def served(folder: Path) -> Iterator[JobService]:
-    """One that goes at the end, with all that it has started."""
+    """Yield a service, and end it with all its processes afterwards."""
     made = JobService(folder)
     yield made
     if made.process is not None:
@@ -168,7 +168,7 @@ def reaches(client: Client, job: str, *states: Lifecycle) -> Callable[[], Servic
     return look
 
 
-def test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason(service: JobService) -> None:
+def test_job_runs_and_ends_while_another_waits_with_a_reason(service: JobService) -> None:
     client = service.start(cores=2)
     first = client.submit(service.job("first", cores=2))
     assert first.id == "first-1" and first.state == Lifecycle.WAITING
@@ -189,7 +189,7 @@ def test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason(service: Jo
 
 
 @pytest.mark.variant
-def test_files_of_a_job_that_is_over_are_removed_by_hand(service: JobService) -> None:
+def test_files_of_an_ended_job_are_removed_by_command(service: JobService) -> None:
     client = service.start()
     service.end("one")
     job = client.submit(service.job("one"))
@@ -209,7 +209,7 @@ def test_files_of_a_job_that_is_over_are_removed_by_hand(service: JobService) ->
     assert service.stop() == 0
 
 
-def test_who_leaves_a_job_that_is_waited_for_is_told_that_it_goes_on(service: JobService) -> None:
+def test_interrupted_wait_for_a_job_explains_that_the_job_continues(service: JobService) -> None:
     client = service.start(cores=2)
     known = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
     command = [sys.executable, "-m", "hopsml", "jobs", "submit", "--wait", str(service.job("one"))]
@@ -227,7 +227,7 @@ def test_who_leaves_a_job_that_is_waited_for_is_told_that_it_goes_on(service: Jo
 
 
 @pytest.mark.variant
-def test_what_a_job_says_last_moves_no_cursor_and_sets_no_title(service: JobService) -> None:
+def test_terminal_sequences_in_a_job_cause_are_removed_from_output(service: JobService) -> None:
     client = service.start()
     (service.code / "script.py").write_text(
         r"import sys; sys.exit('\x1b]0;owned\x07\x1b[2J\x9b31mred over \u202eleft')"
@@ -246,7 +246,7 @@ def test_what_a_job_says_last_moves_no_cursor_and_sets_no_title(service: JobServ
 
 
 @pytest.mark.variant
-def test_failures_are_tried_again_and_what_failed_says_why(service: JobService) -> None:
+def test_failed_job_is_retried_and_its_cause_states_the_exit_status(service: JobService) -> None:
     client = service.start()
     job = client.submit(service.job("shaky", retries=1))
     service.end("shaky", status=3)
@@ -257,7 +257,7 @@ def test_failures_are_tried_again_and_what_failed_says_why(service: JobService) 
     service.stop()
 
 
-def test_pause_resume_cancel_move_and_clone(service: JobService) -> None:
+def test_job_is_paused_resumed_cancelled_moved_and_cloned(service: JobService) -> None:
     client = service.start(cores=1)
     job = client.submit(service.job("one"))
     wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the job")
@@ -287,7 +287,7 @@ def test_pause_resume_cancel_move_and_clone(service: JobService) -> None:
     service.stop()
 
 
-def test_a_paused_training_goes_on_from_its_last_commit(service: JobService) -> None:
+def test_paused_training_continues_from_its_last_commit(service: JobService) -> None:
     (service.code / "count.py").write_text(COUNT)
     path = service.code / "counts.yaml"
     path.write_text(
@@ -318,7 +318,7 @@ def test_a_paused_training_goes_on_from_its_last_commit(service: JobService) -> 
 
 
 @pytest.mark.variant
-def test_a_log_without_output_is_named_with_the_jobs_state(
+def test_empty_log_is_explained_with_the_job_state(
     service: JobService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(service.state))
@@ -338,7 +338,7 @@ def test_a_log_without_output_is_named_with_the_jobs_state(
 
 
 @pytest.mark.variant
-def test_what_cannot_run_is_refused_with_what_could(service: JobService) -> None:
+def test_job_that_can_never_run_is_refused_with_the_available_resources(service: JobService) -> None:
     client = service.start(cores=2)
     wait_until(lambda: client.cluster()["capacity"]["cores"], "the nodes")
     with pytest.raises(ArgumentError, match=r"can never run here.*2 cores"):
@@ -350,7 +350,7 @@ def test_what_cannot_run_is_refused_with_what_could(service: JobService) -> None
 
 
 @pytest.mark.variant
-def test_the_service_is_away_and_its_jobs_go_on(service: JobService) -> None:
+def test_jobs_continue_during_a_service_outage(service: JobService) -> None:
     client = service.start(cores=2)
     jobs = [client.submit(service.job(name)) for name in ("ends", "runs", "waits")]
     for job in jobs[:2]:
@@ -372,7 +372,7 @@ def test_the_service_is_away_and_its_jobs_go_on(service: JobService) -> None:
 
 
 def told_twice(service: JobService, story: Callable[[Client], None], act: int) -> Client:
-    """A story with a server that dies at one of its acts, and then once more with the next one."""
+    """Run a scenario with a server that dies at one of its actions, and again with the next server."""
     with contextlib.suppress(ServiceError):
         story(service.start(cores=2, act=act))
     assert service.process is not None
@@ -388,7 +388,7 @@ def told_twice(service: JobService, story: Callable[[Client], None], act: int) -
 @pytest.mark.parametrize(
     "act", [3, *(pytest.param(act, marks=pytest.mark.variant) for act in (0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13))]
 )
-def test_killed_at_any_of_its_acts_it_loses_no_job_and_doubles_none(service: JobService, act: int) -> None:
+def test_server_crash_at_any_action_loses_no_job_and_starts_none_twice(service: JobService, act: int) -> None:
     stays, goes = service.job("stays"), service.job("goes")
 
     def story(client: Client) -> None:
@@ -410,7 +410,7 @@ def test_killed_at_any_of_its_acts_it_loses_no_job_and_doubles_none(service: Job
 
 
 @pytest.mark.variant
-def test_a_second_server_waits_and_takes_over(service: JobService, tmp_path: Path) -> None:
+def test_standby_server_waits_and_takes_over(service: JobService, tmp_path: Path) -> None:
     client = service.start()
     job = client.submit(service.job("one"))
     wait_until(reaches(client, job.id, Lifecycle.RUNNING), "the job")
@@ -454,7 +454,7 @@ def stop_outside_of_a_transaction(process: subprocess.Popen[str], database: Path
     wait_until(stopped, "a moment between two transactions")
 
 
-def test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started(service: JobService) -> None:
+def test_suspended_former_leader_does_not_touch_jobs_of_its_successor(service: JobService) -> None:
     client = service.start(cores=3, lease_s=2.0)
     old = client.submit(service.job("old"))
     wait_until(reaches(client, old.id, Lifecycle.RUNNING), "a job of the first server")
@@ -487,7 +487,7 @@ def test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started(ser
     service.stop()
 
 
-def test_what_was_acknowledged_is_there_after_a_loss_of_power(service: JobService, tmp_path: Path) -> None:
+def test_acknowledged_changes_survive_a_power_failure(service: JobService, tmp_path: Path) -> None:
     disk = ForgetfulDisk(tmp_path / "disk")
     service.variables = disk.variables
     client = service.start(cores=1)
@@ -495,19 +495,19 @@ def test_what_was_acknowledged_is_there_after_a_loss_of_power(service: JobServic
     process = service.process
     assert process is not None
 
-    def lost(name: str) -> Path:
-        """What a loss of power would leave now of the server's state."""
+    def state_after_power_loss(name: str) -> Path:
+        """Return the server's state as a power failure would leave it now."""
         stop_outside_of_a_transaction(process, service.state / "service.db")
         found = disk.rebuild(service.state, tmp_path / name)
         process.send_signal(signal.SIGCONT)
         return found
 
     first = client.submit(service.job("first"))
-    submitted = lost("submitted")
+    submitted = state_after_power_loss("submitted")
     client.put_secret("s3-key", "hunter2-and-more")
-    kept = lost("kept")
+    kept = state_after_power_loss("kept")
     client.pause(first.id)
-    paused = lost("paused")
+    paused = state_after_power_loss("paused")
     with contextlib.closing(JobStore.open(f"sqlite:///{submitted}/service.db")) as store:
         row = store.job(first.serial)
         assert row.name == "first"

@@ -21,29 +21,29 @@ def train():
 
 
 @pytest.mark.variant  # its parts are test_tracing
-def test_a_launch_is_one_trace_from_the_submission_to_the_first_step(
+def test_job_launch_is_one_trace_from_submission_to_the_first_step(
     service: JobService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (service.code / "train.py").write_text(TRAIN)
     path = service.code / "traced.yaml"
     path.write_text("name: traced\ntasks: {main: {function: train.py:train, framework: distributed, count: 2}}\n")
-    with receiver() as taken:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", taken.url)
+    with receiver() as received:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
         monkeypatch.delenv("TRACEPARENT", raising=False)
         client = service.start(cores=3)
         job = client.submit(path)
         assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
-        wait_until(lambda: len(taken.spans) >= 8, "all spans")
+        wait_until(lambda: len(received.spans) >= 8, "all spans")
         assert service.stop() == 0
-    assert len({span.trace for span in taken.spans}) == 1
-    submit, queued, run = (taken.named(name)[0] for name in ("submit", "queued", "run"))
+    assert len({span.trace for span in received.spans}) == 1
+    submit, queued, run = (received.named(name)[0] for name in ("submit", "queued", "run"))
     assert submit.parent == "" and queued.parent == run.parent == submit.id and submit.pid == queued.pid != run.pid
     assert submit.attributes["job"] == queued.attributes["job"] == job.id and run.attributes["workers"] == 2
-    parts = [taken.named(name)[0] for name in ("executors", "rendezvous", "first step")]
+    parts = [received.named(name)[0] for name in ("executors", "rendezvous", "first step")]
     assert {part.parent for part in parts} == {run.id} and {part.problem for part in parts} == {""}
     assert [part.end_s for part in parts[:2]] == [part.begin_s for part in parts[1:]]
     assert submit.begin_s <= queued.end_s <= run.begin_s <= parts[0].begin_s and parts[2].end_s <= run.end_s
-    workers = taken.named("worker's first step")
+    workers = received.named("worker's first step")
     assert {worker.attributes["rank"] for worker in workers} == {0, 1} and {one.parent for one in workers} == {run.id}
-    assert len({span.pid for span in taken.spans}) == 4, "the service, the driver, two workers"
-    assert len(taken.spans) == 8
+    assert len({span.pid for span in received.spans}) == 4, "the service, the driver, two workers"
+    assert len(received.spans) == 8

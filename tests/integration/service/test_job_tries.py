@@ -26,7 +26,7 @@ from tests.integration.service.test_job_service import WAIT_S, JobService, servi
 pytestmark = pytest.mark.local
 __all__ = ["service"]
 
-# Fails at the first try; what it writes stays its own.
+# Fails at the first try; its files are not visible to the next one.
 RUN = """#!/bin/sh
 echo "try $HOPSML_APPLICATION_ATTEMPT reads $(cat data/words.txt)"
 echo scribbled > data/words.txt
@@ -36,7 +36,7 @@ test "$HOPSML_APPLICATION_ATTEMPT" -gt 1
 
 
 def command(client: Client, *words: str) -> subprocess.CompletedProcess[str]:
-    """What a command prints, and says beside it."""
+    """Run a command and return its output and errors."""
     variables = {**os.environ, "HOPSML_SERVER": client._address, "HOPSML_TOKEN": client._token}
     return subprocess.run(
         [sys.executable, "-m", "hopsml", *words], env=variables, capture_output=True, text=True, timeout=WAIT_S
@@ -44,7 +44,7 @@ def command(client: Client, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.variant  # its parts are driver/test_own_folder, test_job_routes
-def test_a_command_begins_in_its_workspace_and_each_try_tells_its_log_and_run(service: JobService) -> None:
+def test_command_starts_in_its_workspace_and_each_try_has_its_own_log_and_run(service: JobService) -> None:
     (service.code / "data").mkdir()
     (service.code / "data" / "words.txt").write_text("wolves")
     (service.code / "run.sh").write_text(RUN)
@@ -77,7 +77,7 @@ def test_a_command_begins_in_its_workspace_and_each_try_tells_its_log_and_run(se
     service.stop()
 
 
-def test_the_last_port_is_taken_again_where_it_is_free(tmp_path: Path) -> None:
+def test_last_port_is_reused_if_it_is_free(tmp_path: Path) -> None:
     wanted = server.ServerSettings(tmp_path, port=None)
     first = server.listening(wanted)
     address = listeners.address(first)
@@ -94,14 +94,14 @@ def test_the_last_port_is_taken_again_where_it_is_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.variant
-def test_who_follows_a_job_goes_on_when_the_server_is_started_anew(service: JobService) -> None:
+def test_follower_continues_when_the_server_is_restarted(service: JobService) -> None:
     client = service.start(cores=1)
     job = client.submit(service.job("one"))
-    heard: list[str] = []
-    follower = threading.Thread(target=lambda: heard.extend(client.follow(job.id, poll_s=0.05)))
+    received: list[str] = []
+    follower = threading.Thread(target=lambda: received.extend(client.follow(job.id, poll_s=0.05)))
     follower.start()
     try:
-        wait_until(lambda: "running one" in "".join(heard), "what it prints")
+        wait_until(lambda: "running one" in "".join(received), "what it prints")
         service.kill()
         again = service.start(cores=1)
         assert again._address == client._address
@@ -109,12 +109,12 @@ def test_who_follows_a_job_goes_on_when_the_server_is_started_anew(service: JobS
         assert client.wait(job.id, WAIT_S).state == Lifecycle.FINISHED
     finally:
         follower.join(WAIT_S)
-    assert not follower.is_alive() and "".join(heard).count("running one") == 1
+    assert not follower.is_alive() and "".join(received).count("running one") == 1
     service.stop()
 
 
 @pytest.mark.parametrize("module", ["sitecustomize", "yaml"])
-def test_a_driver_that_is_interrupted_while_it_starts_leaves_a_line(tmp_path: Path, module: str) -> None:
+def test_driver_interrupted_during_its_start_prints_one_line(tmp_path: Path, module: str) -> None:
     interrupted = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"  # by itself, at this very moment
     (tmp_path / f"{module}.py").write_text(interrupted)
     folder = tmp_path / "application"

@@ -11,32 +11,32 @@ import pytest
 from tests.integration.service import postgresql, test_job_service
 from tests.integration.service.postgresql import PostgreSql
 from tests.integration.service.test_elastic_jobs import (
-    test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room,
-    test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_and_grows_again,
+    test_elastic_job_starts_small_grows_shrinks_across_a_server_crash_and_regrows,
+    test_search_starts_on_one_free_slot_grows_and_releases_slots,
 )
 from tests.integration.service.test_job_service import (
     JobService,
-    test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason,
-    test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started,
-    test_a_paused_training_goes_on_from_its_last_commit,
-    test_a_second_server_waits_and_takes_over,
-    test_failures_are_tried_again_and_what_failed_says_why,
-    test_killed_at_any_of_its_acts_it_loses_no_job_and_doubles_none,
-    test_pause_resume_cancel_move_and_clone,
-    test_the_service_is_away_and_its_jobs_go_on,
+    test_failed_job_is_retried_and_its_cause_states_the_exit_status,
+    test_job_is_paused_resumed_cancelled_moved_and_cloned,
+    test_job_runs_and_ends_while_another_waits_with_a_reason,
+    test_jobs_continue_during_a_service_outage,
+    test_paused_training_continues_from_its_last_commit,
+    test_server_crash_at_any_action_loses_no_job_and_starts_none_twice,
+    test_standby_server_waits_and_takes_over,
+    test_suspended_former_leader_does_not_touch_jobs_of_its_successor,
 )
 
 __all__ = [  # they are collected here, too
-    "test_a_job_is_queued_runs_and_ends_and_others_wait_with_a_reason",
-    "test_a_leader_that_stood_still_leaves_alone_what_another_one_has_started",
-    "test_a_paused_training_goes_on_from_its_last_commit",
-    "test_a_search_begins_with_the_slot_that_is_free_grows_and_makes_room",
-    "test_a_second_server_waits_and_takes_over",
-    "test_failures_are_tried_again_and_what_failed_says_why",
-    "test_it_begins_small_grows_shrinks_for_another_while_the_server_is_killed_and_grows_again",
-    "test_killed_at_any_of_its_acts_it_loses_no_job_and_doubles_none",
-    "test_pause_resume_cancel_move_and_clone",
-    "test_the_service_is_away_and_its_jobs_go_on",
+    "test_elastic_job_starts_small_grows_shrinks_across_a_server_crash_and_regrows",
+    "test_failed_job_is_retried_and_its_cause_states_the_exit_status",
+    "test_job_is_paused_resumed_cancelled_moved_and_cloned",
+    "test_job_runs_and_ends_while_another_waits_with_a_reason",
+    "test_jobs_continue_during_a_service_outage",
+    "test_paused_training_continues_from_its_last_commit",
+    "test_search_starts_on_one_free_slot_grows_and_releases_slots",
+    "test_server_crash_at_any_action_loses_no_job_and_starts_none_twice",
+    "test_standby_server_waits_and_takes_over",
+    "test_suspended_former_leader_does_not_touch_jobs_of_its_successor",
 ]
 
 pytestmark = [pytest.mark.local, pytest.mark.variant, pytest.mark.xdist_group("postgresql")]

@@ -30,12 +30,12 @@ SMALL = """[...document.querySelectorAll(":is(main, .top) :is(button, a, input, 
 
 
 def wanted(number: int, rate: float) -> dict[str, Any]:
-    """What was asked of a run."""
+    """Return arguments and specification of a run."""
     return {"arguments": {"lr": rate}, "spec": {"group": {"min_size": number}}}
 
 
 def fill(project: ProjectOnDisk) -> None:
-    """Runs that have all that a page can show."""
+    """Create runs with everything that a page can show."""
     for number, rate in enumerate([0.1, 0.2, 0.4]):
         run = project.run(f"app_{number}", **wanted(number, rate), started=1000.0 + number, outputs={"accuracy": rate})
         run.report_all("loss", [2 / (1 + rate * step) for step in range(50)])
@@ -73,7 +73,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> ProjectOnDisk:
 
 @pytest.fixture(scope="module")
 def address(filled: ProjectOnDisk) -> Iterator[str]:
-    """Of a server for that project, with its token."""
+    """Start a server for that project and yield its address with the token."""
     command = [sys.executable, "-m", "hopsml", "ui", "--no-browser", filled.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -82,7 +82,7 @@ def address(filled: ProjectOnDisk) -> Iterator[str]:
         assert process.wait(END_S) == 0
 
 
-def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None:
+def test_runs_are_filtered_sorted_and_selected_with_the_keyboard(tab: Tab) -> None:
     page = tab.open("")
     rows = page.locator("table.runs tbody tr")
     page.get_by_label("Filter runs").fill("digits lr>0.1")
@@ -95,7 +95,7 @@ def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None
     page.locator("main").get_by_role("link", name="Compare 2").press("Enter")
     page.wait_for_selector("h1:has-text('Compare 2 runs')")
     page.get_by_label("Value at step").fill("10")
-    page.evaluate(  # something is drawn anew while a person types
+    page.evaluate(  # the page is drawn again while a user types
         """() => { const slider = document.querySelector('input[type=range]');
         slider.value = 0.5; slider.dispatchEvent(new Event('input', {bubbles: true})); }"""
     )
@@ -106,21 +106,21 @@ def test_runs_are_filtered_sorted_and_chosen_with_the_keyboard(tab: Tab) -> None
 
 
 @pytest.mark.variant
-def test_of_jobs_nothing_is_said_where_no_service_runs_them(tab: Tab) -> None:
+def test_page_without_a_job_service_does_not_mention_jobs(tab: Tab) -> None:
     page = tab.open("")
     page.wait_for_selector("h1:has-text('Runs')")
     assert page.get_by_role("navigation", name="Pages").get_by_role("link").all_inner_texts() == ["Runs", "Compare"]
 
 
 @pytest.mark.variant
-def test_a_list_that_is_empty_says_what_to_do(tab: Tab) -> None:
+def test_empty_run_list_offers_to_clear_the_filter(tab: Tab) -> None:
     page = tab.open("?filter=nothing-like-it")
     page.wait_for_selector("text=No run matches the filter")
     page.get_by_role("button", name=re.compile("Show all")).click()
     page.wait_for_selector("table.runs tbody tr")
 
 
-def test_curves_are_drawn_smoothed_and_put_on_other_axes(tab: Tab) -> None:
+def test_curves_are_drawn_with_smoothing_and_other_axes(tab: Tab) -> None:
     page = tab.open("run/app_1")
     page.wait_for_selector(".card canvas")
     for change in ("Logarithmic scale", None):
@@ -132,7 +132,7 @@ def test_curves_are_drawn_smoothed_and_put_on_other_axes(tab: Tab) -> None:
     assert page.get_by_role("img", name=re.compile("loss: 50 values")).count() == 1
 
 
-def test_logs_are_filtered_found_and_followed(tab: Tab) -> None:
+def test_logs_are_filtered_searched_and_followed(tab: Tab) -> None:
     page = tab.open("run/app_1/logs")
     page.wait_for_selector(".log .text:has-text('step 0')")
     assert page.locator(".log .row").count() < 100, "only what is seen are elements"
@@ -150,7 +150,7 @@ def test_logs_are_filtered_found_and_followed(tab: Tab) -> None:
     until(page, "document.querySelectorAll('.log .row').length === 1")
 
 
-def test_a_run_that_goes_on_is_shown_live(tab: Tab, filled: ProjectOnDisk) -> None:
+def test_running_run_is_updated_live(tab: Tab, filled: ProjectOnDisk) -> None:
     run = filled.run("app_live", state=None, name="live", started=2000.0)
     run.report(0, loss=3.0)
     page = tab.open("run/app_live")
@@ -161,7 +161,7 @@ def test_a_run_that_goes_on_is_shown_live(tab: Tab, filled: ProjectOnDisk) -> No
     page.wait_for_selector(".error-message:has-text('enough')")
 
 
-def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab: Tab) -> None:
+def test_failed_run_opens_on_its_error_and_the_log_end_of_the_failed_rank(tab: Tab) -> None:
     page = tab.open("?filter=letters")
     page.get_by_role("link", name="letters").press("Enter")
     page.get_by_role("region", name="Error").wait_for()
@@ -180,14 +180,14 @@ def test_a_failed_run_opens_on_its_error_and_the_end_of_the_failed_ranks_log(tab
 
 
 @pytest.mark.variant
-def test_a_search_has_its_best_value_in_the_head_of_its_page(tab: Tab) -> None:
+def test_search_page_shows_its_best_value_at_the_top(tab: Tab) -> None:
     page = tab.open("run/app_search")
     page.wait_for_selector(".head .properties div:has(dt:text-is('Best accuracy')) dd:text-is('1')")
     page.wait_for_selector(".properties div:has(dt:text-is('Best trial')) dd:has-text('3: accuracy 1 (max)')")
 
 
 @pytest.mark.variant
-def test_the_arguments_of_the_function_come_first_in_the_settings_that_differ(tab: Tab) -> None:
+def test_function_arguments_come_first_in_differing_settings(tab: Tab) -> None:
     page = tab.open("compare?run=app_0&run=app_1")
     page.get_by_role("heading", name="Settings that differ").wait_for()
     named = page.locator("table:has(caption:text-is('Settings that differ')) th[scope=row]").all_inner_texts()
@@ -195,7 +195,7 @@ def test_the_arguments_of_the_function_come_first_in_the_settings_that_differ(ta
 
 
 @pytest.mark.variant
-def test_the_column_of_ranks_in_a_log_has_a_head(tab: Tab) -> None:
+def test_rank_column_of_a_log_has_a_heading(tab: Tab) -> None:
     page = tab.open("run/app_1/logs")
     page.get_by_role("region", name="Log, each line with its rank").wait_for()
     head, number = (page.locator(f"{place} .where").first.bounding_box() for place in (".log-head", ".log .row"))
@@ -204,7 +204,7 @@ def test_the_column_of_ranks_in_a_log_has_a_head(tab: Tab) -> None:
 
 @pytest.mark.variant
 @pytest.mark.parametrize("tab", [(NARROW, "light")], indirect=True, ids=["narrow"])
-def test_nothing_to_press_is_smaller_than_a_finger_needs(tab: Tab) -> None:
+def test_controls_are_large_enough_for_touch(tab: Tab) -> None:
     tabs = ("", "/workers", "/logs", "/configuration", "/files")
     for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "run/app_failed", "compare?run=app_1"):
         page = tab.open(place)
@@ -213,7 +213,7 @@ def test_nothing_to_press_is_smaller_than_a_finger_needs(tab: Tab) -> None:
 
 
 @pytest.mark.variant
-def test_a_search_is_brushed(tab: Tab) -> None:
+def test_trials_of_a_search_are_filtered_by_brushing(tab: Tab) -> None:
     page = tab.open("run/app_search")
     page.wait_for_selector("svg.parallel path.best")
     assert page.locator("main tbody tr").count() == 6
@@ -232,7 +232,7 @@ def test_a_search_is_brushed(tab: Tab) -> None:
 
 
 @pytest.mark.variant
-def test_files_are_looked_at_and_left_where_they_are(tab: Tab) -> None:
+def test_files_are_previewed_and_folders_opened(tab: Tab) -> None:
     page = tab.open("run/app_1/files")
     page.get_by_role("button", name="run.json").click()
     page.wait_for_selector(".preview pre:has-text('collective_all_reduce')")
@@ -241,14 +241,14 @@ def test_files_are_looked_at_and_left_where_they_are(tab: Tab) -> None:
 
 
 @pytest.mark.variant
-def test_the_theme_is_kept(tab: Tab) -> None:
+def test_selected_theme_is_stored(tab: Tab) -> None:
     page = tab.open("")
     page.get_by_role("button", name="Use the dark theme").click()
     page.reload()
     page.wait_for_selector("html[data-theme=dark]")
 
 
-def test_hostile_texts_stay_texts(tab: Tab) -> None:
+def test_malicious_texts_are_escaped_on_run_pages(tab: Tab) -> None:
     ids = [f"hostile_{number}" for number in range(len(HOSTILE))]
     tabs = [f"run/{name}{one}" for name in ids for one in ("", "/configuration", "/logs", "/files")]
     for place in ("?filter=hostile", *tabs, "compare?" + "&".join(f"run={name}" for name in ids)):
@@ -264,7 +264,7 @@ def test_hostile_texts_stay_texts(tab: Tab) -> None:
     indirect=True,
     ids=["wide", "narrow"],
 )
-def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(tab: Tab) -> None:
+def test_run_pages_have_no_serious_axe_violation_and_fit_the_window(tab: Tab) -> None:
     tabs = ("", "/workers", "/logs", "/configuration", "/files")
     for place in ("", *(f"run/app_1{one}" for one in tabs), "run/app_search", "compare", "compare?run=app_1&run=app_2"):
         page = tab.open(place)
@@ -274,7 +274,7 @@ def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(tab: Tab) -
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
 
 
-def test_the_page_works_below_another_path(browser: Any, address: str, tmp_path: Path) -> None:
+def test_page_works_below_a_proxy_path(browser: Any, address: str, tmp_path: Path) -> None:
     from tests.integration.service.prefix_proxy import prefixed
 
     with prefixed(address, "/proxy/8888") as below, leaks.not_of_this_test():
@@ -287,7 +287,7 @@ def test_the_page_works_below_another_path(browser: Any, address: str, tmp_path:
 
 
 @pytest.mark.variant
-def test_first_paint_is_quick(tab: Tab) -> None:
+def test_first_paint_takes_less_than_three_seconds(tab: Tab) -> None:
     page = tab.open("")
     painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     print(json.dumps({"first_paint_ms": round(painted)}))

@@ -45,7 +45,7 @@ BORDERS = """(() => {
 
 
 def used(run: RunOnDisk, rank: int, cpu: float, network: float = 0.0) -> None:
-    """Samples of a worker as its agent writes them: percent of a core, megabytes a second."""
+    """Write samples of a worker as its agent does: percent of a core, megabytes a second."""
     now = time.time()
     samples: list[dict[str, float]] = [
         {
@@ -62,8 +62,8 @@ def used(run: RunOnDisk, rank: int, cpu: float, network: float = 0.0) -> None:
     file.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
 
 
-def going(project: ProjectOnDisk, run_id: str, cpus: list[float], loaded: int = -1) -> RunOnDisk:
-    """A run that goes on, with a worker for each of these."""
+def running_run(project: ProjectOnDisk, run_id: str, cpus: list[float], loaded: int = -1) -> RunOnDisk:
+    """Create a running run with one worker for each CPU usage."""
     run = project.run(run_id, state=None, started=time.time() - 90, workers=len(cpus))
     run.write("driver.json", {"time": time.time()})
     for rank, cpu in enumerate(cpus):
@@ -73,7 +73,7 @@ def going(project: ProjectOnDisk, run_id: str, cpus: list[float], loaded: int = 
 
 
 def profiled(run: RunOnDisk) -> None:
-    """A profile of a real process, and one whose names are hostile."""
+    """Create a profile of a real process, and one with malicious names."""
     folder = run.folder / "profiles"
     folder.mkdir()
     (folder.parent / "work.py").write_text(WORK)
@@ -90,7 +90,7 @@ def profiled(run: RunOnDisk) -> None:
 
 
 def below(profile: dict[str, Any], function: str) -> dict[str, Any]:
-    """Of a profile the samples that are below a function: an interpreter's start is in it, too."""
+    """Return the samples of a profile below a function, without the interpreter's start."""
     (number,) = [place for place, frame in enumerate(profile["shared"]["frames"]) if frame["name"] == function]
     for thread in profile["profiles"]:
         both = zip(thread["samples"], thread["weights"], strict=True)
@@ -100,7 +100,7 @@ def below(profile: dict[str, Any], function: str) -> dict[str, Any]:
 
 
 def filed(run: RunOnDisk) -> None:
-    """Pictures and tables, good and bad ones."""
+    """Create valid and invalid pictures and tables."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from PIL import Image
@@ -115,14 +115,14 @@ def filed(run: RunOnDisk) -> None:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a server for a project with such runs, with its token."""
+    """Start a server for a project with such runs and yield its address with the token."""
     project = ProjectOnDisk(tmp_path_factory.mktemp("run_pages") / "digits")
-    run = going(project, "app_slow", [4.0, 5.0, 96.0, 4.0])
+    run = running_run(project, "app_slow", [4.0, 5.0, 96.0, 4.0])
     profiled(run)
     filed(run)
-    going(project, "app_loaded", [30.0, 30.0, 30.0, 30.0], loaded=1)
-    going(project, "app_even", [90.0, 91.0, 92.0])
-    going(project, "app_many", [90.0] * 12)
+    running_run(project, "app_loaded", [30.0, 30.0, 30.0, 30.0], loaded=1)
+    running_run(project, "app_even", [90.0, 91.0, 92.0])
+    running_run(project, "app_many", [90.0] * 12)
     over = project.run("app_over", workers=2)
     ended = [{"rank": rank, "state": "FINISHED", "host": "127.0.0.1"} for rank in (0, 1)]
     over.write("status.json", {"state": "FINISHED", "seconds": 3.5, "workers": ended})
@@ -135,7 +135,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert process.wait(END_S) == 0
 
 
-def test_who_holds_the_others_up_is_marked_in_the_ring_and_said(tab: Tab) -> None:
+def test_slow_rank_is_marked_in_the_ring_and_explained(tab: Tab) -> None:
     page = tab.open("run/app_slow/workers")
     page.get_by_role("heading", name="Rank 2 slows the others down").wait_for()
     assert page.locator(".ring .slow text").all_text_contents() == ["2"]
@@ -146,7 +146,7 @@ def test_who_holds_the_others_up_is_marked_in_the_ring_and_said(tab: Tab) -> Non
 
 
 @pytest.mark.variant
-def test_the_links_of_a_loaded_worker_are_marked(tab: Tab) -> None:
+def test_links_of_a_loaded_worker_are_marked(tab: Tab) -> None:
     page = tab.open("run/app_loaded/workers")
     page.get_by_role("heading", name="Rank 1 slows the others down").wait_for()
     titles = page.locator(".ring .link.slow title").all_text_contents()
@@ -158,15 +158,15 @@ def test_the_links_of_a_loaded_worker_are_marked(tab: Tab) -> None:
 
 
 @pytest.mark.variant
-def test_of_a_run_that_is_over_nothing_is_said_that_nobody_looks_at(tab: Tab) -> None:
+def test_workers_page_of_an_ended_run_states_that_slow_ranks_are_not_detected(tab: Tab) -> None:
     page = tab.open("run/app_over/workers")
     page.get_by_role("heading", name="Ring order").wait_for()
-    told = page.locator(".ring-of").text_content()
-    assert "all on 127.0.0.1" in told and "only detected while a run is running" in told
+    text = page.locator(".ring-of").text_content()
+    assert "all on 127.0.0.1" in text and "only detected while a run is running" in text
 
 
 @pytest.mark.variant
-def test_a_ring_of_two_is_no_higher_than_it_needs_to_be(tab: Tab) -> None:
+def test_ring_height_grows_with_the_number_of_workers(tab: Tab) -> None:
     heights = {}
     for run in ("app_over", "app_even", "app_many"):
         page = tab.open(f"run/{run}/workers")
@@ -183,7 +183,7 @@ def test_a_ring_of_two_is_no_higher_than_it_needs_to_be(tab: Tab) -> None:
 
 
 @pytest.mark.variant
-def test_labels_of_a_chart_are_not_cut_off(tab: Tab) -> None:
+def test_chart_labels_are_not_cut_off(tab: Tab) -> None:
     page = tab.open("run/app_over")
     page.locator(".chart canvas").first.wait_for()
     until(page, f"({BORDERS}) !== null")
@@ -193,7 +193,7 @@ def test_labels_of_a_chart_are_not_cut_off(tab: Tab) -> None:
 
 
 @pytest.mark.variant
-def test_a_profile_begins_where_it_branches_and_is_walked_by_keys(tab: Tab) -> None:
+def test_flame_graph_starts_at_its_first_branch_and_is_navigated_by_keys(tab: Tab) -> None:
     page = tab.open("run/app_slow/profiles")
     page.get_by_role("button", name=re.compile("^rank-1-")).press("Enter")
     graph = page.get_by_role("region", name=re.compile("Flame graph of rank-1"))
@@ -211,7 +211,7 @@ def test_a_profile_begins_where_it_branches_and_is_walked_by_keys(tab: Tab) -> N
     until(page, f"document.querySelectorAll('.flame .box').length === {before}")
 
 
-def test_pictures_are_shown_as_pictures_and_run_nothing(tab: Tab) -> None:
+def test_pictures_are_displayed_without_running_their_scripts(tab: Tab) -> None:
     page = tab.open("run/app_slow/files")
     for name in ("plot.png", "plot.jpg", "plot.gif", "plot.svg"):
         page.get_by_role("button", name=name).press("Enter")
@@ -223,7 +223,7 @@ def test_pictures_are_shown_as_pictures_and_run_nothing(tab: Tab) -> None:
 
 
 @pytest.mark.variant
-def test_heads_of_tables_are_tables(tab: Tab) -> None:
+def test_heads_of_tables_are_displayed_as_tables(tab: Tab) -> None:
     page = tab.open("run/app_slow/files")
     page.get_by_role("button", name="rows.csv").press("Enter")
     rows = page.get_by_role("region", name="Rows of rows.csv")
@@ -241,7 +241,7 @@ def test_heads_of_tables_are_tables(tab: Tab) -> None:
     indirect=True,
     ids=["wide", "narrow"],
 )
-def test_nothing_is_serious_to_axe_nothing_is_wider_than_the_window_and_names_stay_texts(tab: Tab) -> None:
+def test_live_run_pages_have_no_serious_axe_violation_fit_the_window_and_escape_names(tab: Tab) -> None:
     page = tab.open("run/app_slow/profiles")
     page.get_by_role("button", name=re.compile("^rank-0-")).press("Enter")
     page.get_by_role("region", name=re.compile("Flame graph of rank-0")).locator(".own li").first.wait_for()

@@ -32,7 +32,7 @@ EACH = Resources(0, 4, 8 << 10)
 
 
 class GrowingEngine(StagedEngine):
-    """Its nodes are those of the hook's files that the test has let come up, and one that is always there."""
+    """Engine with one fixed node, and those of the hook's files that the test marked as up."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "stage", "hopsml-job-x")
@@ -45,7 +45,7 @@ class GrowingEngine(StagedEngine):
 
 
 class Service:
-    """One life after the other, over the same store and the same nodes."""
+    """Successive managers over the same store and nodes."""
 
     def __init__(self, folder: Path, **group: float) -> None:
         self.folder, self.group = folder, NodeGroup("cpu", EACH, 3, idle_s=0.1, **group)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ class Service:
         self.scaler.run_pass()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Turns, until it holds."""
+        """Run passes until a condition holds."""
         wait_until(lambda: (self.turn(), condition())[1], what, 30.0)
 
     def submit(self, name: str, workers: int) -> JobRow:
@@ -92,7 +92,7 @@ class Service:
         return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
 
     def grown(self, name: str, workers: int) -> JobRow:
-        """A job that runs on nodes that came for it."""
+        """Return a job that runs on nodes added for it."""
         job = self.submit(name, workers)
         self.until(self.nodes, "nodes")
         self.engine.up |= set(self.nodes())
@@ -110,26 +110,26 @@ def service(tmp_path: Path) -> Iterator[Service]:
     made.store.close()
 
 
-def test_a_gang_that_does_not_fit_gets_nodes_runs_and_they_go(service: Service) -> None:
-    asked = service.submit("one", 6)
+def test_gang_that_does_not_fit_gets_nodes_which_are_removed_after_it(service: Service) -> None:
+    job = service.submit("one", 6)
     service.turn()
-    assert "waits for 2 more nodes of group 'cpu', about 10 min" in service.manager.why(asked)
+    assert "waits for 2 more nodes of group 'cpu', about 10 min" in service.manager.why(job)
     service.turn()
     assert len(service.nodes()) == 2 and service.calls() == ["launch"]
-    assert "2 nodes of 'cpu' are booting (since 0 s, at most 10 min)" in service.manager.why(asked)
+    assert "2 nodes of 'cpu' are booting (since 0 s, at most 10 min)" in service.manager.why(job)
     service.engine.up |= set(service.nodes())
-    service.until(lambda: service.state(asked) == Lifecycle.RUNNING, "the job to run")
-    assert service.calls() == ["launch"] and service.manager.why(asked) == ""
-    service.ends(asked)
+    service.until(lambda: service.state(job) == Lifecycle.RUNNING, "the job to run")
+    assert service.calls() == ["launch"] and service.manager.why(job) == ""
+    service.ends(job)
     service.until(lambda: not service.nodes(), "the nodes to go")
-    assert service.state(asked) == Lifecycle.FINISHED
+    assert service.state(job) == Lifecycle.FINISHED
     assert sorted(service.calls()) == ["drain", "drain", "launch", "terminate", "terminate"]
     service.turn()
     assert service.exclude.read_text() == ""  # and another may have their names
 
 
-def test_a_warned_node_is_excluded_keeps_its_job_and_takes_no_other(service: Service) -> None:
-    asked = service.grown("one", 2)
+def test_warned_node_is_excluded_but_retains_its_job(service: Service) -> None:
+    job = service.grown("one", 2)
     (name,) = service.nodes()
     warned = json.loads((service.folder / f"{name}.json").read_text()) | {"warned": True}
     hook.write(service.folder, warned)
@@ -137,51 +137,53 @@ def test_a_warned_node_is_excluded_keeps_its_job_and_takes_no_other(service: Ser
     assert service.exclude.read_text() == f"{name}\n"
     other = service.submit("two", 1)
     service.until(lambda: len(service.nodes()) == 2, "another node")
-    assert service.state(other) == Lifecycle.WAITING and service.state(asked) == Lifecycle.RUNNING
-    service.ends(asked)
+    assert service.state(other) == Lifecycle.WAITING and service.state(job) == Lifecycle.RUNNING
+    service.ends(job)
     service.until(lambda: name not in service.nodes(), "its end")
     service.engine.up |= set(service.nodes())
     service.until(lambda: service.state(other) == Lifecycle.RUNNING, "the other job")
 
 
-def test_a_service_that_comes_back_finds_what_boots_and_what_is_drained(service: Service) -> None:
-    asked = service.submit("one", 6)
+def test_restarted_service_finds_booting_and_drained_nodes(service: Service) -> None:
+    job = service.submit("one", 6)
     service.until(lambda: len(service.nodes()) == 2, "nodes")
     service.begin()
-    service.until(lambda: "booting" in service.manager.why(asked), "the nodes of the life before")
+    service.until(lambda: "booting" in service.manager.why(job), "the nodes of the life before")
     assert service.calls() == ["launch"]
     service.engine.up |= set(service.nodes())
-    service.until(lambda: service.state(asked) == Lifecycle.RUNNING, "the job to run")
+    service.until(lambda: service.state(job) == Lifecycle.RUNNING, "the job to run")
     name = service.nodes()[0]
     hook.write(service.folder, json.loads((service.folder / f"{name}.json").read_text()) | {"state": "draining"})
     service.begin()
     service.until(lambda: f"{name}:8041" in service.scaler._view.closed, "the drained one")
-    assert service.state(asked) == Lifecycle.RUNNING and len(service.nodes()) == 2
-    service.store.add_request(asked.serial, RequestKind.CANCEL, "", "ana", time.time())
+    assert service.state(job) == Lifecycle.RUNNING and len(service.nodes()) == 2
+    service.store.add_request(job.serial, RequestKind.CANCEL, "", "ana", time.time())
     service.until(lambda: not service.nodes(), "their end")
 
 
-def test_a_provider_that_refuses_is_told_of_and_asked_again(service: Service, caplog: pytest.LogCaptureFixture) -> None:
-    asked = service.submit("one", 6)
+def test_failing_provider_is_logged_once_shown_and_queried_again(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = service.submit("one", 6)
     (service.folder / "broken-list").write_text("no quota")
     with caplog.at_level(logging.WARNING, "hopsml.service"):
         service.turn(), service.turn()
     assert [record.getMessage() for record in caplog.records].count(caplog.records[-1].getMessage()) == 1
-    assert "nodes cannot be added or ended" in service.manager.why(asked) and "no quota" in service.manager.why(asked)
+    assert "nodes cannot be added or ended" in service.manager.why(job) and "no quota" in service.manager.why(job)
     (service.folder / "broken-list").unlink()
     service.until(service.nodes, "nodes")
 
 
-def test_a_launch_that_is_refused_is_not_repeated_at_once(service: Service) -> None:
-    asked = service.submit("one", 6)
+def test_refused_launch_is_not_repeated_at_once(service: Service) -> None:
+    job = service.submit("one", 6)
     (service.folder / "broken-launch").write_text("no quota")
     for _ in range(3):
         service.turn()
     assert service.calls() == ["launch"]
-    assert "requested nodes of 'cpu' did not start; they are requested again in" in service.manager.why(asked)
+    assert "requested nodes of 'cpu' did not start; they are requested again in" in service.manager.why(job)
 
 
-def test_a_job_that_comes_just_before_its_node_is_closed_keeps_it(service: Service) -> None:
+def test_job_placed_just_before_its_node_closes_retains_the_node(service: Service) -> None:
     first = service.grown("one", 2)
     service.ends(first)
     service.until(lambda: service.state(first) == Lifecycle.FINISHED, "its end")
@@ -200,7 +202,7 @@ def test_a_job_that_comes_just_before_its_node_is_closed_keeps_it(service: Servi
     assert service.calls() == ["launch"] and len(service.nodes()) == 1
 
 
-def test_nothing_is_done_where_another_server_leads(service: Service) -> None:
+def test_server_that_does_not_lead_scales_nothing(service: Service) -> None:
     service.submit("one", 6)
     service.store.lead("other", "elsewhere", time.time(), 1e6)
     (service.folder / "broken-list").write_text("not even asked")
@@ -209,26 +211,26 @@ def test_nothing_is_done_where_another_server_leads(service: Service) -> None:
     assert not service.manager.leads
 
 
-def test_a_leader_that_stood_still_decides_nothing_about_nodes_by_what_it_remembers(service: Service) -> None:
+def test_suspended_former_leader_takes_no_scaling_decision(service: Service) -> None:
     service.submit("one", 6)
     decided = service.manager.scaled
 
-    def after_standing_still(view: ScalingView) -> frozenset[str]:
-        """Another server has led meanwhile, and has ended in order."""
+    def after_another_leader(view: ScalingView) -> frozenset[str]:
+        """Let another server lead and resign before the decision."""
         for holder in ("me", "other"):
             lead = service.manager.leader if holder == "me" else service.store.lead("other", "there", time.time(), 30.0)
             assert lead is not None
             service.store.resign(lead)
         return decided(view)
 
-    service.manager.scaled = after_standing_still  # type: ignore[method-assign]
+    service.manager.scaled = after_another_leader  # type: ignore[method-assign]
     service.turn()
     assert not service.calls()
     service.manager.scaled = decided  # type: ignore[method-assign]
     service.until(lambda: service.calls() == ["launch"], "its next term")
 
 
-def test_what_could_run_on_nodes_to_come_is_accepted_with_a_word_about_them(service: Service) -> None:
+def test_job_for_nodes_not_yet_added_is_accepted_and_described(service: Service) -> None:
     def job(workers: int) -> specs.JobSpec:
         task = f"{{script: a.py, count: {workers}, resources: {{cores: 1, memory: 1g}}}}"
         return specs.loads(f"name: one\ntasks: {{main: {task}}}\n")

@@ -26,7 +26,7 @@ UI = (sys.executable, "-m", "hopsml", "ui", "--no-browser")
 
 @contextmanager
 def served(project: ProjectOnDisk, limits: tuple[str, ...] = ()) -> Iterator[tuple[str, httpx.Client]]:
-    """The root's address, and a client that has the cookie. ``limits``: a command that sets some."""
+    """Yield the root address and a client with the cookie; ``limits`` is a command that sets limits."""
     process = subprocess.Popen([*limits, *UI, project.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     try:
@@ -58,16 +58,16 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, str]]:
             found = {}
 
 
-def test_a_page_hears_of_what_happens_and_goes_on_where_it_was(project: ProjectOnDisk) -> None:
+def test_event_stream_sends_changes_and_resumes_after_the_last_event(project: ProjectOnDisk) -> None:
     run = project.run("app_1", state=None, driver_process={})
     with served(project) as (root, client):
         with client.stream("GET", f"{root}api/events") as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             assert stream.headers["x-accel-buffering"] == "no"
-            heard = events(stream.iter_lines())
-            assert next(heard)["event"] == "hello"
+            received = events(stream.iter_lines())
+            assert next(received)["event"] == "hello"
             project.run("app_2")
-            seen = next(one for one in heard if one["event"] == "run")
+            seen = next(one for one in received if one["event"] == "run")
             assert seen["data"] == '{"run":"app_2"}'
         run.write("status.json", {"state": "FINISHED", "seconds": 1.0})
         with client.stream("GET", f"{root}api/events", headers={"last-event-id": seen["id"]}) as stream:
@@ -75,7 +75,7 @@ def test_a_page_hears_of_what_happens_and_goes_on_where_it_was(project: ProjectO
         assert client.get(f"{root}api/runs").json()["states"] == {"FINISHED": 2}
 
 
-def test_idle_connections_keep_nobody_out_who_has_the_token(project: ProjectOnDisk) -> None:
+def test_idle_connections_do_not_block_an_authenticated_client(project: ProjectOnDisk) -> None:
     project.run("app_1")
     few = ("prlimit", "--nofile=128:128")
     with served(project, few) as (root, client), ExitStack() as idle:
@@ -88,12 +88,12 @@ def test_idle_connections_keep_nobody_out_who_has_the_token(project: ProjectOnDi
             assert another.get(f"{root}api/runs").json()["total"] == 1
 
 
-def test_another_host_is_refused_in_one_sentence(project: ProjectOnDisk) -> None:
+def test_host_other_than_loopback_is_refused_in_one_sentence(project: ProjectOnDisk) -> None:
     ended = subprocess.run([*UI, project.url, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=END_S)
     assert ended.returncode == 1 and ended.stderr.startswith("hopsml: host='0.0.0.0'") and not ended.stdout
 
 
-def test_a_job_service_says_at_once_that_it_starts_and_then_its_address(tmp_path: Path) -> None:
+def test_job_service_prints_that_it_starts_and_then_its_address(tmp_path: Path) -> None:
     state = tmp_path / "state"
     command = [sys.executable, "-m", "hopsml", "server", "--state", str(state), "--port", "0"]
     environment = {**os.environ, "HOPSML_PROJECT_URL": f"file://{tmp_path}/project"}

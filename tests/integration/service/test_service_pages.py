@@ -20,7 +20,7 @@ from tests.integration.service.tabs import HOSTILE, NARROW, WIDE, Tab, press, un
 pytestmark = pytest.mark.local
 
 
-def test_the_cluster_page_says_who_is_on_which_node_and_what_queues_have(stage: Stage, opens: Opens) -> None:
+def test_cluster_page_shows_jobs_per_node_and_queue_usage(stage: Stage, opens: Opens) -> None:
     holder = stage.submit("holder", 10, user="ben", queue="research")
     stage.reaches(holder, Lifecycle.RUNNING)
     stage.submit("waits", 8)
@@ -44,7 +44,7 @@ def test_the_cluster_page_says_who_is_on_which_node_and_what_queues_have(stage: 
     page.wait_for_selector("h1:has-text('waits')")
 
 
-def test_a_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Opens) -> None:
+def test_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Opens) -> None:
     page = opens("adam").open("users")
     page.get_by_label("User", exact=True).fill("carla")
     page.get_by_label("Purpose", exact=True).fill(HOSTILE[1])
@@ -52,8 +52,8 @@ def test_a_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Ope
     page.get_by_label("User", exact=True).press("Enter")
     field = page.get_by_role("textbox", name="New token")
     field.wait_for()
-    asking = Client(stage.page("adam").partition("?")[0], field.input_value())
-    asking.cluster()
+    client = Client(stage.page("adam").partition("?")[0], field.input_value())
+    client.cluster()
     press(page, "Done")
     page.get_by_label("User", exact=True).wait_for()
     assert page.get_by_role("textbox", name="New token").count() == 0
@@ -66,12 +66,12 @@ def test_a_token_is_created_shown_once_used_and_revoked(stage: Stage, opens: Ope
     press(page, "Revoke token")
     page.wait_for_selector("tr:has-text('carla'):has-text('revoked')")
     with pytest.raises(ServiceError, match="token"):
-        asking.cluster()
+        client.cluster()
     assert page.evaluate("window.hit") is None
 
 
 @pytest.mark.variant
-def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens: Opens) -> None:
+def test_run_is_annotated_found_by_its_tag_and_saved_in_a_view(stage: Stage, opens: Opens) -> None:
     for name in ("app_1", "app_2"):
         stage.project.run(name, name=f"run {name}")
     page = opens().open("runs")
@@ -95,7 +95,7 @@ def test_a_run_is_noted_found_by_its_tag_and_kept_as_a_view(stage: Stage, opens:
 
 
 @pytest.mark.variant
-def test_data_sets_lead_to_the_jobs_that_name_them(stage: Stage, opens: Opens) -> None:
+def test_dataset_page_links_to_the_jobs_that_name_it(stage: Stage, opens: Opens) -> None:
     job = stage.submit("reads", 1, dataset="hdfs:///data/digits")
     page = opens("vera").open("datasets")
     row = page.get_by_role("row", name="hdfs:///data/digits")
@@ -104,7 +104,7 @@ def test_data_sets_lead_to_the_jobs_that_name_them(stage: Stage, opens: Opens) -
 
 
 @pytest.mark.variant
-def test_what_is_changed_below_a_path_of_a_proxy_is_changed(stage: Stage, browser: Any) -> None:
+def test_changes_work_below_a_proxy_path(stage: Stage, browser: Any) -> None:
     job = stage.submit("proxied", 1)
     stage.reaches(job, Lifecycle.RUNNING)
     stage.project.run("app_below", name="below")
@@ -124,14 +124,14 @@ def test_what_is_changed_below_a_path_of_a_proxy_is_changed(stage: Stage, browse
 
 
 @pytest.mark.variant
-def test_who_is_no_administrator_is_told_so(opens: Opens) -> None:
+def test_users_page_explains_that_an_administrator_is_needed(opens: Opens) -> None:
     page = opens("olga").open("users")
     page.wait_for_selector("text=Your role is operator")
     assert page.get_by_role("link", name="Users").count() == 0
 
 
 @pytest.mark.variant
-def test_a_server_without_a_record_of_what_was_done_is_said(opens: Opens) -> None:
+def test_users_page_explains_a_missing_audit_log(opens: Opens) -> None:
     tab = opens("adam")
     tab.page.route("**/api/v1/audit*", lambda route: route.fulfill(status=404, json={"error": "there is nothing here"}))
     tab.open("users/audit").wait_for_selector("text=This server has no audit log")
@@ -139,14 +139,14 @@ def test_a_server_without_a_record_of_what_was_done_is_said(opens: Opens) -> Non
 
 
 @pytest.mark.variant
-def test_what_was_done_is_paged_filtered_and_stays_text(opens: Opens) -> None:
-    """Against the contract of ``/api/v1/audit``: entries, the newest first, and a cursor for the ones before."""
+def test_audit_log_is_paged_filtered_and_escaped(opens: Opens) -> None:
+    """Against the contract of ``/api/v1/audit``: entries, newest first, and a cursor for earlier ones."""
     tab = opens("adam")
-    asked: list[dict[str, str]] = []
+    queries: list[dict[str, str]] = []
 
     def answer(route: Any) -> None:
         query = dict(parse_qsl(urlsplit(route.request.url).query))
-        asked.append(query)
+        queries.append(query)
         newest = int(query.get("before", 151)) - 1
         ids = range(newest, max(0, newest - int(query["limit"])), -1)
         entries = [
@@ -163,7 +163,7 @@ def test_what_was_done_is_paged_filtered_and_stays_text(opens: Opens) -> None:
     until(page, "document.querySelectorAll('table tbody tr').length === 150")
     page.get_by_role("searchbox", name="User").fill("ben")
     page.wait_for_selector("tbody tr:has-text('ben')")
-    assert asked[-1]["user"] == "ben" and page.evaluate("window.hit") is None
+    assert queries[-1]["user"] == "ben" and page.evaluate("window.hit") is None
 
 
 @pytest.mark.variant
@@ -172,7 +172,7 @@ def test_what_was_done_is_paged_filtered_and_stays_text(opens: Opens) -> None:
     [(WIDE, "light"), pytest.param(NARROW, "dark", marks=pytest.mark.variant)],
     ids=["wide", "narrow"],
 )
-def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
+def test_service_pages_have_no_serious_axe_violation_and_fit_the_window(
     stage: Stage, opens: Opens, size: Any, theme: str
 ) -> None:
     holder = stage.submit("holder", 12, user="ben", tasks=1)
@@ -186,10 +186,10 @@ def test_nothing_is_serious_to_axe_and_nothing_wider_than_the_window(
 
 
 @pytest.mark.variant
-def test_hostile_texts_of_all_fields_stay_texts(stage: Stage, opens: Opens) -> None:
+def test_malicious_texts_are_escaped_on_service_pages(stage: Stage, opens: Opens) -> None:
     texts = [text for text in HOSTILE if text.isprintable()]
     root, _, token = stage.page("adam").partition("?token=")
-    with httpx.Client(base_url=f"{root}api/v1/", headers={"authorization": f"Bearer {token}"}, timeout=60) as asking:
+    with httpx.Client(base_url=f"{root}api/v1/", headers={"authorization": f"Bearer {token}"}, timeout=60) as client:
         for number, text in enumerate(texts):
             run = f"hostile_{number}"
             stage.project.run(run, name=text, user=text, outputs={text: 0.5})
@@ -197,9 +197,9 @@ def test_hostile_texts_of_all_fields_stay_texts(stage: Stage, opens: Opens) -> N
             view = {"name": text, "query": f"filter={text}", "shared": True}
             created = {"user": text, "label": text}
             for answer in (
-                asking.put(f"run-notes/{run}", json={"note": text, "tags": [tag]}),
-                asking.post("views", json=view),
-                asking.post("tokens", json=created),
+                client.put(f"run-notes/{run}", json={"note": text, "tags": [tag]}),
+                client.post("views", json=view),
+                client.post("tokens", json=created),
             ):
                 assert answer.status_code in (200, 201), answer.text
     tab = opens("adam")

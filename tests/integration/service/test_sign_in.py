@@ -32,28 +32,28 @@ ANA = {"preferred_username": "ana", "groups": ["ml", "ml-operators", "other"]}
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[RunningProvider]:
-    """One for all tests of this file."""
+    """Start one provider for all tests of this file."""
     with running(ana=ANA, ben={"preferred_username": "ben"}, nobody={"groups": ["ml"]}) as provider:
         yield provider
 
 
 @pytest.fixture
 def provider(started: RunningProvider) -> RunningProvider:
-    """The same, which says the truth at first."""
+    """Return the provider, reset to correct answers."""
     started.lie, started.moved = None, ""
     started.seen.clear()
     return started
 
 
 def rules(issuer: str, **more: Any) -> SignInRules:
-    """As a file has them."""
+    """Return sign-in rules as in a file."""
     roles = {"ml": "user", "ml-operators": "operator"}
     known = {"issuer": issuer, "client_id": CLIENT, "roles_claim": "groups", "roles": roles}
     return SignInRules.model_validate({**known, "user_claim": "preferred_username", **more})
 
 
-class Browsing:
-    """A service with a provider, and a browser's cookies."""
+class BrowserSession:
+    """Browser session with cookies, at a service with a provider."""
 
     def __init__(self, served: Served, issuer: str, strangers: float = 1000.0, **more: Any) -> None:
         asked = Provider(rules(issuer, **more), SECRET, f"{HERE}sign-in/back")
@@ -75,18 +75,18 @@ class Browsing:
         return asyncio.run(ask())
 
     def signs_in(self, provider: RunningProvider, sub: str) -> httpx.Response:
-        """The way there and back of somebody."""
+        """Sign a user in: to the provider and back."""
         there = self.ask("sign-in")
         assert there.status_code == 303, there.text
         return self.ask(provider.authorized(there.headers["location"], sub))
 
     def made(self) -> list[tuple[str, Role]]:
-        """Whose tokens signing in has made."""
+        """Return users and roles of tokens created by signing in."""
         return [(row.user, row.role) for row in self.tokens.all() if row.label == SIGNED_IN]
 
 
-def test_somebody_signs_in_looks_and_signs_out(served: Served, provider: RunningProvider) -> None:
-    tab = Browsing(served, provider.issuer, lasts="2h")
+def test_user_signs_in_and_out(served: Served, provider: RunningProvider) -> None:
+    tab = BrowserSession(served, provider.issuer, lasts="2h")
     stranger = tab.ask("")
     assert stranger.status_code == 401 and 'href="sign-in"' in stranger.text and tab.ask("style.css").status_code == 200
     assert "sign in" in tab.ask("api/about").json()["remedy"]
@@ -115,30 +115,30 @@ def test_somebody_signs_in_looks_and_signs_out(served: Served, provider: Running
     assert said == [("oidc:ana", "sign out", row.id), ("oidc:ana", "sign in", row.id)]
 
 
-def test_whoever_is_in_no_role_looks(served: Served, provider: RunningProvider) -> None:
-    tab = Browsing(served, provider.issuer)
+def test_user_without_a_mapped_role_is_a_viewer(served: Served, provider: RunningProvider) -> None:
+    tab = BrowserSession(served, provider.issuer)
     assert tab.signs_in(provider, "ben").status_code == 200
     assert tab.made() == [("oidc:ben", Role.VIEWER)]
     assert tab.ask("api/v1/jobs/1/cancel", "POST").status_code in (403, 404)
     assert tab.ask("api/v1/tokens").status_code == 403
 
 
-def test_whoever_has_no_name_is_refused_in_words(served: Served, provider: RunningProvider) -> None:
-    tab = Browsing(served, provider.issuer)
+def test_user_without_a_name_claim_is_refused(served: Served, provider: RunningProvider) -> None:
+    tab = BrowserSession(served, provider.issuer)
     back = tab.signs_in(provider, "nobody")
     assert back.status_code == 403 and "preferred_username" in back.text and not tab.made()
 
 
-def test_a_token_that_was_given_stays_when_a_browser_forgets_it(served: Served, provider: RunningProvider) -> None:
-    tab = Browsing(served, provider.issuer)
+def test_signing_out_does_not_revoke_a_created_token(served: Served, provider: RunningProvider) -> None:
+    tab = BrowserSession(served, provider.issuer)
     tab.ask(f"?token={served.tokens[Role.USER]}")
     assert tab.session in tab.cookies
     assert tab.ask("sign-out", "POST").status_code == 204 and tab.session not in tab.cookies
     assert tab.tokens.caller(served.tokens[Role.USER], time.time()) is not None
 
 
-def test_an_address_with_another_ones_token_replaces_no_session(served: Served) -> None:
-    tab = Browsing(served, "https://login.example.org")
+def test_address_with_a_foreign_token_does_not_replace_a_session(served: Served) -> None:
+    tab = BrowserSession(served, "https://login.example.org")
     tab.ask(f"?token={served.tokens[Role.USER]}")
     session = tab.cookies[tab.session]
     sent = f"?token={served.tokens[Role.OPERATOR]}&a=b"
@@ -153,9 +153,9 @@ def test_an_address_with_another_ones_token_replaces_no_session(served: Served) 
     assert tab.ask("api/about").json()["user"] == "operator"
 
 
-def test_a_link_on_another_site_is_followed_from_a_page_of_this_server(served: Served) -> None:
-    """A browser sends no cookie with a link of another site's: whose session it would replace cannot be seen."""
-    tab = Browsing(served, "https://login.example.org")
+def test_link_from_another_site_is_forwarded_by_a_page_of_this_server(served: Served) -> None:
+    """A browser sends no cookie with a link from another site, so the replaced session would be unknown."""
+    tab = BrowserSession(served, "https://login.example.org")
     for site in ("cross-site", "same-site"):
         answer = tab.ask(f'?token={served.tokens[Role.USER]}&x="><b>', headers={"sec-fetch-site": site})
         assert answer.status_code == 200 and "set-cookie" not in answer.headers
@@ -165,8 +165,8 @@ def test_a_link_on_another_site_is_followed_from_a_page_of_this_server(served: S
 
 
 @pytest.mark.parametrize("scheme", ["Basic dXNlcjp4", "Digest x", "x", "Negotiate", ""])
-def test_another_scheme_than_bearer_is_no_reason_to_trust_another_page(served: Served, scheme: str) -> None:
-    tab = Browsing(served, "https://login.example.org")
+def test_authorization_scheme_other_than_bearer_does_not_bypass_the_origin_check(served: Served, scheme: str) -> None:
+    tab = BrowserSession(served, "https://login.example.org")
     tab.ask(f"?token={served.tokens[Role.USER]}")
     sent = {"authorization": scheme, "sec-fetch-site": "cross-site", "origin": "https://evil.example.org"}
     assert tab.ask("api/v1/jobs/1/cancel", "POST", headers=sent).status_code == 403
@@ -175,8 +175,8 @@ def test_another_scheme_than_bearer_is_no_reason_to_trust_another_page(served: S
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_cookies_of_other_servers_of_the_host_neither_replace_nor_hide_a_session(served: Served, scheme: str) -> None:
-    """Ports share cookies. Of two of one name nobody can say which one this server has set."""
+def test_cookies_of_other_servers_on_the_host_do_not_affect_a_session(served: Served, scheme: str) -> None:
+    """Ports share cookies: of two with one name, the server cannot tell which one it has set."""
     name = served.cookie if scheme == "http" else f"__Host-{served.cookie}"
     mine, evil = (f"{name}={served.tokens[role]}" for role in (Role.USER, Role.OPERATOR))
     strange = 'prefs={"a": [1, "b c"]}; =; x; \u00fc=\u00fc; bad[name]=1'
@@ -220,14 +220,14 @@ LIES = {
 
 
 def own_key(provider: RunningProvider) -> RSAKey:
-    """The one that the provider signs with: a lie by it is a lie in one claim alone."""
+    """Return the provider's signing key, with which only one claim is wrong."""
     httpx.get(f"{provider.issuer}/jwks")
     return RSAKey.import_key(provider.key)
 
 
-def test_claims_that_do_not_hold_let_nobody_in(served: Served, provider: RunningProvider) -> None:
+def test_invalid_claims_are_refused(served: Served, provider: RunningProvider) -> None:
     key = own_key(provider)
-    tab = Browsing(served, provider.issuer)
+    tab = BrowserSession(served, provider.issuer)
     for name, lie in LIES.items():
         provider.lie = lambda claims, lie=lie: signed(lie(claims), key)  # type: ignore[misc]
         back = tab.signs_in(provider, "ana")
@@ -258,9 +258,9 @@ def _changed(claims: Claims, key: RSAKey) -> str:
 SIGNATURES = (_unsigned, _by_secret, _by_another, _changed, lambda claims, key: "no token")
 
 
-def test_signatures_of_others_let_nobody_in(served: Served, provider: RunningProvider) -> None:
+def test_invalid_signatures_are_refused(served: Served, provider: RunningProvider) -> None:
     key = own_key(provider)
-    tab = Browsing(served, provider.issuer)
+    tab = BrowserSession(served, provider.issuer)
     for made in SIGNATURES:
         provider.lie = lambda claims, made=made: made(claims, key)  # type: ignore[misc]
         back = tab.signs_in(provider, "ana")
@@ -268,8 +268,8 @@ def test_signatures_of_others_let_nobody_in(served: Served, provider: RunningPro
     assert not tab.made()
 
 
-def test_what_comes_back_is_of_this_browser_and_of_this_sign_in(served: Served, provider: RunningProvider) -> None:
-    tab, other = Browsing(served, provider.issuer), Browsing(served, provider.issuer)
+def test_callback_is_accepted_only_for_its_browser_and_sign_in(served: Served, provider: RunningProvider) -> None:
+    tab, other = BrowserSession(served, provider.issuer), BrowserSession(served, provider.issuer)
     back = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
     assert other.ask(back).status_code == 400  # that browser has begun nothing
     other.ask("sign-in")
@@ -281,14 +281,14 @@ def test_what_comes_back_is_of_this_browser_and_of_this_sign_in(served: Served, 
     assert tab.ask(back).status_code == 200
     tab.cookies = kept
     assert tab.ask(back).status_code in (400, 502) and len(tab.made()) == 1  # a code counts once
-    stolen = provider.authorized(Browsing(served, provider.issuer).ask("sign-in").headers["location"], "ben")
+    stolen = provider.authorized(BrowserSession(served, provider.issuer).ask("sign-in").headers["location"], "ben")
     tab.ask("sign-in")
     assert tab.ask(stolen).status_code == 403 and len(tab.made()) == 1
 
 
-def test_a_code_is_sent_nowhere_else(served: Served, provider: RunningProvider) -> None:
-    """A token endpoint that redirects would have the code, and the client's secret, sent to any address, also in clear."""
-    tab = Browsing(served, provider.issuer)
+def test_code_is_not_sent_to_a_redirected_token_endpoint(served: Served, provider: RunningProvider) -> None:
+    """A redirecting token endpoint could have the code and the client secret sent to any address."""
+    tab = BrowserSession(served, provider.issuer)
     back = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
     received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
@@ -308,11 +308,9 @@ def test_a_code_is_sent_nowhere_else(served: Served, provider: RunningProvider) 
     assert answer.status_code == 502 and not received and not tab.made()
 
 
-def test_a_sign_in_that_another_browser_has_begun_is_not_mistaken_for_ones_own(
-    served: Served, provider: RunningProvider
-) -> None:
-    """Somebody tosses the cookie of a sign-in of their own, and sends a link with their code."""
-    eve, tab = Browsing(served, provider.issuer), Browsing(served, provider.issuer)
+def test_sign_in_started_by_another_browser_is_not_accepted(served: Served, provider: RunningProvider) -> None:
+    """An attacker plants the cookie of their own sign-in, and sends a link with their code."""
+    eve, tab = BrowserSession(served, provider.issuer), BrowserSession(served, provider.issuer)
     eve._app = tab._app
     code = provider.authorized(eve.ask("sign-in").headers["location"], "ben")
     mine = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
@@ -324,8 +322,8 @@ def test_a_sign_in_that_another_browser_has_begun_is_not_mistaken_for_ones_own(
     assert tab.ask(mine, headers={"cookie": garbage}).status_code == 200 and tab.made() == [("oidc:ana", Role.OPERATOR)]
 
 
-def test_whoever_is_refused_there_is_told_so_as_a_text(served: Served, provider: RunningProvider) -> None:
-    tab = Browsing(served, provider.issuer)
+def test_refusal_by_the_provider_is_shown_as_escaped_text(served: Served, provider: RunningProvider) -> None:
+    tab = BrowserSession(served, provider.issuer)
     there = tab.ask("sign-in").headers["location"]
     state = parse_qs(urlsplit(there).query)["state"][0]
     denied = tab.ask(f"{provider.authorized(there, '')}&state={state}")  # which this provider leaves out
@@ -335,32 +333,32 @@ def test_whoever_is_refused_there_is_told_so_as_a_text(served: Served, provider:
     assert "default-src 'none'" in said.headers["content-security-policy"]
 
 
-def test_strangers_who_sign_in_too_often_wait(served: Served, provider: RunningProvider) -> None:
-    tab = Browsing(served, provider.issuer, strangers=2.0)
+def test_sign_in_attempts_are_limited(served: Served, provider: RunningProvider) -> None:
+    tab = BrowserSession(served, provider.issuer, strangers=2.0)
     assert [tab.ask("sign-in").status_code for _ in range(3)] == [303, 303, 429]
 
 
-def test_where_the_provider_is_away_tokens_go_on_working(served: Served) -> None:
+def test_tokens_work_while_the_provider_is_unreachable(served: Served) -> None:
     with running(ana=ANA) as provider:
-        issuer, tab = provider.issuer, Browsing(served, provider.issuer)
+        issuer, tab = provider.issuer, BrowserSession(served, provider.issuer)
         back = provider.authorized(tab.ask("sign-in").headers["location"], "ana")
     answer = tab.ask(back)
     assert answer.status_code == 502 and issuer in answer.text and "tokens still work" in answer.text
-    away = Browsing(served, issuer)
+    away = BrowserSession(served, issuer)
     assert away.ask("sign-in").status_code == 502
     assert away.ask(f"?token={served.tokens[Role.USER]}").status_code == 303
     assert away.ask("api/about").json()["user"] == "user"
     assert served.ask("GET", "jobs").status_code == 200
 
 
-def test_another_issuer_than_the_one_that_was_named_is_not_believed(served: Served, provider: RunningProvider) -> None:
-    lying = Browsing(served, f"{provider.issuer}/")  # it calls itself without the stroke
+def test_issuer_other_than_the_configured_one_is_refused(served: Served, provider: RunningProvider) -> None:
+    lying = BrowserSession(served, f"{provider.issuer}/")  # it calls itself without the stroke
     answer = lying.ask("sign-in")
     assert answer.status_code == 502 and "calls itself" in answer.text
 
 
 @pytest.mark.variant
-def test_in_a_browser(tmp_path: Path, browser: Any, provider: RunningProvider) -> None:
+def test_sign_in_works_in_a_browser(tmp_path: Path, browser: Any, provider: RunningProvider) -> None:
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n")
     (tmp_path / "sign-in.yaml").write_text(

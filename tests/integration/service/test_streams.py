@@ -21,7 +21,7 @@ pytestmark = pytest.mark.local
 CLIENTS = 200
 
 
-def test_who_hangs_up_leaves_no_stream_and_no_task(served: Served, tmp_path: Path) -> None:
+def test_closed_connection_leaves_no_stream_or_task(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
     job.starts()
 
@@ -37,16 +37,16 @@ def test_who_hangs_up_leaves_no_stream_and_no_task(served: Served, tmp_path: Pat
             await until(lambda: len(asyncio.all_tasks()) == before, "the end of their tasks")
             job.prints(b"one\ntwo\n")
             async with connected(port, f"jobs/{job.id}/log/events", served.tokens[Role.USER], "4") as reader:
-                heard = events(reader)
-                assert (await anext(heard))["id"] == "4"
-                assert (await anext(heard))["text"] == "two\n"
+                received = events(reader)
+                assert (await anext(received))["id"] == "4"
+                assert (await anext(received))["text"] == "two\n"
                 await served.streams.end()
-                assert [event async for event in heard] == []
+                assert [event async for event in received] == []
 
     within_time(served, of)
 
 
-def test_a_slow_listener_is_not_kept_for(served: Served, tmp_path: Path) -> None:
+def test_slow_listener_does_not_make_the_server_buffer_a_log(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
     job.starts()
     job.prints(b"x" * (32 << 20))
@@ -57,8 +57,8 @@ def test_a_slow_listener_is_not_kept_for(served: Served, tmp_path: Path) -> None
             path = f"jobs/{job.id}/log/events"
             async with connected(port, path, served.tokens[Role.USER]):
                 await until(lambda: len(served.streams) == 1, "the stream")
-                (told,) = served.streams._open.values()
-                feeds.append(told._feed)  # type: ignore[arg-type]
+                (shared,) = served.streams._open.values()
+                feeds.append(shared._feed)  # type: ignore[arg-type]
                 async with connected(port, path, served.tokens[Role.USER]) as reader:
                     said = 0
                     async for event in events(reader):  # the other one takes nothing meanwhile
@@ -70,7 +70,7 @@ def test_a_slow_listener_is_not_kept_for(served: Served, tmp_path: Path) -> None
     within_time(served, of)
 
 
-def test_a_stream_ends_with_its_token(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_ends_when_its_token_is_revoked(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "KNOWN_S", 0.0)
     job = PlayedJob(served, tmp_path)
     job.starts()
@@ -79,19 +79,19 @@ def test_a_stream_ends_with_its_token(served: Served, tmp_path: Path, monkeypatc
 
     async def of() -> None:
         async with listening(served) as port, connected(port, f"jobs/{job.id}/log/events", token) as reader:
-            heard = events(reader)
-            assert (await anext(heard))["event"] == "hello"
+            received = events(reader)
+            assert (await anext(received))["event"] == "hello"
             job.prints(b"for eve\n")
-            assert (await anext(heard))["text"] == "for eve\n"
+            assert (await anext(received))["text"] == "for eve\n"
             tokens.revoke(next(one.id for one in tokens.all() if one.user == "eve"), time.time())
             job.prints(b"not for eve\n")
-            assert [event async for event in heard] == []
+            assert [event async for event in received] == []
             await until(lambda: len(served.streams) == 0, "the end of what was looked at")
 
     within_time(served, of)
 
 
-def test_what_one_try_has_printed_ends_with_it(served: Served, tmp_path: Path) -> None:
+def test_log_stream_of_one_try_ends_with_the_try(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
     job.starts()
     job.starts()
@@ -105,10 +105,10 @@ def test_what_one_try_has_printed_ends_with_it(served: Served, tmp_path: Path) -
             async with connected(port, f"{path}?try=1", token) as reader:
                 assert await until_end(reader) == "of the first try\n"
             async with connected(port, f"{path}?try=2", token) as reader:
-                heard = events(reader)
-                assert [(await anext(heard))["event"] for _ in range(2)] == ["hello", "log"]
+                received = events(reader)
+                assert [(await anext(received))["event"] for _ in range(2)] == ["hello", "log"]
                 job.prints(b"more\n")
-                assert (await anext(heard))["text"] == "more\n"
+                assert (await anext(received))["text"] == "more\n"
 
     within_time(served, of)
 
@@ -122,7 +122,7 @@ def test_what_one_try_has_printed_ends_with_it(served: Served, tmp_path: Path) -
         ("jobs/events", 401),
     ],
 )
-def test_what_cannot_be_followed_is_refused_at_once(served: Served, path: str, status: int) -> None:
+def test_invalid_stream_request_is_refused_at_once(served: Served, path: str, status: int) -> None:
     served.submit()
     headers = {"authorization": "" if status == 401 else f"Bearer {served.tokens[Role.USER]}"}
     answer: httpx.Response = served.ask("GET", path, headers=headers)
@@ -130,7 +130,7 @@ def test_what_cannot_be_followed_is_refused_at_once(served: Served, path: str, s
 
 
 @pytest.mark.variant
-def test_many_connections_to_one_log_are_one_reader(
+def test_two_hundred_connections_to_one_log_share_one_reader(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = PlayedJob(served, tmp_path)
@@ -146,7 +146,9 @@ def test_many_connections_to_one_log_are_one_reader(
     async def of() -> None:
         async with listening(served) as port:
             clients = [asyncio.create_task(follow(port)) for _ in range(CLIENTS)]
-            await until(lambda: sum(told.listeners for told in served.streams._open.values()) == CLIENTS, "all of them")
+            await until(
+                lambda: sum(shared.listeners for shared in served.streams._open.values()) == CLIENTS, "all of them"
+            )
             assert len(served.streams) == 1
             looks, began = len(reads), time.monotonic()
             for step in range(50):

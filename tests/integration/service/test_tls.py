@@ -29,7 +29,7 @@ pytestmark = pytest.mark.local
 
 @contextmanager
 def serving(folder: Path, *more: str) -> Iterator[tuple[str, Path]]:
-    """The address that a server prints, and its log."""
+    """Start a server and yield the address it prints, and its log."""
     log = folder / "server.log"
     command = [sys.executable, "-m", "hopsml", "server", "--state", str(folder / "state"), "--profile", "local"]
     command += ["--project-url", f"file://{folder}/project", *more]
@@ -46,7 +46,7 @@ def serving(folder: Path, *more: str) -> Iterator[tuple[str, Path]]:
         process.stdout.close()
 
 
-def test_a_server_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_and_browser_use_a_server_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, chain, key = Authority(tmp_path), tmp_path / "server.pem", tmp_path / "server.key"
     authority.issue(chain, key)
     with serving(tmp_path, "--certificate", str(chain), "--key", str(key), "--trust-users") as (printed, log):
@@ -81,7 +81,7 @@ def test_a_server_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert Client.of_environment().jobs() == []
 
 
-def test_a_server_without_tls_is_told_from_one_with_a_wrong_certificate() -> None:
+def test_server_without_tls_is_distinguished_from_a_wrong_certificate() -> None:
     with (
         prefixed("http://127.0.0.1:1/", "") as address,
         pytest.raises(ServiceError, match=r"the TLS connection to .* failed.*write http://"),
@@ -89,7 +89,7 @@ def test_a_server_without_tls_is_told_from_one_with_a_wrong_certificate() -> Non
         Client(address.partition("?")[0].replace("http:", "https:"), "token").jobs()
 
 
-def test_beyond_loopback_nothing_is_answered_without_tls(tmp_path: Path) -> None:
+def test_address_beyond_loopback_requires_tls(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "127.0.0.2", "example.org"):
         with pytest.raises(ArgumentError, match=f"host='{host}': without TLS .*--certificate FILE --key FILE"):
             run_server(ServerSettings(tmp_path / "state", profile="local", host=host), lambda address: None)
@@ -102,7 +102,7 @@ def test_beyond_loopback_nothing_is_answered_without_tls(tmp_path: Path) -> None
         server.bound_for_all("no such host", 0, server.Certificate(chain, key))
 
 
-def test_certificates_of_no_use_are_named(tmp_path: Path) -> None:
+def test_unusable_certificates_are_refused(tmp_path: Path) -> None:
     authority, chain, key = Authority(tmp_path), tmp_path / "a.pem", tmp_path / "a.key"
     with pytest.raises(ArgumentError, match=r"--certificate .*: a certificate and its key are two files; name --key"):
         server.pair(chain, None)
@@ -126,7 +126,7 @@ def test_certificates_of_no_use_are_named(tmp_path: Path) -> None:
             Client("https://127.0.0.1:1", "token", wrong)
 
 
-def test_an_address_for_others_is_a_url(tmp_path: Path) -> None:
+def test_public_address_must_be_an_http_url(tmp_path: Path) -> None:
     for wrong in ("jobs.example.org", "ftp://jobs.example.org", "https://", "https://a:port/", "https://a/?token=b"):
         with pytest.raises(ArgumentError, match=r"--address .*: write https://HOST:PORT/"):
             run_server(ServerSettings(tmp_path, profile="local", address=wrong), lambda address: None)

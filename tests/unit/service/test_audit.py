@@ -20,13 +20,13 @@ pytestmark = pytest.mark.fast
 
 
 def entries(served: Served, query: str = "") -> list[tuple[str, ...]]:
-    """User, role, action, target and outcome, the oldest first."""
+    """Return user, role, action, target and outcome of each entry, oldest first."""
     found = served.ask("GET", f"audit?{query}", Role.ADMIN).json()["entries"]
     assert all(one["peer"] == "127.0.0.1" and one["at_s"] > 0 for one in found)
     return [(one["user"], one["role"], one["action"], one["target"], one["outcome"]) for one in reversed(found)]
 
 
-def test_every_change_is_in_the_log_once(served: Served) -> None:
+def test_every_change_is_recorded_once(served: Served) -> None:
     digest = served.workspace()
     asked = {"json": {"spec": "name: digits\ntasks: {main: {script: train.py}}\n", "workspace": digest}}
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_every_change_is_in_the_log_once(served: Served) -> None:
     assert made not in str(found) and len(token_id) == 12
 
 
-def test_who_is_refused_is_in_the_log_and_what_makes_no_sense_is_not(served: Served) -> None:
+def test_refused_users_are_recorded_but_invalid_requests_are_not(served: Served) -> None:
     served.submit()
     served.ask("POST", "jobs/1/cancel", "bob")
     served.ask("POST", "tokens", Role.USER, json={"user": "eve"})
@@ -75,7 +75,7 @@ def test_who_is_refused_is_in_the_log_and_what_makes_no_sense_is_not(served: Ser
     assert "s3cr3t" not in served.ask("GET", "audit", Role.ADMIN).text
 
 
-def test_submissions_that_are_refused_are_in_the_log_with_the_names_of_their_jobs(served: Served) -> None:
+def test_refused_submissions_are_recorded_with_their_job_names(served: Served) -> None:
     served.submit(spec="name: lost\nqueue: nowhere\ntasks: {main: {script: train.py}}\n")
     served.submit(spec="no job")
     served.ask("POST", "jobs", json={"spec": "name: bare\ntasks: {main: {script: train.py}}\n", "workspace": "0" * 64})
@@ -111,11 +111,11 @@ def test_submissions_that_are_refused_are_in_the_log_with_the_names_of_their_job
         ("BREW", "/api/v1/" + "x" * 5000, ("other", "")),
     ],
 )
-def test_what_a_call_is_to_do(method: str, path: str, found: tuple[str, str] | None) -> None:
+def test_action_of_a_request(method: str, path: str, found: tuple[str, str] | None) -> None:
     assert action_of(method, path) == found
 
 
-def test_only_administrators_read_it_page_by_page(served: Served) -> None:
+def test_only_administrators_read_the_audit_log_page_by_page(served: Served) -> None:
     for role in (Role.VIEWER, Role.USER, Role.OPERATOR):
         assert served.ask("GET", "audit", role).status_code == 403
     for _ in range(3):
@@ -128,7 +128,7 @@ def test_only_administrators_read_it_page_by_page(served: Served) -> None:
         assert served.ask("GET", f"audit?{query}", Role.ADMIN).status_code == 422, query
 
 
-def test_an_answer_does_not_depend_on_an_entry_that_cannot_be_stored(
+def test_request_succeeds_or_fails_independently_of_a_locked_audit_log(
     served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     served.submit()
@@ -148,7 +148,7 @@ def test_an_answer_does_not_depend_on_an_entry_that_cannot_be_stored(
     assert entries(served)[2:] == [("user", "user", "cancel", "digits-1", 202)]
 
 
-def test_whoever_leads_drops_what_is_old_once_an_hour(served: Served) -> None:
+def test_leader_deletes_old_entries_once_an_hour(served: Served) -> None:
     log = AuditLog(served.jobs.store)
 
     def add(days: float) -> None:
@@ -168,7 +168,7 @@ def test_whoever_leads_drops_what_is_old_once_an_hour(served: Served) -> None:
     assert len(log.page().entries) == 1
 
 
-def test_a_log_that_is_kept_for_no_time_is_refused(tmp_path: Path) -> None:
+def test_retention_that_is_not_positive_is_refused(tmp_path: Path) -> None:
     for days in (0.0, -1.0, float("nan")):
         with pytest.raises(ArgumentError, match="--audit-days"):
             server.opened(server.ServerSettings(tmp_path, profile="local", audit_days=days), "http://here/")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.fast
 
 
 @given(st.integers(0, 5), st.sets(st.integers(1, 9)))
-def test_ids_are_told_up_to_the_first_that_is_missing(after: int, later: set[int]) -> None:
+def test_unbroken_counts_ids_up_to_the_first_gap(after: int, later: set[int]) -> None:
     ids = sorted(after + one for one in later)
     count = unbroken(after, ids)
     assert ids[:count] == list(range(after + 1, after + 1 + count))
@@ -30,37 +30,37 @@ def test_ids_are_told_up_to_the_first_that_is_missing(after: int, later: set[int
 
 
 @given(st.lists(st.sampled_from(["a", "ü", "€", "𝄞", "\x1b[31m", "\0"])), st.integers(1, 7))
-def test_characters_are_whole_wherever_a_piece_ends(letters: list[str], length: int) -> None:
-    data, said, at = "".join(letters).encode(), "", 0
+def test_characters_split_between_pieces_are_completed(letters: list[str], length: int) -> None:
+    data, text_seen, at = "".join(letters).encode(), "", 0
     while at < len(data):
         text, taken = whole_characters(data[at : at + length + 3])
-        said, at = said + text, at + taken
-    assert said == "".join(letters)
+        text_seen, at = text_seen + text, at + taken
+    assert text_seen == "".join(letters)
 
 
-def test_changes_of_jobs_are_told_and_gone_on_with(served: Served, tmp_path: Path) -> None:
+def test_job_changes_are_streamed_and_continued_after_the_last_event(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
 
     async def of() -> None:
         stream = served.streams.stream("jobs", lambda: JobFeed(served.jobs.store), "")
         async with aclosing(stream):
-            heard = events(stream)
-            assert (await anext(heard))["event"] == "hello"
+            received = events(stream)
+            assert (await anext(received))["event"] == "hello"
             job.changes(Lifecycle.RUNNING)
-            seen = await anext(heard)
+            seen = await anext(received)
             assert (seen["event"], seen["job"], seen["state"]) == ("job", job.id, "RUNNING")
         job.changes(Lifecycle.CLOSING)
         job.ends()
         async with aclosing(served.streams.stream("jobs", lambda: JobFeed(served.jobs.store), seen["id"])) as stream:
-            heard = events(stream)
-            said = [await anext(heard) for _ in range(3)]
-            assert [one.get("state") for one in said] == [None, "CLOSING", "FINISHED"]
+            received = events(stream)
+            text_seen = [await anext(received) for _ in range(3)]
+            assert [one.get("state") for one in text_seen] == [None, "CLOSING", "FINISHED"]
 
     within_time(served, of)
 
 
 @pytest.mark.parametrize("last", ["1", "99", "nonsense"], ids=["too far behind", "of another database", "no id"])
-def test_whoever_cannot_go_on_reads_anew(
+def test_listener_with_an_unusable_event_id_is_reset(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
     monkeypatch.setattr(feeds, "KEPT_CHANGES", 3)
@@ -71,14 +71,14 @@ def test_whoever_cannot_go_on_reads_anew(
     async def of() -> None:
         feed = JobFeed(served.jobs.store)
         at, _ = await feed.start_listener(last)
-        (told,), at_next = await feed.since(at)
-        assert b"event: reset" in told and b"id: 6\n" in told
+        (events_seen,), at_next = await feed.since(at)
+        assert b"event: reset" in events_seen and b"id: 6\n" in events_seen
         assert at_next is not None and await feed.since(at_next) == ([], at_next)
 
     within_time(served, of)
 
 
-def test_a_row_that_is_stored_later_than_one_of_a_higher_id_is_not_passed_over(served: Served, tmp_path: Path) -> None:
+def test_row_stored_after_one_with_a_higher_id_is_not_skipped(served: Served, tmp_path: Path) -> None:
     job, now = PlayedJob(served, tmp_path), [100.0]
     feed = JobFeed(served.jobs.store, lambda: now[0])
     feed.poll()
@@ -96,28 +96,28 @@ def test_a_row_that_is_stored_later_than_one_of_a_higher_id_is_not_passed_over(s
     assert feed.version == 5, "a transaction that was broken off holds nobody up for ever"
 
 
-def test_a_log_is_followed_to_the_end_of_its_job(served: Served, tmp_path: Path) -> None:
+def test_log_is_followed_to_the_end_of_its_job(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
 
     async def of() -> None:
         async with aclosing(job.listen()) as stream:
-            heard = events(stream)
-            assert (await anext(heard))["application"] == ""
+            received = events(stream)
+            assert (await anext(received))["application"] == ""
             application = job.starts()
-            assert await anext(heard) == {"id": "0", "event": "reset", "application": application}
+            assert await anext(received) == {"id": "0", "event": "reset", "application": application}
             job.prints(b"one\n\xff\x1b[2J" + "ü".encode()[:1])
-            assert await anext(heard) == {"id": "9", "event": "log", "text": "one\n\ufffd\x1b[2J", "offset": 0}
+            assert await anext(received) == {"id": "9", "event": "log", "text": "one\n\ufffd\x1b[2J", "offset": 0}
             job.prints("ü".encode()[1:])
             job.ends()
-            last = [await anext(heard), await anext(heard)]
+            last = [await anext(received), await anext(received)]
             assert [one["event"] for one in last] == ["log", "end"] and last[1]["state"] == "FINISHED"
             with pytest.raises(StopAsyncIteration):
-                await anext(heard)
+                await anext(received)
 
     within_time(served, of)
 
 
-def test_a_job_that_ended_while_nobody_listened_is_told_whole(served: Served, tmp_path: Path) -> None:
+def test_log_of_an_ended_job_is_sent_completely(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
     never = PlayedJob(served, tmp_path)
     never.ends(Lifecycle.CANCELLED)
@@ -135,32 +135,32 @@ def test_a_job_that_ended_while_nobody_listened_is_told_whole(served: Served, tm
     within_time(served, of)
 
 
-def test_a_log_that_is_cut_and_one_of_a_new_try_begin_anew(served: Served, tmp_path: Path) -> None:
+def test_log_that_is_truncated_or_of_a_new_try_is_reset(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
     first = job.starts()
     job.prints(b"before\n")
 
     async def of() -> None:
         async with aclosing(job.listen()) as stream:
-            heard = events(stream)
-            assert [(await anext(heard))["event"] for _ in range(2)] == ["hello", "log"]
+            received = events(stream)
+            assert [(await anext(received))["event"] for _ in range(2)] == ["hello", "log"]
             job.cuts()
-            assert (await anext(heard))["event"] == "reset"
+            assert (await anext(received))["event"] == "reset"
             job.prints(b"behind\n")
-            assert (await anext(heard))["text"] == "behind\n"
+            assert (await anext(received))["text"] == "behind\n"
             second = job.starts()
-            assert (await anext(heard))["application"] == second
+            assert (await anext(received))["application"] == second
             job.prints(b"again\n")
-            assert (await anext(heard))["text"] == "again\n"
+            assert (await anext(received))["text"] == "again\n"
         for last in (f"7 {first}", "700 "):  # whoever was away meanwhile
             async with aclosing(job.listen(last)) as stream:
-                heard = events(stream)
-                assert [(await anext(heard))["event"] for _ in range(3)] == ["hello", "reset", "log"]
+                received = events(stream)
+                assert [(await anext(received))["event"] for _ in range(3)] == ["hello", "reset", "log"]
 
     within_time(served, of)
 
 
-def test_a_log_of_ten_gigabytes_is_followed_from_its_end_without_memory(served: Served, tmp_path: Path) -> None:
+def test_log_of_ten_gigabytes_is_followed_from_its_end_in_bounded_memory(served: Served, tmp_path: Path) -> None:
     job = PlayedJob(served, tmp_path)
     job.starts()
     job.prints(b"begin\n")
@@ -172,15 +172,15 @@ def test_a_log_of_ten_gigabytes_is_followed_from_its_end_without_memory(served: 
         tracemalloc.start()
         try:
             async with aclosing(job.listen("-11 ")) as stream:
-                heard = events(stream)
-                assert (await anext(heard))["event"] == "hello"
-                assert (await anext(heard))["text"] == "\nlast line\n"
+                received = events(stream)
+                assert (await anext(received))["event"] == "hello"
+                assert (await anext(received))["text"] == "\nlast line\n"
                 job.prints(b"and on\n")
-                assert (await anext(heard))["text"] == "and on\n"
+                assert (await anext(received))["text"] == "and on\n"
             async with aclosing(job.listen()) as stream:  # who begins at its begin reads as fast as it takes
-                heard = events(stream)
+                received = events(stream)
                 for _ in range(100):
-                    await anext(heard)
+                    await anext(received)
             assert tracemalloc.get_traced_memory()[1] < 32 << 20
         finally:
             tracemalloc.stop()
@@ -188,7 +188,7 @@ def test_a_log_of_ten_gigabytes_is_followed_from_its_end_without_memory(served: 
     within_time(served, of)
 
 
-def test_a_log_that_cannot_be_read_for_a_moment_is_told_whole_and_one_that_is_gone_ends(
+def test_log_unreadable_for_a_while_is_sent_completely_and_a_removed_one_ends(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = PlayedJob(served, tmp_path)
@@ -208,28 +208,26 @@ def test_a_log_that_cannot_be_read_for_a_moment_is_told_whole_and_one_that_is_go
 
     async def of() -> None:
         async with aclosing(job.listen()) as stream:
-            heard = events(stream)
-            told = [await anext(heard), await anext(heard)]
+            received = events(stream)
+            events_seen = [await anext(received), await anext(received)]
             job.log.rename(away)
-            next_one = asyncio.ensure_future(anext(heard))  # type: ignore[arg-type]
+            next_one = asyncio.ensure_future(anext(received))  # type: ignore[arg-type]
             await until(lambda: len(missed) > 2, "it to be asked for in vain")
             away.rename(job.log)
-            told += [await next_one, await anext(heard), await anext(heard)]
-            assert "".join(one["text"] for one in told[1:]) == text * 2_000
-            assert (await anext(heard))["event"] == "end"
+            events_seen += [await next_one, await anext(received), await anext(received)]
+            assert "".join(one["text"] for one in events_seen[1:]) == text * 2_000
+            assert (await anext(received))["event"] == "end"
         monkeypatch.setattr(feeds, "GONE_S", 0.0)
         async with aclosing(job.listen()) as stream:
-            heard = events(stream)
-            await anext(heard)
+            received = events(stream)
+            await anext(received)
             job.log.unlink()
-            assert (await anext(heard))["event"] == "end"
+            assert (await anext(received))["event"] == "end"
 
     within_time(served, of)
 
 
-def test_many_who_follow_one_log_are_one_reader(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listeners_of_one_log_share_one_reader(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = PlayedJob(served, tmp_path)
     job.starts()
     text = "x" * 99 + "\n"

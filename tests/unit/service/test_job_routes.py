@@ -36,7 +36,7 @@ from tests.helpers.service.served import JOB, Served
 pytestmark = pytest.mark.fast
 
 
-def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
+def test_submitted_job_is_listed_shown_and_explained(served: Served) -> None:
     answer = served.submit()
     assert answer.status_code == 201, answer.text
     job = msgspec.convert(answer.json(), client.ServiceJob)
@@ -53,7 +53,7 @@ def test_a_job_is_taken_listed_shown_and_explained(served: Served) -> None:
     assert served.ask("GET", "cluster").json()["leads"] is True
 
 
-def test_nodes_and_queues_are_told(served: Served) -> None:
+def test_nodes_and_queues_are_listed_with_their_resources(served: Served) -> None:
     assert served.ask("GET", "nodes").json() == {"nodes": []}
     served.submit()
     served.jobs.manager.run_pass()
@@ -67,7 +67,7 @@ def test_nodes_and_queues_are_told(served: Served) -> None:
     assert queue["limit"] == {"gpus": None, "cores": None, "memory_mib": None} and queue["guaranteed"] == nothing
 
 
-def test_a_job_that_has_ended_has_no_slots_and_no_actions_but_to_run_it_again(served: Served) -> None:
+def test_ended_job_has_no_slots_and_only_clone_and_remove_as_actions(served: Served) -> None:
     elastic = "name: digits\ntasks: {main: {script: train.py, min: 1, max: 4}}\n"
     job = served.submit(spec=elastic).json()
     assert job["actions"] == ["pause", "cancel", "move", "clone"]
@@ -85,7 +85,7 @@ def test_a_job_that_has_ended_has_no_slots_and_no_actions_but_to_run_it_again(se
     assert (ended["state"], ended["actions"], ended["why"]) == ("CANCELLED", ["clone", "remove"], "")
 
 
-def test_the_client_knows_every_field_of_the_answers() -> None:
+def test_client_has_every_field_of_the_answers() -> None:
     for theirs, ours in (
         (job_models.JobAnswer, client.ServiceJob),
         (job_models.JobProgressAnswer, client.JobProgress),
@@ -104,7 +104,7 @@ def test_the_client_knows_every_field_of_the_answers() -> None:
         assert set(theirs.model_fields) == set(ours.__struct_fields__)
 
 
-def test_who_may_do_what(served: Served) -> None:
+def test_role_permits_exactly_its_documented_actions(served: Served) -> None:
     assert served.submit(Role.VIEWER).status_code == 403
     assert served.submit(Role.USER).json()["id"] == "digits-1"
     shown = served.ask("GET", "jobs/1", Role.VIEWER)
@@ -116,7 +116,7 @@ def test_who_may_do_what(served: Served) -> None:
     assert served.ask("GET", "jobs/1", headers={"authorization": "Bearer nonsense"}).status_code == 401
 
 
-def test_the_same_submission_twice_is_one_job(served: Served) -> None:
+def test_submission_repeated_with_the_same_key_is_one_job(served: Served) -> None:
     key = {"headers": {"Idempotency-Key": "k1"}}
     assert served.submit(**key).json() == served.submit(**key).json()
     assert len(served.ask("GET", "jobs").json()["jobs"]) == 1
@@ -124,14 +124,14 @@ def test_the_same_submission_twice_is_one_job(served: Served) -> None:
     assert other.status_code == 400 and "digits-1" in other.json()["error"]
 
 
-def test_mistakes_of_a_job_file_come_all_at_once(served: Served) -> None:
+def test_all_problems_of_a_job_file_are_in_one_answer(served: Served) -> None:
     answer = served.submit(spec="name: Digits\nqueu: x\ntasks: {main: {script: train.py, cuont: 3}}\n")
     assert answer.status_code == 400
     for said in ("name", "did you mean queue", "did you mean count"):
         assert said in answer.text
 
 
-def test_a_job_with_a_schedule_is_not_queued_as_one(served: Served) -> None:
+def test_job_with_a_schedule_is_refused_as_a_plain_submission(served: Served) -> None:
     answer = served.submit(spec=JOB + 'schedule: "0 3 * * *"\n')
     assert answer.status_code == 400 and "/api/v1/schedules" in answer.text
 
@@ -162,7 +162,7 @@ def test_a_job_with_a_schedule_is_not_queued_as_one(served: Served) -> None:
         ("DELETE", "jobs/1", {}, 405),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(
+def test_invalid_request_is_refused_with_error_and_remedy(
     served: Served, method: str, path: str, more: dict[str, Any], status: int
 ) -> None:
     served.submit()
@@ -172,7 +172,7 @@ def test_what_makes_no_sense_is_refused_in_words(
     assert len(served.jobs.store.jobs().jobs) == 1
 
 
-def test_pages_of_jobs(served: Served) -> None:
+def test_job_list_is_paged(served: Served) -> None:
     for _ in range(5):
         served.submit()
     first = served.ask("GET", "jobs?limit=2").json()
@@ -180,7 +180,7 @@ def test_pages_of_jobs(served: Served) -> None:
     assert [job["serial"] for page in (first, second) for job in page["jobs"]] == [5, 4, 3, 2]
 
 
-def test_those_that_go_first(served: Served) -> None:
+def test_job_list_in_queue_order_has_only_a_first_page(served: Served) -> None:
     for name, priority in (("old", 50), ("urgent", 90), ("low", 10), ("new", 50)):
         served.submit(spec=JOB.replace("digits", name) + f"priority: {priority}\n")
     page = served.ask("GET", "jobs?order=turn&limit=3").json()
@@ -191,7 +191,7 @@ def test_those_that_go_first(served: Served) -> None:
     assert refused.status_code == 400 and "only the first page" in refused.json()["remedy"]
 
 
-def test_those_that_have_ended_come_with_the_last_one_first(served: Served) -> None:
+def test_ended_jobs_are_listed_with_the_last_one_first(served: Served) -> None:
     for name in ("first", "second", "third", "waits"):
         served.submit(spec=JOB.replace("digits", name))
     for serial in (2, 3, 1):
@@ -205,7 +205,9 @@ def test_those_that_have_ended_come_with_the_last_one_first(served: Served) -> N
     assert refused.status_code == 400 and "only the first page" in refused.json()["remedy"]
 
 
-def test_a_list_has_the_progress_of_each_jobs_newest_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_list_has_the_progress_of_the_newest_run_if_requested(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(job_routes, "_HAS_RUNS", (Lifecycle.WAITING,))  # nothing ever starts here
     project = ProjectOnDisk(Path(served.project.url.removeprefix("file://")))
     for _ in range(4):
@@ -228,9 +230,7 @@ def test_a_list_has_the_progress_of_each_jobs_newest_run(served: Served, monkeyp
     assert texts == ["epoch 3 of 40", "trials 5 of 6", "starting"]
 
 
-def test_the_log_of_a_job_that_has_just_ended_is_that_of_its_newest_run(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_log_of_an_ended_job_names_its_newest_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_routes, "STALE_S", math.inf)  # the list would never be read again
     project = ProjectOnDisk(Path(served.project.url.removeprefix("file://")))
     served.submit()
@@ -244,7 +244,7 @@ def test_the_log_of_a_job_that_has_just_ended_is_that_of_its_newest_run(
     assert (found["is_over"], found["newest"]) == (True, f"{name}-main_2")
 
 
-def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_list_has_wait_reasons_if_requested(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_routes, "WHYS", 2)
     for _ in range(4):
         served.submit()
@@ -257,12 +257,12 @@ def test_a_list_says_why_its_jobs_wait_where_that_is_asked(served: Served, monke
     assert msgspec.convert(asked[1], client.ServiceJob).why.startswith("needs 1 slot")
 
 
-def test_the_page_is_told_that_there_are_jobs(served: Served) -> None:
+def test_about_answer_states_that_the_server_has_jobs(served: Served) -> None:
     about = served.ask("GET", "../about", Role.VIEWER).json()
     assert (about["jobs"], about["user"], about["role"]) == (True, "viewer", "viewer")
 
 
-def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
+def test_user_requests_are_applied_in_the_next_pass(served: Served) -> None:
     served.submit()
     served.jobs.manager.run_pass()
     served.ask("POST", "jobs/1/move", json={"priority": 99})
@@ -281,7 +281,7 @@ def test_wishes_are_carried_out_at_the_next_turn(served: Served) -> None:
     assert (found["state"], found["cause"]) == ("CANCELLED", "cancelled by user")
 
 
-def test_a_job_may_be_moved_before_it_was_looked_at(served: Served) -> None:
+def test_job_moved_before_its_first_pass_has_the_new_priority(served: Served) -> None:
     served.submit()
     served.ask("POST", "jobs/1/move", json={"priority": 99})
     served.jobs.manager.run_pass()  # takes it and moves it, at the same time
@@ -289,7 +289,7 @@ def test_a_job_may_be_moved_before_it_was_looked_at(served: Served) -> None:
     assert served.jobs.why(served.jobs.store.job(1)).startswith("needs 1 slot")
 
 
-def test_a_log_is_not_cut_within_a_character(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_answer_does_not_split_a_character(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.submit()
     printed = "é→x".encode()
     monkeypatch.setattr(
@@ -303,7 +303,7 @@ def test_a_log_is_not_cut_within_a_character(served: Served, monkeypatch: pytest
     assert served.ask("GET", "jobs/1/log?offset=2").json() == {"text": "\ufffd", "end": 4}
 
 
-def test_administrators_give_tokens_and_take_them_back(served: Served) -> None:
+def test_administrators_create_and_revoke_tokens(served: Served) -> None:
     for role in (Role.VIEWER, Role.USER, Role.OPERATOR):
         assert served.ask("POST", "tokens", role, json={"user": "eve", "role": "admin"}).status_code == 403
         assert served.ask("GET", "tokens", role).status_code == 403
@@ -319,7 +319,7 @@ def test_administrators_give_tokens_and_take_them_back(served: Served) -> None:
     assert served.ask("DELETE", f"tokens/{mine.id}", Role.ADMIN).status_code == 400
 
 
-def test_a_job_that_another_version_took_stops_no_other_one(served: Served) -> None:
+def test_job_with_an_unreadable_spec_does_not_stop_other_jobs(served: Served) -> None:
     for _ in range(2):
         served.submit()
     with served.jobs.store.writing() as connection:
@@ -329,7 +329,7 @@ def test_a_job_that_another_version_took_stops_no_other_one(served: Served) -> N
     assert served.ask("GET", "jobs/1").json()["state"] == "WAITING"
 
 
-def test_the_document_is_openapi_and_names_every_address() -> None:
+def test_openapi_document_describes_every_address() -> None:
     document = json.loads(json.dumps(api().openapi()))
     assert document["openapi"].startswith("3.1")
     assert {"/api/v1/jobs", "/api/v1/jobs/{job}/why", "/api/v1/workspaces"} <= set(document["paths"])
@@ -338,7 +338,7 @@ def test_the_document_is_openapi_and_names_every_address() -> None:
             assert what.get("description"), f"{method} {path}"
 
 
-def test_runs_are_noted_found_by_their_tags_and_looked_at_by_all(served: Served, tmp_path: Path) -> None:
+def test_run_notes_are_stored_found_by_tag_and_readable_by_all(served: Served, tmp_path: Path) -> None:
     project = ProjectOnDisk(tmp_path / "project")
     for name in ("app_1", "app_2"):
         project.run(name)
@@ -360,7 +360,7 @@ def test_runs_are_noted_found_by_their_tags_and_looked_at_by_all(served: Served,
         assert [row["id"] for row in served.ask("GET", f"../runs?filter={found}").json()["rows"]] == wanted
 
 
-def test_data_sets_are_those_that_job_files_name(served: Served) -> None:
+def test_datasets_are_those_named_in_job_files(served: Served) -> None:
     assert served.ask("GET", "datasets").json() == {"datasets": []}
     served.submit()
     served.submit(spec=JOB + "dataset: hdfs:///data/digits\n")
@@ -373,7 +373,7 @@ def test_data_sets_are_those_that_job_files_name(served: Served) -> None:
     assert (letters["url"], [job["id"] for job in letters["jobs"]]) == ("s3://bucket/letters", ["digits-3"])
 
 
-def test_views_are_kept_shared_and_deleted(served: Served) -> None:
+def test_views_are_stored_shared_and_deleted(served: Served) -> None:
     view = {"name": "failed", "query": "filter=state%3Afailed", "shared": True}
     assert served.ask("POST", "views", Role.VIEWER, json=view).status_code == 403
     made = served.ask("POST", "views", json=view).json()
@@ -383,7 +383,7 @@ def test_views_are_kept_shared_and_deleted(served: Served) -> None:
     assert served.ask("GET", "views").json() == []
 
 
-def test_files_and_functions_that_the_code_has_not_are_refused_at_once(served: Served) -> None:
+def test_job_naming_missing_files_or_functions_is_refused(served: Served) -> None:
     for task, said in (
         ("script: other.py", "no file 'other.py'"),
         ("script: ../train.py", 'tasks.main.script: "../train.py": it lies outside of the workspace'),
@@ -397,7 +397,7 @@ def test_files_and_functions_that_the_code_has_not_are_refused_at_once(served: S
     assert "in the environment of the service" in served.submit(spec=environment).text
 
 
-def test_a_page_of_elsewhere_changes_nothing(served: Served) -> None:
+def test_change_requested_by_a_page_of_another_origin_is_refused(served: Served) -> None:
     served.submit()
     cookie = {"authorization": "", "cookie": f"{served.cookie}={served.tokens[Role.USER]}"}
     for more, status in (
@@ -412,7 +412,7 @@ def test_a_page_of_elsewhere_changes_nothing(served: Served) -> None:
 @pytest.mark.parametrize(
     "names", [("a", "a"), ("a", "a/b"), (".",), ("x" * 300,)], ids=["twice", "below", "dot", "long"]
 )
-def test_a_zip_that_no_folder_can_be_is_refused(served: Served, names: tuple[str, ...]) -> None:
+def test_zip_that_cannot_be_a_folder_is_refused(served: Served, names: tuple[str, ...]) -> None:
     content = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(content, "w") as archive:
         warnings.simplefilter("ignore")  # of names that stand twice
@@ -424,7 +424,7 @@ def test_a_zip_that_no_folder_can_be_is_refused(served: Served, names: tuple[str
     ) or "plain file" in refused.text
 
 
-def test_a_value_that_is_wrong_is_named_as_it_was_given(served: Served) -> None:
+def test_invalid_value_is_named_as_sent_but_secrets_are_not(served: Served) -> None:
     served.submit()
     said = served.ask("POST", "jobs/1/move", json={"priority": 900}).json()["error"]
     assert said.startswith("priority 900: "), said
@@ -433,7 +433,7 @@ def test_a_value_that_is_wrong_is_named_as_it_was_given(served: Served) -> None:
     assert served.ask("GET", f"jobs/1/log?offset={2**53 - 1}").json()["text"] == ""
 
 
-def test_the_own_servers_token_goes_to_that_server_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_server_token_is_used_only_for_that_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "client.json").write_text('{"address": "http://127.0.0.1:1/", "token": "own"}')
     monkeypatch.setenv("HOPSML_SERVER_STATE", str(tmp_path))
     monkeypatch.delenv("HOPSML_TOKEN", raising=False)
@@ -444,7 +444,7 @@ def test_the_own_servers_token_goes_to_that_server_alone(tmp_path: Path, monkeyp
     client.Client.of_environment()
 
 
-def test_an_empty_key_is_refused(served: Served) -> None:
+def test_empty_idempotency_key_is_refused(served: Served) -> None:
     for key in ("", "  "):
         answer = served.submit(headers={"Idempotency-Key": key})
         assert answer.status_code == 400 and "Idempotency-Key is empty" in answer.json()["error"]
@@ -456,18 +456,18 @@ def test_an_empty_key_is_refused(served: Served) -> None:
     [("GET", "jobs/1/cancel", "POST"), ("PUT", "jobs/1/cancel", "POST"), ("DELETE", "jobs", "GET and POST"),
      ("POST", "jobs/1/log", "GET"), ("DELETE", "../runs", "GET")],
 )  # fmt: skip
-def test_an_address_says_what_it_takes(served: Served, method: str, path: str, taken: str) -> None:
+def test_wrong_method_is_refused_with_the_allowed_ones(served: Served, method: str, path: str, taken: str) -> None:
     answer = served.ask(method, path)
     assert answer.status_code == 405 and answer.json()["error"] == f"this address takes {taken}, not {method}"
     assert answer.headers["allow"] == taken.replace(" and ", ", ")
 
 
-def test_an_address_that_is_none_says_so(served: Served) -> None:
+def test_unknown_address_is_refused(served: Served) -> None:
     assert served.ask("GET", "no/such").json()["error"] == "this address does not exist"
     assert served.ask("POST", "no/such").json()["error"] == "this address does not exist"
 
 
-def test_the_runs_of_a_job_are_its_own(served: Served, tmp_path: Path) -> None:
+def test_runs_of_a_job_exclude_those_of_similarly_named_jobs(served: Served, tmp_path: Path) -> None:
     served.submit()
     own = served.jobs.own_name(served.jobs.store.job(1))
     assert re.fullmatch("digits-1-[0-9a-f]{8}", own)
@@ -483,7 +483,7 @@ def test_the_runs_of_a_job_are_its_own(served: Served, tmp_path: Path) -> None:
     ]
 
 
-def test_what_its_runs_have_reported(served: Served, tmp_path: Path) -> None:
+def test_job_metrics_summarize_the_reports_of_its_runs(served: Served, tmp_path: Path) -> None:
     served.submit()
     own = served.jobs.own_name(served.jobs.store.job(1))
     project = ProjectOnDisk(tmp_path / "project")
@@ -501,7 +501,7 @@ def test_what_its_runs_have_reported(served: Served, tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_worker_has_printed_is_read_on_from_run_to_run(served: Served, tmp_path: Path) -> None:
+def test_rank_log_continues_from_run_to_run(served: Served, tmp_path: Path) -> None:
     served.submit()
     own = served.jobs.own_name(served.jobs.store.job(1))
     project = ProjectOnDisk(tmp_path / "project")
@@ -529,7 +529,7 @@ def test_what_a_worker_has_printed_is_read_on_from_run_to_run(served: Served, tm
     assert "has made no run 'x'" in read(0, "run=x")["error"]
 
 
-def test_a_try_that_was_not_made_has_no_log(served: Served) -> None:
+def test_log_of_a_nonexistent_try_is_empty_or_refused(served: Served) -> None:
     served.submit()
     assert served.ask("GET", "jobs/1/log?try=1").json() == {"text": "", "end": 0}
     answer = served.ask("GET", "jobs/1/log?try=2")
@@ -538,7 +538,7 @@ def test_a_try_that_was_not_made_has_no_log(served: Served) -> None:
     )
 
 
-def test_a_job_that_its_driver_could_not_read_is_refused(served: Served) -> None:
+def test_job_file_too_large_for_its_driver_is_refused(served: Served) -> None:
     deep = "[" * 12 + "1," * 40_000 + "]" * 12
     spec = f"name: digits\ntasks: {{main: {{script: train.py, arguments: {{x: {deep}}}}}}}\n"
     answer = served.submit(spec=spec)
@@ -546,7 +546,7 @@ def test_a_job_that_its_driver_could_not_read_is_refused(served: Served) -> None
     assert served.submit(spec=spec.replace("1," * 40_000, "1," * 8_000)).status_code == 201
 
 
-def test_where_jobs_run_as_the_server_its_own_user_alone_may_run_some(empty: Path, tmp_path: Path) -> None:
+def test_only_the_server_user_runs_jobs_if_jobs_run_as_the_server(empty: Path, tmp_path: Path) -> None:
     shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
     own, wanted = getpass.getuser(), server.ServerSettings(tmp_path, profile="local")
     jobs, _ = server.opened(wanted, "http://here/")
@@ -574,7 +574,7 @@ def test_where_jobs_run_as_the_server_its_own_user_alone_may_run_some(empty: Pat
     jobs.close()
 
 
-def test_nobody_signs_in_where_jobs_run_as_the_server(empty: Path, tmp_path: Path) -> None:
+def test_sign_in_is_refused_if_jobs_run_as_the_server(empty: Path, tmp_path: Path) -> None:
     shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
     wanted = server.ServerSettings(tmp_path, profile="local", sign_in=tmp_path / "sign-in.yaml")
     with pytest.raises(ArgumentError, match="--sign-in: jobs of profile local run as"):
@@ -583,7 +583,7 @@ def test_nobody_signs_in_where_jobs_run_as_the_server(empty: Path, tmp_path: Pat
     jobs.close()
 
 
-def test_what_each_user_uploads_is_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_of_each_user_are_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspaces, "MOST_OF_A_USER_BYTES", 5000)
 
     def upload(name: str, role: Any) -> httpx.Response:

@@ -26,19 +26,19 @@ pytestmark = pytest.mark.fast
 
 
 class SlowEngine(LocalEngine):
-    """Sees an application of another server's, and takes ``look_s`` for it."""
+    """Engine that reports an application of another server and takes ``poll_s`` for a poll."""
 
-    look_s, now = 0.0, 1000.0
+    poll_s, now = 0.0, 1000.0
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Resources(0, 2, 4096))
         self.killed: list[str] = []
-        self.meanwhile: Callable[[], object] = lambda: None  # done by another server while this one looks
+        self.during_poll: Callable[[], object] = lambda: None  # done by another server during this poll
 
     def poll(self) -> EngineState:
         look = super().poll()
-        self.now += self.look_s
-        self.meanwhile()
+        self.now += self.poll_s
+        self.during_poll()
         seen = {"hopsml-job-x-7-1": (SeenApplication("app-7", Lifecycle.RUNNING),)}
         return EngineState(EngineSnapshot(seen, look.sight.submitting), look.nodes)
 
@@ -57,22 +57,20 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     store.close()
 
 
-@pytest.mark.parametrize(("look_s", "killed"), [(0.9 * LEASE_S, ["app-7"]), (1.1 * LEASE_S, [])])
-def test_it_kills_no_stray_once_another_one_may_lead(manager: Manager, look_s: float, killed: list[str]) -> None:
+@pytest.mark.parametrize(("poll_s", "killed"), [(0.9 * LEASE_S, ["app-7"]), (1.1 * LEASE_S, [])])
+def test_server_kills_no_stray_after_its_lease_has_expired(manager: Manager, poll_s: float, killed: list[str]) -> None:
     engine = manager._engine
     assert isinstance(engine, SlowEngine)
-    engine.look_s = look_s
+    engine.poll_s = poll_s
     manager.run_pass()
     assert engine.killed == killed
-    engine.look_s = 0.0
+    engine.poll_s = 0.0
     manager.run_pass()
     assert engine.killed[-1] == "app-7"  # nobody has taken the lead: it is a stray
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-def test_it_kills_no_stray_where_another_one_has_led_meanwhile_by_its_own_clock(
-    manager: Manager, has_ended: bool
-) -> None:
+def test_server_kills_no_stray_if_another_led_during_its_poll(manager: Manager, has_ended: bool) -> None:
     store, engine = manager._store, manager._engine
     assert isinstance(engine, SlowEngine)
 
@@ -81,16 +79,16 @@ def test_it_kills_no_stray_where_another_one_has_led_meanwhile_by_its_own_clock(
         assert other.holder == "other"
         if has_ended:
             store.resign(other)
-        engine.meanwhile = lambda: None
+        engine.during_poll = lambda: None
 
-    engine.meanwhile = lead
+    engine.during_poll = lead
     manager.run_pass()
     assert engine.killed == [] and manager.term() == 0
     manager.run_pass()
     assert engine.killed == (["app-7"] if has_ended else [])
 
 
-def test_what_a_former_leader_has_placed_it_does_not_submit(manager: Manager, tmp_path: Path) -> None:
+def test_former_leader_does_not_submit_an_application_it_placed(manager: Manager, tmp_path: Path) -> None:
     store, engine = manager._store, manager._engine
     assert isinstance(engine, SlowEngine)
     task = "{script: train.py, resources: {cores: 1, memory: 1g}}"
@@ -105,7 +103,7 @@ def test_what_a_former_leader_has_placed_it_does_not_submit(manager: Manager, tm
         order.plan()
 
 
-def test_a_process_of_another_container_or_one_that_lives_is_not_taken_for_gone() -> None:
+def test_living_process_and_one_of_another_machine_are_not_taken_for_ended() -> None:
     own = processes.process_name()
     machine, pid, started, token = own.split(".")
     assert machine.endswith(f"-{os.stat('/proc/self/ns/pid').st_ino}") and len(own) <= 100
@@ -119,7 +117,7 @@ def test_a_process_of_another_container_or_one_that_lives_is_not_taken_for_gone(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="making a PID namespace needs root")
-def test_a_container_of_the_same_host_has_another_name_for_its_machine() -> None:
+def test_container_on_the_same_host_has_another_machine_name() -> None:
     command = "from hopsml.core import processes; print(processes.process_name())"
     inside = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", command],

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.fast
 
 
 @given(st.lists(st.floats(0, 5), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
-def test_no_window_lets_more_pass_than_the_rate_and_what_was_saved(
+def test_token_bucket_passes_at_most_its_rate_and_burst_in_any_window(
     gaps: list[float], per_s: float, at_once: int
 ) -> None:
     bucket: TokenBucket | None = None
@@ -55,7 +55,7 @@ def test_no_window_lets_more_pass_than_the_rate_and_what_was_saved(
             assert last - first + 1 <= at_once + (passed[last] - passed[first]) * per_s + 1e-6
 
 
-def test_a_clock_that_goes_back_fills_nothing_and_no_rate_is_no_limit() -> None:
+def test_clock_set_back_adds_no_tokens_and_a_zero_rate_is_unlimited() -> None:
     bucket, _ = taken(None, Rate(1.0, 1.0), 100.0)
     bucket, wait_s = taken(bucket, Rate(1.0, 1.0), 50.0)
     assert wait_s == 1.0 and bucket.refused == 1
@@ -63,13 +63,13 @@ def test_a_clock_that_goes_back_fills_nothing_and_no_rate_is_no_limit() -> None:
     assert taken(TokenBucket(0.0, 0.0), Rate(0.0, 1.0), 0.0)[1] == 0.0
 
 
-class Asker:
+class LimitedService:
     """A service with limits, at a time that a test sets."""
 
     def __init__(self, served: Served, limits: Callable[[Callable[[], float]], Limits]) -> None:
         self.now, self._served = 0.0, served
-        told = Streams(Broadcaster(ProjectFeed(Changes(served.project))))
-        self._app = service_application(served.jobs, served.project, told, "x", limits(lambda: self.now))
+        streams = Streams(Broadcaster(ProjectFeed(Changes(served.project))))
+        self._app = service_application(served.jobs, served.project, streams, "x", limits(lambda: self.now))
 
     def ask(self, method: str, path: str, token: str, peer: str = "10.0.0.1") -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -83,41 +83,41 @@ class Asker:
         return [self.ask(*asked).status_code for _ in range(count)]
 
 
-def test_each_user_has_limits_for_changes_and_for_reads(served: Served) -> None:
-    asker = Asker(served, lambda clock: Limits(0.2, 0.3, clock=clock))
+def test_each_user_has_separate_limits_for_changes_and_reads(served: Served) -> None:
+    service = LimitedService(served, lambda clock: Limits(0.2, 0.3, clock=clock))
     alice, bob = served.tokens[Role.USER], served.tokens["bob"]  # type: ignore[index]
-    assert asker.statuses(5, "POST", "jobs/1/cancel", alice) == [404, 404, 429, 429, 429]
-    assert asker.statuses(4, "GET", "jobs", alice) == [200, 200, 200, 429]
-    assert asker.ask("POST", "jobs/1/cancel", bob).status_code == 404
-    refused = asker.ask("POST", "jobs/1/cancel", alice)
+    assert service.statuses(5, "POST", "jobs/1/cancel", alice) == [404, 404, 429, 429, 429]
+    assert service.statuses(4, "GET", "jobs", alice) == [200, 200, 200, 429]
+    assert service.ask("POST", "jobs/1/cancel", bob).status_code == 404
+    refused = service.ask("POST", "jobs/1/cancel", alice)
     assert refused.headers["retry-after"] == "5" and set(refused.json()) == {"error", "remedy"}
     assert refused.headers["x-content-type-options"] == "nosniff"
-    asker.now += 5
-    assert asker.statuses(2, "POST", "jobs/1/cancel", alice) == [404, 429]
+    service.now += 5
+    assert service.statuses(2, "POST", "jobs/1/cancel", alice) == [404, 429]
     found = served.ask("GET", "audit", Role.ADMIN).json()["entries"]
     assert [(one["user"], one["outcome"]) for one in found] == [("user", 429)] * 2, "one for each row of refusals"
 
 
-def test_strangers_are_told_to_wait_by_address_and_nobody_waits_for_them(served: Served) -> None:
-    asker = Asker(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
-    assert asker.statuses(4, "GET", "jobs", "guess") == [401, 401, 429, 429]
-    assert asker.ask("GET", "jobs", "").status_code == 429
-    assert asker.ask("GET", "jobs", served.tokens[Role.USER]).status_code == 200
-    assert asker.ask("GET", "jobs", "guess", "10.0.0.2").status_code == 401
-    asker.now += 1
-    assert asker.statuses(2, "GET", "jobs", "guess") == [401, 429]
+def test_unauthenticated_requests_are_limited_per_address(served: Served) -> None:
+    service = LimitedService(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
+    assert service.statuses(4, "GET", "jobs", "guess") == [401, 401, 429, 429]
+    assert service.ask("GET", "jobs", "").status_code == 429
+    assert service.ask("GET", "jobs", served.tokens[Role.USER]).status_code == 200
+    assert service.ask("GET", "jobs", "guess", "10.0.0.2").status_code == 401
+    service.now += 1
+    assert service.statuses(2, "GET", "jobs", "guess") == [401, 429]
 
 
-def test_a_stranger_with_a_network_of_addresses_is_one_stranger(served: Served) -> None:
-    asker = Asker(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
+def test_ipv6_network_counts_as_one_unauthenticated_peer(served: Served) -> None:
+    service = LimitedService(served, lambda clock: Limits(strangers=Rate(1.0, 2.0), clock=clock))
     peers = [f"2001:db8:0:1::{number:x}" for number in range(1, 5)]
-    assert [asker.ask("GET", "jobs", "guess", peer).status_code for peer in peers] == [401, 401, 429, 429]
+    assert [service.ask("GET", "jobs", "guess", peer).status_code for peer in peers] == [401, 401, 429, 429]
     for peer in ("2001:db8:0:2::1", "fe80::1", "fe80::2", "::ffff:10.0.0.1", "::ffff:10.0.0.2", "10.0.0.3", "?"):
-        assert asker.ask("GET", "jobs", "guess", peer).status_code == 401
+        assert service.ask("GET", "jobs", "guess", peer).status_code == 401
 
 
-def test_requests_that_a_stranger_has_sent_ahead_are_dropped(served: Served) -> None:
-    """Each would be answered that it is too much, and the event loop would do nothing else."""
+def test_pipelined_requests_of_an_unauthenticated_peer_are_dropped(served: Served) -> None:
+    """Otherwise the event loop would be busy with refusing each of them."""
 
     async def play(address: tuple[str, int]) -> None:
         reader, writer = await asyncio.open_connection(*address)
@@ -132,14 +132,14 @@ def test_requests_that_a_stranger_has_sent_ahead_are_dropped(served: Served) -> 
     over_sockets(served, play)
 
 
-def test_no_more_buckets_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_token_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limited, "_MOST", 3)
     limits = Limits(strangers=Rate(1.0, 1.0), clock=lambda: 0.0)
     waits = [limits.refuses("strangers", peer, {}) for peer in "abcda"]
     assert waits == [0, 0, 0, 0, 0] and limits.refuses("strangers", "d", {}) == 1.0
 
 
-def test_a_thousand_submissions_at_once_are_no_trouble() -> None:
+def test_burst_of_a_thousand_submissions_is_accepted() -> None:
     limits = Limits(clock=lambda: 0.0)
     assert not any(limits.refuses("changes", "alice", {}) for _ in range(2000))
     assert limits.refuses("changes", "alice", {}) > 0
@@ -147,7 +147,7 @@ def test_a_thousand_submissions_at_once_are_no_trouble() -> None:
 
 @pytest.fixture
 def busy() -> Iterator[tuple[str, list[tuple[int, str]]]]:
-    """A server that answers with the statuses, and seconds to wait, that a test has put there; then with a token."""
+    """Start a server that answers with the given statuses and waiting times, and then with a token."""
     answers: list[tuple[int, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -174,16 +174,16 @@ def busy() -> Iterator[tuple[str, list[tuple[int, str]]]]:
     server.server_close()
 
 
-def test_the_client_waits_as_long_as_it_is_told_to(busy: tuple[str, list[tuple[int, str]]]) -> None:
+def test_client_waits_for_the_requested_time(busy: tuple[str, list[tuple[int, str]]]) -> None:
     address, answers = busy
     answers += [(429, "1"), (429, "0")]
-    began = time.monotonic()
-    assert Client(address, "x").create_token("bob") == "t" and time.monotonic() - began >= 1.0
+    started_s = time.monotonic()
+    assert Client(address, "x").create_token("bob") == "t" and time.monotonic() - started_s >= 1.0
     assert not answers
 
 
 @pytest.mark.parametrize("wait", ["", "soon", "-1", "61", "99999999999999999999"])
-def test_the_client_does_not_wait_for_ever(busy: tuple[str, list[tuple[int, str]]], wait: str) -> None:
+def test_client_does_not_wait_for_an_invalid_or_long_time(busy: tuple[str, list[tuple[int, str]]], wait: str) -> None:
     address, answers = busy
     answers += [(429, wait), (429, wait)]
     with pytest.raises(ServiceError, match="too many calls; wait"):
@@ -191,7 +191,9 @@ def test_the_client_does_not_wait_for_ever(busy: tuple[str, list[tuple[int, str]
     assert len(answers) == 1
 
 
-def test_the_client_ends_its_patience(busy: tuple[str, list[tuple[int, str]]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_stops_retrying_after_its_time_limit(
+    busy: tuple[str, list[tuple[int, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service_connection, "_PATIENCE_S", 0.2)
     address, answers = busy
     answers += [(429, "0")] * 50
@@ -204,10 +206,10 @@ def test_the_client_ends_its_patience(busy: tuple[str, list[tuple[int, str]]], m
     ("trusted", "statuses"),
     [((), {401, 429}), (("192.0.2.1",), {401, 429}), (("127.0.0.1",), {401}), (("127.0.0.0/8",), {401})],
 )
-def test_an_address_in_a_header_counts_only_from_a_proxy_that_is_named(
+def test_forwarded_address_counts_only_from_a_trusted_proxy(
     served: Served, trusted: tuple[str, ...], statuses: set[int]
 ) -> None:
-    """Over a socket: a stranger who invents an address for each request is still told to wait."""
+    """Over a socket: an unauthenticated peer that forges an address for each request is still limited."""
     app = service_application(served.jobs, served.project, served.streams, "here", Limits(strangers=Rate(0.001, 5.0)))
 
     async def play() -> set[int]:
@@ -246,10 +248,10 @@ def over_sockets(served: Served, play: Callable[[tuple[str, int]], Awaitable[Non
     asyncio.run(run())
 
 
-def test_one_user_with_very_many_connections_keeps_nobody_else_out(
+def test_connections_of_one_user_are_bounded_and_others_are_served(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A viewer listens to events again and again; another user gets in, and so does the viewer when some have ended."""
+    """A viewer opens many event streams; other users are served, and so is the viewer after some have ended."""
     limits = ConnectionLimits(pending=8, of_one_peer=6, descriptors=len(os.listdir("/proc/self/fd")) + 60)
     monkeypatch.setattr(ConnectionLimits, "of_this_process", lambda: limits)
     monkeypatch.setattr(http_connections, "FEWEST_OF_A_USER", 1)
@@ -282,7 +284,7 @@ def test_one_user_with_very_many_connections_keeps_nobody_else_out(
     ("method", "path"),
     [("POST", "jobs"), ("POST", "schedules"), ("PUT", "run-notes/x"), ("PUT", "secrets/abc"), ("POST", "views")],
 )
-def test_a_body_is_not_read_into_memory_without_end(served: Served, method: str, path: str) -> None:
+def test_request_body_is_read_only_up_to_its_limit(served: Served, method: str, path: str) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -297,7 +299,7 @@ def test_a_body_is_not_read_into_memory_without_end(served: Served, method: str,
     assert sent <= limited.MOST_BODY_BYTES + (1 << 17)
 
 
-def test_one_user_uploads_a_few_workspaces_at_once(served: Served) -> None:
+def test_concurrent_uploads_of_one_user_are_bounded(served: Served) -> None:
     async def play(address: tuple[str, int]) -> None:
         head = f"POST /api/v1/workspaces HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {served.tokens[Role.USER]}\r\n"
         under_way = [await asyncio.open_connection(*address) for _ in range(limited.MOST_UPLOADS)]
@@ -316,10 +318,10 @@ def test_one_user_uploads_a_few_workspaces_at_once(served: Served) -> None:
     over_sockets(served, play)
 
 
-def test_slow_calls_of_one_user_hold_few_threads_and_those_of_many_delay_no_authentication(
+def test_slow_requests_hold_a_bounded_number_of_threads_and_do_not_delay_authentication(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads are the server's 40: with all of them in slow reads, tokens are still checked, and downloads go on."""
+    """With all 40 threads of the server in slow reads, tokens are still checked."""
     blocked, release = threading.Semaphore(0), threading.Event()
 
     def detail(*_: object) -> None:
@@ -354,8 +356,8 @@ def test_slow_calls_of_one_user_hold_few_threads_and_those_of_many_delay_no_auth
     asyncio.run(play())
 
 
-def test_downloads_have_threads_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty files of a store that does not answer; other calls of the same user are answered."""
+def test_downloads_use_separate_threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty downloads from an unresponsive store do not block other requests of the same user."""
     release = threading.Event()
 
     def pieces(url: str, begin: int, end: int) -> Iterator[bytes]:
@@ -382,7 +384,7 @@ def test_downloads_have_threads_of_their_own(served: Served, monkeypatch: pytest
     asyncio.run(play())
 
 
-def test_a_body_that_does_not_come_frees_its_turn(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_whose_body_does_not_arrive_times_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limited.bounded, "__defaults__", (0.05,))
 
     async def silent() -> AsyncIterator[bytes]:
@@ -393,7 +395,7 @@ def test_a_body_that_does_not_come_frees_its_turn(served: Served, monkeypatch: p
     assert answer.status_code == 408 and "in time" in answer.json()["error"]
 
 
-def test_an_upload_that_is_broken_off_leaves_no_traceback(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_interrupted_upload_is_recorded_without_a_traceback(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     async def play(address: tuple[str, int]) -> None:
         head = f"POST /api/v1/workspaces HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {served.tokens[Role.USER]}\r\n"
         _, writer = await asyncio.open_connection(*address)

@@ -22,7 +22,7 @@ from tests.helpers import clock
 pytestmark = pytest.mark.fast
 
 
-def test_a_log_that_was_removed_and_files_that_are_not_whole_end_no_look(tmp_path: Path) -> None:
+def test_folder_with_missing_or_incomplete_files_is_polled_without_error(tmp_path: Path) -> None:
     (tmp_path / RUNNING).write_text("{}")
     assert local._seen(tmp_path) is None
     (tmp_path / RUNNING).write_text(" " * ROOM)
@@ -51,7 +51,7 @@ Remedy: correct the cause above; `hopsml runs logs hdfs:///P/demo/Experiments/di
 
 
 @pytest.mark.parametrize(
-    ("printed", "said"),
+    ("printed", "cause"),
     [
         ("", ""),
         ("hopsml: there is no such file\n", "there is no such file"),
@@ -63,11 +63,11 @@ Remedy: correct the cause above; `hopsml runs logs hdfs:///P/demo/Experiments/di
         ),
     ],
 )
-def test_the_line_with_the_cause_is_told_and_not_where_to_look(printed: str, said: str) -> None:
-    assert local.said_last(printed) == said
+def test_last_output_line_gives_the_cause_without_the_remedy(printed: str, cause: str) -> None:
+    assert local.said_last(printed) == cause
 
 
-def test_how_it_ended_is_written_though_the_disk_is_full_by_then(tmp_path: Path) -> None:
+def test_exit_status_is_recorded_on_a_full_disk(tmp_path: Path) -> None:
     fills = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"  # no file grows from now on
         "import os, sys; from pathlib import Path; from hopsml.engines.local_driver import DriverOrder, main\n"
@@ -85,7 +85,7 @@ def test_how_it_ended_is_written_though_the_disk_is_full_by_then(tmp_path: Path)
     assert seen is not None and seen.state == Lifecycle.FAILED
 
 
-def test_a_program_whose_name_the_kernel_cuts_within_a_character_is_ended(tmp_path: Path) -> None:
+def test_program_with_a_name_cut_within_a_character_is_ended(tmp_path: Path) -> None:
     program, folder = tmp_path / ("a" * 14 + "ä.sh"), tmp_path / "job"
     program.write_text("#!/bin/sh\nsleep 600\n")
     program.chmod(0o700)

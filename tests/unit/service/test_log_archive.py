@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 LONG_MB = 48
 
 
-def test_every_log_is_in_it_as_it_was(project: ProjectOnDisk) -> None:
+def test_archive_holds_every_log_unchanged(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     run.print(0, "hello", "wörld")
     run.print(1, "of rank 1", generation=2)
@@ -32,14 +32,14 @@ def test_every_log_is_in_it_as_it_was(project: ProjectOnDisk) -> None:
     assert contents == {"app_1/g0-rank0.log": "hello\nwörld\n", "app_1/g2-rank1.log": "of rank 1\n"}
 
 
-def test_a_run_without_logs_and_one_that_is_not_there(project: ProjectOnDisk) -> None:
+def test_archive_of_a_run_without_logs_is_empty_and_an_unknown_run_is_an_error(project: ProjectOnDisk) -> None:
     project.run("app_1")
     with zipfile.ZipFile(io.BytesIO(asked(project, "/api/runs/app_1/logs.zip").content)) as archive:
         assert archive.namelist() == []
     assert asked(project, "/api/runs/none/logs.zip").status_code == 404
 
 
-def test_a_long_log_costs_a_few_pieces_of_memory(project: ProjectOnDisk) -> None:
+def test_long_log_is_archived_in_bounded_memory(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     with (run.folder / "logs" / "g0-rank0.log").open("wb") as file:
         file.truncate(LONG_MB << 20)

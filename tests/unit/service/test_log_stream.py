@@ -26,13 +26,13 @@ def lines(*stream: bytes) -> list[bytes]:
 
 
 class Server:
-    """Answers one connection after the other; an exception is what the connection ends with."""
+    """Server that answers one connection after the other; an exception ends its connection."""
 
     def __init__(self, *answers: list[bytes] | Exception) -> None:
-        self.answers, self.asked, self.now = list(answers), list[tuple[str, str]](), 0.0
+        self.answers, self.requests, self.now = list(answers), list[tuple[str, str]](), 0.0
 
     def opens(self, query: Mapping[str, Any], last: str) -> AbstractContextManager[Iterable[bytes]]:
-        self.asked.append((query["application"], last))
+        self.requests.append((query["application"], last))
         answer = self.answers.pop(0) if self.answers else ConnectionRefusedError("refused")
         if isinstance(answer, Exception):
             raise answer
@@ -45,7 +45,7 @@ class Server:
         return list(log_stream.pieces(self.opens, "", pause=self.sleep, clock=lambda: self.now))
 
 
-def test_it_goes_on_where_it_was_and_ends_with_the_job() -> None:
+def test_log_stream_resumes_at_its_position_and_ends_with_the_job() -> None:
     one = encoded("4", "log", {"text": "one\n", "offset": 0})
     two = encoded("8", "log", {"text": "two\n", "offset": 4})
     cut = lines(HELLO, b": still here\n\n", one, two)[:-1]  # an event whose end never came is not taken
@@ -56,10 +56,10 @@ def test_it_goes_on_where_it_was_and_ends_with_the_job() -> None:
         lines(encoded("8", "reset", {"application": "a2"}), one, encoded("4", "end", {"state": "FINISHED"})),
     )
     assert server.follow() == ["one\n", "two\n", "one\n"]
-    assert server.asked == [("", ""), ("a1", "4"), ("a1", "4"), ("a1", "8")]
+    assert server.requests == [("", ""), ("a1", "4"), ("a1", "4"), ("a1", "8")]
 
 
-def test_a_server_that_stays_away_is_said_and_an_older_one_is_told_apart() -> None:
+def test_unreachable_server_is_reported_and_one_without_streams_is_distinguished() -> None:
     server = Server(lines(HELLO))
     with pytest.raises(ServiceError, match=r"refused.*the job continues"):
         server.follow()
@@ -84,20 +84,20 @@ HARMFUL = {
 
 @pytest.mark.parametrize("harmful", HARMFUL.values(), ids=HARMFUL)
 @given(st.integers(1, 40))
-def test_what_moves_or_sets_something_goes_wherever_it_is_cut(harmful: str, length: int) -> None:
+def test_terminal_sequences_are_removed_wherever_they_are_split(harmful: str, length: int) -> None:
     text = f"begin {harmful}middle\t10 %\r20 % ü𝄞\n{harmful}"
     pieces = [text[at : at + length] for at in range(0, len(text), length)]
     assert "".join(harmless(pieces)) == "begin middle\t10 %\r20 % ü𝄞\n"
 
 
-def test_colours_stay_and_end_with_the_log() -> None:
+def test_colours_are_retained_and_reset_at_the_end_of_the_log() -> None:
     assert "".join(harmless(["\x1b[1;3", "1mred\n", "plain"])) == "\x1b[1;31mred\nplain" + RESET
     assert "".join(harmless(["\x1b]0;" + "x" * 100_000, "\nnext\n"])).endswith("\nnext\n"), "it swallows no later line"
 
 
 @settings(max_examples=40)
 @given(st.lists(st.text("\x1b[]P\\mHx;0 \x07\n\x9b\x9d?", max_size=8)))
-def test_nothing_is_left_that_begins_a_sequence(pieces: list[str]) -> None:
+def test_no_sequence_start_other_than_colours_remains(pieces: list[str]) -> None:
     shown = "".join(harmless(pieces))
     for colour in ("\x1b[m", "\x1b[0m", *(f"\x1b[{'0' * count}m" for count in range(2, 30))):
         shown = shown.replace(colour, "")

@@ -50,11 +50,11 @@ def texts(view: LogView, offset: int = 0, limit: int = 1000) -> list[str]:
         ),
     ],
 )
-def test_a_line_says_its_level(line: bytes, level: int | None) -> None:
+def test_level_is_parsed_from_a_log_line(line: bytes, level: int | None) -> None:
     assert level_of(line) == level
 
 
-def test_a_line_says_its_time() -> None:
+def test_time_is_parsed_from_a_log_line() -> None:
     first, later = time_of(b"2026-11-27 04:05:17,123 a"), time_of(b"[2026-11-27T04:05:18.5] b")
     assert first is not None and later is not None and later - first == pytest.approx(1.377)
     assert time_of(b"2026-02-31 04:05:17 no such day") is None and time_of(b"step 1") is None
@@ -72,7 +72,7 @@ def test_ranks_are_interleaved_by_time(project: ProjectOnDisk) -> None:
     assert texts(view, -2) == ["2026-11-27 04:00:02 c", "2026-11-27 04:00:03 d"]
 
 
-def test_filters_by_rank_level_and_text(project: ProjectOnDisk) -> None:
+def test_log_is_filtered_by_rank_level_and_text(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     run.print(0, "INFO begin", "ERROR broken", "  its traceback", "INFO end")
     run.print(1, "WARNING slow")
@@ -84,7 +84,7 @@ def test_filters_by_rank_level_and_text(project: ProjectOnDisk) -> None:
         view_of(run, level="loud")
 
 
-def test_finds_forwards_and_backwards(project: ProjectOnDisk) -> None:
+def test_log_search_finds_forwards_and_backwards(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     run.print(0, *(f"step {number}" for number in range(5000)))
     view = view_of(run)
@@ -94,7 +94,7 @@ def test_finds_forwards_and_backwards(project: ProjectOnDisk) -> None:
     assert view.find("step 1", 4999, backwards=True) == 1999
 
 
-def test_a_log_that_grows_is_read_on_and_its_last_line_waits_for_its_end(project: ProjectOnDisk) -> None:
+def test_growing_log_is_read_incrementally_and_its_last_line_when_complete(project: ProjectOnDisk) -> None:
     run = project.run("app_1", state=None)
     run.print(0, "one", "tw", end="")
     view = view_of(run)
@@ -110,7 +110,9 @@ def test_a_log_that_grows_is_read_on_and_its_last_line_waits_for_its_end(project
     assert view.page(0, 0).total == 4
 
 
-def test_reading_in_slices_comes_to_the_same(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_read_in_slices_is_equal_to_one_read_at_once(
+    project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "CHUNK", 1000)
     run = project.run("app_1")
     for rank in range(3):
@@ -126,7 +128,7 @@ def test_reading_in_slices_comes_to_the_same(project: ProjectOnDisk, monkeypatch
     assert found[-1].endswith("line 666")
 
 
-def test_hostile_lines(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_overlong_and_coloured_lines_are_read(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "CHUNK", 4096)
     run = project.run("app_1")
     (run.folder / "logs" / "g0-rank0.log").write_bytes(
@@ -138,7 +140,7 @@ def test_hostile_lines(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) 
     assert len(found) > 5 and max(map(len, found)) <= logs.LONGEST_LINE and found[-2] == ""
 
 
-def test_a_run_without_logs_has_no_lines(project: ProjectOnDisk) -> None:
+def test_run_without_logs_has_no_lines(project: ProjectOnDisk) -> None:
     page = view_of(project.run("app_1")).page(0, 100)
     assert (page.lines, page.total, page.bytes, page.ranks) == ([], 0, 0, [])
     with pytest.raises(ArgumentError):

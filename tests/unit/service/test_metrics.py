@@ -18,24 +18,24 @@ from tests.helpers.service.project import ProjectOnDisk
 pytestmark = pytest.mark.fast
 
 
-def test_a_curve_that_is_short_is_kept_whole() -> None:
+def test_short_curve_retains_all_points() -> None:
     assert kept_indices(np.array([1.0, 2.0, 3.0]), 10) == [0, 1, 2]
     assert kept_indices(np.array([]), 10) == []
 
 
-def test_peaks_ends_and_gaps_are_kept() -> None:
+def test_reduced_curve_retains_peaks_ends_and_gaps() -> None:
     values = np.zeros(10_000)
     values[1234], values[5678], values[7777] = 9.0, -9.0, math.nan
-    kept = kept_indices(values, 100)
-    assert len(kept) < 150 and kept == sorted(set(kept))
-    assert {0, 1234, 5678, 7777, 9999} <= set(kept)
+    retained = kept_indices(values, 100)
+    assert len(retained) < 150 and retained == sorted(set(retained))
+    assert {0, 1234, 5678, 7777, 9999} <= set(retained)
 
 
-def test_a_curve_without_a_number_is_kept_small() -> None:
+def test_curve_of_nan_values_is_reduced() -> None:
     assert len(kept_indices(np.full(10_000, math.nan), 100)) < 150
 
 
-def test_values_within_epochs_are_listed_after_those_of_epochs(project: ProjectOnDisk) -> None:
+def test_batch_metrics_are_listed_after_epoch_metrics(project: ProjectOnDisk) -> None:
     run = project.run("app_1", state=None)
     run.report(1, batch_loss=2.0), run.report(2, loss=1.5)
     metrics = Metrics(RunDir(str(run.folder)))
@@ -45,14 +45,14 @@ def test_values_within_epochs_are_listed_after_those_of_epochs(project: ProjectO
     assert compared(Project(project.url), ["app_1"]).tag == "loss"
 
 
-def test_a_misspelt_metric_to_compare_is_refused_and_another_one_is_replaced(project: ProjectOnDisk) -> None:
+def test_misspelt_metric_is_refused_and_an_absent_one_is_replaced(project: ProjectOnDisk) -> None:
     project.run("app_1", state=None).report(1, accuracy=0.5)
     with pytest.raises(ArgumentError, match=r"'acuracy' .'accuracy'.; did you mean 'accuracy'"):
         compared(Project(project.url), ["app_1"], "acuracy")
     assert compared(Project(project.url), ["app_1"], "loss").tag == "accuracy"
 
 
-def test_reports_and_samples_are_read_on(project: ProjectOnDisk) -> None:
+def test_reports_and_samples_are_read_incrementally(project: ProjectOnDisk) -> None:
     run = project.run("app_1", state=None)
     metrics = Metrics(RunDir(str(run.folder)))
     metrics.more()
@@ -67,7 +67,7 @@ def test_reports_and_samples_are_read_on(project: ProjectOnDisk) -> None:
     assert (found.steps, found.times, found.values) == ([0.0, 1.0], [1000.0, 1001.0], [2.0, 1.0])
 
 
-def test_last_best_and_at_a_step(project: ProjectOnDisk) -> None:
+def test_metric_summary_and_value_at_a_step(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     for step, loss in [(0, 3.0), (10, 1.0), (20, 2.0), (30, math.nan)]:
         run.report(step, loss=loss)
@@ -79,7 +79,7 @@ def test_last_best_and_at_a_step(project: ProjectOnDisk) -> None:
     assert metrics.series(["loss"], 100)[0].values == [3.0, 1.0, 2.0, None]
 
 
-def test_lines_that_are_no_reports_are_passed_over(project: ProjectOnDisk) -> None:
+def test_invalid_report_lines_are_skipped(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     lines = [
         '{"step": "x", "loss": 1}',
@@ -93,7 +93,7 @@ def test_lines_that_are_no_reports_are_passed_over(project: ProjectOnDisk) -> No
     assert metrics.tags() == [("acc", "chief", 1), ("loss", "chief", 1)]
 
 
-def test_a_long_curve_keeps_bounded_memory_and_its_first_last_and_extreme_points() -> None:
+def test_long_curve_has_bounded_memory_and_retains_ends_and_extremes() -> None:
     curve, planted = Curve(), {3: 7.0, 150_000: -8.0, 270_001: 9.0}
     for number in range(300_000):
         curve.add(float(number), 0.0, planted.get(number, math.sin(number)))
@@ -109,7 +109,7 @@ def test_a_long_curve_keeps_bounded_memory_and_its_first_last_and_extreme_points
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_long_curve_keeps_gaps_and_the_last_finite_point(value: float) -> None:
+def test_long_curve_retains_gaps_and_the_last_finite_point(value: float) -> None:
     curve = Curve(512)
     for number in range(5_000):
         curve.add(number, 0.0, 1.5 if number in (100, 4_000) else value)
@@ -118,7 +118,7 @@ def test_a_long_curve_keeps_gaps_and_the_last_finite_point(value: float) -> None
     assert sum(not math.isfinite(one) for one in curve.values) > 60
 
 
-def test_a_long_run_answers_as_if_all_points_were_kept(project: ProjectOnDisk) -> None:
+def test_summary_of_a_long_run_is_exact(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     values = [math.sin(number / 100) for number in range(50_000)]
     run.report_all("loss", values)
@@ -131,7 +131,7 @@ def test_a_long_run_answers_as_if_all_points_were_kept(project: ProjectOnDisk) -
     assert (found.count, found.steps[0], found.steps[-1]) == (50_000, 0.0, 49_999.0)
 
 
-def test_a_run_with_very_many_curves_keeps_fewer_points_of_each(project: ProjectOnDisk) -> None:
+def test_run_with_many_curves_retains_fewer_points_of_each(project: ProjectOnDisk) -> None:
     run = project.run("app_1", state=None)
     tags = [f"metric{number}" for number in range(40)]
     for step in range(2_000):

@@ -30,7 +30,7 @@ def load(folder: Path, text: str) -> rules_files.NodeSupply:
     return rules_files.load_nodes(folder / "nodes.yaml")
 
 
-def test_all_of_it(tmp_path: Path) -> None:
+def test_complete_nodes_file_is_loaded(tmp_path: Path) -> None:
     supply = load(tmp_path, WHOLE)
     assert isinstance(supply.provider, CommandProvider) and supply.exclusion is not None
     assert supply.provider._command == (f"{tmp_path}/nodes.sh", "--site", "a") and supply.provider._within_s == 120
@@ -40,19 +40,19 @@ def test_all_of_it(tmp_path: Path) -> None:
     )
 
 
-def test_the_files_of_the_page(tmp_path: Path) -> None:
+def test_nodes_files_of_the_documentation_are_loaded(tmp_path: Path) -> None:
     first, second = pages.snippets("docs/how-to/autoscaling.md", "yaml")
     assert [group.name for group in load(tmp_path, first).groups] == ["cpu", "gpu"]
     assert isinstance(load(tmp_path, second).provider, Ec2Provider)
 
 
-def test_ec2(tmp_path: Path) -> None:
+def test_ec2_provider_is_loaded(tmp_path: Path) -> None:
     supply = load(tmp_path, f"provider: {{ec2: {{region: eu-central-1}}}}\n{GROUPS}")
     assert isinstance(supply.provider, Ec2Provider) and supply.exclusion is None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("provider: [", "the file is not YAML"),
         (GROUPS, "provider: Field required.*a nodes file has"),
@@ -70,18 +70,18 @@ def test_ec2(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ArgumentError, match=said):
+def test_invalid_nodes_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         load(tmp_path, text)
 
 
-def test_a_machine_alone_gets_no_nodes(tmp_path: Path) -> None:
+def test_nodes_file_with_the_local_profile_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nodes.yaml").write_text(WHOLE)
     with pytest.raises(ArgumentError, match="profile 'local' runs jobs on this machine alone"):
         server.opened(server.ServerSettings(tmp_path, profile="local", nodes=tmp_path / "nodes.yaml"), "")
     assert not (tmp_path / "service.db").exists()
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_missing_nodes_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="cannot be read: No such file"):
         rules_files.load_nodes(tmp_path / "nodes.yaml")

@@ -20,13 +20,13 @@ OURS = [path for path in sorted(WEB.rglob("*")) if path.is_file() and LIB not in
 VENDORED = json.loads((LIB / "vendored.json").read_text())
 
 
-def test_the_whole_page_is_small() -> None:
+def test_compressed_page_is_below_its_size_limit() -> None:
     sizes = {name: len(file.compressed) for name, file in read().items() if not name.endswith((".json", ".txt"))}
     assert sum(sizes.values()) <= MOST_BYTES, sizes
 
 
 @pytest.mark.parametrize("entry", VENDORED, ids=lambda entry: entry["file"])
-def test_what_is_not_ours_is_what_was_vendored_and_bears_its_licence(entry: dict[str, str]) -> None:
+def test_third_party_file_is_unchanged_and_has_its_licence(entry: dict[str, str]) -> None:
     assert hashlib.sha256((LIB / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
     licence = (LIB / entry["licence_file"]).read_text()
     assert {"MIT": "Permission is hereby granted", "Apache-2.0": "Apache License"}[entry["licence"]] in licence
@@ -38,14 +38,14 @@ def test_every_file_of_lib_is_listed() -> None:
     assert {path.relative_to(LIB).as_posix() for path in LIB.rglob("*") if path.is_file()} == listed
 
 
-def test_nothing_stands_within_the_page_that_its_policy_forbids() -> None:
+def test_index_page_has_no_inline_scripts_or_styles() -> None:
     page = (WEB / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=|javascript:", page)
     assert all(not name.startswith(("/", "http")) for name in re.findall(r'(?:src|href)="([^"]+)"', page))
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.relative_to(WEB).as_posix())
-def test_text_of_runs_never_becomes_html_and_addresses_are_relative(path: object) -> None:
+def test_page_script_creates_no_html_from_text_and_uses_relative_addresses(path: object) -> None:
     content = open(str(path)).read()  # noqa: SIM115
     for forbidden in (
         "innerHTML",
@@ -60,14 +60,14 @@ def test_text_of_runs_never_becomes_html_and_addresses_are_relative(path: object
     assert not re.search(r"""(?:fetch|EventSource)\(["'`]/""", content)
 
 
-def test_imports_name_files_that_are_there() -> None:
+def test_imports_name_existing_files() -> None:
     for path in OURS:
         if path.suffix == ".js":
             for name in re.findall(r'from "([^"]+)"', path.read_text()):
                 assert name.startswith(".") and (path.parent / name).resolve().is_file(), (path, name)
 
 
-def test_the_page_is_five_files_and_its_script_holds_all_modules() -> None:
+def test_page_is_bundled_into_few_files_with_all_modules_in_its_script() -> None:
     sent = {name for name in read() if not name.startswith("lib/licences/")} - {"lib/vendored.json"}
     assert sent == {"index.html", "icon.svg", "theme.js", "app.js", "style.css", "lib/uPlot.js"}
     contents = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in WEB.rglob("*.js")}
@@ -76,7 +76,7 @@ def test_the_page_is_five_files_and_its_script_holds_all_modules() -> None:
     assert order.index("lib/preact.js") < order.index("lib.js") < order.index("pages/run.js")
 
 
-def test_a_circle_of_modules_and_an_unknown_form_are_refused() -> None:
+def test_circular_imports_and_unsupported_forms_are_refused() -> None:
     circle = {
         "a.js": b'import { b } from "./b.js";\nexport { a };',
         "b.js": b'import { a } from "./a.js";\nexport { b };',
@@ -88,5 +88,5 @@ def test_a_circle_of_modules_and_an_unknown_form_are_refused() -> None:
             page_files.joined({"a.js": other}, "a.js")
 
 
-def test_compressed_files_hold_the_same() -> None:
+def test_compressed_files_are_equal_to_the_originals() -> None:
     assert all(gzip.decompress(file.compressed) == file.content for file in read().values())

@@ -45,11 +45,11 @@ def run(project: ProjectOnDisk) -> RunOnDisk:
         (b"", ""),
     ],
 )
-def test_a_picture_is_told_by_its_content(head: bytes, kind: str) -> None:
+def test_picture_type_is_detected_from_its_content(head: bytes, kind: str) -> None:
     assert files.media_type(head) == kind
 
 
-def test_a_picture_is_sent_as_one_and_as_a_page_it_is_a_download(project: ProjectOnDisk, run: RunOnDisk) -> None:
+def test_picture_is_sent_with_its_type_as_a_download(project: ProjectOnDisk, run: RunOnDisk) -> None:
     (run.folder / "plot.svg").write_bytes(SVG)
     sent = asked(project, "/api/runs/app_1/images/plot.svg")
     assert sent.content == SVG and sent.headers["content-type"] == "image/svg+xml"
@@ -58,7 +58,7 @@ def test_a_picture_is_sent_as_one_and_as_a_page_it_is_a_download(project: Projec
     assert sent.headers["x-content-type-options"] == "nosniff"
 
 
-def test_what_is_no_picture_is_not_sent_as_one(project: ProjectOnDisk, run: RunOnDisk) -> None:
+def test_file_that_is_no_picture_is_refused_as_one(project: ProjectOnDisk, run: RunOnDisk) -> None:
     (run.folder / "page.png").write_bytes(b"<html><script>alert(1)</script>")
     (run.folder / "empty.png").write_bytes(b"")
     with open(run.folder / "large.png", "wb") as large:
@@ -77,7 +77,7 @@ def test_what_is_no_picture_is_not_sent_as_one(project: ProjectOnDisk, run: RunO
     assert asked(project, "/api/runs/app_1/images/..%2Fapp_2%2Fx.png").status_code in (400, 404)
 
 
-def test_the_head_of_a_csv_file(project: ProjectOnDisk, run: RunOnDisk) -> None:
+def test_head_of_a_csv_file_is_returned(project: ProjectOnDisk, run: RunOnDisk) -> None:
     (run.folder / "few.csv").write_text('\ufeffname,text\na,"x,\ny"\nb\n', encoding="utf-8")
     found = asked(project, "/api/runs/app_1/tables/few.csv").json()
     assert found == {"columns": ["name", "text"], "rows": [["a", "x,\ny"], ["b"]], "total": 2, "is_cut": False}
@@ -85,7 +85,7 @@ def test_the_head_of_a_csv_file(project: ProjectOnDisk, run: RunOnDisk) -> None:
     assert asked(project, "/api/runs/app_1/tables/none.tsv").json()["columns"] == []
 
 
-def test_of_a_large_csv_file_little_is_read_and_no_half_row_is_shown(tmp_path: Path) -> None:
+def test_large_csv_file_is_read_partly_and_only_complete_rows_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "large.csv"
     path.write_text("a,b\n" + f"1,{'x' * 4000}\n" * 1000)
     found = tables.head(f"file://{path}")
@@ -103,7 +103,7 @@ def parquet(rows: int, **more: object) -> bytes:
     return file.getvalue()
 
 
-def test_the_head_of_a_parquet_file(project: ProjectOnDisk, run: RunOnDisk) -> None:
+def test_head_of_a_parquet_file_is_returned(project: ProjectOnDisk, run: RunOnDisk) -> None:
     (run.folder / "rows.parquet").write_bytes(parquet(1000, row_group_size=64))
     found = asked(project, "/api/runs/app_1/tables/rows.parquet").json()
     assert found["columns"] == ["n", "blob", "deep"] and found["total"] == 1000 and found["is_cut"]
@@ -113,7 +113,7 @@ def test_the_head_of_a_parquet_file(project: ProjectOnDisk, run: RunOnDisk) -> N
     assert (none["rows"], none["total"], none["is_cut"]) == ([], 0, False)
 
 
-def test_of_a_large_parquet_file_the_first_pages_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_pages_of_a_large_parquet_file_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "large.parquet"
     values = [f"{number:08}" * 32 for number in range(20_000)]
     pq.write_table(pa.table({"x": values}), path, compression="none", use_dictionary=False, data_page_size=16 << 10)
@@ -126,7 +126,7 @@ def test_of_a_large_parquet_file_the_first_pages_are_read(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\xff" * 100 + b"PAR1", parquet(3)[:-20]])
-def test_what_is_no_parquet_file_is_refused_in_words(tmp_path: Path, content: bytes) -> None:
+def test_invalid_parquet_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.parquet").write_bytes(content)
     with pytest.raises(ArgumentError, match=r"its rows cannot be shown .*; download it"):
         tables.head(f"file://{tmp_path}/x.parquet")
@@ -135,8 +135,8 @@ def test_what_is_no_parquet_file_is_refused_in_words(tmp_path: Path, content: by
         tables.head(f"file://{tmp_path}/x.bin")
 
 
-def test_rows_that_unpack_to_gigabytes_are_not_read_in_the_server(tmp_path: Path) -> None:
-    """A file of a few kilobytes whose hundred rows share a text of 16 MiB, with a schema that says nothing of it."""
+def test_parquet_rows_that_unpack_to_gigabytes_are_refused(tmp_path: Path) -> None:
+    """A file of a few kilobytes whose hundred rows share a text of 16 MiB, without a stored schema."""
     path = tmp_path / "bomb.parquet"
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 100), pa.array(["x" * (16 << 20)]))
     pq.write_table(pa.table({"a": text}), path, compression="zstd", store_schema=False)

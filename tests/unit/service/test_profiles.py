@@ -23,7 +23,7 @@ NAME = "rank-1-20261127T104500Z.speedscope.json"
 
 
 def speedscope(frames: list[str], *threads: list[tuple[list[int], float]]) -> bytes:
-    """A profile: of each thread its stacks, callers first, with their seconds."""
+    """Return a profile from the stacks of each thread (callers first) and their seconds."""
     profiles = [
         {"type": "sampled", "samples": [stack for stack, _ in one], "weights": [s for _, s in one]} for one in threads
     ]
@@ -31,7 +31,7 @@ def speedscope(frames: list[str], *threads: list[tuple[list[int], float]]) -> by
     return json.dumps({"shared": shared, "profiles": profiles}).encode()
 
 
-def test_what_threads_have_in_common_stands_once_and_the_widest_first() -> None:
+def test_flame_graph_merges_common_frames_and_puts_the_widest_first() -> None:
     content = speedscope(["main", "read", "train"], [([0, 1], 1.0), ([0, 2], 2.0)], [([0, 2], 1.0)])
     found = flame_graph(content)
     assert found.seconds == 4.0
@@ -42,7 +42,7 @@ def test_what_threads_have_in_common_stands_once_and_the_widest_first() -> None:
     ]
 
 
-def test_what_nobody_could_see_is_left_out_and_a_deep_one_is_cut() -> None:
+def test_flame_graph_omits_narrow_boxes_and_limits_depth() -> None:
     narrow = speedscope(["main", "x"], [([0], 1.0), ([0, 1], LEAST_SHARE / 2)])
     assert [box.name for box in flame_graph(narrow).boxes] == ["main (train.py:3)"]
     deep = flame_graph(speedscope(["f"], [([0] * (MOST_BOXES + 500), 1.0)])).boxes
@@ -62,7 +62,7 @@ def test_what_nobody_could_see_is_left_out_and_a_deep_one_is_cut() -> None:
         b'{"shared": {"frames": [{"name": "f"}]}, "profiles": [{"samples": [[0]], "weights": []}]}',
     ],
 )
-def test_what_is_no_profile_is_refused_in_words(content: bytes) -> None:
+def test_invalid_profile_is_refused(content: bytes) -> None:
     with pytest.raises(ArgumentError, match="this is no profile of speedscope's"):
         flame_graph(content)
 
@@ -76,7 +76,9 @@ def run(project: ProjectOnDisk) -> RunOnDisk:
     return made
 
 
-def test_the_page_of_hopsml_ui_shows_them_and_changes_nothing(project: ProjectOnDisk, run: RunOnDisk) -> None:
+def test_page_without_job_service_shows_profiles_and_accepts_no_requests(
+    project: ProjectOnDisk, run: RunOnDisk
+) -> None:
     found = asked(project, "/api/runs/app_1/profiles").json()
     assert found["wish"] is None and {one["name"] for one in found["profiles"]} == {NAME, "rank-0.svg"}
     assert asked(project, f"/api/runs/app_1/profiles/{NAME}").json()["boxes"] == [
@@ -95,27 +97,33 @@ def test_the_page_of_hopsml_ui_shows_them_and_changes_nothing(project: ProjectOn
 
 
 @pytest.fixture
-def going(served: Served, tmp_path: Path) -> RunDir:
+def running(served: Served, tmp_path: Path) -> RunDir:
     made = ProjectOnDisk(tmp_path / "project").run("app_1", state=None)
     (made.folder / "driver.json").write_text("{}")
     return RunDir(str(made.folder))
 
 
-def test_who_may_have_one_taken(served: Served, going: RunDir) -> None:
+def test_only_users_may_request_one_profile_of_a_running_run(served: Served, running: RunDir) -> None:
     def ask(role: Any = Role.USER, **values: Any) -> Any:
         return served.ask("POST", "runs/app_1/profiles", role, json=values)
 
-    assert ask(Role.VIEWER).status_code == 403 and mailbox.read_profile_request(going) is None
+    assert ask(Role.VIEWER).status_code == 403 and mailbox.read_profile_request(running) is None
     for wrong in ({"seconds": 0}, {"seconds": 301}, {"rank": -1}, {"rank": "x"}, {"format": "png"}):
         assert ask(**wrong).status_code in (400, 422), wrong
     taken = ask(rank=1, seconds=5, idle=True)
-    wish = mailbox.read_profile_request(going)
-    assert taken.status_code == 202 and wish is not None and taken.json() == {"id": wish.id}
-    assert (wish.rank, wish.seconds, wish.idle, wish.state, wish.by) == (1, 5, True, "asked", "user, by the page")
+    request = mailbox.read_profile_request(running)
+    assert taken.status_code == 202 and request is not None and taken.json() == {"id": request.id}
+    assert (request.rank, request.seconds, request.idle, request.state, request.by) == (
+        1,
+        5,
+        True,
+        "asked",
+        "user, by the page",
+    )
     again = ask("bob")
     assert again.status_code == 400 and "as requested by user, by the page" in again.json()["error"]
-    mailbox.answer_profile_request(going, wish, "failed", "no")
-    going.write_status({"state": "FINISHED"})
+    mailbox.answer_profile_request(running, request, "failed", "no")
+    running.write_status({"state": "FINISHED"})
     over = ask()
     assert over.status_code == 400 and "is FINISHED" in over.json()["error"]
     assert served.ask("POST", "runs/none/profiles", json={}).status_code == 404

@@ -12,7 +12,7 @@ from hopsml.service import rules_files
 pytestmark = pytest.mark.fast
 
 
-def test_queues_of_a_file_and_the_one_that_is_always_there(tmp_path: Path) -> None:
+def test_queues_file_is_loaded_with_the_default_queue(tmp_path: Path) -> None:
     file = tmp_path / "queues.yaml"
     file.write_text("research: {weight: 2, guaranteed: {gpus: 16}, limit: {gpus: 64}}\n")
     default, research = rules_files.load_queues(file)
@@ -23,7 +23,7 @@ def test_queues_of_a_file_and_the_one_that_is_always_there(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("research: {wieght: 2}", "research.wieght: Extra inputs"),
         ("research: {limit: {gpus: -1}}", "research.limit.gpus"),
@@ -35,11 +35,11 @@ def test_queues_of_a_file_and_the_one_that_is_always_there(tmp_path: Path) -> No
         ("[a, b]", "valid dictionary"),
     ],
 )
-def test_what_is_wrong_is_named_with_the_option_and_the_file(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_queues_file_is_refused_with_the_option_and_the_file(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "queues.yaml"
     file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ArgumentError) as raised:
         rules_files.load_queues(file)
-    assert said in str(raised.value) and f"--queues {file}: " in str(raised.value)
+    assert message in str(raised.value) and f"--queues {file}: " in str(raised.value)
     with pytest.raises(ArgumentError, match="cannot be read"):
         rules_files.load_queues(tmp_path / "nowhere.yaml")

@@ -29,7 +29,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
 def asked(project: ProjectOnDisk, target: str, headers: dict[str, str] = BEARER, method: str = "GET") -> httpx.Response:
-    """What one request is answered; the target is sent as it is, dots and all."""
+    """Return the answer to one request; the target is sent unchanged, dots included."""
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(application(Project(project.url), TOKEN), raise_app_exceptions=False)
@@ -44,13 +44,13 @@ def asked(project: ProjectOnDisk, target: str, headers: dict[str, str] = BEARER,
     "headers", [{}, {"authorization": "Bearer wrong"}, {"cookie": "hopsml_ui_x=1"}, {"cookie": "=;\x7f"}]
 )
 @pytest.mark.parametrize("target", ["/", "/style.css", "/api/runs", "/api/events", "/?token=wrong", "/nothing"])
-def test_who_does_not_know_the_token_sees_nothing(project: ProjectOnDisk, target: str, headers: dict[str, str]) -> None:
+def test_request_without_the_token_is_refused(project: ProjectOnDisk, target: str, headers: dict[str, str]) -> None:
     answer = asked(project, target, headers)
     assert answer.status_code == 401 and set(answer.json()) == {"error", "remedy"}
 
 
 def link_everything_to(secret: Path, folder: Path) -> None:
-    """All that a run's directory may hold, as links to one file, or to its folder, of the server's user."""
+    """Link every file name of a run's directory to one file, or to its folder, of the server's user."""
     for name in ("logs", "artifacts", "profiles", "trials/t1"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name in (
@@ -87,7 +87,7 @@ def test_no_address_shows_a_file_outside_a_run_through_a_link(
     assert answer.status_code in (200, 403) and b"the-servers-key" not in content
 
 
-def test_the_token_becomes_a_cookie_and_leaves_the_address(project: ProjectOnDisk) -> None:
+def test_token_in_the_address_is_replaced_by_a_cookie(project: ProjectOnDisk) -> None:
     answer = asked(project, f"/?token={TOKEN}&a=b", {})
     assert (answer.status_code, answer.headers["location"]) == (303, "./?a=b")
     cookie = answer.headers["set-cookie"]
@@ -96,7 +96,7 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(project: ProjectOnDis
 
 
 @pytest.mark.parametrize("target", ["/", "/api/runs", "/nothing", "/api/runs/nothing"])
-def test_every_answer_forbids_what_the_page_does_not_need(project: ProjectOnDisk, target: str) -> None:
+def test_every_answer_has_a_restrictive_content_policy(project: ProjectOnDisk, target: str) -> None:
     headers = asked(project, target).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors" in policy
@@ -104,13 +104,13 @@ def test_every_answer_forbids_what_the_page_does_not_need(project: ProjectOnDisk
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_nothing_can_be_changed(project: ProjectOnDisk, method: str) -> None:
+def test_changing_methods_are_refused(project: ProjectOnDisk, method: str) -> None:
     project.run("app_1")
     for target in ("/api/runs", "/api/runs/app_1", "/api/runs/app_1/files/run.json"):
         assert asked(project, target, method=method).status_code == 405
 
 
-def test_the_list_and_all_that_is_known_of_a_run(project: ProjectOnDisk) -> None:
+def test_run_list_and_details_of_a_run_are_returned(project: ProjectOnDisk) -> None:
     run = project.run("app_1", outputs={"accuracy": 0.9}, arguments={"lr": 0.1})
     run.report(3, loss=1.5)
     run.print(0, "hello", "world")
@@ -127,7 +127,7 @@ def test_the_list_and_all_that_is_known_of_a_run(project: ProjectOnDisk) -> None
     assert about["project"] == "digits" and (about["jobs"], about["user"], about["role"]) == (False, "", "")
 
 
-def test_a_loss_that_diverged_is_told_from_none(project: ProjectOnDisk) -> None:
+def test_nan_metric_is_returned_as_text(project: ProjectOnDisk) -> None:
     project.run("app_1", outputs={"accuracy": float("nan")})
     assert asked(project, "/api/runs").json()["rows"][0]["metric"] == "NaN"
 
@@ -151,13 +151,13 @@ def test_a_loss_that_diverged_is_told_from_none(project: ProjectOnDisk) -> None:
         ("/none", 404),
     ],
 )
-def test_an_error_says_what_is_wrong_and_what_helps(project: ProjectOnDisk, target: str, status: int) -> None:
+def test_invalid_request_is_refused_with_error_and_remedy(project: ProjectOnDisk, target: str, status: int) -> None:
     project.run("app_1")
     answer = asked(project, target)
     assert answer.status_code == status and answer.json()["error"] and answer.json()["remedy"]
 
 
-def test_errors_are_split_into_what_is_wrong_and_what_helps() -> None:
+def test_error_text_is_split_into_error_and_remedy() -> None:
     assert errors.split("x=1: too small; take 2") == ("x=1: too small", "take 2")
     assert errors.split("x=1: take 2") == ("x=1", "take 2")
     assert errors.split("broken") == ("broken", "")
@@ -178,7 +178,7 @@ def test_errors_are_split_into_what_is_wrong_and_what_helps() -> None:
         "....//run.json",
     ],
 )
-def test_no_path_leads_out_of_a_run(project: ProjectOnDisk, path: str) -> None:
+def test_path_outside_a_run_is_refused(project: ProjectOnDisk, path: str) -> None:
     project.run("app_1")
     project.run("app_2", name="not for you")
     for target in (f"/api/runs/app_1/files/{path}", f"/api/runs/app_1/{path}", f"/{path}", f"/api/runs/{path}"):
@@ -186,7 +186,7 @@ def test_no_path_leads_out_of_a_run(project: ProjectOnDisk, path: str) -> None:
         assert answer.status_code in (400, 404) and "not for you" not in answer.text and "root:" not in answer.text
 
 
-def test_a_file_is_a_download_whole_or_in_part(project: ProjectOnDisk) -> None:
+def test_file_is_downloaded_completely_or_by_range(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     (run.folder / "page ü.html").write_bytes(b"<script>alert(1)</script>")
     answer = asked(project, "/api/runs/app_1/files/page%20%C3%BC.html")
@@ -208,14 +208,14 @@ def test_a_file_is_a_download_whole_or_in_part(project: ProjectOnDisk) -> None:
     assert names == ["logs", "page ü.html", "run.json", "status.json"]
 
 
-def test_the_page_is_sent_compressed_and_once(project: ProjectOnDisk) -> None:
+def test_page_script_is_compressed_and_cached(project: ProjectOnDisk) -> None:
     answer = asked(project, "/app.js", {**BEARER, "accept-encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip" and "import" in answer.text
     again = asked(project, "/app.js", {**BEARER, "if-none-match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_mistake_of_ours_is_no_traceback_in_the_answer(
+def test_internal_error_is_answered_without_a_traceback(
     project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
@@ -226,10 +226,10 @@ def test_a_mistake_of_ours_is_no_traceback_in_the_answer(
     assert answer.status_code == 500 and "secret" not in answer.text and "ZeroDivisionError" in answer.json()["error"]
 
 
-def told(
+def run_with_broadcaster(
     project: ProjectOnDisk, do: Callable[[Broadcaster, Changes], Awaitable[None]], heartbeat_s: float = 60.0
 ) -> None:
-    async def all_of_it() -> None:
+    async def run() -> None:
         browsed = Project(project.url)
         browsed.runs.refresh()
         changes = Changes(browsed, "e")
@@ -240,20 +240,20 @@ def told(
         finally:
             await broadcaster.end()
 
-    asyncio.run(all_of_it())
+    asyncio.run(run())
 
 
-def test_a_stream_begins_at_once_and_tells_what_changes(project: ProjectOnDisk) -> None:
+def test_event_stream_starts_at_once_and_sends_changes(project: ProjectOnDisk) -> None:
     async def listen(broadcaster: Broadcaster, changes: Changes) -> None:
         async with opened(broadcaster, "") as stream:
             assert b"event: hello" in await anext(stream)
             project.run("app_1")
             assert await anext(stream) == b'id: e-1\nevent: run\ndata: {"run":"app_1"}\n\n'
 
-    told(project, listen)
+    run_with_broadcaster(project, listen)
 
 
-def test_a_stream_goes_on_after_the_last_event_that_was_seen(project: ProjectOnDisk) -> None:
+def test_event_stream_resumes_after_the_last_seen_event(project: ProjectOnDisk) -> None:
     async def listen(broadcaster: Broadcaster, changes: Changes) -> None:
         for number in range(3):
             project.run(f"app_{number}")
@@ -265,10 +265,10 @@ def test_a_stream_goes_on_after_the_last_event_that_was_seen(project: ProjectOnD
             await anext(stream)
             assert b"event: reset" in await anext(stream)
 
-    told(project, listen)
+    run_with_broadcaster(project, listen)
 
 
-def test_who_comes_as_the_last_one_leaves_hears_what_changes(project: ProjectOnDisk) -> None:
+def test_listener_that_connects_as_the_last_one_leaves_receives_changes(project: ProjectOnDisk) -> None:
     async def listen(broadcaster: Broadcaster, changes: Changes) -> None:
         for number in range(3):
             async with opened(broadcaster, "") as stream:
@@ -276,16 +276,16 @@ def test_who_comes_as_the_last_one_leaves_hears_what_changes(project: ProjectOnD
                 project.run(f"app_{number}")
                 assert f"app_{number}".encode() in await anext(stream)
 
-    told(project, listen)
+    run_with_broadcaster(project, listen)
 
 
-def test_a_stream_without_news_shows_that_it_lives(project: ProjectOnDisk) -> None:
+def test_idle_event_stream_sends_heartbeats(project: ProjectOnDisk) -> None:
     async def listen(broadcaster: Broadcaster, changes: Changes) -> None:
         async with opened(broadcaster, "") as stream:
             await anext(stream)
             assert await anext(stream) == b": still here\n\n"
 
-    told(project, listen, heartbeat_s=0.05)
+    run_with_broadcaster(project, listen, heartbeat_s=0.05)
 
 
 @contextlib.asynccontextmanager
@@ -295,12 +295,12 @@ async def opened(broadcaster: Broadcaster, last: str) -> AsyncIterator[AsyncIter
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", ""])
-def test_only_this_machine_is_listened_to(host: str) -> None:
+def test_address_other_than_loopback_is_refused(host: str) -> None:
     with pytest.raises(ArgumentError, match="ssh -L"):
         server.bound(host, 0)
 
 
-def test_a_port_that_is_taken_or_none() -> None:
+def test_occupied_or_invalid_port_is_refused() -> None:
     with server.bound("127.0.0.1", 0) as listener:
         with pytest.raises(ArgumentError, match="cannot listen"):
             server.bound("127.0.0.1", listener.getsockname()[1])
@@ -308,7 +308,7 @@ def test_a_port_that_is_taken_or_none() -> None:
             server.bound("127.0.0.1", 70_000)
 
 
-def test_a_project_that_was_just_read_is_not_read_again_at_the_start(project: ProjectOnDisk) -> None:
+def test_freshly_read_project_is_not_read_again_at_the_start(project: ProjectOnDisk) -> None:
     project.run("app_1")
     read = Project(project.url)
     read.runs.refresh()

@@ -144,7 +144,7 @@ def test_files_of_jobs_are_removed_after_the_retention_and_their_rows_are_retain
 
 
 def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_path: Path) -> None:
-    kept = served.jobs.workspaces
+    workspaces = served.jobs.workspaces
     names = ("of-old", "of-new", "of-waiting", "of-schedule", "of-nobody", "uploaded-now")
     for name in names:
         folder = tmp_path / "workspaces" / name
@@ -169,7 +169,7 @@ def test_code_that_no_job_and_no_schedule_needs_is_removed(served: Served, tmp_p
     assert found.workspaces == 2 + len(uploaded)
     assert left(tmp_path, "workspaces") == sorted({*names} - {"of-old", "of-nobody"})
     os.utime(tmp_path / "workspaces" / "of-new", (0, 0))
-    assert kept.folder("of-new").stat().st_mtime > time.time() - 60, "a lookup of code renews its retention"
+    assert workspaces.folder("of-new").stat().st_mtime > time.time() - 60, "a lookup of code renews its retention"
 
 
 def test_rm_deletes_the_files_of_one_ended_job(served: Served, tmp_path: Path) -> None:

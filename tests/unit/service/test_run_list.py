@@ -69,16 +69,16 @@ def shown(index: RunIndex, **asked: Any) -> list[str]:
         ("<", False),
     ],
 )
-def test_a_filter_means_what_it_says(text: str, passes: bool) -> None:
+def test_filter_selects_matching_runs(text: str, passes: bool) -> None:
     assert parsed(text)(ROW) is passes
 
 
-def test_a_filter_that_is_too_long_is_refused() -> None:
+def test_overlong_filter_is_refused() -> None:
     with pytest.raises(ArgumentError, match="at most 500"):
         parsed("x" * 501)
 
 
-def test_runs_are_sorted_and_those_without_a_value_come_last(project: ProjectOnDisk) -> None:
+def test_runs_are_sorted_with_missing_values_last(project: ProjectOnDisk) -> None:
     for number, accuracy in enumerate([0.5, float("nan"), 0.9]):
         project.run(f"app_{number}", outputs={"accuracy": accuracy}, started=float(number), arguments={"lr": number})
     project.run("app_3", started=3.0)
@@ -95,12 +95,12 @@ def test_runs_are_sorted_and_those_without_a_value_come_last(project: ProjectOnD
 
 
 @pytest.mark.parametrize("asked", [{"sort": "password"}, {"limit": 0}, {"limit": 501}, {"offset": -1}])
-def test_what_cannot_be_asked_is_refused(project: ProjectOnDisk, asked: dict[str, Any]) -> None:
+def test_invalid_sort_or_page_is_refused(project: ProjectOnDisk, asked: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
         RunIndex(project.url).page(**asked)
 
 
-def test_a_run_that_has_ended_is_not_read_again(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_run_is_not_read_again(project: ProjectOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     project.run("ended")
     ongoing = project.run("ongoing", state=None)
     index = RunIndex(project.url)
@@ -121,7 +121,7 @@ def test_a_run_that_has_ended_is_not_read_again(project: ProjectOnDisk, monkeypa
     assert read == ["ongoing", "ongoing"] and index.rows()["ongoing"].cause == "out of memory"
 
 
-def test_a_run_that_goes_on_has_the_metric_that_it_reported_last(project: ProjectOnDisk) -> None:
+def test_running_run_has_its_latest_metric(project: ProjectOnDisk) -> None:
     run = project.run("app_1", state=None)
     run.report(1, loss=2.0)
     index = RunIndex(project.url)
@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_has_the_metric_that_it_reported_last(project: Projec
     assert (row.metric_name, row.metric) == ("loss", 1.5)
 
 
-def test_what_is_no_run_is_left_out_and_a_deleted_one_goes(project: ProjectOnDisk) -> None:
+def test_folders_without_a_valid_record_are_omitted_and_deleted_runs_removed(project: ProjectOnDisk) -> None:
     run = project.run("app_1")
     (project.folder / "Experiments" / "stranger").mkdir()
     damaged = project.folder / "Experiments" / "damaged"
@@ -146,7 +146,7 @@ def test_what_is_no_run_is_left_out_and_a_deleted_one_goes(project: ProjectOnDis
     assert index.page().total == 0
 
 
-def test_hostile_records_are_rows_too(project: ProjectOnDisk) -> None:
+def test_records_with_wrong_types_are_listed(project: ProjectOnDisk) -> None:
     project.run("a", name=["no", "text"], workers="many", started="yesterday", arguments="none", outputs={"x": "y"})
     project.run("b", arguments={"deep": {"list": [1] * 1000}}, outputs={"accuracy": True})
     index = RunIndex(project.url)
@@ -167,7 +167,7 @@ def test_ten_thousand_runs_are_sorted_and_filtered(project: ProjectOnDisk) -> No
     assert rates == sorted(rates) and min(rates) > 0.5
 
 
-def test_runs_that_have_ended_are_kept_packed_and_are_told_as_they_were(project: ProjectOnDisk) -> None:
+def test_ended_runs_are_stored_compactly_and_returned_unchanged(project: ProjectOnDisk) -> None:
     tracemalloc.start()
     try:
         index = RunIndex(project.url)
@@ -190,7 +190,7 @@ def test_runs_that_have_ended_are_kept_packed_and_are_told_as_they_were(project:
     assert index.page().arguments == [f"lr{each}" for each in range(8)]
 
 
-def test_names_of_a_deleted_run_are_not_offered_any_more(project: ProjectOnDisk) -> None:
+def test_column_names_of_a_deleted_run_are_removed(project: ProjectOnDisk) -> None:
     project.run("app_1", arguments={"lr": 1}, outputs={"loss": 1.0})
     project.run("app_2", arguments={"lr": 1, "act": "relu"}, outputs={"accuracy": 1.0})
     index = RunIndex(project.url)
@@ -230,7 +230,7 @@ _RUN = '{"started": 1.0}'
     ],
     ids=lambda records: "-".join(records),
 )
-def test_records_that_somebody_has_made_up_hide_no_other_run(project: ProjectOnDisk, records: dict[str, str]) -> None:
+def test_malformed_record_of_one_run_does_not_hide_others(project: ProjectOnDisk, records: dict[str, str]) -> None:
     project.run("app_1")
     folder = project.folder / "Experiments" / "eve_1"
     folder.mkdir(parents=True)
@@ -246,7 +246,7 @@ def test_records_that_somebody_has_made_up_hide_no_other_run(project: ProjectOnD
             JsonAnswer(look("eve_1"))
 
 
-def test_a_run_whose_name_is_no_text_hides_no_other_one(project: ProjectOnDisk) -> None:
+def test_run_with_an_undecodable_name_does_not_hide_others(project: ProjectOnDisk) -> None:
     project.run("app_1")
     folder = project.folder / "Experiments" / os.fsdecode(b"eve\xff_1")
     folder.mkdir()
@@ -256,8 +256,8 @@ def test_a_run_whose_name_is_no_text_hides_no_other_one(project: ProjectOnDisk) 
     assert shown(index) == ["app_1"]
 
 
-def test_files_without_an_end_are_not_read_to_it(project: ProjectOnDisk) -> None:
-    """Sparse ones cost nobody anything: records as large as the disk, and reports without a line."""
+def test_oversized_record_files_are_not_read_completely(project: ProjectOnDisk) -> None:
+    """Sparse files cost no disk space: huge records, and reports without a line end."""
     project.run("app_1")
     for name in ("run.json", "status.json", ".outputs.json", "metrics.jsonl"):
         folder = project.folder / "Experiments" / f"eve-{name.strip('.')}_1"
@@ -272,9 +272,9 @@ def test_files_without_an_end_are_not_read_to_it(project: ProjectOnDisk) -> None
     assert known.metrics("eve-metrics.jsonl_1").tags() == []
 
 
-def test_a_running_run_has_the_progress_that_its_driver_recorded(project: ProjectOnDisk) -> None:
-    going = project.run("app_1", state=None, driver_process=provenance.who())
-    going.report(19, loss=0.5)
+def test_running_run_has_the_progress_its_driver_recorded(project: ProjectOnDisk) -> None:
+    running = project.run("app_1", state=None, driver_process=provenance.who())
+    running.report(19, loss=0.5)
     over = project.run("app_2")
     over.report(19, loss=0.5)
     index = RunIndex(project.url)
@@ -284,13 +284,13 @@ def test_a_running_run_has_the_progress_that_its_driver_recorded(project: Projec
         return {row.id: row.progress for row in index.page().rows}
 
     assert progress() == {"app_1": RunProgress(19, None, "step"), "app_2": None}
-    going.write("driver.json", {"time": 1.0, "progress": {"done": 3, "total": 40, "unit": "epoch"}})
+    running.write("driver.json", {"time": 1.0, "progress": {"done": 3, "total": 40, "unit": "epoch"}})
     assert progress() == {"app_1": RunProgress(3, 40, "epoch"), "app_2": None}
-    going.write("driver.json", {"time": 1.0, "progress": {"done": "3", "total": None}})
+    running.write("driver.json", {"time": 1.0, "progress": {"done": "3", "total": None}})
     assert progress() == {"app_1": RunProgress(19, None, "step"), "app_2": None}, "of another version of hopsml"
 
 
-def test_the_metric_of_a_run_that_goes_on_is_that_of_its_epochs(project: ProjectOnDisk) -> None:
+def test_metric_of_a_running_run_is_an_epoch_metric_if_there_are_any(project: ProjectOnDisk) -> None:
     run, index = project.run("app_1", state=None), RunIndex(project.url)
     run.report(1, batch_loss=2.5)
     index.refresh()

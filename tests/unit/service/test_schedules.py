@@ -35,7 +35,7 @@ def led(served: Served) -> tuple[JobStore, Schedules]:
     return store, Schedules(store)
 
 
-def test_it_is_made_shown_paused_triggered_and_removed(served: Served) -> None:
+def test_schedule_is_created_shown_paused_triggered_and_removed(served: Served) -> None:
     made = put(served)
     assert made.status_code == 201, made.text
     shown = served.ask("GET", "schedules/digits-1", Role.VIEWER).json()
@@ -54,7 +54,7 @@ def test_it_is_made_shown_paused_triggered_and_removed(served: Served) -> None:
     assert served.ask("GET", "schedules/1").status_code == served.ask("GET", "schedules/x-1").status_code == 404
 
 
-def test_what_is_no_schedule_is_refused(served: Served) -> None:
+def test_invalid_schedule_is_refused(served: Served) -> None:
     assert put(served, Role.VIEWER).status_code == 403
     assert "has no schedule" in put(served, spec=JOB).json()["error"]
     assert put(served, spec=JOB + 'schedule: "0 3 * * *"\nschedule_zone: Berlin\n').status_code == 400
@@ -62,7 +62,7 @@ def test_what_is_no_schedule_is_refused(served: Served) -> None:
     assert put(served, spec=NIGHTLY + "secrets: [s3-key]\n").status_code == 400
 
 
-def test_each_planned_time_has_one_job_and_an_outage_one(served: Served) -> None:
+def test_each_planned_time_starts_one_job_and_an_outage_one(served: Served) -> None:
     put(served, spec=NIGHTLY + "overlap: cancel\n")
     store, schedules = led(served)
     (row,) = schedules.all()
@@ -77,8 +77,8 @@ def test_each_planned_time_has_one_job_and_an_outage_one(served: Served) -> None
     assert [change.cause for change in store.changes(2)] == ["by schedule digits-1"]
 
 
-def test_a_time_is_left_out_while_the_owner_has_too_many_jobs(served: Served) -> None:
-    """The turn of the leader goes on to the schedules of others."""
+def test_planned_time_is_skipped_while_the_owner_has_too_many_jobs(served: Served) -> None:
+    """The leader's pass continues with the schedules of others."""
     assert served.submit().status_code == 201
     for role in (Role.USER, "bob"):
         assert put(served, role).status_code == 201
@@ -94,7 +94,7 @@ def test_a_time_is_left_out_while_the_owner_has_too_many_jobs(served: Served) ->
     assert refused.status_code == 400 and "have not ended" in refused.json()["error"]
 
 
-def test_a_clock_that_is_put_back_doubles_nothing(served: Served) -> None:
+def test_clock_set_back_starts_no_job_twice(served: Served) -> None:
     put(served, spec=NIGHTLY + "overlap: cancel\n")
     _, schedules = led(served)
     (row,) = schedules.all()
@@ -107,7 +107,7 @@ def test_a_clock_that_is_put_back_doubles_nothing(served: Served) -> None:
     assert jobs(served) == ["digits-2", "digits-1"]
 
 
-def test_one_that_runs_lets_the_next_one_out(served: Served) -> None:
+def test_running_job_makes_the_next_planned_time_skip(served: Served) -> None:
     put(served)
     _, schedules = led(served)
     (row,) = schedules.all()
@@ -117,7 +117,7 @@ def test_one_that_runs_lets_the_next_one_out(served: Served) -> None:
     assert served.jobs.store.job(1).state == Lifecycle.WAITING and "skipped" in schedules.one(1).note
 
 
-def test_who_does_not_lead_starts_nothing_and_leaves_no_half(served: Served) -> None:
+def test_server_that_does_not_lead_starts_no_scheduled_job(served: Served) -> None:
     put(served)
     _, schedules = led(served)
     (row,) = schedules.all()
@@ -129,7 +129,7 @@ def test_who_does_not_lead_starts_nothing_and_leaves_no_half(served: Served) -> 
     assert jobs(served) == []
 
 
-def test_a_turn_of_the_manager_starts_what_is_due(served: Served) -> None:
+def test_manager_pass_starts_due_schedules(served: Served) -> None:
     put(served)
     schedules = Schedules(served.jobs.store)
     schedules.pause(1, False, time.time() - 1, time.time() - 1)
@@ -138,7 +138,7 @@ def test_a_turn_of_the_manager_starts_what_is_due(served: Served) -> None:
 
 
 @pytest.mark.parametrize("lost", ["revoked", "expired", "a viewer now"])
-def test_it_ends_with_its_owners_access(served: Served, lost: str) -> None:
+def test_schedule_is_paused_when_its_owner_may_not_submit_any_more(served: Served, lost: str) -> None:
     tokens, now = Tokens(served.jobs.store), time.time()
     served.tokens["eve"] = tokens.create(  # type: ignore[index]
         "eve", Role.USER, now, lasts_s=3600 if lost == "expired" else None
@@ -164,7 +164,7 @@ def test_it_ends_with_its_owners_access(served: Served, lost: str) -> None:
     assert jobs(served) == ["digits-1"], "resumed by somebody, with an owner who may"
 
 
-def test_it_outlives_the_sessions_of_an_owner_who_signs_in_and_not_what_ends_them_for_good(served: Served) -> None:
+def test_signed_in_owner_may_submit_after_the_session_until_role_or_token_is_lost(served: Served) -> None:
     tokens, now, day = Tokens(served.jobs.store), time.time(), 86_400.0
 
     def signed_in(role: Role, at: float) -> str:
@@ -183,7 +183,7 @@ def test_it_outlives_the_sessions_of_an_owner_who_signs_in_and_not_what_ends_the
     assert not tokens.may_submit("ana", now + 3 * day)
 
 
-def test_an_owner_has_a_bounded_number_of_them(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_schedules_of_an_owner_is_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopsml.service.store.schedules.MOST", 2)
     made = [put(served, spec=NIGHTLY.replace("digits", f"digits-{n}")).status_code for n in range(3)]
     assert made == [201, 201, 400]

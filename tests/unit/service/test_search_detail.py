@@ -12,7 +12,7 @@ from tests.helpers.service.searching import searched
 pytestmark = pytest.mark.fast
 
 
-def test_trials_best_and_how_far_they_came(project: ProjectOnDisk) -> None:
+def test_search_detail_has_trials_improvements_and_rungs(project: ProjectOnDisk) -> None:
     searched(project, "app_1")
     found = Project(project.url).search("app_1")
     assert (found.metric, found.direction, found.best, found.planned) == ("accuracy", "max", 3, 6)
@@ -23,7 +23,7 @@ def test_trials_best_and_how_far_they_came(project: ProjectOnDisk) -> None:
     assert third.value == 1.0 and third.parent is None
 
 
-def test_a_trial_is_looked_at_as_a_run_is(project: ProjectOnDisk) -> None:
+def test_trial_has_the_details_and_logs_of_a_run(project: ProjectOnDisk) -> None:
     run = searched(project, "app_1")
     trial = run.folder / "trials" / "id-2" / "trial.json"
     trial.write_text(

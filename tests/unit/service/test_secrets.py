@@ -28,7 +28,7 @@ def put(served: Served, name: str, value: Any = VALUE, role: Any = Role.USER) ->
     return served.ask("PUT", f"secrets/{name}", role, json={"value": value})
 
 
-def test_each_has_own_secrets_alone_and_no_value_is_answered(served: Served, tmp_path: Path) -> None:
+def test_secrets_are_separate_for_each_user_and_never_returned(served: Served, tmp_path: Path) -> None:
     assert put(served, "s3-key").status_code == 204
     assert put(served, "s3-key", "Other-94-wolves").status_code == 204, "the newer one wins"
     listed = served.ask("GET", "secrets")
@@ -47,13 +47,13 @@ def test_each_has_own_secrets_alone_and_no_value_is_answered(served: Served, tmp
 
 
 @pytest.mark.parametrize("value", ["wolf5", "12345678 "[:7], "/home/ana/key", "x\0" + VALUE, "a1" * 20_000, 5, None])
-def test_values_that_cannot_be_kept_are_refused_and_not_repeated(served: Served, value: Any) -> None:
+def test_unsuitable_secret_value_is_refused_and_not_repeated(served: Served, value: Any) -> None:
     answer = put(served, "s3-key", value)
     assert answer.status_code in (400, 422) and not (isinstance(value, str) and value in answer.text)
     assert put(served, "S3_KEY").status_code == 422
 
 
-def test_a_job_that_names_a_secret_of_nobody_or_of_somebody_else_is_refused(served: Served) -> None:
+def test_job_naming_a_missing_or_foreign_secret_is_refused(served: Served) -> None:
     wanted = JOB + "secrets: [s3-key]\n"
     put(served, "s3-key", role="bob")
     answer = served.submit(spec=wanted)
@@ -65,11 +65,11 @@ def test_a_job_that_names_a_secret_of_nobody_or_of_somebody_else_is_refused(serv
     assert served.ask("POST", "jobs/1/clone", "bob").status_code == 201
 
 
-def test_a_value_opens_in_its_own_row_under_its_own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_is_decrypted_only_in_its_row_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
     try:
-        kept = Secrets(store, secrets_key(tmp_path))
-        kept.store_secret("ana", "one", VALUE, 1.0)
+        secrets = Secrets(store, secrets_key(tmp_path))
+        secrets.store_secret("ana", "one", VALUE, 1.0)
         assert Secrets(store, secrets_key(tmp_path)).values("ana", ["one"]) == {"one": VALUE}
         monkeypatch.setenv("HOPSML_SECRETS_KEY", base64.b64encode(bytes(32)).decode())
         with pytest.raises(ServiceError, match="encrypted with another key than this server's"):
@@ -78,7 +78,7 @@ def test_a_value_opens_in_its_own_row_under_its_own_key(tmp_path: Path, monkeypa
         with store.writing() as connection:
             connection.execute(update(table).values(owner="ben"))
         with pytest.raises(ServiceError, match="another key"):
-            kept.values("ben", ["one"])
+            secrets.values("ben", ["one"])
         monkeypatch.setenv("HOPSML_SECRETS_KEY", "nonsense")
         with pytest.raises(ArgumentError, match="HOPSML_SECRETS_KEY holds no key: it must be 32 random bytes"):
             secrets_key(tmp_path)
@@ -86,7 +86,7 @@ def test_a_value_opens_in_its_own_row_under_its_own_key(tmp_path: Path, monkeypa
         store.close()
 
 
-def test_they_come_to_a_driver_once(tmp_path: Path) -> None:
+def test_secrets_are_delivered_to_a_driver_once(tmp_path: Path) -> None:
     variables = {"HOPSML_JOB_TAG": "t-1-1", "HOPSML_JOB_FOLDER": (tmp_path / "1").as_uri()}
     variables[driver_requests.KEY] = driver_requests.new_key()
     driver_requests.seal_secrets(variables, {"s3-key": VALUE})
@@ -100,7 +100,7 @@ def test_they_come_to_a_driver_once(tmp_path: Path) -> None:
         driver_requests.take_secrets(("s3-key",), dict(variables))
 
 
-def test_without_a_service_the_caller_gives_them() -> None:
+def test_secrets_come_from_the_environment_without_a_service() -> None:
     assert driver_requests.take_secrets(("s3-key",), {"S3_KEY": VALUE}) == {"S3_KEY": VALUE}
     assert driver_requests.take_secrets((), {}) == {}
     with pytest.raises(
@@ -116,7 +116,7 @@ def test_without_a_service_the_caller_gives_them() -> None:
         ("secrets: [db]\ntasks: {main: {script: train.py, env: {DB: x}}}", "stands under env of task 'main', too"),
     ],
 )
-def test_names_that_would_hide_another_variable(more: str, words: str) -> None:
+def test_secret_that_would_hide_another_variable_is_refused(more: str, words: str) -> None:
     with pytest.raises(JobFileError) as refused:
         spec.loads(f"{more}\nname: digits\n" if "tasks" in more else f"{JOB}{more}\n")
     assert words in str(refused.value)
@@ -125,7 +125,7 @@ def test_names_that_would_hide_another_variable(more: str, words: str) -> None:
 @pytest.mark.parametrize(
     "name", ["path", "ld-preload", "pythonpath", "spark-home", "cuda-visible-devices", "hopsml-token"]
 )
-def test_a_name_that_programs_read_for_themselves_is_refused_at_once(served: Served, name: str) -> None:
+def test_secret_named_like_a_variable_of_programs_is_refused(served: Served, name: str) -> None:
     answer = put(served, name)
     variable = name.upper().replace("-", "_")
     assert answer.status_code == 400 and f"secret {name} would be {variable}" in answer.json()["error"], answer.text

@@ -17,8 +17,8 @@ from tests.helpers.service.served import Served
 pytestmark = pytest.mark.fast
 
 
-def told(served: Served) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """All samples, as Prometheus' own parser reads them."""
+def samples(served: Served) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return all samples, parsed by the Prometheus client."""
     answer = served.ask("GET", "../../metrics", Role.VIEWER)
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/plain")
     families = text_string_to_metric_families(answer.text)
@@ -26,10 +26,10 @@ def told(served: Served) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def value(served: Served, name: str, **labels: str) -> float:
-    return told(served)[name, frozenset(labels.items())]
+    return samples(served)[name, frozenset(labels.items())]
 
 
-def test_jobs_cluster_and_server_in_numbers(served: Served) -> None:
+def test_metrics_count_jobs_cluster_and_leader(served: Served) -> None:
     assert value(served, "hopsml_leads") == 0
     for _ in range(3):
         served.submit()
@@ -37,7 +37,7 @@ def test_jobs_cluster_and_server_in_numbers(served: Served) -> None:
     with served.jobs.store.writing() as connection:
         connection.exec_driver_sql("UPDATE jobs SET submitted_s = submitted_s - 1000 WHERE serial = 2")
     served.jobs.manager.run_pass()
-    found = told(served)
+    found = samples(served)
     for state, count in (("waiting", 2), ("cancelled", 1), ("running", 0)):
         assert found["hopsml_jobs", frozenset({("queue", "default"), ("state", state)})] == count
     assert 1000 <= found["hopsml_oldest_waiting_seconds", frozenset({("queue", "default")})] < 1060
@@ -45,7 +45,7 @@ def test_jobs_cluster_and_server_in_numbers(served: Served) -> None:
     assert found["hopsml_cluster_free", frozenset({("resource", "cores")})] == 0
 
 
-def test_a_turn_is_measured_by_the_thread_that_takes_it(served: Served) -> None:
+def test_pass_duration_is_measured_by_the_manager_thread(served: Served) -> None:
     served.jobs.start()
     deadline = time.monotonic() + 30
     while not served.jobs.meter.counts.get("hopsml_turn_seconds_count"):
@@ -55,7 +55,7 @@ def test_a_turn_is_measured_by_the_thread_that_takes_it(served: Served) -> None:
     assert value(served, "hopsml_turn_seconds_bucket", le="+Inf") >= 1
 
 
-def test_requests_are_counted_by_template_and_refused_ones_too(served: Served) -> None:
+def test_requests_are_counted_by_route_template_and_status(served: Served) -> None:
     served.submit()
     for job in ("1", "digits-1", "9", "<script>", "x" * 500):
         served.ask("GET", f"jobs/{job}")
@@ -74,7 +74,7 @@ def test_requests_are_counted_by_template_and_refused_ones_too(served: Served) -
     assert served.ask("GET", "../../metrics", headers={"authorization": "Bearer nonsense"}).status_code == 401
 
 
-def test_queues_that_nobody_has_configured_are_one() -> None:
+def test_unconfigured_queues_are_counted_as_one() -> None:
     found = [JobCount(f"q{number}", Lifecycle.WAITING, 2, float(number)) for number in range(5)]
     counts = metrics.of_jobs(found, ["q0"], 100.0)
     assert counts['hopsml_jobs{queue="q0",state="waiting"}'] == 2

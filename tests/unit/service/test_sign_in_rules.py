@@ -35,13 +35,11 @@ def _rules(**more: Any) -> sign_in.SignInRules:
         ({"groups": {"a": 1}}, {"roles_claim": "groups", "roles": {"a": "admin"}}, Role.VIEWER),
     ],
 )
-def test_the_highest_role_of_the_map_or_the_lowest_of_all(
-    claims: dict[str, Any], more: dict[str, Any], role: Role
-) -> None:
+def test_caller_has_the_highest_mapped_role_or_viewer(claims: dict[str, Any], more: dict[str, Any], role: Role) -> None:
     assert sign_in.caller({"sub": "ana", **claims}, _rules(**more)) == Caller("oidc:ana", role)
 
 
-def test_people_are_who_the_provider_says_by_what_they_cannot_choose_and_none_of_those_with_tokens() -> None:
+def test_user_name_is_the_prefixed_subject_unless_configured() -> None:
     claims = {"sub": "248289761001", "preferred_username": "root", "name": "root", "email": "root@example.org"}
     assert sign_in.caller(claims, _rules()).user == "oidc:248289761001"
     assert sign_in.caller(claims, _rules(user_claim="preferred_username")).user == "oidc:root"
@@ -50,12 +48,12 @@ def test_people_are_who_the_provider_says_by_what_they_cannot_choose_and_none_of
 
 
 @pytest.mark.parametrize("name", [None, "", 7, ["ana"], "a" * 201, "a\nb", "\u202eana"])
-def test_a_name_of_no_use_is_refused(name: object) -> None:
+def test_unsuitable_user_name_is_refused(name: object) -> None:
     with pytest.raises(PermissionRefused, match="claim sub"):
         sign_in.caller({"sub": name}, _rules())
 
 
-def test_a_mail_address_counts_once_it_is_verified() -> None:
+def test_unverified_mail_address_is_refused_as_user_name() -> None:
     by_mail = _rules(user_claim="email")
     for said in ({}, {"email_verified": False}, {"email_verified": "true"}):
         with pytest.raises(PermissionRefused, match="verified"):
@@ -77,13 +75,13 @@ def test_a_mail_address_counts_once_it_is_verified() -> None:
         ("[", "the file is not YAML"),
     ],
 )
-def test_mistakes_of_a_file_are_named(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_sign_in_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "sign-in.yaml").write_text(text)
     with pytest.raises(ArgumentError, match=said):
         sign_in.load(tmp_path / "sign-in.yaml")
 
 
-def test_the_secret_is_of_the_file_or_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_secret_is_read_from_the_file_or_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(sign_in.SECRET, raising=False)
     assert sign_in.secret(_rules()) == ""
     monkeypatch.setenv(sign_in.SECRET, "of the variable")
@@ -98,7 +96,7 @@ def test_the_secret_is_of_the_file_or_of_the_variable(tmp_path: Path, monkeypatc
     assert sign_in.secret(_rules(client_secret_file=str(file))) == "of the file"
 
 
-def test_only_the_server_that_sealed_a_sign_in_opens_it() -> None:
+def test_pending_sign_in_is_opened_only_by_the_server_that_sealed_it() -> None:
     seal, pending = Seal(), PendingSignIn.new()
     text = seal.close(pending)
     assert seal.open(text) == pending and pending.state not in text and pending != PendingSignIn.new()

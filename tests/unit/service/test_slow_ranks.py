@@ -22,7 +22,7 @@ def phases(marks: list[Mark]) -> dict[int, str]:
     return {mark.rank: mark.phase for mark in marks}
 
 
-def test_one_that_computes_while_the_others_wait() -> None:
+def test_rank_that_computes_while_others_wait_is_marked() -> None:
     marks = slow_ranks([use(0), use(1), use(2, cpu=95.0), use(3)])
     assert phases(marks) == {0: "waits", 1: "waits", 2: "cpu", 3: "waits"}
     assert marks[0].why == "waits for rank 2"
@@ -44,11 +44,11 @@ def test_one_that_computes_while_the_others_wait() -> None:
     ],
     ids=["alone", "all work", "all wait", "all read", "reads little", "too new", "a late sample", "nobody"],
 )
-def test_nobody_is_marked(ranks: list[RankUse]) -> None:
+def test_no_rank_is_marked_without_a_clear_difference(ranks: list[RankUse]) -> None:
     assert slow_ranks(ranks) == []
 
 
-def test_disk_network_and_silence() -> None:
+def test_rank_that_reads_disk_network_or_is_silent_is_marked() -> None:
     assert phases(slow_ranks([use(0), use(1, disk=40.0), use(2)])) == {1: "disk"}
     assert phases(slow_ranks([use(0), use(1), use(2, network=90.0)])) == {2: "network"}
     idle = slow_ranks([use(0, cpu=1.0), use(1, silent_s=45.0), use(2, cpu=1.0)])
@@ -56,7 +56,7 @@ def test_disk_network_and_silence() -> None:
     assert phases(slow_ranks([use(0, cpu=60.0), use(1, silent_s=45.0)])) == {1: "silent"}, "who computes does not wait"
 
 
-def test_one_pause_or_one_burst_says_nothing() -> None:
+def test_single_pause_or_burst_does_not_mark_a_rank() -> None:
     times = [1000.0 + 5 * number for number in range(12)]
     steady = [(time, 80.0) for time in times]
     paused = [*steady[:5], (times[5], 0.0), *steady[6:]]
@@ -68,7 +68,7 @@ def test_one_pause_or_one_burst_says_nothing() -> None:
     assert use_of(0, times[-1] + 30, steady, {}).silent_s == 30.0
 
 
-def test_the_order_of_ranks_does_not_matter_and_who_waits_is_never_to_blame() -> None:
+def test_marks_do_not_depend_on_rank_order_and_blame_no_waiting_rank() -> None:
     chance = random.Random(7)
     for _ in range(300):
         size = chance.randint(1, 8)
@@ -83,7 +83,7 @@ def test_the_order_of_ranks_does_not_matter_and_who_waits_is_never_to_blame() ->
                 assert phases(marks)[int(mark.why.rpartition(" ")[2])] in ("cpu", "silent")
 
 
-def test_it_is_read_from_the_files_of_a_run(project: ProjectOnDisk) -> None:
+def test_slow_ranks_are_computed_from_the_files_of_a_run(project: ProjectOnDisk) -> None:
     run = project.run("app_1", state=None)
     for rank, cpu in enumerate([12.0, 96.0, 14.0]):
         used = {"cpu_utilization_percentage": cpu, "disk_write_megabytes": 0}

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.fast
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Workspaces:
+def code_store(tmp_path: Path) -> Workspaces:
     return Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {})
 
 
@@ -39,7 +39,7 @@ def zipped(*files: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
     return content.getvalue()
 
 
-def test_a_folder_comes_back_as_it_was(kept: Workspaces, tmp_path: Path) -> None:
+def test_uploaded_folder_is_stored_without_hidden_and_cache_files(code_store: Workspaces, tmp_path: Path) -> None:
     code = tmp_path / "code"
     for name in ("train.py", "package/deep.py", ".git/config", ".venv/x.py", "package/__pycache__/deep.pyc", "run.sh"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
@@ -49,9 +49,9 @@ def test_a_folder_comes_back_as_it_was(kept: Workspaces, tmp_path: Path) -> None
     content = pack(code)
     os.utime(code / "train.py", (1, 1))
     assert pack(code) == content
-    digest = kept.store_zip(content)
-    assert kept.store_zip(content) == digest
-    found = kept.folder(digest)
+    digest = code_store.store_zip(content)
+    assert code_store.store_zip(content) == digest
+    found = code_store.folder(digest)
     assert sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file()) == [
         "package/deep.py",
         "run.sh",
@@ -62,47 +62,45 @@ def test_a_folder_comes_back_as_it_was(kept: Workspaces, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["../evil.py", "/etc/evil.py", "a/../../evil.py"])
-def test_a_zip_that_would_write_elsewhere_is_refused(kept: Workspaces, tmp_path: Path, name: str) -> None:
+def test_zip_that_would_write_elsewhere_is_refused(code_store: Workspaces, tmp_path: Path, name: str) -> None:
     content = zipped(("good.py", b""), ("x" * len(name), b"evil")).replace(b"x" * len(name), name.encode())
     with pytest.raises(ArgumentError):
-        kept.store_zip(content)
+        code_store.store_zip(content)
     assert not list(tmp_path.rglob("*evil*")) and not list((tmp_path / "state" / "workspaces").iterdir())
 
 
-def test_links_and_devices_are_refused(kept: Workspaces) -> None:
+def test_links_and_devices_are_refused(code_store: Workspaces) -> None:
     for kind in (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO):
         entry = zipfile.ZipInfo("link")
         entry.external_attr = (kind | 0o777) << 16
         with pytest.raises(ArgumentError, match="no plain file"):
-            kept.store_zip(zipped((entry, b"/etc/passwd")))
+            code_store.store_zip(zipped((entry, b"/etc/passwd")))
 
 
-def test_what_unpacks_without_end_is_refused(kept: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_that_unpacks_beyond_the_limits_is_refused(code_store: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspaces, "MOST_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(ArgumentError, match="unpacks to more than 1 MiB"):
-        kept.store_zip(zipped(("zeros", bytes(3 << 20))))
+        code_store.store_zip(zipped(("zeros", bytes(3 << 20))))
     monkeypatch.setattr(workspaces, "MOST_FILES", 5)
     with pytest.raises(ArgumentError, match="6 files"):
-        kept.store_zip(zipped(*((f"f{number}", b"") for number in range(6))))
+        code_store.store_zip(zipped(*((f"f{number}", b"") for number in range(6))))
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"PK\3\4 nonsense", zipped(("a.py", b"x" * 99))[:-30]], ids=["empty", "nonsense", "cut"]
 )
-def test_what_is_no_zip_is_refused(kept: Workspaces, content: bytes) -> None:
+def test_invalid_zip_is_refused(code_store: Workspaces, content: bytes) -> None:
     with pytest.raises(ArgumentError, match="no zip"):
-        kept.store_zip(content)
+        code_store.store_zip(content)
 
 
-def test_code_that_is_not_here_is_named(kept: Workspaces) -> None:
+def test_missing_code_is_refused(code_store: Workspaces) -> None:
     for digest in ("", "0" * 64):
         with pytest.raises(ServiceError, match="submit it again"):
-            kept.folder(digest)
+            code_store.folder(digest)
 
 
-def test_a_folder_that_is_too_large_is_refused_before_it_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oversized_folder_is_refused_before_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data.bin").write_bytes(bytes(2 << 20))
     monkeypatch.setattr(workspaces, "MOST_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(ArgumentError, match="store data elsewhere"):
@@ -110,20 +108,20 @@ def test_a_folder_that_is_too_large_is_refused_before_it_is_sent(
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o277])
-def test_what_is_kept_is_for_this_user_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_stored_files_are_private_regardless_of_the_umask(tmp_path: Path, umask: int) -> None:
     content = zipped(("train.py", b""), ("package/deep.py", b""), ("package/run.sh", b""))
     before = os.umask(umask)
     try:
-        kept = Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {})
+        code_store = Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {})
         store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
-        digest = kept.store_zip(content)
+        digest = code_store.store_zip(content)
         beside = sorted(tmp_path.glob("service.db*"))
         modes = {stat.S_IMODE(path.stat().st_mode) for path in beside}
         store.close()
     finally:
         os.umask(before)
     assert [path.name for path in beside] == ["service.db", "service.db-shm", "service.db-wal"] and modes == {0o600}
-    root = kept.folder(digest)
+    root = code_store.folder(digest)
     assert {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]} == {
         True: 0o700,
         False: 0o600,
@@ -147,38 +145,36 @@ TAKEN = "name: a\ntasks: {train: {script: train.py, environment: {archive: %s}}}
         "s3a://environments/a.tar.gz",
     ],
 )
-def test_an_archive_of_a_store_that_is_not_allowed_is_refused(tmp_path: Path, archive: str) -> None:
-    kept = Workspaces(tmp_path, "file:///project", lambda owner, names: {}, ("hdfs:///environments/", "s3a://e"))
+def test_archive_of_a_store_that_is_not_allowed_is_refused(tmp_path: Path, archive: str) -> None:
+    code_store = Workspaces(tmp_path, "file:///project", lambda owner, names: {}, ("hdfs:///environments/", "s3a://e"))
     task = specs.Task.model_construct(environment=TaskEnvironment.model_construct(archive=archive))
     with pytest.raises(ArgumentError, match="hdfs:///environments/, s3a://e"):
-        kept.check_archives(specs.JobSpec.model_construct(tasks={"train": task}))
+        code_store.check_archives(specs.JobSpec.model_construct(tasks={"train": task}))
     with pytest.raises(ArgumentError, match="no store"):
         Workspaces(tmp_path, "file:///project", lambda owner, names: {}).check_archives(
             specs.loads(TAKEN % "hdfs:///environments/a.tar.gz")
         )
     for good in ("hdfs:///environments/a.tar.gz", "s3a://e/b/a.tar.gz"):
-        kept.check_archives(specs.loads(TAKEN % good))
+        code_store.check_archives(specs.loads(TAKEN % good))
 
 
-def test_a_job_that_was_stored_under_other_rules_is_not_submitted_either(tmp_path: Path) -> None:
-    kept = Workspaces(tmp_path, "file:///project", lambda owner, names: {}, ("hdfs:///environments",))
+def test_stored_job_with_a_disallowed_archive_is_not_submitted(tmp_path: Path) -> None:
+    code_store = Workspaces(tmp_path, "file:///project", lambda owner, names: {}, ("hdfs:///environments",))
     spec = specs.loads(TAKEN % "hdfs://other/a.tar.gz")
     store = JobStore.open(f"sqlite:///{tmp_path}/service.db")
     row = store.submit(
-        NewJob("a", "ann", "default", 50, "{}", "yarn-cluster", kept.store_zip(zipped(("train.py", b"")))), 1.0
+        NewJob("a", "ann", "default", 50, "{}", "yarn-cluster", code_store.store_zip(zipped(("train.py", b"")))), 1.0
     )
     store.close()
     launch = TaskLaunch("train", 1, "hopsml-job-x-1-1")
-    order = kept.order(row, spec, launch, profiles.load("yarn-cluster"), "hopsml-job-x")
+    order = code_store.order(row, spec, launch, profiles.load("yarn-cluster"), "hopsml-job-x")
     with pytest.raises(
         ArgumentError, match=r"archive hdfs://other/a.tar.gz: environments are accepted only from hdfs:///env"
     ):
         order.plan()
 
 
-def test_stores_of_archives_are_the_projects_unless_they_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_allowed_archive_stores_default_to_that_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def allowed(project: str, *archives: str) -> tuple[str, ...]:
         return server._archives(server.ServerSettings(tmp_path, project_url=project, archives=archives))
 
@@ -194,17 +190,17 @@ def test_stores_of_archives_are_the_projects_unless_they_are_named(
 
 
 @pytest.mark.parametrize("nested", ["x = 1" + "+1" * 200_000, "x = " + "-" * 300_000 + "1"])
-def test_code_that_is_nested_without_end_ends_no_call(kept: Workspaces, nested: str) -> None:
-    digest = kept.store_zip(zipped(("train.py", nested.encode())))
-    assert kept.missing(specs.loads("name: a\ntasks: {train: {function: train.py:main}}\n"), digest) == []
+def test_deeply_nested_code_is_refused_without_a_crash(code_store: Workspaces, nested: str) -> None:
+    digest = code_store.store_zip(zipped(("train.py", nested.encode())))
+    assert code_store.missing(specs.loads("name: a\ntasks: {train: {function: train.py:main}}\n"), digest) == []
     with pytest.raises(ArgumentError, match="too deep"):
-        script.read(str(kept.folder(digest) / "train.py"))
+        script.read(str(code_store.folder(digest) / "train.py"))
 
 
 @pytest.mark.parametrize("damage", ["emptied", "changed", "gone", "a folder"])
-def test_code_that_was_damaged_since_is_whole_again_after_the_same_upload(kept: Workspaces, damage: str) -> None:
+def test_damaged_code_is_restored_by_the_same_upload(code_store: Workspaces, damage: str) -> None:
     content = zipped(("train.py", b"print(1)"), ("package/deep.py", b"x = 1"))
-    folder = kept.folder(kept.store_zip(content))
+    folder = code_store.folder(code_store.store_zip(content))
     file, other = folder / "package/deep.py", folder / "train.py"
     if damage in ("gone", "a folder"):
         file.unlink()
@@ -213,12 +209,12 @@ def test_code_that_was_damaged_since_is_whole_again_after_the_same_upload(kept: 
     else:
         file.write_bytes(b"" if damage == "emptied" else b"x = 2")
     (folder / "__pycache__").mkdir()  # what running it has left
-    assert kept.store_zip(content) == folder.name
+    assert code_store.store_zip(content) == folder.name
     assert file.read_bytes() == b"x = 1" and other.read_bytes() == b"print(1)"
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     (folder / "__pycache__").mkdir()
     stored = file.stat().st_ino
-    assert kept.store_zip(content) == folder.name and file.stat().st_ino == stored, (
+    assert code_store.store_zip(content) == folder.name and file.stat().st_ino == stored, (
         "nothing was wrong: nothing is written"
     )
 
@@ -227,7 +223,7 @@ def test_code_that_was_damaged_since_is_whole_again_after_the_same_upload(kept: 
 
 
 def tree(folder: Path, *names: str) -> Path:
-    """A folder with these files, each holding its name, and these empty folders, whose names end in ``/``."""
+    """Create files that hold their name, and empty folders for names that end in ``/``."""
     for name in names:
         path = folder / name
         (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
@@ -236,8 +232,8 @@ def tree(folder: Path, *names: str) -> Path:
     return folder
 
 
-def uploaded(kept: Workspaces, folder: Path) -> dict[str, str]:
-    found = kept.folder(kept.store_zip(pack(folder)))
+def uploaded(code_store: Workspaces, folder: Path) -> dict[str, str]:
+    found = code_store.folder(code_store.store_zip(pack(folder)))
     return {
         f"{path.relative_to(found)}{'/' * path.is_dir()}": path.read_text() if path.is_file() else ""
         for path in found.rglob("*")
@@ -245,7 +241,7 @@ def uploaded(kept: Workspaces, folder: Path) -> dict[str, str]:
     }
 
 
-def test_links_within_the_folder_are_followed(kept: Workspaces, tmp_path: Path) -> None:
+def test_links_within_the_folder_are_followed(code_store: Workspaces, tmp_path: Path) -> None:
     code = tree(
         tmp_path / "code", "configs/base.yaml", "package/a.py", "package/deep/b.py", ".secret/key", ".env", "out/"
     )
@@ -257,7 +253,7 @@ def test_links_within_the_folder_are_followed(kept: Workspaces, tmp_path: Path) 
     (code / "package" / "up").symlink_to("../configs")
     (tmp_path / "by-link").symlink_to(code)
     for folder in (code, tmp_path / "by-link"):
-        assert uploaded(kept, folder) == {
+        assert uploaded(code_store, folder) == {
             ".env": ".env",
             "configs/base.yaml": "configs/base.yaml",
             "package/a.py": "package/a.py",
@@ -272,8 +268,8 @@ def test_links_within_the_folder_are_followed(kept: Workspaces, tmp_path: Path) 
         }
 
 
-def test_what_is_left_out_is_named_with_the_reason(
-    kept: Workspaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_omitted_files_are_named_with_the_reason(
+    code_store: Workspaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     code = tree(
         tmp_path / "code",
@@ -293,7 +289,7 @@ def test_what_is_left_out_is_named_with_the_reason(
     (code / "hooks").symlink_to(".git")
     os.mkfifo(code / "pipe")
     (code / "a\x1b[31m").symlink_to("/etc/passwd")
-    assert uploaded(kept, code) == {"train.py": "train.py", "package/a.py": "package/a.py"}
+    assert uploaded(code_store, code) == {"train.py": "train.py", "package/a.py": "package/a.py"}
     (said,) = caplog.messages
     assert said == (
         f"not uploaded from {code}: folders of tools: .git, hooks, package/__pycache__; hidden folders: .streamlit; "
@@ -305,7 +301,7 @@ def test_what_is_left_out_is_named_with_the_reason(
     assert caplog.messages == []
 
 
-def test_links_that_multiply_end_at_the_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exponential_links_are_refused_at_the_folder_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for level in range(30):  # each leads to the next level twice: a thousand million folders
         folder = tree(tmp_path / "code", f"level{level}/")
         for name in "ab":
@@ -314,7 +310,7 @@ def test_links_that_multiply_end_at_the_bounds(tmp_path: Path, monkeypatch: pyte
         pack(tmp_path / "code")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = tree(tmp_path / "code", "train.py", "secret.txt")
     read = Path.read_bytes
 
@@ -343,70 +339,68 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_folders_are_bounded_in_number_and_depth(
-    kept: Workspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], words: str
+    code_store: Workspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], words: str
 ) -> None:
     monkeypatch.setattr(workspaces, "MOST_FOLDERS", 60)
     with pytest.raises(ArgumentError, match=words):
-        kept.store_zip(zipped(*((name, b"") for name in names)))
+        code_store.store_zip(zipped(*((name, b"") for name in names)))
     assert not list((tmp_path / "state" / "workspaces").iterdir())
     if len(names[0]) < 200:
         with pytest.raises(ArgumentError, match=words):
             pack(tree(tmp_path / "code", *names))
-    kept.store_zip(zipped(("a/" * 15 + "f", b""), ("b/" * 5, b"")))
+    code_store.store_zip(zipped(("a/" * 15 + "f", b""), ("b/" * 5, b"")))
 
 
-def test_a_folder_in_the_zip_stays_below_it(kept: Workspaces, tmp_path: Path) -> None:
+def test_folder_entry_outside_the_zip_is_refused(code_store: Workspaces, tmp_path: Path) -> None:
     for name in ("../evil/", "/tmp/evil/", "a/../../evil/"):
         with pytest.raises(ArgumentError, match="no plain file below it"):
-            kept.store_zip(zipped((name, b"")))
+            code_store.store_zip(zipped((name, b"")))
     assert not list(tmp_path.rglob("*evil*"))
 
 
-def test_what_a_user_uploads_is_bounded_until_it_is_removed(
-    kept: Workspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_uploads_of_a_user_are_bounded_until_they_are_removed(
+    code_store: Workspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workspaces, "MOST_OF_A_USER_BYTES", 10_000)
     monkeypatch.setattr(workspaces, "MOST_OF_A_USER_ENTRIES", 12)
-    first = kept.store_zip(zipped(("a", bytes(4000))), "anna")
-    kept.store_zip(zipped(("b", bytes(4000))), "anna")
-    assert kept.store_zip(zipped(("a", bytes(4000))), "anna") == first  # it is counted already
+    first = code_store.store_zip(zipped(("a", bytes(4000))), "anna")
+    code_store.store_zip(zipped(("b", bytes(4000))), "anna")
+    assert code_store.store_zip(zipped(("a", bytes(4000))), "anna") == first  # it is counted already
     with pytest.raises(
         ArgumentError, match=r"2 workspaces that anna has uploaded, and of this one, has 3 files .*hopsml jobs rm"
     ):
-        kept.store_zip(zipped(("c", bytes(4000))), "anna")
-    kept.store_zip(zipped(("c", bytes(4000))), "bert")  # who has a bound of his own
+        code_store.store_zip(zipped(("c", bytes(4000))), "anna")
+    code_store.store_zip(zipped(("c", bytes(4000))), "bert")  # who has a bound of his own
     with pytest.raises(ArgumentError, match="anna"):
-        kept.store_zip(zipped(("c", bytes(4000))), "anna")  # though it is here
+        code_store.store_zip(zipped(("c", bytes(4000))), "anna")  # though it is here
     with pytest.raises(ArgumentError, match="has 14 files and folders"):
-        kept.store_zip(zipped(*((f"f{number}/", b"") for number in range(12))), "anna")
+        code_store.store_zip(zipped(*((f"f{number}/", b"") for number in range(12))), "anna")
     assert len(list((tmp_path / "state" / "workspaces").iterdir())) == 3
     assert (
         Workspaces(tmp_path / "state", "file:///project", lambda owner, names: {}).remove_unused(lambda: {first}, 1e12)
         == 2
     )
-    kept.store_zip(zipped(("c", bytes(4000))), "anna")
+    code_store.store_zip(zipped(("c", bytes(4000))), "anna")
 
 
-def test_code_that_a_submission_finds_while_unused_code_is_removed_stays(kept: Workspaces, tmp_path: Path) -> None:
-    """A job is submitted between the look for code that is in use and the removal of the rest."""
-    found, other = kept.store_zip(zipped(("a", b"1"))), kept.store_zip(zipped(("b", b"2")))
+def test_code_found_by_a_submission_is_not_removed_as_unused(code_store: Workspaces, tmp_path: Path) -> None:
+    """A job is submitted between the query for code in use and the removal of the rest."""
+    found, other = code_store.store_zip(zipped(("a", b"1"))), code_store.store_zip(zipped(("b", b"2")))
     before_s = time.time() - 3600
     for digest in (found, other):
         os.utime(tmp_path / "state" / "workspaces" / digest, (0, 0))
 
     def in_use() -> set[str]:
-        kept.folder(found)  # by the submission, whose row is not stored yet
+        code_store.folder(found)  # by the submission, whose row is not stored yet
         return set()
 
-    assert kept.remove_unused(in_use, before_s) == 1
-    assert (kept.folder(found) / "a").read_bytes() == b"1"
+    assert code_store.remove_unused(in_use, before_s) == 1
+    assert (code_store.folder(found) / "a").read_bytes() == b"1"
     assert [path.name for path in (tmp_path / "state" / "workspaces").iterdir()] == [found]
 
 
-def test_code_that_is_removed_while_it_is_looked_up_is_not_there(
-    kept: Workspaces, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digest = kept.store_zip(zipped(("a", b"1")))
+def test_code_removed_during_its_lookup_is_missing(code_store: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = code_store.store_zip(zipped(("a", b"1")))
     change_times = os.utime
 
     def removed(path: Path) -> None:
@@ -415,18 +409,18 @@ def test_code_that_is_removed_while_it_is_looked_up_is_not_there(
 
     monkeypatch.setattr(os, "utime", removed)
     with pytest.raises(ServiceError, match="submit it again"):
-        kept.folder(digest)
+        code_store.folder(digest)
 
 
-def test_a_list_of_a_million_names_is_refused_before_it_is_read(kept: Workspaces) -> None:
+def test_zip_with_a_million_entries_is_refused_before_it_is_read(code_store: Workspaces) -> None:
     entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, 0, 0, 0, 0, 0, 0, 0, 0, 1, *(0,) * 6) + b"a"
     listed = entry * (workspaces.MOST_LISTED + 1)
     content = listed + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, len(listed), 0, 0)
     with pytest.raises(ArgumentError, match="lists more than 100000 entries"):
-        kept.store_zip(content)
+        code_store.store_zip(content)
 
 
-def test_a_name_that_no_file_system_holds_is_a_file_that_is_not_there(kept: Workspaces) -> None:
-    digest = kept.store_zip(zipped(("train.py", b"")))
+def test_overlong_file_name_is_reported_as_a_missing_file(code_store: Workspaces) -> None:
+    digest = code_store.store_zip(zipped(("train.py", b"")))
     job = specs.loads(f"name: a\ntasks: {{t: {{script: {'a' * 5000}.py}}}}\n")
-    assert "there is no file" in kept.missing(job, digest)[0]
+    assert "there is no file" in code_store.missing(job, digest)[0]

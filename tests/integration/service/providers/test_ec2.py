@@ -27,7 +27,7 @@ def server() -> Iterator[None]:
 
 
 class Account:
-    """EC2 as somebody sees it who is not the provider."""
+    """Direct access to EC2, independent of the provider under test."""
 
     def __init__(self) -> None:
         self.scaling, self.machines = boto3.client("autoscaling"), boto3.client("ec2")
@@ -65,7 +65,9 @@ def nodes(account: Account) -> Ec2Provider:
     return Ec2Provider("us-east-1", {"gpu": GROUP}, clock=lambda: 1000.0)
 
 
-def test_instances_come_bear_their_names_and_the_chosen_one_ends(account: Account, nodes: Ec2Provider) -> None:
+def test_ec2_provider_launches_named_instances_and_terminates_the_chosen_one(
+    account: Account, nodes: Ec2Provider
+) -> None:
     assert nodes.list() == []
     nodes.launch("gpu", 3, ("one",))
     nodes.launch("gpu", 1, ())
@@ -80,7 +82,7 @@ def test_instances_come_bear_their_names_and_the_chosen_one_ends(account: Accoun
     assert {node.id for node in nodes.list() if not node.is_ending} == {node.id for node in found} - {found[1].id}
 
 
-def test_what_is_drained_bears_a_tag_that_another_service_finds(account: Account, nodes: Ec2Provider) -> None:
+def test_drained_instance_has_a_tag_that_another_service_finds(account: Account, nodes: Ec2Provider) -> None:
     nodes.launch("gpu", 2, ())
     first, second = nodes.list()
     nodes.drain(first)
@@ -93,8 +95,8 @@ def test_what_is_drained_bears_a_tag_that_another_service_finds(account: Account
     assert [node.is_warned for node in nodes.list()] == [True, True]
 
 
-def test_what_is_asked_for_and_not_there_is_a_node_that_boots(account: Account, nodes: Ec2Provider) -> None:
-    """moto starts instances at once: one is taken from the group that still wants it, as if EC2 had none to give."""
+def test_requested_instance_that_does_not_exist_yet_is_a_booting_node(account: Account, nodes: Ec2Provider) -> None:
+    """moto starts instances at once: one is detached from the group, as if EC2 had no capacity."""
     nodes.launch("gpu", 2, ())
     first, _ = nodes.list()
     account.scaling.detach_instances(
@@ -109,8 +111,8 @@ def test_what_is_asked_for_and_not_there_is_a_node_that_boots(account: Account, 
     assert account.group()["DesiredCapacity"] == described["DesiredCapacity"] - 1
 
 
-def test_spot_requests_are_asked_how_they_stand(account: Account, nodes: Ec2Provider) -> None:
-    """moto marks none of them: the words are EC2's, of its list of codes."""
+def test_spot_requests_are_queried_for_their_interruption_state(account: Account, nodes: Ec2Provider) -> None:
+    """moto marks none of them: the codes are from the list of EC2."""
     asked = account.machines.request_spot_instances(
         SpotPrice="1", LaunchSpecification={"ImageId": account.image["ImageId"], "InstanceType": "m5.large"}
     )["SpotInstanceRequests"]
@@ -118,7 +120,7 @@ def test_spot_requests_are_asked_how_they_stand(account: Account, nodes: Ec2Prov
     assert is_marked("marked-for-termination") and is_marked("marked-for-stop") and not is_marked("fulfilled")
 
 
-def test_refusals_have_ec2s_words(account: Account) -> None:
+def test_ec2_refusals_are_reported_with_their_cause(account: Account) -> None:
     with pytest.raises(ProviderError, match="no auto-scaling group 'other'"):
         Ec2Provider("us-east-1", {"gpu": "other"}).list()
     with pytest.raises(ProviderError, match=r"at most 4 instances, and 5 are wanted.*MaxSize"):

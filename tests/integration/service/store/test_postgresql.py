@@ -38,10 +38,10 @@ def store(server: PostgreSql) -> Iterator[JobStore]:
 
 
 class TestPostgreSql(StoreContract):
-    """All of it."""
+    """The complete contract."""
 
 
-def test_two_that_start_at_once_make_the_tables_once(server: PostgreSql) -> None:
+def test_tables_are_created_once_by_concurrent_openers(server: PostgreSql) -> None:
     opened: list[JobStore] = []
     threads = [threading.Thread(target=lambda: opened.append(JobStore.open(server.url))) for _ in range(4)]
     for thread in threads:
@@ -56,18 +56,18 @@ def test_two_that_start_at_once_make_the_tables_once(server: PostgreSql) -> None
         each.close()
 
 
-def test_a_transaction_of_a_server_that_stands_still_is_ended(store: JobStore) -> None:
+def test_idle_transactions_time_out_on_the_server(store: JobStore) -> None:
     with store.reading() as connection:
         assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "10s"
 
 
-def test_a_server_that_goes_and_comes_back(server: PostgreSql, store: JobStore) -> None:
+def test_database_is_used_again_after_an_outage(server: PostgreSql, store: JobStore) -> None:
     store.submit(new(), 1.0)
     server.stop()
-    began = time.monotonic()
+    started_s = time.monotonic()
     with pytest.raises(StoreError, match="check that it runs"):
         store.submit(new(), 2.0)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - started_s < 15
     with leaks.not_of_this_test():
         server.start()
     assert store.job(1).name == "digits"

@@ -27,7 +27,7 @@ from tests.unit.service.autoscaler.worlds import World, cores, gang, group
 pytestmark = pytest.mark.fast
 
 
-def test_as_few_as_will_do_once_and_the_gang_runs() -> None:
+def test_gang_gets_the_fewest_sufficient_nodes_once_and_runs_on_them() -> None:
     world = World(group(each=4, most=8), static={"a": 2})
     world.waiting["one"] = gang(10)
     assert world.turn() == ["+2 cpu"]
@@ -36,13 +36,13 @@ def test_as_few_as_will_do_once_and_the_gang_runs() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 9))
-def test_not_one_more(count: int) -> None:
+def test_node_count_launched_for_a_gang_is_rounded_up(count: int) -> None:
     world = World(group(each=4, most=8))
     world.waiting["one"] = gang(4 * count - 1)
     assert world.turn() == [f"+{count} cpu"]
 
 
-def test_free_in_pieces_is_not_free() -> None:
+def test_free_cores_split_over_nodes_do_not_fit_a_larger_slot() -> None:
     world = World(group(each=4), static={"a": 3, "b": 3})
     world.waiting["one"] = gang(2, each=2)
     assert world.turn() == []  # 2 on each of them
@@ -50,13 +50,13 @@ def test_free_in_pieces_is_not_free() -> None:
     assert world.turn() == ["+1 cpu"]  # two cores are free, and no two on one node
 
 
-def test_the_gangs_of_one_decision_share_new_nodes() -> None:
+def test_gangs_of_one_decision_share_new_nodes() -> None:
     world = World(group(each=4))
     world.waiting |= {"one": gang(3), "two": gang(3), "three": gang(1)}
     assert world.turn() == ["+2 cpu"]
 
 
-def test_what_is_free_before_a_node_has_booted_is_not_added() -> None:
+def test_no_node_is_launched_if_a_running_gang_ends_before_it_would_boot() -> None:
     world = World(group(boot_limit_s=100.0), static={"a": 4})
     world.waiting["one"] = gang(4)
     world.turn()
@@ -67,7 +67,7 @@ def test_what_is_free_before_a_node_has_booted_is_not_added() -> None:
     assert world.turn() == ["+1 cpu"]
 
 
-def test_the_cheaper_the_first_and_several_where_one_does_not_do() -> None:
+def test_cheapest_groups_are_launched_and_combined_for_a_large_gang() -> None:
     large = group("large", each=8, price=3.0)
     world = World(group("small", each=2, price=1.0), large)
     world.waiting["one"] = gang(2, each=2)
@@ -83,7 +83,7 @@ def test_the_cheaper_the_first_and_several_where_one_does_not_do() -> None:
     assert world.turn() == ["+1 a"]
 
 
-def test_parts_of_a_gang_on_nodes_of_several_labels() -> None:
+def test_gang_with_several_labels_gets_nodes_of_each_label() -> None:
     driver = SlotGroup("driver", 1, cores(1), is_driver=True)
     workers = SlotGroup("workers", 4, Resources(gpus=1, cores=1), label="gpu")
     gpu = replace(group("gpu", label="gpu"), capacity=Resources(2, 8, 1 << 14))
@@ -92,7 +92,7 @@ def test_parts_of_a_gang_on_nodes_of_several_labels() -> None:
     assert world.turn() == ["+1 cpu", "+2 gpu"]
 
 
-def test_never_above_the_most_and_nothing_for_what_could_not_run_anyway() -> None:
+def test_group_does_not_exceed_its_maximum_or_grow_for_gangs_that_cannot_fit() -> None:
     world = World(group(each=4, most=2))
     world.waiting["huge"] = gang(9)
     world.waiting["wide"] = gang(1, each=5)
@@ -101,18 +101,18 @@ def test_never_above_the_most_and_nothing_for_what_could_not_run_anyway() -> Non
     assert world.turn() == ["+1 cpu"]
 
 
-def test_a_group_has_at_least_so_many_and_idle_ones_go_drained_first() -> None:
+def test_group_keeps_its_minimum_and_drains_idle_nodes_before_ending_them() -> None:
     world = World(group(least=1, idle_s=100.0))
     assert world.turn() == ["+1 cpu"]
     world.waiting["one"] = gang(8)
     assert world.turn() == ["+1 cpu"]
     assert world.until_quiet(20) == [] and "one" in world.running
     world.end("one")
-    said = world.until_quiet(100)
-    assert [word.split()[0] for word in said] == ["drain", "end"] and len(world.up("cpu")) == 1
+    actions = world.until_quiet(100)
+    assert [word.split()[0] for word in actions] == ["drain", "end"] and len(world.up("cpu")) == 1
 
 
-def test_an_idle_node_stays_while_a_gang_that_waits_for_others_could_use_it() -> None:
+def test_idle_node_is_retained_for_a_waiting_gang_that_could_use_it() -> None:
     world = World(group(most=2, idle_s=50.0))
     world.waiting |= {"one": gang(4), "two": gang(4)}
     world.until_quiet(20)
@@ -123,7 +123,7 @@ def test_an_idle_node_stays_while_a_gang_that_waits_for_others_could_use_it() ->
     assert world.until_quiet(50) == ["drain cpu-1", "end cpu-1"]
 
 
-def test_an_idle_node_stays_for_a_gang_that_waits_for_others_to_boot() -> None:
+def test_idle_node_is_retained_for_a_gang_whose_other_nodes_are_booting() -> None:
     world = World(group(idle_s=50.0), boots_s=20.0)
     world.waiting["one"] = gang(4)
     world.until_quiet(10)
@@ -134,19 +134,19 @@ def test_an_idle_node_stays_for_a_gang_that_waits_for_others_to_boot() -> None:
     assert world.until_quiet(40) == [] and "wide" in world.running
 
 
-def test_a_drained_node_that_is_needed_is_called_back() -> None:
+def test_draining_node_that_is_needed_again_is_recalled() -> None:
     world = World(group(idle_s=50.0))
     world.waiting["one"] = gang(4)
     world.until_quiet(15)
     world.end("one")
-    while not (said := world.turn()):
+    while not (actions := world.turn()):
         pass
-    assert said == ["drain cpu-1"]
+    assert actions == ["drain cpu-1"]
     world.waiting["two"] = gang(5)
     assert world.turn() == ["recall cpu-1", "+1 cpu"]
 
 
-def test_nothing_is_ended_that_is_in_use() -> None:
+def test_draining_node_in_use_is_not_terminated() -> None:
     world = World(group(idle_s=50.0))
     world.waiting["one"] = gang(4)
     world.until_quiet(15)
@@ -157,7 +157,7 @@ def test_nothing_is_ended_that_is_in_use() -> None:
     assert world.turn() == ["end cpu-1"]
 
 
-def test_a_warned_node_counts_as_absent() -> None:
+def test_warned_node_counts_as_absent() -> None:
     world = World(group())
     world.waiting["one"] = gang(2)
     world.until_quiet(15)
@@ -167,20 +167,20 @@ def test_a_warned_node_counts_as_absent() -> None:
     assert "cpu-1" in world.decided().view.closed
 
 
-def test_what_does_not_come_is_given_up_and_asked_for_again_after_a_pause_that_doubles() -> None:
+def test_node_that_never_boots_is_requested_again_after_doubling_pauses() -> None:
     world = World(group(boot_limit_s=100.0), boots_s=None)
     world.waiting["one"] = gang(4)
-    asked, told = [], []
+    requested, waits = [], []
     for _ in range(400):
-        said = world.turn()
-        asked += [world.now] if "+1 cpu" in said else []
-        told += [world.decided().view.waits["one"]] if "end cpu-2" in said else []
-    gaps = [round(later - before) for before, later in itertools.pairwise(asked)]
+        actions = world.turn()
+        requested += [world.now] if "+1 cpu" in actions else []
+        waits += [world.decided().view.waits["one"]] if "end cpu-2" in actions else []
+    gaps = [round(later - before) for before, later in itertools.pairwise(requested)]
     assert gaps[:4] == [165, 225, 345, 585]  # 100 s from the look that found it, and 60, 120, 240, 480
-    assert told == ["requested nodes of 'cpu' did not start, 2 times in a row; they are requested again in 2 min"]
+    assert waits == ["requested nodes of 'cpu' did not start, 2 times in a row; they are requested again in 2 min"]
 
 
-def test_a_group_whose_nodes_vanish_rests_and_placeholders_that_become_nodes_do_not_count() -> None:
+def test_group_with_vanished_nodes_backs_off_but_renamed_placeholders_do_not_count() -> None:
     world = World(group(), boots_s=None)
     world.waiting["one"] = gang(4)
     world.turn(), world.turn()
@@ -190,7 +190,7 @@ def test_a_group_whose_nodes_vanish_rests_and_placeholders_that_become_nodes_do_
     assert world.turn() == [] and world.memory.group("cpu").failures == 1
 
 
-def test_boot_times_and_shapes_are_those_of_the_nodes_that_came() -> None:
+def test_boot_time_estimate_follows_the_nodes_that_booted() -> None:
     world = World(group(each=4, boot_limit_s=500.0), boots_s=60.0)
     world.waiting["one"] = gang(4)
     world.turn()
@@ -204,14 +204,14 @@ def test_boot_times_and_shapes_are_those_of_the_nodes_that_came() -> None:
 
 
 @pytest.mark.parametrize("seen", [(cores(3), ""), (cores(4), "other")])
-def test_nothing_is_launched_for_what_the_nodes_that_came_would_not_do_for(seen: tuple[Resources, str]) -> None:
+def test_group_whose_observed_nodes_do_not_suit_a_gang_is_not_launched(seen: tuple[Resources, str]) -> None:
     world = World(group(each=4))
     world.memory = FleetMemory({"cpu": GroupMemory(seen=seen)})
     world.waiting["one"] = gang(1, each=4)
     assert world.turn() == []
 
 
-def test_a_service_that_comes_back_counts_what_boots_already() -> None:
+def test_restarted_service_counts_booting_nodes_and_ends_overdue_ones() -> None:
     world = World(group())
     world.waiting["one"] = gang(8)
     world.turn()
@@ -225,7 +225,7 @@ def test_a_service_that_comes_back_counts_what_boots_already() -> None:
     assert late.until_quiet(30)[0] == "end old"
 
 
-def test_a_node_that_is_lost_is_replaced_at_once_and_given_up_later() -> None:
+def test_lost_node_is_replaced_at_once_and_terminated_after_its_boot_limit() -> None:
     world = World(group(boot_limit_s=100.0))
     world.waiting["one"] = gang(4)
     world.until_quiet(15)
@@ -238,24 +238,24 @@ def test_a_node_that_is_lost_is_replaced_at_once_and_given_up_later() -> None:
     assert world.until_quiet(20)[0] == "end cpu-1"
 
 
-def test_what_admission_says_of_nodes_that_could_come() -> None:
+def test_admission_counts_nodes_that_could_be_added() -> None:
     view = World(group(most=3, boot_limit_s=180.0)).decided().view
-    asked = GangRequest("one", gang(9))
+    requested = GangRequest("one", gang(9))
     nodes = Nodes()
-    assert reasons.refusal(asked, nodes, Queue()) and not reasons.refusal(asked, nodes, Queue(), view.addable)
-    assert growth(asked.gang, nodes, view.addable) == "waits for 3 more nodes of group 'cpu', about 3 min"
+    assert reasons.refusal(requested, nodes, Queue()) and not reasons.refusal(requested, nodes, Queue(), view.addable)
+    assert growth(requested.gang, nodes, view.addable) == "waits for 3 more nodes of group 'cpu', about 3 min"
     nodes.set_node("a", cores(9))
-    assert growth(asked.gang, nodes, view.addable) == ""
+    assert growth(requested.gang, nodes, view.addable) == ""
     assert "room for 21 such slots" in reasons.refusal(GangRequest("x", gang(30)), nodes, Queue(), view.addable)
 
 
 @pytest.mark.parametrize("wrong", [{"least": 5}, {"most": -1}, {"least": -1}, {"each": 0}])
-def test_groups_that_cannot_be(wrong: dict[str, int]) -> None:
+def test_invalid_node_group_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ArgumentError, match="group 'cpu'"):
         group(**wrong)
 
 
-def test_slots_that_end_when_a_node_would_have_booted_are_waited_for() -> None:
+def test_slots_released_by_the_time_a_node_would_boot_are_waited_for() -> None:
     world = World(group(boot_limit_s=100.0), static={"a": 4})
     world.waiting["one"] = gang(4)
     world.turn()
@@ -266,7 +266,7 @@ def test_slots_that_end_when_a_node_would_have_booted_are_waited_for() -> None:
     assert world.turn() == ["+1 cpu"]
 
 
-def test_the_group_that_boots_soonest_decides_which_ends_are_waited_for() -> None:
+def test_quickest_booting_group_decides_which_job_ends_are_waited_for() -> None:
     groups = group("quick", boot_limit_s=100.0), group("slow", boot_limit_s=1000.0)
     world = World(*groups, static={"a": 4})
     world.waiting["one"] = gang(4)
@@ -276,7 +276,7 @@ def test_the_group_that_boots_soonest_decides_which_ends_are_waited_for() -> Non
     assert world.turn() == ["+1 quick"]
 
 
-def test_without_nodes_to_add_a_later_end_is_not_counted_as_free() -> None:
+def test_job_end_beyond_the_boot_limit_is_not_counted_as_free_in_a_full_group() -> None:
     world = World(group(most=1, idle_s=50.0), static={"a": 4})
     world.waiting |= {"one": gang(4), "two": gang(4)}
     world.until_quiet(15)
@@ -288,7 +288,7 @@ def test_without_nodes_to_add_a_later_end_is_not_counted_as_free() -> None:
     assert world.turn() == ["recall cpu-1"]  # the end of `one` is far: the node that drains is needed
 
 
-def test_a_node_that_is_closed_leaves_its_place_in_the_group_to_another() -> None:
+def test_closed_node_frees_a_place_in_its_group() -> None:
     world = World(group(most=3), static={"a": 4})
     world.waiting["one"] = gang(8)
     world.until_quiet(15)
@@ -299,7 +299,7 @@ def test_a_node_that_is_closed_leaves_its_place_in_the_group_to_another() -> Non
     assert {kind.group: kind.count for kind in world.decided().view.addable} == {"cpu": 3}
 
 
-def test_a_recalled_node_is_not_closed() -> None:
+def test_recalled_node_is_not_closed() -> None:
     world = World(group(idle_s=50.0))
     world.waiting["one"] = gang(4)
     world.until_quiet(15)
@@ -317,7 +317,7 @@ def test_a_recalled_node_is_not_closed() -> None:
     assert world.decided().view.closed == frozenset()
 
 
-def test_a_node_is_drained_in_the_second_in_which_its_idle_time_is_reached() -> None:
+def test_node_is_drained_exactly_when_its_idle_time_is_reached() -> None:
     world = World(group(idle_s=50.0))
     world.waiting["one"] = gang(4)
     world.until_quiet(15)
@@ -327,7 +327,7 @@ def test_a_node_is_drained_in_the_second_in_which_its_idle_time_is_reached() -> 
     assert world.turn(0.5) == ["drain cpu-1"]
 
 
-def test_a_group_below_its_least_size_never_grows_above_its_largest() -> None:
+def test_group_below_its_minimum_never_grows_above_its_maximum() -> None:
     world = World(group(least=3, most=3, idle_s=50.0))
     assert world.turn() == ["+3 cpu"]
     world.until_quiet(15)
@@ -336,17 +336,17 @@ def test_a_group_below_its_least_size_never_grows_above_its_largest() -> None:
     assert world.carry_out(world.decided()) == ["drain cpu-1", "drain cpu-2"]
 
 
-def test_a_gang_that_needs_more_nodes_than_its_group_may_have_keeps_no_node_idle() -> None:
+def test_gang_larger_than_its_group_does_not_retain_idle_nodes() -> None:
     world = World(group(most=2, idle_s=50.0))
     world.waiting["one"] = gang(4)
     world.until_quiet(15)
     world.end("one")
     world.waiting["huge"] = gang(12)  # three nodes, and the group has at most two
-    said = world.until_quiet(30)
-    assert said[0] == "drain cpu-1"
+    actions = world.until_quiet(30)
+    assert actions[0] == "drain cpu-1"
 
 
-def test_the_node_that_has_been_idle_for_longest_is_drained_first() -> None:
+def test_node_idle_for_longest_is_drained_first() -> None:
     world = World(group(least=1, idle_s=50.0))
     world.waiting |= {"one": gang(4), "two": gang(4)}
     world.until_quiet(15)
@@ -359,7 +359,7 @@ def test_the_node_that_has_been_idle_for_longest_is_drained_first() -> None:
     assert world.turn(200.0) == [f"drain {where[first]}"]  # both have been idle for long enough
 
 
-def test_the_nodes_that_a_job_would_wait_for_are_the_cheapest_ones_of_every_group() -> None:
+def test_growth_names_the_cheapest_nodes_of_every_group_a_job_needs() -> None:
     gpu = replace(group("gpu", label="gpu"), capacity=Resources(2, 8, 1 << 14), price=9.0)
     groups = group("large", each=8, price=3.0), group("small", each=2, price=1.0), gpu
     addable = World(*groups).decided().view.addable
@@ -374,7 +374,7 @@ def test_the_nodes_that_a_job_would_wait_for_are_the_cheapest_ones_of_every_grou
     assert growth(gang(99, each=8), nodes, addable) == ""  # no number of nodes that may be added would do
 
 
-def test_each_action_says_for_whom_or_why() -> None:
+def test_each_action_names_its_jobs_or_its_reason() -> None:
     world = World(group(idle_s=150.0), group("gpu", label="gpu", boot_limit_s=100.0), static={"a": 2})
     world.waiting |= {"fits": gang(2), "one": gang(3), "two": gang(3), "labelled": gang(1, label="gpu")}
     world.start()
@@ -404,7 +404,7 @@ def test_each_action_says_for_whom_or_why() -> None:
     )
 
 
-def test_a_group_that_rests_is_told_to_those_who_need_its_label_and_to_no_others() -> None:
+def test_backoff_of_a_group_is_shown_only_to_jobs_that_need_its_label() -> None:
     world = World(group("cpu"), group("gpu", label="gpu"), group("fast", label="gpu"))
     resting = GroupMemory(failures=1, rests_until_s=world.now + 40.0)
     world.memory = FleetMemory({"gpu": resting, "fast": replace(resting, failures=3)})
@@ -420,7 +420,7 @@ def test_a_group_that_rests_is_told_to_those_who_need_its_label_and_to_no_others
     assert world.decided().actions == (LaunchNodes("gpu", 1, ("labelled",)),)
 
 
-def test_what_a_job_waits_for_counts_its_own_nodes_in_every_group() -> None:
+def test_wait_text_counts_the_nodes_for_this_job_in_every_group() -> None:
     world = World(group("small", each=2, most=2), group("large", each=8, price=9.0), boots_s=None)
     world.waiting["one"] = gang(1, each=2)
     world.turn()
@@ -439,7 +439,7 @@ def test_what_a_job_waits_for_counts_its_own_nodes_in_every_group() -> None:
     )
 
 
-def test_nodes_that_have_not_come_are_known_by_the_oldest_launch() -> None:
+def test_booting_nodes_are_shown_with_the_time_of_their_oldest_launch() -> None:
     world = World(group(), boots_s=None)
     world.waiting["one"] = gang(8)
     world.turn()
@@ -451,7 +451,7 @@ def test_nodes_that_have_not_come_are_known_by_the_oldest_launch() -> None:
     assert "since 0 s" in world.decided().view.waits["one"]
 
 
-def test_who_needs_nothing_is_told_nothing_and_the_view_names_all_that_could_come() -> None:
+def test_job_that_fits_has_no_wait_text_and_the_view_lists_all_addable_nodes() -> None:
     gpu = group("gpu", label="gpu", most=2, price=3.0)
     world = World(group(most=3), gpu, static={"a": 4}, boots_s=20.0)
     world.memory = FleetMemory({"gpu": GroupMemory((70.0,), seen=(cores(5), "gpu"))})
@@ -464,7 +464,7 @@ def test_who_needs_nothing_is_told_nothing_and_the_view_names_all_that_could_com
     )
 
 
-def test_nodes_of_groups_that_are_not_ours_are_left_alone() -> None:
+def test_nodes_of_unknown_groups_are_left_alone() -> None:
     world = World(group(idle_s=0.0))
     foreign = FleetNode("x", "other", NodePhase.DRAINING, 0.0, "x")
     for phase in NodePhase:
@@ -473,7 +473,7 @@ def test_nodes_of_groups_that_are_not_ours_are_left_alone() -> None:
         assert decision.actions == () and decision.view.closed == frozenset()
 
 
-def test_a_node_that_is_being_ended_is_closed_and_counts_in_its_group_until_it_is_gone() -> None:
+def test_ending_node_is_closed_and_counts_in_its_group_until_it_has_ended() -> None:
     world = World(group(most=1))
     world.fleet["cpu-9"] = FleetNode("cpu-9", "cpu", NodePhase.ENDING, world.now, "cpu-9", cores(4))
     world.nodes.set_node("cpu-9", cores(4))
@@ -486,7 +486,7 @@ def test_a_node_that_is_being_ended_is_closed_and_counts_in_its_group_until_it_i
     assert world.decided().actions == (LaunchNodes("cpu", 1, ("one",)),)
 
 
-def test_a_warned_node_that_boots_is_not_waited_for() -> None:
+def test_warned_booting_node_is_not_waited_for() -> None:
     world = World(group(), boots_s=None)
     world.waiting["one"] = gang(4)
     world.turn()
@@ -499,7 +499,7 @@ def test_a_warned_node_that_boots_is_not_waited_for() -> None:
     assert decision.view.closed == frozenset()  # it has no name yet
 
 
-def test_a_node_idles_from_the_first_look_without_work_and_no_longer_once_it_has_some() -> None:
+def test_idle_time_starts_at_the_first_poll_without_work_and_restarts_after_work() -> None:
     world = World(group(least=1, idle_s=100.0), boots_s=5.0)
     world.until_quiet(3)
     since = world.memory.idle_s["cpu-1"]
@@ -519,7 +519,7 @@ def test_a_node_idles_from_the_first_look_without_work_and_no_longer_once_it_has
         (gang(99), True),  # never, however many are added
     ],
 )
-def test_an_idle_node_is_kept_for_gangs_that_could_use_it_some_day(waits: GangShape, idles: bool) -> None:
+def test_idle_node_is_retained_only_for_gangs_that_could_run_on_it(waits: GangShape, idles: bool) -> None:
     world = World(group(most=2, idle_s=100.0), static={"a": 4}, boots_s=5.0)
     world.waiting |= {"x": gang(4), "y": gang(4), "z": gang(4)}
     world.until_quiet(4)
@@ -530,7 +530,7 @@ def test_an_idle_node_is_kept_for_gangs_that_could_use_it_some_day(waits: GangSh
     assert set(world.memory.idle_s) == ({"cpu-1"} if idles else set())
 
 
-def test_growth_counts_no_node_that_is_there_already() -> None:
+def test_growth_counts_only_nodes_that_do_not_exist_yet() -> None:
     addable = World(group(most=2)).decided().view.addable
     nodes = Nodes()
     nodes.set_node("a", cores(9))
@@ -540,7 +540,7 @@ def test_growth_counts_no_node_that_is_there_already() -> None:
     assert growth(gang(9), nodes, addable) == ""  # as if nothing ran
 
 
-def test_growth_says_all_groups_in_their_order_whatever_they_cost() -> None:
+def test_growth_lists_groups_in_configured_order_regardless_of_price() -> None:
     dear, cheap = group("dear", each=8, price=9.0, most=1), group("cheap", each=2, price=1.0, most=2)
     addable = World(dear, cheap).decided().view.addable
     assert growth(gang(12), Nodes(), addable) == (
@@ -549,7 +549,7 @@ def test_growth_says_all_groups_in_their_order_whatever_they_cost() -> None:
     assert growth(gang(4), Nodes(), addable) == "waits for 2 more nodes of group 'cheap', about 10 min"
 
 
-def test_a_node_that_boots_counts_as_what_nodes_of_its_group_had_when_they_came() -> None:
+def test_booting_node_counts_with_the_shape_observed_in_its_group() -> None:
     world = World(group(each=4), boots_s=None)
     world.memory = FleetMemory({"cpu": GroupMemory(seen=(cores(2), ""))})
     world.waiting["one"] = gang(2)
@@ -558,12 +558,12 @@ def test_a_node_that_boots_counts_as_what_nodes_of_its_group_had_when_they_came(
     assert world.turn() == ["+1 cpu"]
 
 
-@pytest.mark.parametrize(("ends_in_s", "said"), [(25.0, []), (25.1, ["+1 cpu"])])
-def test_which_ends_are_waited_for_follows_how_long_nodes_have_taken_to_boot(ends_in_s: float, said: list[str]) -> None:
+@pytest.mark.parametrize(("ends_in_s", "actions"), [(25.0, []), (25.1, ["+1 cpu"])])
+def test_job_ends_waited_for_depend_on_observed_boot_times(ends_in_s: float, actions: list[str]) -> None:
     world = World(group(boot_limit_s=100.0), static={"a": 4})
     world.waiting["one"] = gang(4)
     world.turn()
     world.memory = FleetMemory({"cpu": GroupMemory((20.0,))})
     world.waiting["two"] = gang(4)
     world.ends_s["one"] = world.now + ends_in_s  # the next decision is made 5 s from now
-    assert world.turn() == said
+    assert world.turn() == actions

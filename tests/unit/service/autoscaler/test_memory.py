@@ -21,18 +21,18 @@ GROUPS = {each.name: each for each in (CPU, GPU)}
 
 
 def node(name: str, phase: NodePhase = NodePhase.BOOTING, launched_s: float = 1000.0, **more: Any) -> FleetNode:
-    """Of the group before the dash."""
+    """Return a node of the group that its name begins with, before the dash."""
     return FleetNode(name, name.split("-")[0], phase, launched_s, **more)
 
 
-def looked(memory: FleetMemory, now: float, *nodes: FleetNode) -> tuple[FleetMemory, list[str]]:
-    """With the ids of the nodes that are overdue."""
-    after, overdue = memory.looked(GROUPS, nodes, now)
+def polled(memory: FleetMemory, now: float, *nodes: FleetNode) -> tuple[FleetMemory, list[str]]:
+    """Return the memory after a poll, and the ids of overdue nodes."""
+    after, overdue = memory.polled(GROUPS, nodes, now)
     return after, [one.id for one in overdue]
 
 
 class TestGroupMemory:
-    def test_a_boot_is_expected_to_take_the_median_of_the_last_ones(self):
+    def test_expected_boot_time_is_the_median_of_the_last_fifteen_boots(self):
         memory = GroupMemory()
         assert memory.usual_boot_s(CPU) == 100.0  # none has come: its limit
         for boot_s in (10.0, 30.0, 20.0):
@@ -42,12 +42,12 @@ class TestGroupMemory:
             memory = memory.node_arrived(float(boot_s))
         assert memory.boots_s == tuple(float(boot_s) for boot_s in range(5, 20))
 
-    def test_a_node_that_comes_ends_the_rest_and_keeps_what_was_seen(self):
+    def test_arrived_node_resets_the_backoff_and_keeps_the_observed_shape(self):
         seen = (cores(3), "gpu")
         memory = GroupMemory((1.0,), failures=3, rests_until_s=99.0, seen=seen)
         assert memory.node_arrived(2.0) == GroupMemory((1.0, 2.0), 0, 0.0, seen)
 
-    def test_what_came_counts_more_than_what_was_configured(self):
+    def test_observed_node_shape_overrides_the_configured_one(self):
         assert GroupMemory().shape(GPU) == (cores(4), "gpu")
         assert GroupMemory(seen=(cores(3), "other")).shape(GPU) == (cores(3), "other")
 
@@ -55,11 +55,11 @@ class TestGroupMemory:
         ("failures", "pause_s"),
         [(0, 60.0), (1, 120.0), (2, 240.0), (5, 1920.0), (6, 3600.0), (10, 3600.0), (99, 3600.0)],
     )
-    def test_the_rest_after_a_failure_doubles_up_to_an_hour(self, failures: int, pause_s: float):
+    def test_backoff_after_a_failure_doubles_up_to_one_hour(self, failures: int, pause_s: float):
         memory = GroupMemory((7.0,), failures, 5.0, (cores(1), "x"))
         assert memory.failed(1000.0) == replace(memory, failures=failures + 1, rests_until_s=1000.0 + pause_s)
 
-    def test_a_failure_is_that_of_its_group_alone(self):
+    def test_failure_changes_only_its_own_group(self):
         memory = FleetMemory({"cpu": GroupMemory((7.0,), 1)}, {"cpu-1": 5.0}, {"cpu-2": 6.0}, frozenset({"cpu-3"}), {})
         after = memory.failed("cpu", 1000.0)
         assert after == replace(memory, groups={"cpu": GroupMemory((7.0,), 2, 1120.0)})
@@ -69,41 +69,41 @@ class TestGroupMemory:
 
 
 class TestLooked:
-    def test_nothing_is_known_before_the_first_look(self):
-        after, overdue = looked(FleetMemory(), 1000.0)
+    def test_first_poll_without_nodes_records_empty_groups(self):
+        after, overdue = polled(FleetMemory(), 1000.0)
         assert overdue == [] and after == FleetMemory({"cpu": GroupMemory(), "gpu": GroupMemory()}, known={})
         assert FleetMemory().known is None
 
-    def test_nodes_are_absent_from_the_first_look_on_until_they_are_there(self):
-        after, _ = looked(FleetMemory(), 1010.0, node("cpu-1"), node("gpu-1"), node("cpu-2", NodePhase.DRAINING))
+    def test_nodes_are_absent_from_the_first_poll_until_they_are_up(self):
+        after, _ = polled(FleetMemory(), 1010.0, node("cpu-1"), node("gpu-1"), node("cpu-2", NodePhase.DRAINING))
         assert after.absent_s == {"cpu-1": 1010.0, "gpu-1": 1010.0} and after.came == frozenset()
         assert after.known == {"cpu-1": "cpu", "gpu-1": "gpu", "cpu-2": "cpu"}
-        after, _ = looked(after, 1020.0, node("cpu-1"), node("gpu-1"))
+        after, _ = polled(after, 1020.0, node("cpu-1"), node("gpu-1"))
         assert after.absent_s == {"cpu-1": 1010.0, "gpu-1": 1010.0}
-        after, _ = looked(after, 1030.0, node("gpu-1"), node("cpu-1", NodePhase.UP, capacity=cores(3), label="x"))
+        after, _ = polled(after, 1030.0, node("gpu-1"), node("cpu-1", NodePhase.UP, capacity=cores(3), label="x"))
         assert after.absent_s == {"gpu-1": 1010.0} and after.came == {"cpu-1"}
         assert after.groups == {"cpu": GroupMemory((30.0,), seen=(cores(3), "x")), "gpu": GroupMemory()}
 
-    def test_a_node_that_was_there_at_the_first_look_says_nothing_of_how_long_nodes_boot(self):
-        after, _ = looked(FleetMemory(), 1030.0, node("cpu-1", NodePhase.UP, capacity=cores(3)))
+    def test_node_up_at_the_first_poll_gives_no_boot_time(self):
+        after, _ = polled(FleetMemory(), 1030.0, node("cpu-1", NodePhase.UP, capacity=cores(3)))
         assert after.groups["cpu"] == GroupMemory(seen=(cores(3), "")) and after.came == {"cpu-1"}
 
-    def test_nor_does_one_that_was_lost_and_comes_back(self):
+    def test_node_that_was_lost_and_returns_gives_no_boot_time(self):
         up = node("cpu-1", NodePhase.UP, capacity=cores(4))
-        memory, _ = looked(FleetMemory(), 1000.0, node("cpu-1"))
-        memory, _ = looked(memory, 1030.0, up)
-        memory, _ = looked(memory, 1040.0, node("cpu-1"))
+        memory, _ = polled(FleetMemory(), 1000.0, node("cpu-1"))
+        memory, _ = polled(memory, 1030.0, up)
+        memory, _ = polled(memory, 1040.0, node("cpu-1"))
         assert memory.absent_s == {"cpu-1": 1040.0} and memory.came == {"cpu-1"}
-        memory, _ = looked(memory, 1050.0, up)
+        memory, _ = polled(memory, 1050.0, up)
         assert memory.groups["cpu"].boots_s == (30.0,) and memory.absent_s == {}
 
-    def test_nodes_of_other_groups_are_not_looked_at(self):
-        after, overdue = looked(FleetMemory(), 9e9, node("other-1"), node("other-2", NodePhase.UP))
+    def test_nodes_of_unknown_groups_are_ignored(self):
+        after, overdue = polled(FleetMemory(), 9e9, node("other-1"), node("other-2", NodePhase.UP))
         assert overdue == [] and after == FleetMemory({"cpu": GroupMemory(), "gpu": GroupMemory()}, known={})
 
-    def test_what_is_remembered_of_a_node_is_forgotten_with_it(self):
+    def test_facts_about_a_removed_node_are_dropped(self):
         memory = FleetMemory(idle_s={"cpu-1": 5.0, "cpu-2": 6.0}, came=frozenset({"cpu-1", "cpu-2"}))
-        after, _ = looked(memory, 1000.0, node("cpu-2", NodePhase.DRAINING))
+        after, _ = polled(memory, 1000.0, node("cpu-2", NodePhase.DRAINING))
         assert after.idle_s == {"cpu-2": 6.0} and after.came == {"cpu-2"}
 
     @pytest.mark.parametrize(
@@ -116,31 +116,29 @@ class TestLooked:
             (1000.0, 900.0, 1099.9, False),
         ],
     )
-    def test_a_node_is_overdue_when_its_group_allows_no_longer(self, launched_s, absent_since_s, now, overdue):
+    def test_absent_node_is_overdue_after_the_boot_limit_of_its_group(self, launched_s, absent_since_s, now, overdue):
         memory = FleetMemory(absent_s={"cpu-1": absent_since_s}, known={"cpu-1": "cpu"})
-        after, found = looked(memory, now, node("cpu-1", launched_s=launched_s))
+        after, found = polled(memory, now, node("cpu-1", launched_s=launched_s))
         assert (found == ["cpu-1"]) is overdue and ("cpu-1" not in after.absent_s) is overdue
         assert after.group("cpu").failures == int(overdue)
         assert after.group("cpu").rests_until_s == (now + 60.0 if overdue else 0.0)
 
     @pytest.mark.parametrize(("absent_s", "overdue"), [(119.9, False), (120.0, True)])
-    def test_a_service_that_comes_back_waits_two_minutes_at_most_for_what_was_launched_long_ago(
-        self, absent_s, overdue
-    ):
+    def test_node_launched_long_ago_is_overdue_two_minutes_after_its_first_poll(self, absent_s, overdue):
         memory = FleetMemory(absent_s={"gpu-1": 5000.0})
-        _, found = looked(memory, 5000.0 + absent_s, node("gpu-1", launched_s=0.0))
+        _, found = polled(memory, 5000.0 + absent_s, node("gpu-1", launched_s=0.0))
         assert (found == ["gpu-1"]) is overdue
 
     @pytest.mark.parametrize(("absent_s", "overdue"), [(299.9, False), (300.0, True)])
-    def test_a_node_that_was_there_is_given_as_long_as_a_boot(self, absent_s, overdue):
+    def test_returning_node_is_overdue_after_a_full_boot_limit(self, absent_s, overdue):
         memory = FleetMemory(absent_s={"gpu-1": 5000.0}, came=frozenset({"gpu-1"}))
-        _, found = looked(memory, 5000.0 + absent_s, node("gpu-1", launched_s=0.0))
+        _, found = polled(memory, 5000.0 + absent_s, node("gpu-1", launched_s=0.0))
         assert (found == ["gpu-1"]) is overdue
 
-    def test_a_group_fails_once_however_many_of_its_nodes_are_overdue(self):
+    def test_group_fails_once_for_several_overdue_nodes(self):
         nodes = [node("cpu-1"), node("cpu-2"), node("gpu-1")]
-        memory, _ = looked(FleetMemory(), 1000.0, *nodes)
-        after, overdue = looked(memory, 1100.0, *nodes)
+        memory, _ = polled(FleetMemory(), 1000.0, *nodes)
+        after, overdue = polled(memory, 1100.0, *nodes)
         assert overdue == ["cpu-1", "cpu-2"] and after.absent_s == {"gpu-1": 1000.0}
         assert after.groups == {"cpu": GroupMemory(failures=1, rests_until_s=1160.0), "gpu": GroupMemory()}
 
@@ -165,29 +163,29 @@ class TestVanished:
             (["cpu-1", "cpu-2", "cpu-9"], ["gpu"]),  # a node of another group takes nobody's place
         ],
     )
-    def test_a_group_fails_whose_nodes_have_gone_without_others_in_their_place(self, left, failed):
-        after, _ = looked(self.BOOTING, 1010.0, *map(node, left))
+    def test_group_fails_if_booting_nodes_vanish_without_replacements(self, left, failed):
+        after, _ = polled(self.BOOTING, 1010.0, *map(node, left))
         assert sorted(name for name, each in after.groups.items() if each.failures) == failed
 
-    def test_what_was_there_once_or_was_not_seen_before_has_not_vanished(self):
+    def test_nodes_that_were_up_or_unseen_before_do_not_count_as_vanished(self):
         was_there = replace(self.BOOTING, came=frozenset({"cpu-1", "cpu-2", "gpu-1"}))
         for memory in (was_there, replace(self.BOOTING, known=None), replace(self.BOOTING, known={})):
-            after, _ = looked(memory, 1010.0)
+            after, _ = polled(memory, 1010.0)
             assert not any(each.failures for each in after.groups.values())
 
-    def test_a_group_that_is_no_more_does_not_fail(self):
+    def test_removed_group_does_not_fail(self):
         memory = FleetMemory(absent_s={"old-1": 1000.0}, known={"old-1": "old"})
-        after, _ = looked(memory, 1010.0)
+        after, _ = polled(memory, 1010.0)
         assert set(after.groups) == {"cpu", "gpu"}
 
 
 class TestModel:
-    def test_what_holds_where_nothing_is_said(self):
+    def test_node_group_defaults(self):
         assert NodeGroup("cpu", cores(1), 0) == NodeGroup("cpu", cores(1), 0, 0, "", 1.0, 600.0, 600.0)
         assert NodeGroup("cpu", Resources(gpus=1), 2, least=2).least == 2
 
     @pytest.mark.parametrize(
-        ("make", "said"),
+        ("make", "expected"),
         [
             (lambda: NodeGroup("g", cores(1), 4, 5), "group 'g': min=5 is not between 0 and max=4"),
             (lambda: NodeGroup("g", cores(1), 4, -1), "group 'g': min=-1 is not between 0 and max=4"),
@@ -197,14 +195,14 @@ class TestModel:
             ),
         ],
     )
-    def test_a_group_that_cannot_be_is_refused_with_the_value_and_the_rule(self, make, said):
+    def test_invalid_node_group_is_refused_with_the_value_and_the_rule(self, make, expected):
         with pytest.raises(ArgumentError) as refused:
             make()
-        assert str(refused.value) == said
+        assert str(refused.value) == expected
 
 
 @pytest.mark.parametrize(
-    ("say", "of", "said"),
+    ("format_text", "arguments", "expected"),
     [
         (nodes_text, (0,), "0 nodes"),
         (nodes_text, (1,), "1 node"),
@@ -225,5 +223,7 @@ class TestModel:
         ),
     ],
 )
-def test_what_a_job_waits_for_in_words(say: Callable[..., str], of: tuple[object, ...], said: str):
-    assert say(*of) == said
+def test_wait_texts_state_counts_durations_and_groups(
+    format_text: Callable[..., str], arguments: tuple[object, ...], expected: str
+):
+    assert format_text(*arguments) == expected

@@ -33,7 +33,7 @@ events = st.lists(
 
 
 def play(story: list[Any], seen: list[str] | None = None) -> World:
-    """``World`` itself looks that no group is too large and that nothing in use is ended."""
+    """Apply events to a ``World``, which asserts group limits and that no node in use ends."""
     world = World(*GROUPS, static={"a": 3})
     for number, (kind, detail) in enumerate(story):
         among = {
@@ -50,14 +50,14 @@ def play(story: list[Any], seen: list[str] | None = None) -> World:
         elif kind == "restart":
             world.memory = type(world.memory)()
         elif kind != "later" and among[kind]:
-            happens(world, kind, sorted(among[kind])[detail % len(among[kind])], detail)
-        said = world.turn(detail if kind == "later" else 5.0)
+            apply_event(world, kind, sorted(among[kind])[detail % len(among[kind])], detail)
+        actions = world.turn(detail if kind == "later" else 5.0)
         if seen is not None:
-            seen += said
+            seen += actions
     return world
 
 
-def happens(world: World, kind: str, which: str, detail: int) -> None:
+def apply_event(world: World, kind: str, which: str, detail: int) -> None:
     if kind == "end":
         world.end(which)
     elif kind == "cancel":
@@ -72,7 +72,7 @@ def happens(world: World, kind: str, which: str, detail: int) -> None:
 
 
 def finish(world: World) -> None:
-    """All runs and ends."""
+    """Let all jobs run and end."""
     world.boots_s = 30.0
     for _ in range(60):
         world.until_quiet(30, 10.0)
@@ -84,7 +84,7 @@ def finish(world: World) -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(story=events)
-def test_an_empty_queue_ends_at_the_least_and_stays_there(story: list[Any]) -> None:
+def test_empty_queue_shrinks_every_group_to_its_minimum_and_stays_there(story: list[Any]) -> None:
     world = play(story)
     world.waiting.clear()
     finish(world)
@@ -96,7 +96,7 @@ def test_an_empty_queue_ends_at_the_least_and_stays_there(story: list[Any]) -> N
 
 @settings(deadline=None, max_examples=20)
 @given(story=events)
-def test_all_that_can_run_runs(story: list[Any]) -> None:
+def test_every_job_that_fits_the_possible_nodes_runs(story: list[Any]) -> None:
     world = play(story)
     for kind in [node for node in world.fleet.values() if node.is_warned]:
         world.fleet[kind.id] = replace(world.fleet[kind.id], is_warned=False)  # the provider does not carry it out
@@ -110,7 +110,7 @@ def test_all_that_can_run_runs(story: list[Any]) -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(story=events)
-def test_what_is_launched_suffices_for_whom_it_is_launched(story: list[Any]) -> None:
+def test_launched_nodes_suffice_for_the_jobs_they_are_launched_for(story: list[Any]) -> None:
     world = play(story)
     decision = world.decided()
     launches = [action for action in decision.actions if isinstance(action, LaunchNodes)]
@@ -137,7 +137,7 @@ def test_what_is_launched_suffices_for_whom_it_is_launched(story: list[Any]) -> 
 
 @settings(deadline=None, max_examples=20)
 @given(story=events)
-def test_the_same_story_has_the_same_actions(story: list[Any]) -> None:
+def test_equal_events_give_equal_actions(story: list[Any]) -> None:
     first: list[str] = []
     second: list[str] = []
     play(story, first), play(story, second)
@@ -146,8 +146,8 @@ def test_the_same_story_has_the_same_actions(story: list[Any]) -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(waiting=st.lists(gangs, max_size=6), boots_s=st.sampled_from([10.0, 60.0, 110.0]))
-def test_the_same_that_waits_and_runs_needs_no_further_action(waiting: list[Any], boots_s: float) -> None:
-    """Once nodes have come and what is idle has gone, nothing is added and ended in turn."""
+def test_unchanged_load_needs_no_further_actions(waiting: list[Any], boots_s: float) -> None:
+    """Once nodes are up and idle ones are removed, none is added or ended again."""
     world = World(*GROUPS, static={"a": 3}, boots_s=boots_s)
     world.waiting = {f"j{number}": each for number, each in enumerate(waiting)}
     world.until_quiet(120, 5.0)
@@ -156,15 +156,15 @@ def test_the_same_that_waits_and_runs_needs_no_further_action(waiting: list[Any]
 
 @settings(deadline=None, max_examples=20)
 @given(period_s=st.floats(5.0, 50.0), wanted=gangs)
-def test_work_that_comes_and_goes_sooner_than_nodes_idle_drains_none(period_s: float, wanted: Any) -> None:
+def test_pauses_shorter_than_the_idle_time_drain_no_node(period_s: float, wanted: Any) -> None:
     world = World(*GROUPS, static={"a": 3}, boots_s=30.0)
     world.waiting["first"] = wanted
     world.until_quiet(60)
-    said = []
+    actions = []
     for number in range(20):
         for job in list(world.running):
             world.end(job)
         world.turn(period_s)
         world.waiting = {f"n{number}": wanted}
-        said += [word for word in world.turn(1.0) if not word.startswith("+")]
-    assert said == []
+        actions += [word for word in world.turn(1.0) if not word.startswith("+")]
+    assert actions == []

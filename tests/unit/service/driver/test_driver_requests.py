@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fast
 
 
 class Runs:
-    """What a driver holds: no more than it is allowed, from the next look on."""
+    """Slots that a driver holds, within its grant from the next poll on."""
 
     def __init__(self) -> None:
         self.allowed: list[int] = []
@@ -29,24 +29,24 @@ class Runs:
         return self.held
 
 
-def test_it_keeps_to_what_it_hears_and_says_what_it_holds(tmp_path: Path) -> None:
+def test_slots_watch_follows_the_grant_and_answers_with_the_slots_it_holds(tmp_path: Path) -> None:
     project, runs = f"file://{tmp_path}", Runs()
-    kept = SlotsWatch("t-1", 3, runs.allowed.append, runs.hold)
+    watch = SlotsWatch("t-1", 3, runs.allowed.append, runs.hold)
     assert runs.allowed == [3] and driver_requests.answered_slots(project, "t-1") is None
     runs.held = 3
-    kept.poll(project)
+    watch.poll(project)
     assert driver_requests.answered_slots(project, "t-1") == (3, 3)
     driver_requests.send_slots(project, "t-1", 1)
-    kept.poll(project)
+    watch.poll(project)
     assert runs.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (
         1,
         3,
     )  # it has heard, and not given back
     runs.is_gone = True
     with pytest.raises(CoordinatorLost):
-        kept.poll(project)
+        watch.poll(project)
     runs.held, runs.is_gone = 1, False
-    kept.poll(project)
+    watch.poll(project)
     assert runs.allowed == [3, 1] and driver_requests.answered_slots(project, "t-1") == (1, 1)
 
 
@@ -54,7 +54,7 @@ NONSENSE = ['["a", "b"]', "[[1], [2]]", "[1e999, 1]", "[" * 100_000, "\0" * 200,
 
 
 @pytest.mark.parametrize("text", ["", "1", "x", "[1", "[1]", "{}", *NONSENSE])
-def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
+def test_incomplete_slot_files_are_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "Jobs").mkdir()
     for name in ("t-1.held", "t-1.slots"):
         (tmp_path / "Jobs" / name).write_text(text)
@@ -62,36 +62,36 @@ def test_a_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> Non
     assert driver_requests.granted_slots(f"file://{tmp_path}", "t-1") == (1 if text == "1" else None)
 
 
-def test_the_service_tells_again_until_it_is_written_and_hears_the_newest_answer(tmp_path: Path) -> None:
+def test_slot_channel_retries_the_write_and_returns_the_newest_answer(tmp_path: Path) -> None:
     project = f"file://{tmp_path}"
     (tmp_path / "Jobs").write_text("a file, where there should be a folder")
-    talk = SlotChannel(project)
+    channel = SlotChannel(project)
     try:
-        assert talk.newest_answer("t-1") is None
-        talk.write_slots("t-1", 2)
-        talk.write_slots("t-1", 2)
+        assert channel.newest_answer("t-1") is None
+        channel.write_slots("t-1", 2)
+        channel.write_slots("t-1", 2)
         (tmp_path / "Jobs").unlink()
 
-        def told() -> bool:
-            talk.write_slots("t-1", 2)
+        def is_written() -> bool:
+            channel.write_slots("t-1", 2)
             return driver_requests.granted_slots(project, "t-1") == 2
 
-        wait_until(told, "the second try")
+        wait_until(is_written, "the second try")
         driver_requests.answer_slots(project, "t-1", 2, 2)
-        wait_until(lambda: talk.newest_answer("t-1") == SlotsAnswer(2, 2), "the answer")
-        talk.forget("t-1")
-        assert talk.newest_answer("t-1") is None
+        wait_until(lambda: channel.newest_answer("t-1") == SlotsAnswer(2, 2), "the answer")
+        channel.forget("t-1")
+        assert channel.newest_answer("t-1") is None
     finally:
-        talk.close()
+        channel.close()
 
 
 @pytest.mark.parametrize("text", NONSENSE)
-def test_what_the_code_of_a_job_writes_there_ends_no_look_at_the_other_jobs(tmp_path: Path, text: str) -> None:
-    talk = SlotChannel(f"file://{tmp_path}")
-    talk.write_slots("t-1", 2)
+def test_malformed_answer_of_one_job_does_not_stop_polling_of_others(tmp_path: Path, text: str) -> None:
+    channel = SlotChannel(f"file://{tmp_path}")
+    channel.write_slots("t-1", 2)
     (tmp_path / "Jobs").mkdir(exist_ok=True)
     (tmp_path / "Jobs" / "t-1.held").write_text(text)
-    talk.newest_answer("t-1")
-    wait_until(talk._reads["t-1"].done, "the answer was read")
-    assert talk.newest_answer("t-1") is None
-    talk.close()
+    channel.newest_answer("t-1")
+    wait_until(channel._reads["t-1"].done, "the answer was read")
+    assert channel.newest_answer("t-1") is None
+    channel.close()

@@ -25,7 +25,7 @@ def files(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_was_made_or_changed_stays(tmp_path: Path) -> None:
+def test_only_files_created_or_changed_by_the_task_remain_in_its_folder(tmp_path: Path) -> None:
     code, own = tmp_path / "code", tmp_path / "own"
     code.mkdir()
     own.mkdir()
@@ -45,7 +45,7 @@ def test_what_was_made_or_changed_stays(tmp_path: Path) -> None:
     assert sorted(path.name for path in own.iterdir()) == ["changed", "data", "mine"]
 
 
-def test_a_command_that_fails_leaves_its_results_alone(tmp_path: Path) -> None:
+def test_results_of_a_failed_command_remain(tmp_path: Path) -> None:
     for name in ("code", "own"):
         (tmp_path / name).mkdir()
     (tmp_path / "code" / "run.sh").touch()
@@ -126,14 +126,14 @@ def run(job_file: Path, name: str) -> str:
 
 
 @pytest.mark.local
-def test_a_function_runs_on_every_worker(job_file: Path) -> None:
+def test_function_task_runs_on_every_worker(job_file: Path) -> None:
     elsewhere = TaskListener("evaluate", ("rpc",), (job_file.parent / "1").as_uri(), 1)
     elsewhere.announce(ListeningPlace(1, 0, 0, 1), "node2", {"rpc": 1})
     assert run(job_file, "train").splitlines() == ["['file:///data', '3', ['node2:1'], 'helped']"] * 2
 
 
 @pytest.mark.local
-def test_a_command_finds_the_files_that_it_names(job_file: Path) -> None:
+def test_command_task_finds_the_files_it_names(job_file: Path) -> None:
     assert run(job_file, "evaluate") == "helped"
 
 
@@ -168,21 +168,21 @@ open(f"{sys.argv[1]}/rank-{resolver.task_id}", "w").write(str(float(total)))
 
 @pytest.mark.torch
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.variant)])
-def test_a_command_of_two_workers_forms_a_group_of_torch(job_file: Path, framework: str) -> None:
+def test_command_on_two_workers_forms_a_torch_group(job_file: Path, framework: str) -> None:
     done = of_two_workers(job_file.parent, WITH_TORCH, framework)
     assert done.returncode == 0, done.stdout
     assert [(job_file.parent / f"rank-{rank}").read_text() for rank in range(2)] == ["3.0", "3.0"]
 
 
 @pytest.mark.tensorflow
-def test_a_command_of_two_workers_forms_a_group_of_tensorflow(job_file: Path) -> None:
+def test_command_on_two_workers_forms_a_tensorflow_group(job_file: Path) -> None:
     done = of_two_workers(job_file.parent, WITH_TENSORFLOW, "tensorflow")
     assert done.returncode == 0, done.stdout
     assert [(job_file.parent / f"rank-{rank}").read_text() for rank in range(2)] == ["3.0", "3.0"]
 
 
 @pytest.mark.fast
-def test_a_command_of_several_workers_with_jax_is_refused(tmp_path: Path) -> None:
+def test_jax_command_on_several_workers_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("name: two\ntasks: {main: {command: [python, train.py], count: 2, framework: jax}}\n")
     with pytest.raises(ArgumentError, match="cannot form JAX's group by itself"):
@@ -190,22 +190,24 @@ def test_a_command_of_several_workers_with_jax_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.fast
-def test_a_script_gets_its_arguments_as_options(job_file: Path) -> None:
-    told = run(job_file, "whole")
-    assert told == str([["--out", str(job_file.parent / "out"), "--epochs", "2"], "helped"])
+def test_script_task_gets_its_arguments_as_options(job_file: Path) -> None:
+    written = run(job_file, "whole")
+    assert written == str([["--out", str(job_file.parent / "out"), "--epochs", "2"], "helped"])
 
 
 @pytest.mark.local
-def test_what_failed_on_a_worker_is_the_last_thing_that_is_said(job_file: Path) -> None:
+def test_last_output_line_of_a_failed_task_names_the_failed_rank(job_file: Path) -> None:
     (job_file.parent / "code" / "evaluate.py").write_text("raise SystemExit(7)\n")
     done = driver(job_file, "evaluate")
     assert done.returncode == 1 and done.stderr is None
-    said = said_last(done.stdout)
-    assert re.fullmatch(r"run \S+: rank 0 of 1 on host \S+ failed first: .*returned non-zero exit status 7\.", said)
+    last_line = said_last(done.stdout)
+    assert re.fullmatch(
+        r"run \S+: rank 0 of 1 on host \S+ failed first: .*returned non-zero exit status 7\.", last_line
+    )
 
 
 @pytest.mark.fast
-def test_a_full_disk_takes_no_lines_and_ends_no_driver(job_file: Path, tmp_path: Path) -> None:
+def test_full_disk_drops_output_lines_but_does_not_end_the_driver(job_file: Path, tmp_path: Path) -> None:
     whole = job_file.parent / "code" / "whole.py"
     whole.write_text("import sys\nprint('to be lost', flush=True)\n" + whole.read_text() + "print('this, too')\n")
     room = 1 << 20
@@ -218,7 +220,7 @@ def test_a_full_disk_takes_no_lines_and_ends_no_driver(job_file: Path, tmp_path:
 
 
 @pytest.mark.fast
-def test_a_driver_that_lacks_its_files_says_so(job_file: Path) -> None:
+def test_driver_without_its_files_names_what_is_missing(job_file: Path) -> None:
     with pytest.raises(ArgumentError, match="job small has no task 'tarin'; there are: train, evaluate, whole"):
         run_task.run(str(job_file), "tarin")
     with pytest.raises(ArgumentError, match="it has not come with the driver"):
@@ -229,17 +231,17 @@ def test_a_driver_that_lacks_its_files_says_so(job_file: Path) -> None:
 
 
 @pytest.mark.local
-def test_the_cause_does_not_repeat_a_whole_script(job_file: Path) -> None:
+def test_error_of_a_command_does_not_repeat_the_whole_script(job_file: Path) -> None:
     lines = "\n".join(f"        echo line {number} of a long script" for number in range(40))
     command = f"    command:\n    - bash\n    - -c\n    - |\n{lines}\n        exit 3\n"
     job_file.write_text(f"name: a\nworkspace: code\ntasks:\n  main:\n{command}")
-    said = said_last(driver(job_file, "main").stdout)
-    assert "Command 'bash -c echo line 0 of a long script" in said and said.endswith("exit status 3.")
-    assert "line 3 of" not in said
+    last_line = said_last(driver(job_file, "main").stdout)
+    assert "Command 'bash -c echo line 0 of a long script" in last_line and last_line.endswith("exit status 3.")
+    assert "line 3 of" not in last_line
 
 
 @pytest.mark.local
-def test_a_command_that_is_aborted_is_explained(job_file: Path) -> None:
+def test_aborted_command_is_explained(job_file: Path) -> None:
     (job_file.parent / "aborts.yaml").write_text(
         "name: aborts\ntasks: {main: {command: [sh, -c, 'kill -ABRT $$'], framework: distributed}}\n"
     )

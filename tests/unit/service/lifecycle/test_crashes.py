@@ -29,13 +29,13 @@ TASKS = (TaskRule("train"), TaskRule("eval", relaunch=True))
 
 @dataclass
 class Yarn:
-    """An engine: what was submitted, and when it is listed."""
+    """Engine that lists a submitted application only after a while."""
 
     applications: dict[str, tuple[str, Lifecycle]] = field(default_factory=dict)  # id -> (tag, state)
     on_their_way: list[str] = field(default_factory=list)  # tags that will be listed
     silent: bool = False
 
-    def sight(self) -> EngineSnapshot:
+    def snapshot(self) -> EngineSnapshot:
         if self.silent:
             return EngineSnapshot(None)
         found: dict[str, tuple[SeenApplication, ...]] = {}
@@ -62,7 +62,7 @@ class Died(Exception):
 
 
 class Service:
-    """One job's life; ``dies_after`` acts (a store, a submission, a kill) the process is gone, and the next one begins."""
+    """Service with one job; it dies when ``acts_left`` actions (stores, submissions, kills) are used up."""
 
     def __init__(self, yarn: Yarn) -> None:
         self.yarn, self.stored, self.now = yarn, JobRecord(1, TASKS, retries=2), 0.0
@@ -88,11 +88,11 @@ class Service:
             self.yarn.on_their_way.append(launch.tag)
 
     def turn(self) -> None:
-        sight = self.yarn.sight()
-        done = step(self.memory, sight, "t", self.now)
+        snapshot = self.yarn.snapshot()
+        done = step(self.memory, snapshot, "t", self.now)
         self.store(done.record)
         self.submit(done.submit)
-        for name in (*done.kill, *strays(sight, {one.tag: one.application_id for one in self.memory.living})):
+        for name in (*done.kill, *strays(snapshot, {one.tag: one.application_id for one in self.memory.living})):
             self.act()
             self.yarn.end(name, Lifecycle.STOPPED)
         if self.memory.state == Lifecycle.WAITING:
@@ -108,7 +108,7 @@ EVENTS = st.one_of(
 )
 
 
-def happens(service: Service, what: str, number: int) -> None:
+def apply_event(service: Service, what: str, number: int) -> None:
     yarn = service.yarn
     match what:
         case "die":
@@ -130,11 +130,11 @@ def happens(service: Service, what: str, number: int) -> None:
 
 @given(st.lists(EVENTS, max_size=60))
 @settings(max_examples=100)
-def test_no_job_is_lost_and_none_runs_twice(story: list[tuple[str, int]]) -> None:
+def test_service_crashes_at_any_action_lose_no_job_and_start_none_twice(story: list[tuple[str, int]]) -> None:
     service = Service(Yarn())
     for what, number in story:
         try:
-            happens(service, what, number)
+            apply_event(service, what, number)
             service.turn()
         except Died:  # the next process knows what is stored, and nothing else
             service.memory, service.acts_left = service.stored, -1

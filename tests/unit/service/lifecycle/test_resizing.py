@@ -30,13 +30,13 @@ TASKS = (TaskRule("train"), TaskRule("serve"))
 
 
 def running(slots: tuple[int, ...] = (4, 0)) -> JobRecord:
-    """Of two tasks the second one has a fixed size."""
+    """Return a running job of two tasks; the second one has a fixed size."""
     record = place(JobRecord(7, TASKS), PREFIX, 100.0, slots).record
-    return step(record, sight(record), PREFIX, 110.0).record
+    return step(record, snapshot(record), PREFIX, 110.0).record
 
 
-def sight(record: JobRecord, answer: SlotsAnswer | None = None) -> EngineSnapshot:
-    """Both applications run; what the driver of the first one has answered."""
+def snapshot(record: JobRecord, answer: SlotsAnswer | None = None) -> EngineSnapshot:
+    """Return a snapshot in which both applications run, with the answer of the first driver."""
     seen = {
         launch.tag: (SeenApplication(f"app-{launch.task}", Lifecycle.RUNNING, answer=answer),)
         for launch in record.newest
@@ -45,10 +45,10 @@ def sight(record: JobRecord, answer: SlotsAnswer | None = None) -> EngineSnapsho
 
 
 def stepped(record: JobRecord, now: float, answer: SlotsAnswer | None = None) -> NextStep:
-    return step(record, sight(record, answer), PREFIX, now)
+    return step(record, snapshot(record, answer), PREFIX, now)
 
 
-def test_who_may_change_is_told_at_each_step_and_others_never() -> None:
+def test_elastic_task_is_sent_its_slots_at_each_step_and_a_fixed_one_never() -> None:
     record = running()
     assert stepped(record, 111.0).tell == (("app-train", 4),)
     smaller = resize(record, (2, 0), "for another", 112.0)
@@ -58,7 +58,7 @@ def test_who_may_change_is_told_at_each_step_and_others_never() -> None:
     assert stepped(running(()), 111.0).tell == ()
 
 
-def test_slots_are_given_back_when_the_driver_has_heard_of_it_and_holds_no_more() -> None:
+def test_shrinking_ends_once_the_driver_confirms_and_holds_no_more_slots() -> None:
     smaller = resize(running(), (2, 0), "for another", 112.0)
     for answer in (
         None,
@@ -71,7 +71,7 @@ def test_slots_are_given_back_when_the_driver_has_heard_of_it_and_holds_no_more(
     assert [change for change in differences(smaller, done) if not change[0]] == [("", Lifecycle.RUNNING, done.cause)]
 
 
-def test_what_is_late_ends_in_order_and_waits_again() -> None:
+def test_late_release_of_slots_ends_the_job_in_order_and_it_waits_again() -> None:
     smaller = resize(running(), (2, 0), "for another", 112.0)
     late = 112.0 + SHRINK_S + 1
     silent = step(smaller, EngineSnapshot(None), PREFIX, late)
@@ -86,7 +86,7 @@ def test_what_is_late_ends_in_order_and_waits_again() -> None:
     assert place(waits, PREFIX, late + 2, (3, 0)).record.slots == (3, 0)
 
 
-def test_a_driver_that_begins_late_has_the_whole_time() -> None:
+def test_driver_that_starts_late_has_the_full_release_time() -> None:
     starting = place(JobRecord(7, TASKS), PREFIX, 100.0, (4, 0)).record
     smaller = resize(starting, (2, 0), "for another", 101.0)
     late = 101.0 + SHRINK_S
@@ -95,7 +95,7 @@ def test_a_driver_that_begins_late_has_the_whole_time() -> None:
     assert stepped(record, late + SHRINK_S - 1).record.ending == Ending.NONE
 
 
-def test_growth_is_at_once_and_what_ends_is_not_changed() -> None:
+def test_growth_takes_effect_at_once_and_ending_jobs_are_not_resized() -> None:
     larger = resize(running(), (6, 0), "nobody waits", 112.0)
     assert larger.slots == (6, 0) and larger.shrinking_since_s == 0.0
     assert [change[2] for change in differences(running(), larger)] == ["nobody waits"]
@@ -103,7 +103,7 @@ def test_growth_is_at_once_and_what_ends_is_not_changed() -> None:
         assert resize(record, (2, 0), "for another", 112.0) == record
 
 
-def test_the_driver_of_an_ended_application_is_sent_no_slots() -> None:
+def test_driver_of_an_ended_application_is_sent_no_slots() -> None:
     both = replace(running((4, 3)), state=Lifecycle.RUNNING)
     assert stepped(both, 111.0).tell == (("app-train", 4), ("app-serve", 3))
     states = {"train": Lifecycle.FINISHED, "serve": Lifecycle.RUNNING}
@@ -111,13 +111,13 @@ def test_the_driver_of_an_ended_application_is_sent_no_slots() -> None:
     assert step(both, seen, PREFIX, 112.0).tell == (("app-serve", 3),)
 
 
-def test_slots_are_those_of_each_task() -> None:
+def test_resize_requires_one_slot_count_per_task() -> None:
     for slots in ((4,), (4, 0, 0)):
         with pytest.raises(ValueError, match="zip"):
             resize(running(), slots, "for another", 112.0)
 
 
-def test_what_each_task_has_is_said_when_all_is_given_back() -> None:
+def test_cause_lists_the_slots_of_each_task_after_the_release() -> None:
     smaller = resize(running((4, 3)), (2, 1), "for another", 112.0)
     answers = {"train": SlotsAnswer(2, 2), "serve": SlotsAnswer(1, 1)}
     seen = {
@@ -130,7 +130,7 @@ def test_what_each_task_has_is_said_when_all_is_given_back() -> None:
     )
 
 
-def test_slots_are_late_only_after_the_last_second_for_giving_them_back() -> None:
+def test_slots_are_late_only_after_the_release_time_has_passed() -> None:
     smaller = resize(running(), (2, 0), "for another", 112.0)
     assert stepped(smaller, 112.0 + SHRINK_S).record.ending == Ending.NONE
     ended = stepped(smaller, 112.5 + SHRINK_S).record
@@ -138,7 +138,7 @@ def test_slots_are_late_only_after_the_last_second_for_giving_them_back() -> Non
     assert ended.cause == "the slots were not released within 180 s (for another), so the job ends"
 
 
-def test_a_job_that_has_ended_has_nothing_to_release() -> None:
+def test_ended_job_has_no_slots_to_release() -> None:
     smaller = resize(running((4, 2)), (2, 2), "for another", 112.0)
     ended = EngineSnapshot(
         {launch.tag: (SeenApplication(f"app-{launch.task}", Lifecycle.FINISHED),) for launch in smaller.newest}
@@ -147,7 +147,7 @@ def test_a_job_that_has_ended_has_nothing_to_release() -> None:
     assert (over.state, over.shrinking_since_s, release_by_s(over)) == (Lifecycle.FINISHED, 0.0, None)
 
 
-def test_slots_are_released_at_the_latest_when_the_job_is_killed() -> None:
+def test_release_deadline_is_the_time_when_the_job_would_be_killed() -> None:
     assert release_by_s(running()) is None
     smaller = resize(running(), (2, 0), "for another", 112.0)
     assert release_by_s(smaller) == 112.0 + SHRINK_S + GRACE_S[Ending.PREEMPTED]
@@ -165,5 +165,5 @@ def test_slots_are_released_at_the_latest_when_the_job_is_killed() -> None:
         *((state, ("clone", "remove")) for state in Lifecycle if state.is_final),
     ],
 )
-def test_what_users_can_do_depends_on_the_state(state: Lifecycle, possible: tuple[str, ...]) -> None:
+def test_available_user_actions_depend_on_the_job_state(state: Lifecycle, possible: tuple[str, ...]) -> None:
     assert actions(state) == possible

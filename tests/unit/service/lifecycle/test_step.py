@@ -41,8 +41,8 @@ def placed(*tasks: TaskRule, **more: int) -> JobRecord:
     return place(JobRecord(7, tasks or (TRAIN,), **more), PREFIX, 100.0).record
 
 
-def sight(record: JobRecord, *states: Lifecycle, containers: int | None = None, why: str = "") -> EngineSnapshot:
-    """Each of its newest launches with an application in the state at its place."""
+def snapshot(record: JobRecord, *states: Lifecycle, containers: int | None = None, why: str = "") -> EngineSnapshot:
+    """Return a snapshot with one application for each newest launch, in the given states."""
     return EngineSnapshot(
         {
             launch.tag: (SeenApplication(f"app-{launch.tag}", state, why, containers),)
@@ -55,7 +55,7 @@ def stepped(record: JobRecord, seen: EngineSnapshot, now: float = 101.0) -> JobR
     return step(record, seen, PREFIX, now).record
 
 
-def test_the_intent_comes_before_the_submission_and_has_a_tag_that_yarn_keeps() -> None:
+def test_launch_is_recorded_before_submission_with_a_tag_that_yarn_accepts() -> None:
     begun = place(JobRecord(7, (TRAIN, TaskRule("eval"))), PREFIX, 100.0)
     assert begun.record.state == Lifecycle.STARTING and begun.record.launches == begun.submit
     assert [launch.tag for launch in begun.submit] == [f"{PREFIX}-7-1", f"{PREFIX}-7-1-1-1"]
@@ -63,30 +63,30 @@ def test_the_intent_comes_before_the_submission_and_has_a_tag_that_yarn_keeps() 
     assert place(begun.record, PREFIX, 101.0).submit == ()  # once
 
 
-def test_it_runs_when_all_containers_are_there_and_finishes_with_its_tasks() -> None:
+def test_job_runs_when_all_containers_are_allocated_and_finishes_with_its_tasks() -> None:
     record = placed()
-    record = stepped(record, sight(record, Lifecycle.STARTING))
+    record = stepped(record, snapshot(record, Lifecycle.STARTING))
     assert record.state == Lifecycle.STARTING
-    record = stepped(record, sight(record, Lifecycle.RUNNING, containers=2))
+    record = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=2))
     assert record.state == Lifecycle.STARTING
-    record = stepped(record, sight(record, Lifecycle.RUNNING, containers=3), 105.0)
+    record = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=3), 105.0)
     assert (record.state, record.started_s) == (Lifecycle.RUNNING, 105.0)
-    record = stepped(record, sight(record, Lifecycle.FINISHED), 200.0)
+    record = stepped(record, snapshot(record, Lifecycle.FINISHED), 200.0)
     assert (record.state, record.ended_s) == (Lifecycle.FINISHED, 200.0)
-    assert stepped(record, sight(record, Lifecycle.FAILED)) == record  # what is over stays as it is
+    assert stepped(record, snapshot(record, Lifecycle.FAILED)) == record  # what is over stays as it is
     assert end(record, Ending.CANCELLED, "too late", 300.0) == record
 
 
-def test_of_what_is_there_no_more_is_said_than_was_seen() -> None:
+def test_cause_of_a_running_job_states_only_what_was_observed() -> None:
     one, two = placed(), placed(TRAIN, TaskRule("eval"))
     running = (Lifecycle.RUNNING, Lifecycle.RUNNING)
-    assert stepped(one, sight(one, *running, containers=3)).cause == "all workers are connected"
-    assert stepped(one, sight(one, *running)).cause == "the driver is running"
-    assert stepped(two, sight(two, *running)).cause == "all drivers are running"
+    assert stepped(one, snapshot(one, *running, containers=3)).cause == "all workers are connected"
+    assert stepped(one, snapshot(one, *running)).cause == "the driver is running"
+    assert stepped(two, snapshot(two, *running)).cause == "all drivers are running"
 
 
 @pytest.mark.parametrize("state", [Lifecycle.STARTING, Lifecycle.RUNNING, Lifecycle.CLOSING])
-def test_a_job_without_applications_has_not_finished_and_is_tried_again(state: Lifecycle) -> None:
+def test_job_without_applications_is_not_finished_but_retried(state: Lifecycle) -> None:
     ending = Ending.PREEMPTED if state == Lifecycle.CLOSING else Ending.NONE
     for launches in ((), placed(TRAIN, TaskRule("more")).launches[:1]):
         record = replace(placed(TRAIN, TaskRule("more")), state=state, ending=ending, launches=launches)
@@ -96,7 +96,7 @@ def test_a_job_without_applications_has_not_finished_and_is_tried_again(state: L
         assert after.state == Lifecycle.WAITING and not after.ended_s
 
 
-def test_nothing_is_concluded_while_the_engine_is_silent() -> None:
+def test_job_state_does_not_change_while_the_engine_is_unreachable() -> None:
     record = stepped(placed(), EMPTY, 101.0)
     for now in range(102, 5000, 100):
         record = stepped(record, SILENT, float(now))
@@ -105,7 +105,7 @@ def test_nothing_is_concluded_while_the_engine_is_silent() -> None:
     assert stepped(record, EMPTY, 5000.0 + SETTLE_S / 2).state == Lifecycle.STARTING  # the hold-off begins anew
 
 
-def test_an_intent_that_nobody_submits_is_tried_again_with_a_new_tag_and_not_for_ever() -> None:
+def test_lost_submission_is_retried_with_a_new_tag_a_limited_number_of_times() -> None:
     record = placed()
     for number in range(1, FREE_SUBMISSIONS + 2):
         assert record.tries == number
@@ -117,7 +117,7 @@ def test_an_intent_that_nobody_submits_is_tried_again_with_a_new_tag_and_not_for
     assert record.state == Lifecycle.FAILED and "before the application was submitted" in record.cause
 
 
-def test_a_submission_under_way_is_waited_for_and_a_refused_one_fails_with_its_words() -> None:
+def test_pending_submission_is_waited_for_and_a_refused_one_fails_the_job() -> None:
     record = placed()
     tag = record.launches[0].tag
     record = stepped(record, EngineSnapshot({}, frozenset({tag})), 100 + SETTLE_S * 5)
@@ -131,9 +131,9 @@ def test_a_submission_under_way_is_waited_for_and_a_refused_one_fails_with_its_w
     assert late.record.ending == Ending.NOT_SUBMITTED and late.withdraw == (tag,)
 
 
-def test_an_application_that_was_there_and_vanishes_is_lost_after_a_hold_off() -> None:
+def test_vanished_application_is_lost_only_after_a_hold_off() -> None:
     record = placed()
-    there = sight(record, Lifecycle.RUNNING)
+    there = snapshot(record, Lifecycle.RUNNING)
     record = stepped(stepped(record, there), EMPTY, 110.0)
     assert stepped(record, EMPTY, 110.0 + GONE_S - 1).state == Lifecycle.RUNNING
     assert stepped(stepped(record, there, 120.0), EMPTY, 110.0 + GONE_S).state == Lifecycle.RUNNING  # it came back
@@ -142,70 +142,72 @@ def test_an_application_that_was_there_and_vanishes_is_lost_after_a_hold_off() -
 
 
 @pytest.mark.parametrize(
-    ("how", "said"), [(Lifecycle.FAILED, "failed: boom"), (Lifecycle.STOPPED, "killed from outside")]
+    ("final_state", "expected"), [(Lifecycle.FAILED, "failed: boom"), (Lifecycle.STOPPED, "killed from outside")]
 )
-def test_a_failure_ends_the_others_and_is_tried_again_while_retries_last(how: Lifecycle, said: str) -> None:
+def test_failed_task_ends_the_other_tasks_and_the_job_is_retried_up_to_its_limit(
+    final_state: Lifecycle, expected: str
+) -> None:
     record = placed(TRAIN, TaskRule("eval"), retries=1)
-    both = sight(record, Lifecycle.RUNNING, Lifecycle.RUNNING)
+    both = snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING)
     record = stepped(record, both)
-    one = step(record, sight(record, how, Lifecycle.RUNNING, why="boom"), PREFIX, 102.0)
-    assert one.record.state == Lifecycle.CLOSING and said in one.record.cause
+    one = step(record, snapshot(record, final_state, Lifecycle.RUNNING, why="boom"), PREFIX, 102.0)
+    assert one.record.state == Lifecycle.CLOSING and expected in one.record.cause
     assert one.ask == (f"app-{record.launches[1].tag}",) and one.kill == ()
-    later = step(one.record, sight(record, how, Lifecycle.RUNNING), PREFIX, 102.0 + USUAL_GRACE_S)
+    later = step(one.record, snapshot(record, final_state, Lifecycle.RUNNING), PREFIX, 102.0 + USUAL_GRACE_S)
     assert later.kill == one.ask
-    record = stepped(later.record, sight(record, how, Lifecycle.STOPPED), 130.0)
+    record = stepped(later.record, snapshot(record, final_state, Lifecycle.STOPPED), 130.0)
     assert (record.state, record.retries) == (Lifecycle.WAITING, 0)
     again = place(record, PREFIX, 140.0).record
     assert again.launches[0].tag.endswith("-7-2")
-    again = stepped(again, sight(again, how, Lifecycle.STOPPED), 150.0)
+    again = stepped(again, snapshot(again, final_state, Lifecycle.STOPPED), 150.0)
     assert again.state == Lifecycle.FAILED
 
 
-def test_a_task_that_may_be_relaunched_is_alone() -> None:
+def test_relaunchable_task_is_relaunched_without_the_other_tasks() -> None:
     record = placed(TRAIN, TaskRule("eval", relaunch=True), retries=1)
-    record = stepped(record, sight(record, Lifecycle.RUNNING, Lifecycle.RUNNING))
-    one = step(record, sight(record, Lifecycle.RUNNING, Lifecycle.FAILED), PREFIX, 102.0)
+    record = stepped(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING))
+    one = step(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.FAILED), PREFIX, 102.0)
     assert one.record.state == Lifecycle.RUNNING and one.record.retries == 0
     assert [launch.tag for launch in one.submit] == [f"{PREFIX}-7-1-1-2"]
     assert [launch.number for launch in one.record.newest] == [1, 2]
-    record = stepped(one.record, sight(one.record, Lifecycle.FINISHED, Lifecycle.FINISHED))
+    record = stepped(one.record, snapshot(one.record, Lifecycle.FINISHED, Lifecycle.FINISHED))
     assert record.state == Lifecycle.FINISHED
 
 
-def test_cancel_wins_over_everything_but_an_end_that_was_quicker() -> None:
+def test_cancel_overrides_other_endings_but_not_a_finished_job() -> None:
     waiting = JobRecord(7, (TRAIN,))
     assert end(waiting, Ending.CANCELLED, "by alice", 5.0).state == Lifecycle.CANCELLED
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING))
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING))
     preempted = end(record, Ending.PREEMPTED, "for x-1", 110.0)
     cancelled = end(preempted, Ending.CANCELLED, "by alice", 111.0)
     assert end(cancelled, Ending.PAUSED, "by bob", 112.0) == cancelled
-    assert stepped(cancelled, sight(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.CANCELLED
-    assert stepped(cancelled, sight(record, Lifecycle.FINISHED), 120.0).state == Lifecycle.FINISHED
+    assert stepped(cancelled, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.CANCELLED
+    assert stepped(cancelled, snapshot(record, Lifecycle.FINISHED), 120.0).state == Lifecycle.FINISHED
 
 
-def test_pause_and_preemption_give_the_slots_back_and_are_told_apart() -> None:
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING))
-    paused = stepped(end(record, Ending.PAUSED, "paused by bob", 110.0), sight(record, Lifecycle.STOPPED), 120.0)
+def test_paused_and_preempted_jobs_release_slots_and_end_in_different_states() -> None:
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING))
+    paused = stepped(end(record, Ending.PAUSED, "paused by bob", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
     assert (paused.state, paused.ending, paused.preemptions) == (Lifecycle.PAUSED, Ending.NONE, 0)
     assert resume(paused, "resumed").state == Lifecycle.WAITING
-    gone = stepped(end(record, Ending.PREEMPTED, "for x-1", 110.0), sight(record, Lifecycle.STOPPED), 120.0)
+    gone = stepped(end(record, Ending.PREEMPTED, "for x-1", 110.0), snapshot(record, Lifecycle.STOPPED), 120.0)
     assert (gone.state, gone.preemptions, gone.retries) == (Lifecycle.WAITING, 1, record.retries)
     hasty = resume(end(record, Ending.PAUSED, "paused", 110.0), "resumed")
-    assert stepped(hasty, sight(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.WAITING
+    assert stepped(hasty, snapshot(record, Lifecycle.STOPPED), 120.0).state == Lifecycle.WAITING
 
 
-def test_a_gang_that_is_not_filled_goes_back_and_a_time_limit_ends() -> None:
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2))
-    short = stepped(record, sight(record, Lifecycle.RUNNING, containers=2), 102.0 + FILL_S)
+def test_unfilled_gang_waits_again_and_an_exceeded_time_limit_fails_the_job() -> None:
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2))
+    short = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=2), 102.0 + FILL_S)
     assert short.ending == Ending.NOT_FILLED
-    assert stepped(short, sight(record, Lifecycle.STOPPED), 400.0).state == Lifecycle.WAITING
-    limited = replace(stepped(record, sight(record, Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0)
-    assert stepped(limited, sight(record, Lifecycle.RUNNING, containers=3), 169.0).ending == Ending.NONE
-    over = stepped(limited, sight(record, Lifecycle.RUNNING, containers=3), 171.0)
-    assert stepped(over, sight(record, Lifecycle.STOPPED), 172.0).state == Lifecycle.FAILED
+    assert stepped(short, snapshot(record, Lifecycle.STOPPED), 400.0).state == Lifecycle.WAITING
+    limited = replace(stepped(record, snapshot(record, Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0)
+    assert stepped(limited, snapshot(record, Lifecycle.RUNNING, containers=3), 169.0).ending == Ending.NONE
+    over = stepped(limited, snapshot(record, Lifecycle.RUNNING, containers=3), 171.0)
+    assert stepped(over, snapshot(record, Lifecycle.STOPPED), 172.0).state == Lifecycle.FAILED
 
 
-def test_strays_are_those_that_no_living_launch_has() -> None:
+def test_strays_are_applications_of_no_living_launch() -> None:
     run, over = Lifecycle.RUNNING, Lifecycle.FINISHED
     seen = EngineSnapshot(
         {
@@ -218,7 +220,7 @@ def test_strays_are_those_that_no_living_launch_has() -> None:
     assert list(strays(SILENT, {})) == []
 
 
-def test_each_change_of_state_is_told_once() -> None:
+def test_each_state_change_is_reported_once() -> None:
     waiting = JobRecord(7, (TRAIN,))
     record = place(waiting, PREFIX, 100.0).record
     assert [(task, state) for task, state, _ in differences(waiting, record)] == [
@@ -228,11 +230,11 @@ def test_each_change_of_state_is_told_once() -> None:
     assert list(differences(record, stepped(record, EMPTY))) == []
 
 
-def test_a_stronger_ending_does_not_restart_the_grace_period_of_the_first() -> None:
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
+def test_stronger_ending_does_not_restart_the_grace_period() -> None:
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
     preempted = end(record, Ending.PREEMPTED, "for x-1", 110.0)
     cancelled = end(preempted, Ending.CANCELLED, "by alice", 110.0 + USUAL_GRACE_S - 1)
-    seen = sight(record, Lifecycle.RUNNING, containers=3)
+    seen = snapshot(record, Lifecycle.RUNNING, containers=3)
     before = step(cancelled, seen, PREFIX, 110.0 + USUAL_GRACE_S - 0.5)
     assert (before.ask, before.kill) == ((f"app-{record.launches[0].tag}",), ())
     after = step(cancelled, seen, PREFIX, 110.0 + USUAL_GRACE_S)
@@ -240,18 +242,18 @@ def test_a_stronger_ending_does_not_restart_the_grace_period_of_the_first() -> N
 
 
 @pytest.mark.parametrize("ending", [Ending.PREEMPTED, Ending.PAUSED, Ending.CANCELLED, Ending.NOT_FILLED])
-def test_each_ending_has_its_own_grace_period_before_applications_are_killed(ending: Ending) -> None:
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
+def test_each_ending_has_its_own_grace_period_before_the_kill(ending: Ending) -> None:
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
     ends = end(record, ending, "why", 110.0)
     grace_s = GRACE_S.get(ending, USUAL_GRACE_S)
-    seen = sight(record, Lifecycle.RUNNING, containers=3)
+    seen = snapshot(record, Lifecycle.RUNNING, containers=3)
     assert step(ends, seen, PREFIX, 110.0 + grace_s).kill
     if grace_s:
         asked = step(ends, seen, PREFIX, 110.0 + grace_s - 0.5)
         assert asked.ask and not asked.kill
 
 
-def test_a_submission_under_way_is_withdrawn_for_as_long_as_the_ending_lasts() -> None:
+def test_pending_submission_is_withdrawn_until_the_ending_is_complete() -> None:
     record = placed()
     tag = record.launches[0].tag
     under_way = EngineSnapshot({}, frozenset({tag}))
@@ -264,25 +266,25 @@ def test_time_limits_are_exceeded_only_after_their_last_second() -> None:
     tag = placed().launches[0].tag
     at_submission_limit = step(placed(), EngineSnapshot({}, frozenset({tag})), PREFIX, 100.0 + SUBMIT_S)
     assert at_submission_limit.record.ending == Ending.NONE
-    short = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2), 110.0)
-    assert stepped(short, sight(short, Lifecycle.RUNNING, containers=2), 110.0 + FILL_S).ending == Ending.NONE
-    running = replace(stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0)
-    assert stepped(running, sight(running, Lifecycle.RUNNING, containers=3), 170.0).ending == Ending.NONE
+    short = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+    assert stepped(short, snapshot(short, Lifecycle.RUNNING, containers=2), 110.0 + FILL_S).ending == Ending.NONE
+    running = replace(stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3), 110.0), time_limit_s=60.0)
+    assert stepped(running, snapshot(running, Lifecycle.RUNNING, containers=3), 170.0).ending == Ending.NONE
 
 
-def test_a_try_that_ran_forgives_the_failed_submissions_before_it() -> None:
+def test_try_that_ran_resets_the_count_of_failed_submissions() -> None:
     record = replace(placed(), failed_submissions=2)
-    waiting = stepped(record, sight(record, Lifecycle.STARTING))
+    waiting = stepped(record, snapshot(record, Lifecycle.STARTING))
     assert waiting.failed_submissions == 2
-    assert stepped(waiting, sight(record, Lifecycle.RUNNING, containers=3)).failed_submissions == 0
+    assert stepped(waiting, snapshot(record, Lifecycle.RUNNING, containers=3)).failed_submissions == 0
 
 
-def test_a_resumed_job_has_the_cause_of_its_resumption() -> None:
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
+def test_resumed_job_has_the_cause_of_its_resumption() -> None:
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
     pausing = end(record, Ending.PAUSED, "paused by bob", 110.0)
     hasty = resume(pausing, "resumed by ann")
     assert (hasty.ending, hasty.cause) == (Ending.PREEMPTED, "resumed by ann")
-    paused = stepped(pausing, sight(record, Lifecycle.STOPPED), 120.0)
+    paused = stepped(pausing, snapshot(record, Lifecycle.STOPPED), 120.0)
     assert resume(paused, "resumed by ann").cause == "resumed by ann"
     assert resume(record, "resumed by ann") == record
 
@@ -295,12 +297,12 @@ def test_a_resumed_job_has_the_cause_of_its_resumption() -> None:
         (Lifecycle.LOST, "task train was lost: boom"),
     ],
 )
-def test_a_failed_job_names_the_task_and_what_became_of_it(state: Lifecycle, cause: str) -> None:
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
-    assert stepped(record, sight(record, state, why="boom")).cause == cause
+def test_cause_of_a_failed_job_names_the_task_and_how_it_ended(state: Lifecycle, cause: str) -> None:
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
+    assert stepped(record, snapshot(record, state, why="boom")).cause == cause
 
 
-def test_launches_that_have_ended_are_forgotten_once_nothing_of_them_lives() -> None:
+def test_ended_launches_are_dropped_once_none_of_their_applications_runs() -> None:
     run, finished = Lifecycle.RUNNING, Lifecycle.FINISHED
     seen = EngineSnapshot(
         {
@@ -327,7 +329,7 @@ def test_launches_that_have_ended_are_forgotten_once_nothing_of_them_lives() -> 
         (Ending.NOT_FILLED, Ending.PREEMPTED),
     ],
 )
-def test_the_more_lasting_ending_wins_and_the_same_one_again_changes_nothing(stronger: Ending, weaker: Ending) -> None:
+def test_more_lasting_ending_wins_and_a_repeated_one_changes_nothing(stronger: Ending, weaker: Ending) -> None:
     record = end(placed(), weaker, "first", 110.0)
     assert (record.state, record.ending, record.cause) == (Lifecycle.CLOSING, weaker, "first")
     assert end(record, weaker, "again", 111.0) == end(record, Ending.NONE, "no end", 111.0) == record
@@ -337,13 +339,13 @@ def test_the_more_lasting_ending_wins_and_the_same_one_again_changes_nothing(str
 
 
 @pytest.mark.parametrize("state", [Lifecycle.WAITING, Lifecycle.PAUSED])
-def test_what_does_not_run_is_cancelled_at_once(state: Lifecycle) -> None:
+def test_job_that_is_not_running_is_cancelled_at_once(state: Lifecycle) -> None:
     record = replace(JobRecord(7, (TRAIN,)), state=state, cause="before")
     cancelled = end(record, Ending.CANCELLED, "by alice", 5.0)
     assert cancelled == replace(record, state=Lifecycle.CANCELLED, cause="by alice", ended_s=5.0)
 
 
-def test_what_waits_is_paused_at_once_and_has_nothing_else_to_end() -> None:
+def test_waiting_job_is_paused_at_once_and_other_endings_do_not_apply() -> None:
     waiting = JobRecord(7, (TRAIN,))
     paused = end(waiting, Ending.PAUSED, "by bob", 5.0)
     assert paused == replace(waiting, state=Lifecycle.PAUSED, cause="by bob")
@@ -354,7 +356,7 @@ def test_what_waits_is_paused_at_once_and_has_nothing_else_to_end() -> None:
 
 def closing(ending: Ending, **more: int) -> JobRecord:
     record = replace(placed(TRAIN, TaskRule("eval")), **more)
-    record = stepped(record, sight(record, Lifecycle.RUNNING, Lifecycle.RUNNING, containers=3), 105.0)
+    record = stepped(record, snapshot(record, Lifecycle.RUNNING, Lifecycle.RUNNING, containers=3), 105.0)
     return end(record, ending, "because", 110.0)
 
 
@@ -372,74 +374,76 @@ def closing(ending: Ending, **more: int) -> JobRecord:
         (Ending.TIME_LIMIT, {"retries": 1}, {"state": Lifecycle.FAILED, "ended_s": 120.0}),
     ],
 )
-def test_what_a_job_becomes_when_nothing_of_it_is_left_keeps_its_cause(
+def test_closed_job_enters_the_state_of_its_ending_and_keeps_its_cause(
     ending: Ending, before: dict[str, int], after: dict[str, object]
 ) -> None:
     record = closing(ending, **before)
-    over = stepped(record, sight(record, Lifecycle.STOPPED, Lifecycle.STOPPED), 120.0)
+    over = stepped(record, snapshot(record, Lifecycle.STOPPED, Lifecycle.STOPPED), 120.0)
     expected = replace(record, ending=Ending.NONE, launches=over.launches, **after)  # type: ignore[arg-type]
     assert over == expected and over.cause == "because"
     assert [launch.state for launch in over.launches] == [Lifecycle.STOPPED, Lifecycle.STOPPED]
 
 
 @pytest.mark.parametrize(("failed", "state"), [(2, Lifecycle.WAITING), (3, Lifecycle.FAILED)])
-def test_three_failed_submissions_are_free(failed: int, state: Lifecycle) -> None:
+def test_job_fails_after_three_failed_submissions(failed: int, state: Lifecycle) -> None:
     record = replace(end(placed(), Ending.NOT_SUBMITTED, "because", 110.0), failed_submissions=failed)
-    assert stepped(record, sight(record, Lifecycle.STOPPED), 120.0).state == state
+    assert stepped(record, snapshot(record, Lifecycle.STOPPED), 120.0).state == state
 
 
 @pytest.mark.parametrize("ending", [Ending.NONE, Ending.PREEMPTED])
-def test_a_job_whose_tasks_have_finished_is_over_whatever_was_asked_of_it(ending: Ending) -> None:
+def test_job_whose_tasks_finished_is_finished_despite_a_requested_ending(ending: Ending) -> None:
     record = end(placed(), ending, "for x-1", 105.0)
-    over = stepped(record, sight(record, Lifecycle.FINISHED), 120.0)
+    over = stepped(record, snapshot(record, Lifecycle.FINISHED), 120.0)
     assert (over.state, over.cause, over.ended_s) == (Lifecycle.FINISHED, "all tasks have finished", 120.0)
     assert over.ending is Ending.NONE
 
 
-def test_a_task_that_does_not_say_why_it_failed_is_said_not_to_have_said_it() -> None:
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=3))
-    failed = step(record, sight(record, Lifecycle.FAILED), PREFIX, 130.0).record
+def test_task_that_fails_without_a_reason_has_a_default_cause() -> None:
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=3))
+    failed = step(record, snapshot(record, Lifecycle.FAILED), PREFIX, 130.0).record
     assert failed.cause == "task train failed: no reason given" and failed.state == Lifecycle.FAILED
     two = closing(Ending.NONE)
-    failing = stepped(two, sight(two, Lifecycle.FAILED, Lifecycle.RUNNING), 130.0)
+    failing = stepped(two, snapshot(two, Lifecycle.FAILED, Lifecycle.RUNNING), 130.0)
     assert (failing.ending, failing.ending_since_s) == (Ending.FAILED, 130.0)
 
 
-def test_an_application_has_a_cause_once_it_is_over() -> None:
+def test_launch_has_a_cause_only_after_its_application_has_ended() -> None:
     record = placed()
-    running = stepped(record, sight(record, Lifecycle.RUNNING, containers=3, why="queued at first"), 105.0)
+    running = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=3, why="queued at first"), 105.0)
     (launch,) = running.launches
     assert (launch.cause, launch.state, launch.containers, launch.seen_s) == ("", Lifecycle.RUNNING, 3, 105.0)
     assert launch.application_id == f"app-{launch.tag}" and launch.unseen_since_s is None
-    (launch,) = stepped(running, sight(record, Lifecycle.FAILED, why="boom"), 120.0).launches
+    (launch,) = stepped(running, snapshot(record, Lifecycle.FAILED, why="boom"), 120.0).launches
     assert (launch.cause, launch.seen_s) == ("boom", 105.0)
 
 
-def test_a_relaunched_task_is_intended_now_and_the_launch_before_it_is_kept() -> None:
+def test_relaunch_records_the_new_launch_and_keeps_the_previous_one() -> None:
     record = placed(TRAIN, TaskRule("eval", relaunch=True), TaskRule("more"), retries=1)
     states = [Lifecycle.RUNNING, Lifecycle.RUNNING, Lifecycle.RUNNING]
-    record = stepped(record, sight(record, *states, containers=3))
-    again = step(record, sight(record, states[0], Lifecycle.FAILED, states[2], containers=3, why="boom"), PREFIX, 130.0)
+    record = stepped(record, snapshot(record, *states, containers=3))
+    again = step(
+        record, snapshot(record, states[0], Lifecycle.FAILED, states[2], containers=3, why="boom"), PREFIX, 130.0
+    )
     (launch,) = again.submit
     assert (launch.task, launch.number, launch.intended_s, launch.state) == ("eval", 2, 130.0, Lifecycle.WAITING)
     assert [(one.task, one.number) for one in again.record.launches] == [
         ("train", 1), ("eval", 1), ("more", 1), ("eval", 2),
     ]  # fmt: skip
-    seen = stepped(again.record, sight(again.record, *states, containers=3), 140.0)
+    seen = stepped(again.record, snapshot(again.record, *states, containers=3), 140.0)
     assert [(one.task, one.number) for one in seen.newest] == [("train", 1), ("eval", 2), ("more", 1)]
     replaced = record.changed(replace(record.launches[1], cause="other"))
     assert [one.cause for one in replaced.launches] == ["", "other", ""]
     assert replaced.launches[::2] == record.launches[::2]
 
 
-def test_a_job_of_which_a_task_has_no_application_is_asked_to_end_and_says_which() -> None:
+def test_job_with_a_task_without_application_is_ended_and_names_the_task() -> None:
     record = replace(placed(TRAIN, TaskRule("eval")), launches=placed(TRAIN, TaskRule("eval")).launches[:1])
-    ending = step(record, sight(record, Lifecycle.RUNNING), PREFIX, 150.0).record
+    ending = step(record, snapshot(record, Lifecycle.RUNNING), PREFIX, 150.0).record
     assert (ending.ending, ending.ending_since_s) == (Ending.NOT_SUBMITTED, 150.0)
     assert ending.cause == "no application of task eval is recorded"
 
 
-def test_an_intent_that_was_lost_ends_the_others_from_now_on() -> None:
+def test_lost_submission_of_one_task_ends_the_other_tasks() -> None:
     record = placed(TRAIN, TaskRule("eval"))
     seen = EngineSnapshot({record.launches[1].tag: (SeenApplication("app", Lifecycle.RUNNING),)})
     record = stepped(record, seen, 200.0)
@@ -448,22 +452,24 @@ def test_an_intent_that_was_lost_ends_the_others_from_now_on() -> None:
     assert lost.record.cause == "the service ended before the application was submitted"
 
 
-def test_time_limits_say_how_long_they_are_and_end_the_job_in_order() -> None:
-    starting = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+def test_exceeded_time_limit_is_stated_and_ends_the_job_in_order() -> None:
+    starting = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
     limited = replace(starting, time_limit_s=60.0)
-    assert stepped(limited, sight(limited, Lifecycle.RUNNING, containers=2), 500.0).ending == Ending.NOT_FILLED
-    assert stepped(limited, sight(limited, Lifecycle.RUNNING, containers=2), 180.0).ending == Ending.NONE  # not running
-    running = stepped(limited, sight(limited, Lifecycle.RUNNING, containers=3), 110.0)
-    over = step(running, sight(running, Lifecycle.RUNNING, containers=3), PREFIX, 170.5)
+    assert stepped(limited, snapshot(limited, Lifecycle.RUNNING, containers=2), 500.0).ending == Ending.NOT_FILLED
+    assert (
+        stepped(limited, snapshot(limited, Lifecycle.RUNNING, containers=2), 180.0).ending == Ending.NONE
+    )  # not running
+    running = stepped(limited, snapshot(limited, Lifecycle.RUNNING, containers=3), 110.0)
+    over = step(running, snapshot(running, Lifecycle.RUNNING, containers=3), PREFIX, 170.5)
     assert (over.record.ending, over.record.cause) == (Ending.TIME_LIMIT, "the time limit of 60 s is over")
     assert over.record.ending_since_s == 170.5 and over.ask and not over.kill
     unlimited = replace(running, time_limit_s=None)
-    assert stepped(unlimited, sight(running, Lifecycle.RUNNING, containers=3), 1e9).ending == Ending.NONE
+    assert stepped(unlimited, snapshot(running, Lifecycle.RUNNING, containers=3), 1e9).ending == Ending.NONE
 
 
-def test_what_the_cluster_has_not_given_in_time_is_said_with_the_time() -> None:
-    record = stepped(placed(), sight(placed(), Lifecycle.RUNNING, containers=2), 110.0)
-    short = stepped(record, sight(record, Lifecycle.RUNNING, containers=2), 290.5)
+def test_exceeded_allocation_or_submission_time_is_stated_in_the_cause() -> None:
+    record = stepped(placed(), snapshot(placed(), Lifecycle.RUNNING, containers=2), 110.0)
+    short = stepped(record, snapshot(record, Lifecycle.RUNNING, containers=2), 290.5)
     assert (short.ending, short.ending_since_s) == (Ending.NOT_FILLED, 290.5)
     assert short.cause == "the cluster did not allocate all containers within 180 s"
     tag = placed().launches[0].tag
@@ -471,7 +477,7 @@ def test_what_the_cluster_has_not_given_in_time_is_said_with_the_time() -> None:
     assert (late.cause, late.ending_since_s) == ("task train was not submitted within 900 s", 1000.5)
 
 
-def test_an_ending_is_a_change_that_is_told_and_so_is_what_was_given_back() -> None:
+def test_ending_and_released_slots_are_reported_as_changes() -> None:
     record = placed()
     assert list(differences(record, end(record, Ending.PREEMPTED, "for x-1", 110.0))) == [
         ("", Lifecycle.CLOSING, "for x-1")

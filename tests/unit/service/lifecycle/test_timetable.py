@@ -23,7 +23,7 @@ def table(**more: object) -> Timetable:
     return replace(Timetable(120.0, 60.0), **more)  # type: ignore[arg-type]
 
 
-def test_one_a_time_and_of_those_missed_one() -> None:
+def test_each_planned_time_starts_once_and_missed_times_start_one_job() -> None:
     assert due(table(), False, following, 119.9).starts is False
     decided = due(table(), False, following, 120.0)
     assert decided.starts and decided.after == Timetable(180.0, 120.0)
@@ -31,7 +31,7 @@ def test_one_a_time_and_of_those_missed_one() -> None:
     assert late.starts and late.after.planned_s == 120.0 + 1001 * EVERY
 
 
-def test_where_the_one_before_is_not_over() -> None:
+def test_overlap_rule_decides_if_the_previous_job_has_not_ended() -> None:
     left_out = due(table(), True, following, 130.0)
     assert not left_out.starts and "skipped" in left_out.after.note and left_out.after.planned_s == 180.0
     waits = due(table(overlap="queue"), True, following, 130.0)
@@ -42,27 +42,27 @@ def test_where_the_one_before_is_not_over() -> None:
     assert not due(table(overlap="cancel"), False, following, 130.0).cancels
 
 
-def test_a_clock_that_was_years_ahead_does_not_stop_it() -> None:
+def test_clock_that_was_years_ahead_does_not_stop_the_schedule() -> None:
     ahead = due(table(), False, following, 1e9)
     back = due(ahead.after, False, following, 200.0)
     assert not back.starts and back.after.planned_s == 240.0
     assert due(back.after, False, following, 241.0).starts
 
 
-def test_a_note_is_that_of_the_last_time_alone() -> None:
+def test_note_describes_only_the_latest_planned_time() -> None:
     left_out = due(table(), True, following, 130.0).after
     assert left_out == Timetable(180.0, 130.0, note="skipped, since the previous job had not ended")
     assert due(left_out, False, following, 180.0).after == Timetable(240.0, 180.0)
     assert due(left_out, False, following, 100.0).after == replace(left_out, planned_s=120.0, looked_s=100.0)
 
 
-def test_a_schedule_that_was_looked_at_just_now_is_not_planned_anew() -> None:
+def test_schedule_polled_at_its_due_time_starts_and_plans_the_next_time() -> None:
     decided = due(Timetable(60.0, 60.0), False, following, 60.0)
     assert decided.starts and decided.after.planned_s == 120.0
 
 
 @given(st.lists(st.floats(-500, 500), max_size=40), st.sampled_from(["skip", "queue", "cancel"]), st.booleans())
-def test_whatever_the_clock_does_no_planned_time_comes_early_and_none_is_lost_for_long(
+def test_clock_jumps_never_start_a_job_early_or_lose_times_for_long(
     steps: list[float], overlap: str, running: bool
 ) -> None:
     now, one = 1000.0, Timetable(following(1000.0), 1000.0, overlap)

@@ -23,7 +23,7 @@ def provider(folder: Path, within_s: float = 30.0) -> CommandProvider:
     return CommandProvider((sys.executable, hook.__file__, str(folder)), within_s)
 
 
-def test_nodes_come_are_drained_called_back_and_end(tmp_path: Path) -> None:
+def test_command_provider_launches_drains_recalls_and_terminates_nodes(tmp_path: Path) -> None:
     nodes = provider(tmp_path)
     before = time.time()
     nodes.launch("gpu", 2, ("one", "two"))
@@ -35,9 +35,9 @@ def test_nodes_come_are_drained_called_back_and_end(tmp_path: Path) -> None:
     assert [node.is_draining for node in nodes.list()] == [False, False]
     nodes.terminate(second)
     assert [node.id for node in nodes.list()] == [first.id]
-    said = (tmp_path / "calls").read_text().splitlines()
-    assert said[0] == 'launch {"count": 2, "group": "gpu", "jobs": ["one", "two"]}'
-    assert said[1] == f"drain {json.dumps({'group': 'gpu', 'hosts': [first.id], 'id': first.id}, sort_keys=True)}"
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[0] == 'launch {"count": 2, "group": "gpu", "jobs": ["one", "two"]}'
+    assert calls[1] == f"drain {json.dumps({'group': 'gpu', 'hosts': [first.id], 'id': first.id}, sort_keys=True)}"
 
 
 def script(folder: Path, text: str, within_s: float = 0.5) -> CommandProvider:
@@ -48,7 +48,7 @@ def script(folder: Path, text: str, within_s: float = 0.5) -> CommandProvider:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "calls"),
     [
         ("echo no quota >&2; exit 7", "exit status 7: no quota"),
         ("echo hello", r"list printed 'hello\\n'.*JSON"),
@@ -60,12 +60,12 @@ def script(folder: Path, text: str, within_s: float = 0.5) -> CommandProvider:
         ('echo \'{"nodes": [], "more": 1}\'', "more: Extra inputs"),
     ],
 )
-def test_what_it_must_not_say(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ProviderError, match=said):
+def test_invalid_output_of_the_command_is_refused(tmp_path: Path, text: str, calls: str) -> None:
+    with pytest.raises(ProviderError, match=calls):
         script(tmp_path, text).list()
 
 
-def test_one_that_hangs_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
+def test_hanging_command_is_killed_with_its_children(tmp_path: Path) -> None:
     hanging = script(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child; wait")
     with pytest.raises(ProviderError, match=r"did not end within 0.5 s.*`within`"):
         hanging.list()
@@ -81,7 +81,7 @@ def is_dead(pid: int) -> bool:
         return True
 
 
-def test_a_service_that_ends_does_not_wait_for_one_that_hangs(tmp_path: Path) -> None:
+def test_closing_the_provider_kills_a_hanging_command(tmp_path: Path) -> None:
     provider = script(tmp_path, f"touch {tmp_path}/runs; exec sleep 300", within_s=300.0)
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(provider.list)
@@ -91,12 +91,12 @@ def test_a_service_that_ends_does_not_wait_for_one_that_hangs(tmp_path: Path) ->
             call.result(END_S)
 
 
-def test_one_that_is_not_there() -> None:
+def test_missing_executable_is_refused() -> None:
     with pytest.raises(ProviderError, match="/nowhere cannot be run: No such file"):
         CommandProvider(("/nowhere",), 1.0).list()
 
 
-def test_yarns_file_and_its_command(tmp_path: Path) -> None:
+def test_yarn_exclusion_updates_its_file_and_repeats_a_failed_refresh(tmp_path: Path) -> None:
     file = tmp_path / "exclude"
     refresh = ("sh", "-c", f"test ! -e {tmp_path}/broken && echo x >> {tmp_path}/told")
     yarn = YarnExclusion(file, refresh, 30.0)

@@ -27,7 +27,7 @@ def rendered(job_file: Path) -> list[dict[str, Any]]:
 
 
 def check_known(manifest: Any, model: Any, path: str = "") -> None:
-    """Every field is one of the operator's, as deep as its models go, and every required one is there."""
+    """Assert that every field, at any depth, is in the operator's models, and that required ones are present."""
     if typing.get_origin(model) in (typing.Union, types.UnionType, typing.Annotated):
         (model, *_) = [one for one in typing.get_args(model) if one is not type(None)]
         check_known(manifest, model, path)
@@ -42,7 +42,7 @@ def check_known(manifest: Any, model: Any, path: str = "") -> None:
             check_known(value, fields[name].annotation, f"{path}.{name}")
 
 
-def test_the_operator_knows_every_field(job_file: Path) -> None:
+def test_manifest_fields_are_all_known_to_the_operator(job_file: Path) -> None:
     from kubeflow_spark_api.models.spark_v1beta2_spark_application import SparkV1beta2SparkApplication as Application
 
     config, *applications = rendered(job_file)
@@ -57,7 +57,7 @@ def test_the_operator_knows_every_field(job_file: Path) -> None:
         check_known({**applications[0], "spce": {}}, Application)
 
 
-def test_what_a_task_asks_for(job_file: Path) -> None:
+def test_manifest_requests_the_resources_of_each_task(job_file: Path) -> None:
     _, train, evaluate = (one.get("spec", {}) for one in rendered(job_file))
     executor = train["executor"]
     assert (executor["instances"], executor["cores"], executor["gpu"]["quantity"]) == (8, 4, 1)
@@ -73,7 +73,7 @@ def test_what_a_task_asks_for(job_file: Path) -> None:
         assert pod["configMaps"] == [{"name": "digits-code", "path": "/etc/hopsml"}]
 
 
-def test_the_code_comes_along(job_file: Path) -> None:
+def test_config_map_holds_the_code_of_the_job(job_file: Path) -> None:
     config = rendered(job_file)[0]
     assert set(config["data"]) == {"job.yaml", "train.py", "evaluate.py", "hopsml_job_driver.py"}
     assert config["data"]["job.yaml"] == job_file.read_text()
@@ -97,7 +97,7 @@ def test_the_code_comes_along(job_file: Path) -> None:
         ("[python, evaluate.py]", "[python, a/train.py]", "have one name: in a pod they lie in one folder; rename one"),
     ],
 )
-def test_what_cannot_be_rendered(job_file: Path, old: str, new: str, words: str) -> None:
+def test_job_unsuitable_for_kubernetes_is_refused(job_file: Path, old: str, new: str, words: str) -> None:
     (job_file.parent / "a").mkdir()
     (job_file.parent / "a" / "train.py").write_text("")
     job_file.write_text(job_file.read_text().replace(old, new))
@@ -106,7 +106,7 @@ def test_what_cannot_be_rendered(job_file: Path, old: str, new: str, words: str)
     assert words in str(refused.value)
 
 
-def test_profiles_of_other_engines_and_code_that_is_too_large(job_file: Path) -> None:
+def test_other_profile_missing_image_or_oversized_code_is_refused(job_file: Path) -> None:
     job = spec.load(job_file)
     with pytest.raises(ArgumentError, match="profile 'yarn' has master yarn: manifests are for k8s://"):
         kubernetes.manifests(job, job_file, profiles.load("yarn"))

@@ -24,13 +24,13 @@ def lines(job_file: Path, profile: str | Profile) -> dict[str, list[str]]:
 
 
 def conf(line: list[str]) -> dict[str, str]:
-    """Spark's settings in it."""
+    """Return the Spark settings of a command line."""
     pairs = [line[at + 1] for at, word in enumerate(line) if word == "--conf"]
     return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def without(job_file: Path, *parts: str) -> Path:
-    """The file without some of its text."""
+    """Remove parts of the job file's text."""
     text = job_file.read_text()
     for part in parts:
         assert part in text
@@ -39,7 +39,7 @@ def without(job_file: Path, *parts: str) -> Path:
     return job_file
 
 
-def test_on_yarn_each_task_is_an_application_with_executors_of_its_size(job_file: Path) -> None:
+def test_yarn_task_is_an_application_with_executors_of_its_size(job_file: Path) -> None:
     found = lines(job_file, "yarn-cluster")
     train, evaluate = conf(found["train"]), conf(found["evaluate"])
     assert found["train"][1:5] == ["--master", "yarn", "--deploy-mode", "cluster"]
@@ -70,7 +70,7 @@ def test_on_yarn_each_task_is_an_application_with_executors_of_its_size(job_file
     assert not any("nodeLabel" in key or "DOCKER" in key for key in evaluate)
 
 
-def test_the_same_file_without_spark(job_file: Path) -> None:
+def test_local_profile_renders_commands_without_spark(job_file: Path) -> None:
     without(job_file, '    environment: {image: "hopsml:1"}\n')
     assert lines(job_file, "local") == {
         name: [
@@ -81,7 +81,7 @@ def test_the_same_file_without_spark(job_file: Path) -> None:
     }
 
 
-def test_the_same_file_on_a_standalone_cluster_and_on_this_machine(job_file: Path) -> None:
+def test_standalone_and_local_cluster_profiles_render_the_same_job(job_file: Path) -> None:
     without(job_file, '    environment: {image: "hopsml:1"}\n', ", node_label: v100")
     found = lines(job_file, "standalone")
     assert found["train"][2] == "spark://127.0.0.1:7077" and conf(found["train"])["spark.cores.max"] == "32"
@@ -90,7 +90,7 @@ def test_the_same_file_on_a_standalone_cluster_and_on_this_machine(job_file: Pat
     assert found["train"][2] == "local-cluster[8,4,16384]" and found["evaluate"][2] == "local-cluster[1,1,4096]"
 
 
-def test_a_packed_environment_travels(job_file: Path) -> None:
+def test_packed_environment_is_sent_with_the_application(job_file: Path) -> None:
     job_file.write_text(job_file.read_text().replace('image: "hopsml:1"', "archive: file:///e/torch.tar.gz"))
     found = conf(lines(job_file, "yarn-cluster")["train"])
     assert found["spark.yarn.dist.archives"] == "file:///e/torch.tar.gz#environment"
@@ -110,14 +110,14 @@ def test_a_packed_environment_travels(job_file: Path) -> None:
         ("workspace: .", "workspace: 'https://git/x'", "yarn", "workspace https://git/x: its code is not on this machine"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_rendered(job_file: Path, old: str, new: str, profile: str, words: str) -> None:
+def test_job_that_cannot_be_rendered_is_refused(job_file: Path, old: str, new: str, profile: str, words: str) -> None:
     job_file.write_text(job_file.read_text().replace(old, new))
     with pytest.raises(ArgumentError) as refused:
         lines(job_file, profile)
     assert words in str(refused.value)
 
 
-def test_a_mistake_in_the_code_is_told_before_anything_starts(job_file: Path) -> None:
+def test_syntax_error_in_the_code_is_reported_before_the_start(job_file: Path) -> None:
     job_file.with_name("train.py").write_text("def main(:\n")
     with pytest.raises(ArgumentError, match=r"train\.py, line 1"):
         lines(job_file, "yarn-cluster")

@@ -13,44 +13,44 @@ from tests.unit.service.scheduler.clusters import BY_PRIORITY, Cluster, gang
 pytestmark = pytest.mark.fast
 
 
-def told(cluster: Cluster) -> list[str]:
+def demanded(cluster: Cluster) -> list[str]:
     return [job for job, _ in cluster_status.demand_of(cluster.scheduler, cluster.now).gangs]
 
 
-def test_who_goes_first_is_told_first_and_what_runs_is_not() -> None:
+def test_demand_lists_waiting_jobs_by_priority_without_running_ones() -> None:
     cluster = Cluster({"a": 2})
     for name, priority in (("runs", 99), ("late", 40), ("first", 60), ("same", 60)):
         cluster.submit(name, gang(2), priority=priority)
-    assert told(cluster) == ["first", "same", "late"]
+    assert demanded(cluster) == ["first", "same", "late"]
 
 
-def test_nothing_beyond_a_limit_of_its_queue_all_that_waits_counted() -> None:
+def test_demand_stays_within_the_queue_limit_over_all_waiting_jobs() -> None:
     cluster = Cluster({"a": 1}, BY_PRIORITY, (Queue("q", limit=Resources(gpus=5, cores=5)),))
     for number in range(4):
         cluster.submit(f"j{number}", gang(2), queue="q")
-    assert told(cluster) == ["j0", "j1"]
+    assert demanded(cluster) == ["j0", "j1"]
 
 
-def test_queues_take_turns_by_their_weights() -> None:
+def test_demand_alternates_between_queues_by_weight() -> None:
     cluster = Cluster({"a": 1}, BY_PRIORITY, (Queue("one", weight=2.0), Queue("two")))
     for number in range(3):
         for queue in ("one", "two"):
             cluster.submit(f"{queue}{number}", gang(2), queue=queue)
-    assert told(cluster) == ["one0", "two0", "one1", "one2", "two1", "two2"]
+    assert demanded(cluster) == ["one0", "two0", "one1", "one2", "two1", "two2"]
 
 
-def test_not_who_is_put_off() -> None:
+def test_job_in_backoff_is_not_in_the_demand() -> None:
     cluster = Cluster({"a": 2})
     cluster.submit("one", gang(2))
     cluster.runs.clear()
     cluster.did(cluster.scheduler.not_filled("one", cluster.now))
     cluster.submit("two", gang(3))
-    assert told(cluster) == ["two"]
+    assert demanded(cluster) == ["two"]
     cluster.now += 30.0
-    assert told(cluster) == ["one", "two"]
+    assert demanded(cluster) == ["one", "two"]
 
 
-def test_ends_are_those_that_are_known_and_the_nodes_are_a_copy() -> None:
+def test_demand_has_known_job_ends_and_a_copy_of_the_nodes() -> None:
     cluster = Cluster({"a": 3})
     cluster.submit("known", gang(1), expected_s=100.0)
     cluster.submit("unknown", gang(1))
@@ -62,7 +62,7 @@ def test_ends_are_those_that_are_known_and_the_nodes_are_a_copy() -> None:
     assert cluster_status.demand_of(cluster.scheduler, cluster.now).ends == ()
 
 
-def test_the_gangs_of_all_jobs_that_wait_are_told_with_what_they_need_and_no_more_than_so_many() -> None:
+def test_demand_lists_gangs_with_their_full_shape() -> None:
     cluster = Cluster({"a": 1})
     cluster.scheduler.nodes.close("a")
     for number in range(4):
@@ -72,36 +72,34 @@ def test_the_gangs_of_all_jobs_that_wait_are_told_with_what_they_need_and_no_mor
 
 
 @pytest.mark.parametrize(("most", "count"), [(2, 2), (3, 3), (9, 3)])
-def test_no_more_gangs_are_told_than_can_be_served_at_once(
-    most: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_gangs_in_the_demand_is_bounded(most: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_status, "MOST", most)
     cluster = Cluster({"a": 1}, BY_PRIORITY, (Queue("one"), Queue("two")))
     for number, queue in enumerate(("one", "two", "one")):
         cluster.submit(f"j{number}", gang(2), queue=queue)
-    assert len(told(cluster)) == count
+    assert len(demanded(cluster)) == count
 
 
-def test_of_queues_that_have_equal_shares_the_first_by_name_goes_first() -> None:
+def test_queues_with_equal_shares_are_served_by_name() -> None:
     cluster = Cluster({"a": 1}, BY_PRIORITY, (Queue("z"), Queue("a")))
     for queue in "za":
         cluster.submit(queue, gang(2), queue=queue)
-    assert told(cluster) == ["a", "z"]
+    assert demanded(cluster) == ["a", "z"]
 
 
-def test_what_a_queue_has_already_counts_in_its_share_and_its_limit() -> None:
+def test_running_jobs_count_in_the_share_and_the_limit_of_their_queue() -> None:
     limit = Resources(gpus=4, cores=4)
     cluster = Cluster({"a": 3}, BY_PRIORITY, (Queue("a", limit=limit), Queue("z")))
     cluster.submit("runs", gang(2), queue="a")
     for name, count, queue in (("a1", 2, "a"), ("a2", 1, "a"), ("z1", 2, "z"), ("z2", 2, "z")):
         cluster.submit(name, gang(count), queue=queue)
     assert "a2" in cluster.runs
-    assert told(cluster) == ["z1", "z2"]  # with one more slot than it has, `a1` is beyond the limit
+    assert demanded(cluster) == ["z1", "z2"]  # with one more slot than it has, `a1` is beyond the limit
     cluster.ended("a2")
-    assert told(cluster) == ["z1", "a1", "z2"]
+    assert demanded(cluster) == ["z1", "a1", "z2"]
 
 
-def test_not_who_lacks_memory_for_its_driver() -> None:
+def test_job_beyond_the_driver_memory_limit_is_not_in_the_demand() -> None:
     scheduler = Scheduler(BY_PRIORITY, (Queue("q", driver_limit_mib=10),))
     scheduler.nodes.set_node("a", Resources(cores=1, memory_mib=99))
     for name in ("runs", "waits"):
@@ -112,7 +110,7 @@ def test_not_who_lacks_memory_for_its_driver() -> None:
     assert [job for job, _ in cluster_status.demand_of(scheduler, 0.0).gangs] == ["waits"]
 
 
-def test_an_end_is_told_until_it_is_reached_and_with_what_is_given_back() -> None:
+def test_job_end_is_listed_until_it_is_reached_with_the_slots_it_releases() -> None:
     cluster = Cluster({"a": 3, "b": 3})
     cluster.now = 10.0
     cluster.submit("long", gang(2), expected_s=100.0)
@@ -122,6 +120,6 @@ def test_an_end_is_told_until_it_is_reached_and_with_what_is_given_back() -> Non
     assert cluster_status.demand_of(cluster.scheduler, 60.0).ends == ends[:1]
 
 
-def test_nothing_is_no_gangs_no_nodes_and_no_ends() -> None:
+def test_empty_demand_has_no_gangs_nodes_or_ends() -> None:
     nothing = Demand.nothing()
     assert (nothing.gangs, nothing.ends, nothing.nodes.rows) == ((), (), {})

@@ -45,10 +45,10 @@ def cluster(running: list[QueuedJob], **gpus: int) -> Nodes:
     return nodes
 
 
-def keep(
+def make_hold(
     job: QueuedJob, running: list[QueuedJob], policy: Policy = KEEPS, lenders: tuple[str, ...] = (), **gpus: int
 ) -> tuple[float, Placement, list[int]]:
-    """When it would start, where, and the GPUs that it leaves to others on each node."""
+    """Return the start of a hold, its placement, and the spare GPUs of each node."""
     held = taking.make_hold(job, cluster(running, **gpus), running, NOW, policy, lenders)
     assert held is not None and held.job is job and held.refused == set()
     return held.starts_s, held.placement, [int(each) for each in held.spare[: len(gpus), 0]]
@@ -69,7 +69,7 @@ class TestWhoMakesWay:
             ({"queue": "lender", "preemptible": False}, KEEPS, ("lender",), False),
         ],
     )
-    def test_who_goes_behind_in_its_queue_and_who_has_borrowed(self, other, policy, lenders, makes_way):
+    def test_lower_ranked_and_borrowing_jobs_make_way(self, other, policy, lenders, makes_way):
         job = waiting("other", **other)
         assert taking.makes_way(job, waiting("job"), policy, lenders) is makes_way
         job.is_overdue = True
@@ -90,87 +90,91 @@ class TestExpectedEnd:
             (math.inf, 5000.0, math.inf),
         ],
     )
-    def test_who_has_run_for_longer_than_it_said_takes_half_as_long_again_each_time(self, expected_s, now, end_s):
+    def test_expected_end_moves_by_half_when_a_job_exceeds_it(self, expected_s, now, end_s):
         assert taking.expected_end_s(runs("j", {"a": 1}, expected_s=expected_s), now) == pytest.approx(end_s)
 
-    def test_who_does_not_run_yet_begins_now(self):
+    def test_expected_end_of_a_job_that_is_not_running_counts_from_now(self):
         job = waiting("j", expected_s=60.0)
         job.started_s, job.phase = 5.0, JobPhase.PLACED
         assert taking.expected_end_s(job, 500.0) == 560.0
 
-    def test_an_end_is_never_in_the_past(self):
+    def test_expected_end_is_never_in_the_past(self):
         for passed in range(1, 2000):
             job = runs("j", {"a": 1}, started_s=0.0, expected_s=3.0)
             assert taking.expected_end_s(job, passed / 4) > passed / 4
 
 
 class TestWhatIsKept:
-    def test_nothing_is_waited_for_where_there_is_room(self):
-        assert keep(waiting("job", 3), [], a=4, b=2) == (NOW, ({"a": 3},), [1, 2])
+    def test_hold_starts_now_if_there_are_enough_free_slots(self):
+        assert make_hold(waiting("job", 3), [], a=4, b=2) == (NOW, ({"a": 3},), [1, 2])
 
-    def test_no_more_than_it_cannot_do_without(self):
-        assert keep(waiting("job", 6, least=2), [], a=4, b=2) == (NOW, ({"b": 2},), [4, 0])
+    def test_hold_reserves_only_the_minimum_of_an_elastic_job(self):
+        assert make_hold(waiting("job", 6, least=2), [], a=4, b=2) == (NOW, ({"b": 2},), [4, 0])
         running = [runs("soon", {"a": 3}, expected_s=200.0)]
-        assert keep(waiting("job", 6, least=3), running, a=4, b=1) == (1100.0, ({"a": 3},), [1, 1])
+        assert make_hold(waiting("job", 6, least=3), running, a=4, b=1) == (1100.0, ({"a": 3},), [1, 1])
 
-    def test_the_room_of_those_who_end_first(self):
+    def test_hold_waits_for_the_jobs_that_end_first(self):
         late = runs("late", {"a": 2}, expected_s=500.0)
         soon = runs("soon", {"b": 2}, expected_s=200.0)
         next_ = runs("next", {"c": 2}, expected_s=300.0)
         running = [late, soon, next_]
-        assert keep(waiting("job", 2), running, a=2, b=2, c=2) == (1100.0, ({"b": 2},), [0, 0, 0])
-        assert keep(waiting("job", 4), running, a=2, b=2, c=2) == (1200.0, ({"b": 2, "c": 2},), [0, 0, 0])
-        assert keep(waiting("job", 6), running, a=2, b=2, c=2) == (1400.0, ({"a": 2, "b": 2, "c": 2},), [0, 0, 0])
+        assert make_hold(waiting("job", 2), running, a=2, b=2, c=2) == (1100.0, ({"b": 2},), [0, 0, 0])
+        assert make_hold(waiting("job", 4), running, a=2, b=2, c=2) == (1200.0, ({"b": 2, "c": 2},), [0, 0, 0])
+        assert make_hold(waiting("job", 6), running, a=2, b=2, c=2) == (1400.0, ({"a": 2, "b": 2, "c": 2},), [0, 0, 0])
         assert taking.make_hold(waiting("job", 7), cluster(running, a=2, b=2, c=2), running, NOW, KEEPS) is None
 
-    def test_to_spare_is_what_is_free_now_and_will_not_be_needed_then(self):
+    def test_spare_slots_are_free_now_and_not_needed_by_the_hold(self):
         running = [runs("soon", {"a": 3}, expected_s=200.0)]
-        assert keep(waiting("job", 4), running, a=4, b=2) == (1100.0, ({"a": 4},), [0, 2])
-        assert keep(waiting("job", 5), running, a=4, b=2) == (1100.0, ({"a": 4, "b": 1},), [0, 1])
+        assert make_hold(waiting("job", 4), running, a=4, b=2) == (1100.0, ({"a": 4},), [0, 2])
+        assert make_hold(waiting("job", 5), running, a=4, b=2) == (1100.0, ({"a": 4, "b": 1},), [0, 1])
 
-    def test_enough_in_all_is_not_enough_in_pieces(self):
+    def test_hold_requires_slots_that_fit_on_one_node(self):
         running = [runs("one", {"a": 1}, expected_s=200.0), runs("two", {"b": 1}, expected_s=300.0)]
         whole = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=2)),))), 1, 0.0)
-        assert keep(whole, running, a=2, b=1) == (1100.0, ({"a": 1},), [0, 0])
-        assert keep(whole, list(reversed(running)), a=1, b=2) == (1200.0, ({"b": 1},), [0, 0])
+        assert make_hold(whole, running, a=2, b=1) == (1100.0, ({"a": 1},), [0, 0])
+        assert make_hold(whole, list(reversed(running)), a=1, b=2) == (1200.0, ({"b": 1},), [0, 0])
 
-    def test_of_those_of_whom_nobody_knows_the_oldest_is_thought_to_end_first_and_its_nodes_are_kept_whole(self):
+    def test_oldest_job_of_unknown_duration_is_assumed_to_end_first(self):
         running = [runs("old", {"a": 1}), runs("young", {"b": 1}), runs("known", {"c": 1}, expected_s=9e9)]
         whole = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=3)),))), 1, 0.0)
-        assert keep(whole, running, a=4, b=4, c=1) == (NOW, ({"a": 1},), [0, 3, 0])
-        assert keep(waiting("job", 7), running, a=4, b=4, c=1)[0] == 900.0 + 9e9
-        started_s, placement, spare = keep(waiting("job", 8), running, a=5, b=4, c=1)
+        assert make_hold(whole, running, a=4, b=4, c=1) == (NOW, ({"a": 1},), [0, 3, 0])
+        assert make_hold(waiting("job", 7), running, a=4, b=4, c=1)[0] == 900.0 + 9e9
+        started_s, placement, spare = make_hold(waiting("job", 8), running, a=5, b=4, c=1)
         assert (started_s, placement, spare) == (900.0 + 9e9, ({"a": 4, "b": 3, "c": 1},), [0, 0, 0])
-        assert keep(waiting("job", 5), running[:2], a=5, b=2) == (NOW, ({"a": 4, "b": 1},), [0, 0])
-        assert keep(waiting("job", 6), running[:2], a=5, b=2, c=1) == (NOW, ({"a": 4, "b": 1, "c": 1},), [0, 0, 0])
-        assert keep(waiting("job", 7), running[:2], a=5, b=2, c=1) == (math.inf, ({"a": 5, "b": 1, "c": 1},), [0, 0, 0])
-        assert keep(waiting("job", 5), [running[0]], a=5, b=3) == (NOW, ({"a": 4, "b": 1},), [0, 2])
-        assert keep(waiting("job", 8), [running[0]], a=5, b=3, c=9) == (NOW, ({"c": 8},), [4, 3, 1])
+        assert make_hold(waiting("job", 5), running[:2], a=5, b=2) == (NOW, ({"a": 4, "b": 1},), [0, 0])
+        assert make_hold(waiting("job", 6), running[:2], a=5, b=2, c=1) == (NOW, ({"a": 4, "b": 1, "c": 1},), [0, 0, 0])
+        assert make_hold(waiting("job", 7), running[:2], a=5, b=2, c=1) == (
+            math.inf,
+            ({"a": 5, "b": 1, "c": 1},),
+            [0, 0, 0],
+        )
+        assert make_hold(waiting("job", 5), [running[0]], a=5, b=3) == (NOW, ({"a": 4, "b": 1},), [0, 2])
+        assert make_hold(waiting("job", 8), [running[0]], a=5, b=3, c=9) == (NOW, ({"c": 8},), [4, 3, 1])
 
-    def test_who_may_be_preempted_counts_as_over_when_its_protection_is(self):
+    def test_preemptible_job_counts_as_ended_after_its_protection(self):
         behind = runs("behind", {"a": 2}, started_s=980.0, priority=40)
-        assert keep(waiting("job", 2), [behind], POLICY, a=2) == (1030.0, ({"a": 2},), [0])
-        assert keep(waiting("job", 2), [behind], KEEPS, a=2)[0] == math.inf
+        assert make_hold(waiting("job", 2), [behind], POLICY, a=2) == (1030.0, ({"a": 2},), [0])
+        assert make_hold(waiting("job", 2), [behind], KEEPS, a=2)[0] == math.inf
         long_ago = runs("behind", {"a": 2}, started_s=100.0, priority=40)
-        assert keep(waiting("job", 2), [long_ago], POLICY, a=2)[0] == NOW
+        assert make_hold(waiting("job", 2), [long_ago], POLICY, a=2)[0] == NOW
         ends_before = runs("behind", {"a": 2}, started_s=980.0, priority=40, expected_s=21.0)
-        assert keep(waiting("job", 2), [ends_before], POLICY, a=2)[0] == 1001.0
+        assert make_hold(waiting("job", 2), [ends_before], POLICY, a=2)[0] == 1001.0
         placed = runs("behind", {"a": 2}, started_s=100.0, priority=40)
         placed.phase = JobPhase.PLACED
-        assert keep(waiting("job", 2), [placed], POLICY, a=2)[0] == 1050.0
+        assert make_hold(waiting("job", 2), [placed], POLICY, a=2)[0] == 1050.0
 
-    def test_who_has_borrowed_counts_as_over_when_its_protection_is(self):
+    def test_borrowing_job_counts_as_ended_after_its_protection(self):
         borrower = runs("borrower", {"a": 2}, started_s=980.0, queue="lender")
-        assert keep(waiting("job", 2), [borrower], KEEPS, ("lender",), a=2)[0] == 1030.0
-        assert keep(waiting("job", 2), [borrower], KEEPS, a=2)[0] == math.inf
+        assert make_hold(waiting("job", 2), [borrower], KEEPS, ("lender",), a=2)[0] == 1030.0
+        assert make_hold(waiting("job", 2), [borrower], KEEPS, a=2)[0] == math.inf
 
-    def test_only_the_nodes_of_what_nobody_knows_are_kept_whole(self):
+    def test_only_nodes_of_jobs_of_unknown_duration_have_no_spare_slots(self):
         running = [runs("unknown", {"a": 2})]
-        assert keep(waiting("job", 2), running, a=4) == (NOW, ({"a": 2},), [0])
-        assert keep(waiting("job", 3), running, a=4, b=2) == (NOW, ({"a": 2, "b": 1},), [0, 1])
-        assert keep(waiting("job", 1), running, a=4, b=2) == (NOW, ({"a": 1},), [1, 2])
+        assert make_hold(waiting("job", 2), running, a=4) == (NOW, ({"a": 2},), [0])
+        assert make_hold(waiting("job", 3), running, a=4, b=2) == (NOW, ({"a": 2, "b": 1},), [0, 1])
+        assert make_hold(waiting("job", 1), running, a=4, b=2) == (NOW, ({"a": 1},), [1, 2])
         whole = QueuedJob(GangRequest("job", GangShape((SlotGroup("w", 1, Resources(gpus=3)),))), 1, 0.0)
-        assert keep(whole, running, a=4, b=2) == (math.inf, ({"a": 1},), [0, 2])
+        assert make_hold(whole, running, a=4, b=2) == (math.inf, ({"a": 1},), [0, 2])
 
 
 class TestWhoMayPass:
@@ -194,10 +198,10 @@ class TestWhoMayPass:
             ({"priority": 40, "expected_s": 20.0}, POLICY, NOW + 20.0, True),
         ],
     )
-    def test_who_is_out_of_the_way_in_time(self, other, policy, starts_s, passes):
+    def test_job_that_ends_or_can_be_preempted_in_time_passes_the_hold(self, other, policy, starts_s, passes):
         assert self.hold(starts_s).lets_pass(waiting("other", **other), NOW, policy) is passes
 
-    def test_who_takes_only_of_what_is_spare_stays_for_as_long_as_it_likes(self):
+    def test_job_within_spare_slots_may_pass_for_any_duration(self):
         nodes = cluster([], a=4)
         hold = self.hold(NOW, nodes, spare=3)
         assert hold.leaves_room(nodes, waiting("two", 5, least=2)) == ({"a": 2},)
@@ -206,13 +210,13 @@ class TestWhoMayPass:
         assert hold.leaves_room(nodes, waiting("one", 1)) == ({"a": 1},) and hold.spare[0, 0] == 0
         assert hold.leaves_room(nodes, waiting("one more", 1)) is None and hold.refused == {gang(2), gang(1)}
 
-    def test_what_was_refused_once_is_not_tried_again(self):
+    def test_gang_shape_refused_by_a_hold_is_not_tried_again(self):
         nodes = cluster([], a=4)
         hold = self.hold(NOW, nodes, spare=3)
         hold.refused.add(gang(1))
         assert hold.leaves_room(nodes, waiting("one")) is None and hold.spare[0, 0] == 3
 
-    def test_what_is_spare_has_to_be_free_now_as_well(self):
+    def test_spare_slots_must_also_be_free_now(self):
         running = [runs("runs", {"a": 3})]
         nodes = cluster(running, a=4)
         hold = self.hold(NOW, nodes, spare=3)

@@ -31,7 +31,7 @@ def shape(*parts: SlotGroup) -> GangShape:
 
 
 class TestAccounts:
-    def test_a_new_node_is_open_and_all_of_it_is_free(self):
+    def test_new_node_is_open_and_entirely_free(self):
         nodes = Nodes()
         assert (nodes.capacity(), nodes.free(), nodes.has_labels()) == (NOTHING, NOTHING, False)
         nodes.set_node("a", LARGE, "v100")
@@ -39,7 +39,7 @@ class TestAccounts:
         assert nodes.is_open("a") and not nodes.is_open("b") and nodes.has_labels()
         assert not nodes.in_use("a") and not nodes.in_use("b")
 
-    def test_each_resource_is_promised_and_given_back_by_itself(self):
+    def test_each_resource_is_promised_and_released_separately(self):
         nodes, each = nodes_of(a=LARGE), Resources(gpus=1, cores=2, memory_mib=512)
         gang = shape(slots(3, each))
         nodes.promise(gang, ({"a": 3},))
@@ -48,7 +48,7 @@ class TestAccounts:
         nodes.forget(gang, ({"a": 3},))
         assert nodes.of("a").free == nodes.free() == LARGE and not nodes.in_use("a")
 
-    def test_what_is_in_use_is_counted_apart_from_what_is_promised(self):
+    def test_used_slots_are_counted_separately_from_promised_ones(self):
         nodes, gang = nodes_of(a=LARGE), shape(slots(3))
         nodes.occupy(gang, ({"a": 3},))
         assert nodes.free() == LARGE and nodes.in_use("a")
@@ -56,14 +56,14 @@ class TestAccounts:
         nodes.vacate(gang, ({"a": 3},))
         assert nodes.is_idle(shape(slots(4)), ({"a": 4},)) and not nodes.in_use("a")
 
-    def test_a_gang_is_idle_where_all_its_parts_together_find_what_they_need(self):
+    def test_gang_is_idle_only_if_all_its_parts_fit_together(self):
         nodes, core = nodes_of(a=Resources(cores=3), b=Resources(cores=1)), Resources(cores=1)
         gang = shape(slots(2, core), slots(2, core, name="driver"))
         assert nodes.is_idle(gang, ({"a": 2}, {"a": 1, "b": 1}))
         assert not nodes.is_idle(gang, ({"a": 2}, {"a": 2}))
         assert not nodes.is_idle(gang, ({"b": 2}, {"a": 2}))
 
-    def test_a_node_that_changes_keeps_what_is_promised_and_used_on_it(self):
+    def test_resized_node_retains_its_promised_and_used_slots(self):
         nodes, gang = nodes_of(a=LARGE), shape(slots(3))
         nodes.promise(gang, ({"a": 3},))
         nodes.occupy(gang, ({"a": 3},))
@@ -75,7 +75,7 @@ class TestAccounts:
         nodes.set_node("b", Resources(gpus=5))
         assert nodes.free().gpus == 5  # and it is not taken from another node
 
-    def test_what_others_use_is_replaced_by_the_newest_figure(self):
+    def test_usage_of_other_tenants_is_replaced_by_the_newest_figure(self):
         nodes = nodes_of(a=LARGE)
         for used in (Resources(gpus=3), Resources(gpus=1, cores=2), Resources(gpus=1, cores=2)):
             nodes.others("a", used)
@@ -87,7 +87,7 @@ class TestAccounts:
         nodes.others("nobody", Resources(gpus=1))
         assert nodes.capacity() == LARGE
 
-    def test_a_closed_node_counts_for_nothing_new_and_opens_when_it_is_put_again(self):
+    def test_closed_node_takes_no_gangs_until_it_is_set_again(self):
         nodes = nodes_of(a=LARGE, b=Resources(gpus=1))
         nodes.close("a"), nodes.close("a"), nodes.close("nobody")
         assert nodes.capacity() == nodes.free() == Resources(gpus=1)
@@ -101,7 +101,7 @@ class TestAccounts:
         nodes.set_node("c", LARGE, is_open=False)
         assert nodes.place(shape(slots(2))) is None and nodes.of("c").capacity == LARGE
 
-    def test_a_node_that_is_gone_has_nothing_and_keeps_its_label_and_its_jobs(self):
+    def test_removed_node_has_no_capacity_and_retains_its_label(self):
         nodes = Nodes()
         nodes.set_node("a", LARGE, "v100")
         nodes.others("a", Resources(gpus=1))
@@ -110,7 +110,7 @@ class TestAccounts:
         nodes.set_node("a", LARGE, "v100")
         assert nodes.of("a") == NodeAccount("v100", LARGE, LARGE, NOTHING, True) and not nodes.in_use("a")
 
-    def test_a_node_may_get_another_label(self):
+    def test_node_label_may_change(self):
         nodes = nodes_of(a=LARGE)
         gang = shape(slots(1, label="v100"))
         assert nodes.place(gang) is None
@@ -118,7 +118,7 @@ class TestAccounts:
         assert nodes.place(gang) == ({"a": 1},) and nodes.place(shape(slots(1))) is None
         assert nodes.of("a").label == "v100"
 
-    def test_capacity_of_all_nodes_and_of_those_of_one_label(self):
+    def test_capacity_is_summed_over_all_nodes_or_one_label(self):
         nodes = nodes_of(a=LARGE)
         nodes.set_node("b", Resources(gpus=1), "v100")
         nodes.set_node("c", Resources(gpus=2, memory_mib=7), "v100")
@@ -127,7 +127,7 @@ class TestAccounts:
         assert nodes.capacity() == LARGE.plus(Resources(gpus=3, memory_mib=7))
 
     @pytest.mark.parametrize("count", [1, ROOM, ROOM + 1, 3 * ROOM + 1])
-    def test_there_may_be_more_nodes_than_there_are_rows_at_first(self, count: int):
+    def test_number_of_nodes_may_exceed_the_initial_rows(self, count: int):
         nodes = Nodes()
         for number in range(count):
             nodes.set_node(f"n{number}", Resources(gpus=number + 1))
@@ -137,7 +137,7 @@ class TestAccounts:
         assert all(not nodes.is_idle(shape(slots(n + 1)), ({f"n{n}": n + 1},)) for n in range(count))
         assert len(nodes._capacity) < 8 * ROOM  # twice what is needed at most, and a few
 
-    def test_slots_by_node_are_those_that_are_free_and_open(self):
+    def test_slots_by_node_counts_free_slots_on_open_nodes(self):
         nodes = nodes_of(a=LARGE, b=Resources(gpus=2, cores=9), c=Resources(cores=9), d=LARGE)
         nodes.promise(shape(slots(1)), ({"a": 1},))
         nodes.close("d")
@@ -147,14 +147,14 @@ class TestAccounts:
         assert nodes.slots_by_node(slots(1, Resources(memory_mib=1024))) == {"a": 4}
         assert nodes.slots_by_node(slots(1, label="v100")) == {}
 
-    def test_the_largest_node_has_the_most_gpus_then_cores_then_memory(self):
+    def test_largest_node_is_ordered_by_gpus_then_cores_then_memory(self):
         nodes = nodes_of(a=Resources(1, 9, 9), b=Resources(2, 1, 5), c=Resources(2, 2, 1), d=Resources(2, 2, 3))
         assert nodes.largest_node("") == Resources(2, 2, 3)
         nodes.close("d")
         assert nodes.largest_node("") == Resources(2, 2, 1)
         assert nodes.largest_node("v100") == NOTHING
 
-    def test_emptied_has_the_open_nodes_with_nothing_on_them(self):
+    def test_emptied_copy_has_the_open_nodes_without_any_usage(self):
         nodes = nodes_of(a=LARGE, b=LARGE)
         nodes.set_node("c", Resources(gpus=1), "v100")
         nodes.promise(shape(slots(4)), ({"a": 4},))
@@ -166,7 +166,7 @@ class TestAccounts:
             "c": ("v100", Resources(gpus=1)),
         }
 
-    def test_a_clone_has_the_same_and_what_is_done_to_it_stays_there(self):
+    def test_clone_is_equal_and_independent(self):
         nodes, gang = nodes_of(a=LARGE, b=LARGE), shape(slots(2))
         nodes.set_node("c", Resources(gpus=1), "v100")
         nodes.promise(gang, ({"a": 2},)), nodes.occupy(gang, ({"a": 2},))
@@ -208,18 +208,18 @@ class TestPlace:
             (slots(1, Resources(gpus=5)), None),
         ],
     )
-    def test_one_part_goes_where_it_leaves_least_on_as_few_nodes_as_there_may_be(self, what, where):
+    def test_slot_group_is_placed_on_few_nodes_leaving_the_least_free(self, what, where):
         nodes = nodes_of(a=Resources(gpus=4), b=Resources(gpus=2), c=Resources(gpus=1))
         assert nodes.place(shape(what)) == (None if where is None else (where,))
 
-    def test_with_least_no_more_slots_than_the_gang_cannot_do_without(self):
+    def test_least_placement_takes_the_minimum_of_each_elastic_part(self):
         nodes = nodes_of(a=Resources(gpus=4), b=Resources(gpus=2))
         assert nodes.place(shape(slots(6, least=2)), least=True) == ({"b": 2},)
         assert nodes.place(shape(slots(6, least=1)), least=True) == ({"b": 1},)
         two = shape(slots(4, least=2), slots(2, Resources(gpus=1), least=1, name="other"))
         assert nodes.place(two, least=True) == ({"b": 2}, {"a": 1})
 
-    def test_what_all_parts_need_comes_before_what_one_of_them_would_like(self):
+    def test_minimum_of_all_parts_is_placed_before_any_part_grows(self):
         nodes = nodes_of(a=Resources(gpus=4))
         first, second = slots(4, least=1), slots(3, least=2, name="other")
         assert nodes.place(shape(first, second)) == ({"a": 1}, {"a": 3})
@@ -242,14 +242,14 @@ class TestPlace:
             (slots(1, Resources(gpus=1, cores=2)), slots(1, Resources(gpus=1, cores=1))),
         ],
     )
-    def test_the_part_that_is_hardest_to_place_chooses_first(self, hard, easy, order):
+    def test_part_that_is_hardest_to_place_is_placed_first(self, hard, easy, order):
         """By the GPUs of all its slots, then the memory, then the cores of one; each finds room on a node of its own."""
         nodes = nodes_of(small=Resources(2, 9, 9), large=Resources(3, 9, 9))
         parts = (hard, SlotGroup("other", easy.count, easy.each))
         found = nodes.place(GangShape(tuple(parts[index] for index in order)))
         assert found is not None and found[order.index(0)] == {"small": hard.count}
 
-    def test_parts_of_several_labels_each_go_to_their_own_nodes(self):
+    def test_parts_with_labels_are_placed_on_nodes_of_their_label(self):
         nodes = nodes_of(a=Resources(cores=4))
         nodes.set_node("b", Resources(gpus=4, cores=4), "v100")
         driver, workers = slots(1, Resources(cores=1), name="driver"), slots(3, label="v100")
@@ -270,12 +270,12 @@ class TestPlace:
             ([(1, 2, 0xFFFFFFFF), (1, 2, 0xFFFFFFFE)], "n1"),
         ],
     )
-    def test_the_tightest_node_has_the_fewest_gpus_then_cores_then_memory(self, free, tightest):
+    def test_tightest_node_has_the_fewest_gpus_then_cores_then_memory(self, free, tightest):
         nodes = nodes_of(**{f"n{number}": Resources(*each) for number, each in enumerate(free)})
         assert nodes.place(shape(slots(1))) == ({tightest: 1},)
 
     @pytest.mark.parametrize("missing", [Resources(1, 2, 3), Resources(2, 1, 3), Resources(2, 2, 2)])
-    def test_a_slot_needs_enough_of_each_resource_on_one_node(self, missing):
+    def test_slot_needs_enough_of_each_resource_on_one_node(self, missing):
         each = Resources(2, 2, 3)
         for count in (1, 2):
             nodes = nodes_of(less=missing.times(count))
@@ -283,19 +283,19 @@ class TestPlace:
             nodes.set_node("enough", each.times(count))
             assert nodes.place(shape(slots(count, each))) == ({"enough": count},)
 
-    def test_a_slot_without_gpus_goes_to_a_node_without_gpus(self):
+    def test_slot_without_gpus_is_placed_on_a_node_without_gpus(self):
         nodes = nodes_of(a=Resources(gpus=1, cores=4), b=Resources(cores=8, memory_mib=8))
         assert nodes.place(shape(slots(1, Resources(cores=1)))) == ({"b": 1},)
         assert nodes.place(shape(slots(1, Resources(memory_mib=1)))) == ({"b": 1},)
 
-    def test_a_node_with_less_than_nothing_takes_nothing_and_costs_others_nothing(self):
+    def test_overcommitted_node_takes_no_slots_and_does_not_reduce_others(self):
         nodes = nodes_of(a=Resources(gpus=4), b=Resources(gpus=3))
         nodes.others("a", Resources(gpus=6))
         assert nodes.slots_by_node(slots(1)) == {"b": 3}
         assert nodes.place(shape(slots(3))) == ({"b": 3},) and nodes.place(shape(slots(1))) == ({"b": 1},)
         assert nodes.of("a").free == NOTHING
 
-    def test_a_trial_is_another_state_and_nothing_is_promised_by_it(self):
+    def test_placement_in_a_trial_state_does_not_change_the_nodes(self):
         nodes, gang = nodes_of(a=Resources(2, 4, 8)), shape(slots(2, Resources(1, 2, 4)))
         where: Placement = ({"a": 2},)
         trial = nodes.copy()
@@ -308,7 +308,7 @@ class TestPlace:
         assert nodes.place(both, trial) == ({"a": 1}, {"a": 1})
         assert np.array_equal(trial, nodes.copy()) and nodes.free() == Resources(2, 4, 8)
 
-    def test_a_gang_could_be_taken_where_only_ours_is_in_the_way(self):
+    def test_could_take_ignores_promised_slots_but_not_other_tenants(self):
         nodes = nodes_of(a=Resources(gpus=4))
         nodes.promise(shape(slots(4)), ({"a": 4},))
         assert nodes.could_take(shape(slots(4))) and not nodes.could_take(shape(slots(5)))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.fast
 
 
 class SlowCluster(Cluster):
-    """Who is to become smaller gives back when told to; until then ``check`` counts all that it has."""
+    """Cluster in which a shrinking job releases its slots only in ``releases_slots``; ``check`` counts them until then."""
 
     def __init__(self, policy: Policy, queues: tuple[Queue, ...] = QUEUES) -> None:
         super().__init__(NODES, policy, queues)
@@ -33,7 +33,7 @@ class SlowCluster(Cluster):
         self.held: dict[str, Placement] = {}
 
     def check(self) -> None:
-        """Never over capacity, whatever is on its way; no part of a gang beyond its bounds."""
+        """Assert that no node is over capacity and that every part of a gang is within its bounds."""
         used: Counter[tuple[str, str]] = Counter()
         for job_id in self.runs:
             for part, nodes in zip(self.gangs[job_id].parts, self.held[job_id], strict=True):
@@ -44,23 +44,23 @@ class SlowCluster(Cluster):
         assert all(used[key] <= self.capacity[key[0]] for key in used), used
 
     def did(self, actions: list[Action]) -> list[str]:
-        said = []
+        log = []
         for action in actions:
             if isinstance(action, ResizeJob) and action.in_favour_of:
                 assert slots(action.placement) < slots(self.held[action.job_id])
                 self.shrinking[action.job_id] = action.placement
-                said.append(f"{action.job_id}<{sum(slots(action.placement).values())}")
+                log.append(f"{action.job_id}<{sum(slots(action.placement).values())}")
                 self.check()
             else:
                 if isinstance(action, PreemptJob):
                     self.shrinking.pop(action.job_id, None)  # it gives all of it back
                 else:
                     self.held[action.job_id] = action.placement
-                said += super().did([action])
-        return said
+                log += super().did([action])
+        return log
 
-    def gives_back(self, job_id: str) -> list[str]:
-        """As was asked."""
+    def releases_slots(self, job_id: str) -> list[str]:
+        """Let a shrinking job release the requested slots."""
         placement = self.shrinking.pop(job_id)
         self.held[job_id], self.runs[job_id] = placement, slots(placement)
         return self.did(self.scheduler.resized(job_id, placement, self.now))
@@ -69,8 +69,8 @@ class SlowCluster(Cluster):
         self.shrinking.pop(job_id, None)
         return super().ended(job_id)
 
-    def falls_back(self, job_id: str) -> list[str]:
-        """It has not answered, and was ended instead."""
+    def fails_to_release(self, job_id: str) -> list[str]:
+        """End a shrinking job that has not released its slots in time."""
         del self.shrinking[job_id]
         if job_id in self.leaving:
             self.leaving.remove(job_id)
@@ -78,7 +78,7 @@ class SlowCluster(Cluster):
         return self.did(self.scheduler.released(job_id, self.now))
 
     def unfilled(self, job_id: str) -> list[str]:
-        """The cluster has not given all of it."""
+        """Report that the cluster did not grant all containers of a job."""
         self.runs.pop(job_id)
         return self.did(self.scheduler.not_filled(job_id, self.now))
 
@@ -129,7 +129,7 @@ def play(story: list[Any], policy: Policy, queues: tuple[Queue, ...] = QUEUES) -
                 cluster.unfilled(among[detail % len(among)])
         elif among := sorted(set(cluster.shrinking) - set(cluster.leaving)):
             job = among[detail % len(among)]
-            cluster.gives_back(job) if kind == "give" else cluster.falls_back(job)
+            cluster.releases_slots(job) if kind == "give" else cluster.fails_to_release(job)
     return cluster
 
 
@@ -137,40 +137,38 @@ def starts(job_id: str, actions: list[Action]) -> bool:
     return any(isinstance(action, StartJob) and action.job_id == job_id for action in actions)
 
 
-class AsExpected:
-    """What happens from now on where nobody comes and all goes as it was told: who runs ends at its expected end, and who is
-    to give something back does at once.
-    """
+class PredictedCourse:
+    """Course of events without new jobs: each job ends at its expected end, and slots are released at once."""
 
     def __init__(self, cluster: SlowCluster) -> None:
         self._cluster = cluster
         self._ends: dict[str, float] = {}
         self._known = self._turns = 0
         self.started: dict[str, float] = {}
-        self.before: dict[str, set[str]] = {}  # who waited when somebody else was started, and goes behind that one
+        self.before: dict[str, set[str]] = {}  # started job -> waiting jobs that are ranked behind it
 
     def until(self, last_s: float) -> None:
-        """All of it, that moment included."""
+        """Play all events up to a moment, inclusive."""
         cluster = self._cluster
         self._settle([])
         while (at := min([*self._ends.values(), cluster.scheduler.due_s(cluster.now)], default=math.inf)) <= last_s:
             self._turns += 1
             assert at >= cluster.now and self._turns < 1000, (at, cluster.now, self._ends)
             cluster.now = at
-            self._settle(self._heard(lambda: cluster.did(cluster.scheduler.tick(at))))
+            self._settle(self._recorded(lambda: cluster.did(cluster.scheduler.tick(at))))
             for job_id in sorted(job_id for job_id, end in self._ends.items() if end <= at):
                 if job_id in self._ends:
-                    self._settle(self._heard(lambda job_id=job_id: cluster.ended(job_id)))
+                    self._settle(self._recorded(lambda job_id=job_id: cluster.ended(job_id)))
         cluster.now = last_s
-        self._settle(self._heard(lambda: cluster.did(cluster.scheduler.tick(last_s))))
+        self._settle(self._recorded(lambda: cluster.did(cluster.scheduler.tick(last_s))))
 
-    def _settle(self, said: list[str]) -> None:
+    def _settle(self, log: list[str]) -> None:
         cluster, scheduler = self._cluster, self._cluster.scheduler
         while True:
             if cluster.leaving:
-                self._heard(lambda: cluster.leaves(cluster.leaving[0]))
+                self._recorded(lambda: cluster.leaves(cluster.leaving[0]))
             elif cluster.shrinking:
-                self._heard(lambda: cluster.gives_back(sorted(cluster.shrinking)[0]))
+                self._recorded(lambda: cluster.releases_slots(sorted(cluster.shrinking)[0]))
             else:
                 break
         runs = set(cluster.runs)
@@ -180,22 +178,22 @@ class AsExpected:
                 self._known += 1
                 self._ends[job_id] = end - 1e-6 * self._known  # one after the other, as in life
 
-    def _heard(self, act: Callable[[], list[str]]) -> list[str]:
-        """Who was started by it, and who of those that wait goes behind."""
+    def _recorded(self, act: Callable[[], list[str]]) -> list[str]:
+        """Carry out an act, and record the jobs it started and the waiting jobs behind each of them."""
         scheduler = self._cluster.scheduler
         waiting = {job_id: replace(job) for job_id, job in scheduler.jobs.items() if job.phase == JobPhase.WAITING}
-        said = act()
-        for name in [one[1:] for one in said if one.startswith("+")]:
+        log = act()
+        for name in [one[1:] for one in log if one.startswith("+")]:
             self.started.setdefault(name, self._cluster.now)
             started = waiting.get(name)
             self.before[name] = {
                 job_id for job_id, job in waiting.items() if started is None or _goes_before(started, job)
             }
-        return said
+        return log
 
 
 def _goes_before(one: QueuedJob, other: QueuedJob) -> bool:
-    """In the same queue by its rank; between queues by what they have of their shares, which is not looked at here."""
+    """Compare two jobs by rank within a queue; between queues, whose order depends on shares, return True."""
     if one.request.queue != other.request.queue:
         return True
     return (one.rank, one.sequence) < (other.rank, other.sequence)
@@ -206,7 +204,7 @@ def clock(at: float) -> str:
 
 
 def check_promises(scheduler: Scheduler, reason: Reason, now: float) -> None:
-    """What would help is done, as a person does it, and helps."""
+    """Assert that each remedy in a reason makes the job start."""
     job_id = reason.job_id
     if reason.would_start_with:
         tried = scheduler.trial()
@@ -224,7 +222,7 @@ def check_promises(scheduler: Scheduler, reason: Reason, now: float) -> None:
 
 
 def check_sentence(scheduler: Scheduler, reason: Reason, now: float) -> None:
-    """No part of it contradicts another one."""
+    """Assert that the parts of a reason text are consistent."""
     text, free = reason.text(clock), sum(count for _, count in reason.free)
     job = scheduler.jobs[reason.job_id]
     assert (job.phase == JobPhase.PLACED) == (reason.cause == Cause.LEAVING)
@@ -243,7 +241,7 @@ def check_sentence(scheduler: Scheduler, reason: Reason, now: float) -> None:
 @pytest.mark.parametrize("policy", POLICIES, ids=["levels", "first come", "overdue soon"])
 @settings(deadline=None)
 @given(story=STORIES)
-def test_what_is_promised_happens_and_no_sentence_contradicts_another(policy: Policy, story: list[Any]) -> None:
+def test_predicted_remedies_work_and_reason_texts_are_consistent(policy: Policy, story: list[Any]) -> None:
     cluster = play(story, policy)
     scheduler, now = cluster.scheduler, cluster.now
     before = {job_id: (job.phase, job.placement) for job_id, job in scheduler.jobs.items()}
@@ -265,13 +263,13 @@ def test_what_is_promised_happens_and_no_sentence_contradicts_another(policy: Po
 @pytest.mark.parametrize("policy", POLICIES, ids=["levels", "first come", "overdue soon"])
 @settings(deadline=None)
 @given(story=STORIES)
-def test_a_start_that_is_promised_is_passed_by_nobody_who_does_not_go_first(policy: Policy, story: list[Any]) -> None:
-    """Nobody takes the room that is kept; who waits otherwise starts no earlier than "at the earliest", unless it takes."""
+def test_predicted_start_of_a_held_job_is_delayed_only_by_jobs_of_higher_rank(policy: Policy, story: list[Any]) -> None:
+    """No other job takes the held slots; other jobs start no earlier than predicted unless they preempt."""
     cluster = play(story, policy)
-    scheduler, told = cluster.scheduler, cluster.now
-    cluster.did(scheduler.tick(told))
+    scheduler, now = cluster.scheduler, cluster.now
+    cluster.did(scheduler.tick(now))
     kept = scheduler.kept_for
-    reasons = {job_id: why(scheduler, job_id, told) for job_id in list(scheduler.jobs)}
+    reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
     promised = {
         job_id: reason.starts_s
         for job_id, reason in reasons.items()
@@ -280,7 +278,7 @@ def test_a_start_that_is_promised_is_passed_by_nobody_who_does_not_go_first(poli
         # What a queue gets back from others depends on what they have then: of that no more than the earliest is said.
         and not scheduler.takes_back(scheduler.jobs[job_id])
     }
-    followed = AsExpected(cluster)
+    followed = PredictedCourse(cluster)
     for job_id, starts_s in sorted(promised.items(), key=lambda pair: pair[1]):
         followed.until(starts_s)
         if job_id == kept and followed.started.get(job_id, math.inf) > starts_s:
@@ -318,10 +316,8 @@ def _submit(cluster: SlowCluster, job_id: str, detail: dict[str, Any], priority:
     first=st.lists(EQUALS, min_size=4, max_size=10),
     later=st.lists(st.tuples(st.floats(0.0, 60.0), EQUALS), min_size=3, max_size=10),
 )
-def test_whoever_comes_after_a_promise_delays_it_by_nothing(policy: Policy, first: list[Any], later: list[Any]) -> None:
-    """Small ones may pass a large one to which they are equal, or behind which they go; it starts when that was said, or
-    before.
-    """
+def test_jobs_submitted_after_a_prediction_do_not_delay_it(policy: Policy, first: list[Any], later: list[Any]) -> None:
+    """Small jobs of equal or lower rank may pass a large one only if it still starts at its predicted time or before."""
     cluster = SlowCluster(policy)
     for number, detail in enumerate(first):
         _submit(cluster, f"j{number}", detail, priority=50)
@@ -331,7 +327,7 @@ def test_whoever_comes_after_a_promise_delays_it_by_nothing(policy: Policy, firs
     reason = why(cluster.scheduler, kept, cluster.now)
     if reason.starts_s == math.inf:  # no node is large enough
         return
-    followed = AsExpected(cluster)
+    followed = PredictedCourse(cluster)
     for number, (at_s, detail) in enumerate(sorted(later, key=lambda pair: pair[0])):
         if at_s < reason.starts_s:
             followed.until(at_s)
@@ -342,13 +338,13 @@ def test_whoever_comes_after_a_promise_delays_it_by_nothing(policy: Policy, firs
 
 @settings(deadline=None)
 @given(story=STORIES)
-def test_nobody_starts_before_it_is_possible_and_who_was_put_off_is_tried_when_that_was_said(story: list[Any]) -> None:
+def test_no_job_starts_before_its_predicted_time_and_backoff_ends_when_stated(story: list[Any]) -> None:
     plain = [(kind, {**detail, "least": 0} if kind == "submit" else detail) for kind, detail in story]
     cluster = play(plain, POLICIES[1], NO_GUARANTEES)  # nobody takes from anybody, and nobody shrinks
-    scheduler, told = cluster.scheduler, cluster.now
-    cluster.did(scheduler.tick(told))
-    reasons = {job_id: why(scheduler, job_id, told) for job_id in list(scheduler.jobs)}
-    followed = AsExpected(cluster)
+    scheduler, now = cluster.scheduler, cluster.now
+    cluster.did(scheduler.tick(now))
+    reasons = {job_id: why(scheduler, job_id, now) for job_id in list(scheduler.jobs)}
+    followed = PredictedCourse(cluster)
     for job_id, reason in sorted(reasons.items(), key=lambda pair: pair[1].starts_s):
         if reason.starts_s == math.inf or job_id not in scheduler.jobs:
             continue
@@ -362,7 +358,7 @@ def test_nobody_starts_before_it_is_possible_and_who_was_put_off_is_tried_when_t
 
 @settings(deadline=None)
 @given(story=STORIES)
-def test_slots_that_are_late_are_nobody_elses_and_all_comes_to_an_end(story: list[Any]) -> None:
+def test_slots_released_late_are_not_assigned_twice_and_all_jobs_end(story: list[Any]) -> None:
     cluster = play(story, POLICIES[0])
     for _ in range(300):
         if not cluster.scheduler.jobs:
@@ -370,7 +366,7 @@ def test_slots_that_are_late_are_nobody_elses_and_all_comes_to_an_end(story: lis
         cluster.later(60.0)
         for job in sorted(set(cluster.shrinking) - set(cluster.leaving)):
             if job in cluster.shrinking:
-                cluster.gives_back(job)
+                cluster.releases_slots(job)
         for job in list(cluster.leaving):
             cluster.leaves(job)
         if running := sorted(set(cluster.runs) - set(cluster.leaving)):
@@ -380,8 +376,8 @@ def test_slots_that_are_late_are_nobody_elses_and_all_comes_to_an_end(story: lis
     assert all(held == Resources() for held in cluster.scheduler.promised.values())
 
 
-def test_short_ones_that_may_be_preempted_do_not_keep_a_large_one_waiting_by_turns() -> None:
-    """Each of them is protected when it has just been started; there is always one of them."""
+def test_stream_of_short_preemptible_jobs_does_not_starve_a_large_job() -> None:
+    """There is always one short job that has just started and is still protected."""
     policy = Policy(levels_s=(), least_run_s=300.0, hold_after_s=600.0)
     cluster = Cluster({"a": 8}, policy)
     cluster.submit("short0", gang(1), priority=40)
@@ -398,8 +394,8 @@ def test_short_ones_that_may_be_preempted_do_not_keep_a_large_one_waiting_by_tur
     assert "large" in cluster.runs and cluster.now <= policy.hold_after_s + policy.least_run_s + 80.0
 
 
-def test_who_is_passed_over_has_what_was_taken_beyond_what_was_needed() -> None:
-    """Queue "two" is looked at first and finds nothing; what "one" takes afterwards is more than it needs."""
+def test_skipped_job_gets_the_surplus_slots_of_a_preemption() -> None:
+    """Queue "two" is served first and finds no slots; "one" then preempts more than it needs."""
     queues = (Queue("one"), Queue("two"))
     cluster = Cluster({"a": 4}, BY_PRIORITY, queues)
     cluster.submit("low", gang(4), queue="one", priority=40)
@@ -409,8 +405,8 @@ def test_who_is_passed_over_has_what_was_taken_beyond_what_was_needed() -> None:
     assert cluster.leaves("low") == ["+urgent", "+other"]
 
 
-def test_what_a_queue_gets_back_counts_in_the_earliest_that_is_told() -> None:
-    """``long`` is protected for five minutes; until when it would run nobody knows."""
+def test_reclaimable_guarantee_of_a_queue_counts_in_the_predicted_start() -> None:
+    """``long`` is protected for five minutes, and its duration is unknown."""
     queues = (Queue("one"), Queue("two", guaranteed=Resources(gpus=2, cores=2)))
     cluster = Cluster({"a": 4}, FIRST_COME, queues)
     cluster.submit("long", gang(4), queue="one")
@@ -419,7 +415,7 @@ def test_what_a_queue_gets_back_counts_in_the_earliest_that_is_told() -> None:
     assert cluster.later(300.0) == ["-long"]
 
 
-def test_one_that_waits_for_nodes_does_not_stop_others_from_having_room_kept() -> None:
+def test_job_too_large_for_the_cluster_does_not_prevent_holds_for_others() -> None:
     cluster = Cluster({"a": 4, "b": 4}, FIRST_COME)
     cluster.submit("runs", gang(1), expected_s=50.0)
     assert cluster.submit("needs a third node", gang(12)) == []
@@ -429,7 +425,7 @@ def test_one_that_waits_for_nodes_does_not_stop_others_from_having_room_kept() -
     assert cluster.ended("runs") == ["+needs both"]
 
 
-def test_it_grows_where_the_only_one_who_waits_needs_more_nodes() -> None:
+def test_elastic_job_grows_if_the_only_waiting_job_exceeds_the_cluster() -> None:
     cluster = Cluster({"a": 4}, FIRST_COME)
     cluster.submit("short", gang(2))
     assert cluster.submit("elastic", gang(4, 1)) == ["+elastic"]
@@ -437,7 +433,7 @@ def test_it_grows_where_the_only_one_who_waits_needs_more_nodes() -> None:
     assert cluster.ended("short") == ["elastic=4"]
 
 
-def test_an_elastic_job_begins_with_what_there_is_and_is_shrunk_before_others_end() -> None:
+def test_elastic_job_starts_with_the_free_slots_and_shrinks_before_others_are_preempted() -> None:
     cluster = SlowCluster(POLICIES[0])
     assert cluster.submit("whole", gang(6), queue="one", priority=60) == ["+whole"]
     assert cluster.submit("elastic", gang(8, 2), queue="one") == ["+elastic"]
@@ -454,12 +450,12 @@ def test_an_elastic_job_begins_with_what_there_is_and_is_shrunk_before_others_en
     assert why(cluster.scheduler, "elastic", 0.0, limit).text(lambda at: f"t={at:g}") == (
         "workers runs with 4 slots of 2 to 8, and has to release 2, or is stopped at t=5"
     )
-    assert cluster.gives_back("elastic") == ["+urgent"]
+    assert cluster.releases_slots("elastic") == ["+urgent"]
     assert cluster.ended("urgent") == ["elastic=4"]
     assert cluster.ended("whole") == ["elastic=8"]
 
 
-def test_it_grows_no_further_than_its_queue_may_and_not_past_somebody_who_waits() -> None:
+def test_elastic_job_grows_only_to_its_queue_limit_and_not_past_waiting_jobs() -> None:
     cluster = SlowCluster(POLICIES[0])
     assert cluster.submit("elastic", gang(8, 2), queue="three") == ["+elastic"]
     assert cluster.runs["elastic"].total() == 4
@@ -473,12 +469,12 @@ def test_it_grows_no_further_than_its_queue_may_and_not_past_somebody_who_waits(
     assert Counter(slots(cluster.scheduler.jobs["elastic"].placement)).total() == 3
 
 
-def test_nothing_is_promised_that_is_kept_for_another() -> None:
+def test_slots_reserved_for_another_job_are_not_offered_in_a_prediction() -> None:
     cluster = SlowCluster(POLICIES[1])  # first come, first served
     for job_id, count in (("most", 9), ("first", 4), ("second", 2)):
         cluster.submit(job_id, gang(count), queue="one")
-    told = {job_id: why(cluster.scheduler, job_id, 0.0) for job_id in ("first", "second")}
-    assert {job_id: reason.would_start_with for job_id, reason in told.items()} == {"first": 0, "second": 1}
+    predicted = {job_id: why(cluster.scheduler, job_id, 0.0) for job_id in ("first", "second")}
+    assert {job_id: reason.would_start_with for job_id, reason in predicted.items()} == {"first": 0, "second": 1}
     # Submitted anew, the first would be behind the second, for which room is kept then; the first needs none of that node.
-    assert told["second"].text(clock).endswith("would start now with 1")
-    assert "would start" not in told["first"].text(clock)
+    assert predicted["second"].text(clock).endswith("would start now with 1")
+    assert "would start" not in predicted["first"].text(clock)

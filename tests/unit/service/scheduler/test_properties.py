@@ -48,28 +48,28 @@ events = st.lists(
 
 
 def play(story: list[Any], policy: Policy) -> tuple[Cluster, list[str]]:
-    """All that was said; ``Cluster`` looks after each action whether it may be."""
-    cluster, said, number = Cluster(NODES, policy, QUEUES), [], 0
+    """Apply events and return the log; ``Cluster`` asserts its invariants after each action."""
+    cluster, log, number = Cluster(NODES, policy, QUEUES), [], 0
     for kind, detail in story:
         if kind == "submit":
             number += 1
             what = gang(detail["count"], 1 if detail["elastic"] else 0, detail["gpus"])
             if what.least.gpus <= 4:  # the limit of queue three, and the largest node for two
                 named = {key: detail[key] for key in ("queue", "priority", "preemptible", "expected_s")}
-                said += cluster.submit(f"j{number}", what, **named)
+                log += cluster.submit(f"j{number}", what, **named)
         elif kind == "later":
-            said += cluster.later(detail)
+            log += cluster.later(detail)
         elif kind == "close":
             cluster.scheduler.nodes.close(detail)
         elif kind == "open":
             cluster.scheduler.nodes.set_node(detail, Resources(gpus=NODES[detail], cores=NODES[detail]))
         else:
-            said += happens(cluster, kind, detail)
-    return cluster, said
+            log += apply_event(cluster, kind, detail)
+    return cluster, log
 
 
-def happens(cluster: Cluster, kind: str, which: int) -> list[str]:
-    """To one of those to whom it can."""
+def apply_event(cluster: Cluster, kind: str, which: int) -> list[str]:
+    """Apply an event to one of the jobs it is possible for."""
     running = sorted(set(cluster.runs) - set(cluster.leaving))
     known = {"end": sorted(cluster.runs), "leave": sorted(cluster.leaving), "unfilled": running, "lose": running}
     among = known.get(kind, sorted(set(cluster.scheduler.jobs) - set(cluster.leaving)))
@@ -81,10 +81,10 @@ def happens(cluster: Cluster, kind: str, which: int) -> list[str]:
     if kind == "leave":
         return cluster.leaves(job)
     if kind == "cancel":
-        said = cluster.cancel(job)
+        log = cluster.cancel(job)
         if job in cluster.runs and job not in cluster.leaving:
             cluster.leaving.append(job)
-        return said
+        return log
     if kind == "unfilled":
         cluster.runs.pop(job)
         return cluster.did(cluster.scheduler.not_filled(job, cluster.now))
@@ -98,7 +98,7 @@ def happens(cluster: Cluster, kind: str, which: int) -> list[str]:
 
 
 def finish(cluster: Cluster) -> None:
-    """No more jobs come, nodes are back, what runs ends: then all that waits runs, too."""
+    """Restore all nodes and end running jobs until every waiting job has run."""
     for node, gpus in NODES.items():
         cluster.scheduler.nodes.set_node(node, Resources(gpus=gpus, cores=gpus))
     for _ in range(1000):
@@ -116,7 +116,7 @@ def finish(cluster: Cluster) -> None:
 @pytest.mark.parametrize("policy", POLICIES, ids=["levels", "first come", "overdue soon"])
 @settings(deadline=None)
 @given(story=events)
-def test_capacity_gangs_and_an_end(policy: Policy, story: list[Any]) -> None:
+def test_random_events_keep_queue_limits_and_all_jobs_end(policy: Policy, story: list[Any]) -> None:
     cluster, _ = play(story, policy)
     scheduler = cluster.scheduler
     for queue in QUEUES:
@@ -129,7 +129,7 @@ def test_capacity_gangs_and_an_end(policy: Policy, story: list[Any]) -> None:
 
 
 @given(since_s=st.floats(0.0, 1e10), attained_s=st.floats(0.0, 99.9), gpus=st.integers(1, 7))
-def test_a_job_comes_to_its_next_level_when_that_was_due(since_s: float, attained_s: float, gpus: int) -> None:
+def test_job_reaches_its_next_level_at_the_due_time(since_s: float, attained_s: float, gpus: int) -> None:
     policy = Policy(levels_s=(100.0,))
     request = GangRequest("job", gang(gpus))
     job = QueuedJob(request, 1, since_s, JobPhase.RUNNING, attained_s=attained_s, placement=({"a": gpus},))
@@ -143,5 +143,5 @@ def test_a_job_comes_to_its_next_level_when_that_was_due(since_s: float, attaine
 
 @settings(deadline=None)
 @given(story=events)
-def test_the_same_events_have_the_same_actions(story: list[Any]) -> None:
+def test_equal_events_give_equal_actions(story: list[Any]) -> None:
     assert play(story, POLICIES[0])[1] == play(story, POLICIES[0])[1]

@@ -42,7 +42,7 @@ def clock(at: float) -> str:
     return f"{int(at // 3600):02d}:{int(at % 3600 // 60):02d}"
 
 
-def told(cluster: Cluster, job_id: str) -> str:
+def reason_text(cluster: Cluster, job_id: str) -> str:
     return why(cluster.scheduler, job_id, cluster.now).text(clock)
 
 
@@ -53,35 +53,35 @@ def three_nodes(policy: Policy = NO_PREEMPTION) -> Cluster:
 
 
 class TestWhy:
-    def test_numbers_holders_a_forecast_and_what_would_help(self):
+    def test_reason_states_free_slots_blocking_jobs_forecast_and_remedy(self):
         cluster = three_nodes()
         cluster.submit("resnet-17", gang(7), user="alice", expected_s=8400.0)
         cluster.submit("wants", gang(8))
-        assert told(cluster, "wants") == (
+        assert reason_text(cluster, "wants") == (
             "needs 8 slots of 1 GPU, 1 core, 5 are free (node7 4, node5 1); alice's resnet-17 holds 7 until about 14:20;"
             " starts about 14:20 at the earliest; would start now with 5"
         )
 
-    def test_who_goes_first_and_many_holders(self):
+    def test_reason_states_jobs_ahead_and_summarizes_many_blocking_jobs(self):
         cluster = three_nodes()
         for number in range(6):
             cluster.submit(f"h{number}", gang(1, gpus=2))
         cluster.submit("first", gang(4))
         cluster.submit("second", gang(3))
-        assert told(cluster, "second") == (
+        assert reason_text(cluster, "second") == (
             "needs 3 slots of 1 GPU, 1 core, 0 are free; 1 of queue default goes first; h0 holds 1; h1 holds 1; h2 holds 1;"
             " 3 more jobs hold the rest"
         )
 
-    def test_who_holds_what_is_counted_in_workers(self):
+    def test_slots_of_a_blocking_job_are_counted_in_workers(self):
         cluster = Cluster({"node2": 3}, NO_PREEMPTION)
         core = Resources(cores=1)
         parts = (SlotGroup("main", 2, core), SlotGroup("driver", 1, core, is_driver=True))
         cluster.scheduler.submit(GangRequest("two workers", GangShape(parts)), 0.0)
         cluster.scheduler.submit(GangRequest("wants", GangShape((SlotGroup("main", 1, core),))), 0.0)
-        assert told(cluster, "wants") == "needs 1 slot of 1 core, 0 are free; two workers holds 2"
+        assert reason_text(cluster, "wants") == "needs 1 slot of 1 core, 0 are free; two workers holds 2"
 
-    def test_others_are_about_to_leave(self):
+    def test_reason_names_jobs_that_must_release_slots_first(self):
         cluster = three_nodes(BY_PRIORITY)
         cluster.submit("low", gang(12), user="bob", priority=10)
         cluster.submit("urgent", gang(4), priority=90)
@@ -92,44 +92,45 @@ class TestWhy:
             == "its slots are assigned, but other jobs must release them first; bob's low has to release 4"
         )
 
-    def test_room_is_kept_for_another(self):
+    def test_reason_names_the_job_slots_are_reserved_for(self):
         cluster = three_nodes(Policy(levels_s=(), preempts=False, hold_after_s=60.0))
         cluster.submit("large", gang(9), expected_s=7200.0)
         cluster.submit("waits", gang(12))
         cluster.later(60)
         cluster.submit("long", gang(2))
-        assert told(cluster, "long") == "slots are reserved for waits, which has precedence"
+        assert reason_text(cluster, "long") == "slots are reserved for waits, which has precedence"
 
-    def test_limits_of_the_queue_and_another_that_would_do(self):
+    def test_reason_states_the_queue_limit_and_a_queue_without_it(self):
         queues = (Queue("small", limit=Resources(gpus=2, cores=2)), Queue("default"))
         cluster = Cluster({"a": 8}, NO_PREEMPTION, queues)
         cluster.submit("one", gang(2), queue="small")
         cluster.submit("two", gang(1), queue="small")
-        assert told(cluster, "two") == (
+        assert reason_text(cluster, "two") == (
             "needs 1 GPU, 1 core; queue small has 2 GPUs, 2 cores of its limit, 2 GPUs, 2 cores;"
             " would start now in queue default"
         )
 
-    def test_limit_of_drivers(self):
+    def test_reason_states_the_memory_limit_of_drivers(self):
         scheduler = Scheduler(NO_PREEMPTION, (Queue(driver_limit_mib=1024),))
         scheduler.nodes.set_node("a", Resources(cores=8, memory_mib=8192))
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
         scheduler.submit(GangRequest("one", driver), 0.0)
         scheduler.submit(GangRequest("two", driver), 0.0)
-        said = why(scheduler, "two", 0.0)
-        assert said.cause == Cause.DRIVER_LIMIT
-        assert said.text(clock) == "queue default: its drivers have all the 1024 MiB that drivers may have"
+        text = why(scheduler, "two", 0.0)
+        assert text.cause == Cause.DRIVER_LIMIT
+        assert text.text(clock) == "queue default: its drivers have all the 1024 MiB that drivers may have"
 
-    def test_a_gang_that_was_not_filled(self):
+    def test_reason_states_the_next_attempt_after_an_unfilled_gang(self):
         cluster = three_nodes()
         cluster.submit("one", gang(2))
         cluster.runs.clear()
         cluster.scheduler.not_filled("one", cluster.now)
         assert (
-            told(cluster, "one") == "the cluster did not grant all requested containers; the next attempt is at 12:00"
+            reason_text(cluster, "one")
+            == "the cluster did not grant all requested containers; the next attempt is at 12:00"
         )
         assert cluster.later(30) == ["+one"]
-        assert told(cluster, "one") == ""
+        assert reason_text(cluster, "one") == ""
 
 
 class TestRefusal:
@@ -140,49 +141,49 @@ class TestRefusal:
         scheduler.nodes.set_node("labelled", Resources(gpus=1, cores=4, memory_mib=8192), "v100")
         return scheduler
 
-    def said(self, what: GangShape, queue: Queue | None = None, addable: tuple[NodeKind, ...] = ()) -> str:
+    def text(self, what: GangShape, queue: Queue | None = None, addable: tuple[NodeKind, ...] = ()) -> str:
         return refusal(GangRequest("j", what), self.cluster().nodes, queue or Queue(), addable)
 
-    def test_what_runs_on_the_empty_cluster_is_not_refused_however_full_it_is(self):
+    def test_gang_that_fits_the_empty_cluster_is_not_refused_when_it_is_full(self):
         scheduler = self.cluster()
         scheduler.submit(GangRequest("all", gang(16)), 0.0)
         assert refusal(GangRequest("j", gang(16)), scheduler.nodes, Queue()) == ""
 
-    def test_the_largest_that_would_run(self):
-        assert self.said(gang(17)) == (
+    def test_refusal_names_the_largest_gang_that_would_run(self):
+        assert self.text(gang(17)) == (
             "part 'workers' needs 17 x 1 GPU, 1 core; the nodes without a label have room for 16 such slots at most;"
             " request 16"
         )
-        assert self.said(gang(1, gpus=9)) == (
+        assert self.text(gang(1, gpus=9)) == (
             "part 'workers' needs 1 x 9 GPUs, 9 cores; the largest of the nodes without a label has 8 GPUs, 16 cores,"
             " 64 GiB, and a slot is on one node; request smaller slots"
         )
 
-    def test_labels_that_are_not_there(self):
-        assert self.said(gang(1, label="a100")).endswith("there are no nodes with label 'a100'")
-        assert "the nodes with label 'v100' have room for 1 such slots" in self.said(gang(2, label="v100"))
+    def test_refusal_names_a_label_without_enough_nodes(self):
+        assert self.text(gang(1, label="a100")).endswith("there are no nodes with label 'a100'")
+        assert "the nodes with label 'v100' have room for 1 such slots" in self.text(gang(2, label="v100"))
 
-    def test_parts_that_fit_each_but_not_together(self):
+    def test_refusal_states_that_parts_do_not_fit_together(self):
         parts = (SlotGroup("w", 2, Resources(gpus=8, cores=16)), SlotGroup("driver", 1, Resources(cores=1)))
-        assert "its parts do not fit together" in self.said(GangShape(parts))
+        assert "its parts do not fit together" in self.text(GangShape(parts))
 
-    def test_limits(self):
-        assert self.said(gang(3), Queue("q", limit=Resources(gpus=2, cores=9))) == (
+    def test_refusal_states_queue_and_driver_limits(self):
+        assert self.text(gang(3), Queue("q", limit=Resources(gpus=2, cores=9))) == (
             "needs 3 GPUs, 3 cores, queue 'q' has at most 2 GPUs, 9 cores; request less, or another queue"
         )
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=4096), is_driver=True),))
-        assert "drivers in queue 'q' have at most 2048 MiB together" in self.said(
+        assert "drivers in queue 'q' have at most 2048 MiB together" in self.text(
             driver, Queue("q", driver_limit_mib=2048)
         )
 
-    def test_not_where_an_autoscaler_could_add_nodes(self):
+    def test_gang_that_fits_on_addable_nodes_is_not_refused(self):
         more = NodeKind(Resources(gpus=8, cores=16, memory_mib=65536), 2)
-        assert self.said(gang(32), addable=(more,)) == ""
-        assert "request 32" in self.said(gang(33), addable=(more,))
+        assert self.text(gang(32), addable=(more,)) == ""
+        assert "request 32" in self.text(gang(33), addable=(more,))
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "text"),
     [
         (Resources(1, 1, 512), "1 GPU, 1 core, 512 MiB"),
         (Resources(2, 0, 2048), "2 GPUs, 2 GiB"),
@@ -190,16 +191,16 @@ class TestRefusal:
         (Resources(), "nothing"),
     ],
 )
-def test_amounts_as_a_person_says_them(what, said):
-    assert amount(what) == said
+def test_amount_text_uses_plural_forms_and_units(what, text):
+    assert amount(what) == text
 
 
-def said(cause: Cause, **more: object) -> str:
+def text(cause: Cause, **more: object) -> str:
     return Reason(cause, "job", "q", **more).text(clock)  # type: ignore[arg-type]
 
 
 class TestWords:
-    """What is said of a reason, word by word."""
+    """Texts of reasons."""
 
     ONE = Resources(gpus=1)
 
@@ -238,8 +239,8 @@ class TestWords:
             ),
         ],
     )
-    def test_what_a_job_lacks(self, reason, words):
-        assert said(Cause.NO_ROOM, **{"slots": 1, "each": self.ONE, **reason}) == words
+    def test_reason_text_for_missing_slots(self, reason, words):
+        assert text(Cause.NO_ROOM, **{"slots": 1, "each": self.ONE, **reason}) == words
 
     @pytest.mark.parametrize(
         ("cause", "reason", "words"),
@@ -273,14 +274,14 @@ class TestWords:
             (Cause.NONE, {}, ""),
         ],
     )
-    def test_the_other_causes(self, cause, reason, words):
-        assert said(cause, **reason) == words
+    def test_reason_text_for_other_causes(self, cause, reason, words):
+        assert text(cause, **reason) == words
 
 
 class TestReasons:
-    """All that is known of why a job does not run; nothing is said that is not so."""
+    """Complete reasons of waiting jobs."""
 
-    def test_no_room_all_of_it(self):
+    def test_reason_without_free_slots_has_all_fields(self):
         cluster = three_nodes()
         cluster.submit("a", gang(5), user="ana", expected_s=600.0)
         cluster.submit("b", gang(5), user="bob", expected_s=1200.0)
@@ -300,12 +301,12 @@ class TestReasons:
         )
         assert sum(slots for _, slots in found.free) == 2
 
-    def test_free_nodes_are_told_the_freest_first_then_by_name(self):
+    def test_free_nodes_are_listed_by_free_slots_then_by_name(self):
         cluster = Cluster({"c": 2, "a": 1, "b": 2, "d": 3}, NO_PREEMPTION)
         cluster.submit("j", gang(9))
         assert why(cluster.scheduler, "j", 0.0).free == (("d", 3), ("b", 2), ("c", 2), ("a", 1))
 
-    def test_ahead_are_those_of_the_queue_that_go_first(self):
+    def test_jobs_ahead_are_counted_within_the_queue(self):
         cluster = Cluster({"a": 1}, NO_PREEMPTION, (Queue("one"), Queue("two")))
         for name, queue, priority in (
             ("low", "one", 40), ("x", "one", 50), ("high", "one", 60), ("y", "one", 50), ("other", "two", 99),
@@ -316,7 +317,7 @@ class TestReasons:
         assert ahead == {"high": 0, "x": 1, "y": 2, "z": 3, "low": 4, "other": 0}
         assert why(cluster.scheduler, "other", 0.0).queue == "two"
 
-    def test_the_first_part_for_which_there_is_no_room_is_told(self):
+    def test_reason_names_the_first_part_without_free_slots(self):
         core = Resources(cores=1)
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         parts = (
@@ -328,7 +329,7 @@ class TestReasons:
         found = why(cluster.scheduler, "j", 0.0)
         assert (found.part, found.slots, found.each, found.free, found.together) == ("more", 3, core, (("a", 2),), ())
 
-    def test_parts_that_have_room_each_but_not_beside_one_another_are_told_together(self):
+    def test_parts_that_fit_only_separately_are_named_together(self):
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         parts = (
             SlotGroup("driver", 2, Resources(cores=1)),
@@ -340,14 +341,14 @@ class TestReasons:
         assert found.together == ("driver", "workers", "more") and found.cause == Cause.NO_ROOM
         assert (found.part, found.slots) == ("more", 2)  # with the most GPUs in all
 
-    def test_the_largest_part_is_told_of_those_without_gpus(self):
+    def test_largest_part_is_named_if_no_part_needs_gpus(self):
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         core = Resources(cores=1)
         parts = (SlotGroup("small", 1, core), SlotGroup("large", 3, core), SlotGroup("other", 2, core))
         cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
         assert why(cluster.scheduler, "j", 0.0).part == "large"
 
-    def test_who_is_about_to_leave_with_how_much_of_the_place(self):
+    def test_leaving_jobs_are_listed_with_the_slots_they_release(self):
         cluster = Cluster({"a": 4, "b": 2})
         cluster.submit("elsewhere", gang(2), priority=60)
         cluster.submit("low", gang(1), user="bob", priority=10)
@@ -361,7 +362,7 @@ class TestReasons:
             holders=(BlockingJob("low", "bob", 1, math.inf), BlockingJob("lower", "ana", 3, math.inf)),
         )
 
-    def test_holders_are_those_who_have_what_is_scarce_the_first_to_end_first(self):
+    def test_blocking_jobs_hold_the_scarce_resource_and_are_sorted_by_end(self):
         cluster = Cluster({"a": 8}, NO_PREEMPTION)
         cluster.capacity["v"] = 2
         cluster.scheduler.nodes.set_node("v", Resources(gpus=2, cores=2), "v100")
@@ -383,7 +384,7 @@ class TestReasons:
         holders = why(cluster.scheduler, "wants cores", 0.0).holders
         assert {one.job_id for one in holders} == {"v", "w", "x", "y", "z", "cores only"}
 
-    def test_a_driver_is_counted_where_its_job_has_nothing_else(self):
+    def test_driver_slots_are_counted_only_for_jobs_without_workers(self):
         core = Resources(cores=1)
         cluster = Cluster({"a": 3}, NO_PREEMPTION)
         driver = SlotGroup("driver", 2, core, is_driver=True)
@@ -398,7 +399,7 @@ class TestReasons:
         (holder,) = why(cluster.scheduler, "wants", 0.0).holders
         assert (holder.job_id, holder.slots) == ("j", 1)  # its worker
 
-    def test_a_job_that_runs_or_ends_has_no_reason_and_an_elastic_one_its_sizes(self):
+    def test_running_or_ending_job_has_no_reason_and_an_elastic_one_has_sizes(self):
         cluster = Cluster({"a": 8})
         cluster.submit("fixed", gang(2), priority=40)
         cluster.submit("elastic", gang(8, least=2), priority=60)
@@ -413,13 +414,13 @@ class TestReasons:
         assert cluster.submit("urgent", gang(2), priority=70) == ["-low"]
         assert why(cluster.scheduler, "low", 0.0) == Reason(Cause.NONE, "low", "default")
 
-    def test_parts_of_a_fixed_size_have_no_size_to_tell(self):
+    def test_parts_of_fixed_size_are_not_listed_with_sizes(self):
         parts = (SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("w", 3, Resources(cores=1), 1))
         cluster = Cluster({"a": 3})
         cluster.scheduler.submit(GangRequest("j", GangShape(parts)), 0.0)
         assert why(cluster.scheduler, "j", 0.0).sizes == (("w", 2, 2, 1, 3),)
 
-    def test_a_job_for_which_there_is_room_is_due(self):
+    def test_job_with_free_slots_is_due_unless_they_are_reserved_for_another(self):
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         cluster.submit("first", gang(2))
         cluster.submit("next", gang(2))
@@ -430,7 +431,7 @@ class TestReasons:
         cluster.scheduler.kept_for = "other"
         assert why(cluster.scheduler, "next", 0.0) == Reason(Cause.ROOM_KEPT, "next", "default", in_favour_of="other")
 
-    def test_a_pause_is_over_at_its_end(self):
+    def test_backoff_ends_exactly_at_its_time(self):
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         cluster.submit("j", gang(2))
         cluster.runs.clear()
@@ -438,7 +439,7 @@ class TestReasons:
         assert why(cluster.scheduler, "j", 29.9) == Reason(Cause.PUT_OFF, "j", "default", starts_s=30.0)
         assert why(cluster.scheduler, "j", 30.0).cause == Cause.DUE
 
-    def test_a_limit_may_be_used_up_and_is_told_with_what_the_queue_has(self):
+    def test_queue_limit_may_be_used_fully_and_its_text_states_current_usage(self):
         limit = Resources(gpus=3, cores=9)
         cluster = Cluster({"a": 8}, NO_PREEMPTION, (Queue("q", limit=limit), Queue("full"), Queue("r")))
         cluster.submit("one", gang(2), queue="q")
@@ -449,7 +450,7 @@ class TestReasons:
         assert found.limit == "needs 2 GPUs, 2 cores; queue q has 2 GPUs, 2 cores of its limit, 3 GPUs, 9 cores"
         assert cluster.submit("three", gang(1), queue="q") == ["+three"]
 
-    def test_no_other_queue_is_named_where_there_is_no_room_or_a_limit_as_well(self):
+    def test_queue_without_free_slots_or_at_its_limit_is_not_suggested(self):
         limit = Resources(gpus=1, cores=1)
         queues = (Queue("q", limit=limit), Queue("small", limit=limit), Queue("large"))
         cluster = Cluster({"a": 2}, NO_PREEMPTION, queues)
@@ -462,7 +463,7 @@ class TestReasons:
 
 
 class TestTrials:
-    def test_with_how_many_it_would_start(self):
+    def test_reason_states_the_count_with_which_a_job_would_start(self):
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         cluster.submit("one", gang(1))
         cluster.submit("wants", gang(4))
@@ -472,7 +473,7 @@ class TestTrials:
         cluster.submit("more", gang(3))
         assert why(cluster.scheduler, "wants", 0.0).would_start_with == 0
 
-    def test_the_rest_of_the_gang_has_to_fit_beside_them(self):
+    def test_suggested_count_leaves_slots_for_the_other_parts(self):
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         workers = SlotGroup("w", 5, Resources(gpus=1, cores=1))
         driver = SlotGroup("driver", 1, Resources(cores=1))
@@ -481,21 +482,21 @@ class TestTrials:
         cluster.scheduler.submit(GangRequest("k", GangShape((workers, workers))), 0.0)
         assert why(cluster.scheduler, "k", 0.0).would_start_with == 0  # two parts that are alike: of which one?
 
-    def test_one_slot_cannot_be_fewer(self):
+    def test_gang_of_one_slot_gets_no_smaller_suggestion(self):
         cluster = Cluster({"a": 4}, NO_PREEMPTION)
         cluster.submit("j", gang(1, gpus=5))
         assert why(cluster.scheduler, "j", 0.0).would_start_with == 0
         cluster.submit("k", gang(2, gpus=3))
         assert why(cluster.scheduler, "k", 0.0).would_start_with == 1
 
-    def test_a_gang_with_so_many_of_a_part(self):
+    def test_with_count_replaces_the_size_of_one_part(self):
         first, second = SlotGroup("x", 4, Resources(gpus=1), 2), SlotGroup("y", 4, Resources(gpus=1), 2)
         assert with_count(GangShape((first, second)), second, 3) == GangShape(
             (first, SlotGroup("y", 3, Resources(gpus=1)))
         )
 
     @pytest.mark.parametrize(("others", "is_tried"), [(TRIED - 2, True), (TRIED - 1, False)])
-    def test_with_very_many_jobs_nothing_is_tried_out(self, others: int, is_tried: bool):
+    def test_remedies_are_not_tried_with_very_many_jobs(self, others: int, is_tried: bool):
         cluster = Cluster({"a": 2}, NO_PREEMPTION, (Queue("q", limit=NOTHING), Queue("r")))
         scheduler = cluster.scheduler
         scheduler.queue(Queue("q", limit=Resources(gpus=1, cores=1)))
@@ -508,7 +509,7 @@ class TestTrials:
         assert starts_in(scheduler, "waits", "r", 0.0) is is_tried
         assert starts(scheduler, "waits", GangRequest("waits", gang(1), queue="r"), 0.0) is is_tried
 
-    def test_it_is_the_job_itself_that_starts(self):
+    def test_trial_requires_that_the_job_itself_starts(self):
         cluster = Cluster({"a": 2}, NO_PREEMPTION)
         cluster.submit("one", gang(1))
         cluster.submit("wants", gang(2))
@@ -517,7 +518,7 @@ class TestTrials:
         cluster.submit("first", gang(2), priority=99)
         assert set(cluster.scheduler.jobs) == {"one", "wants", "first"}
 
-    def test_that_another_one_would_start_in_its_place_does_not_help_it(self):
+    def test_trial_in_which_only_another_job_starts_does_not_count(self):
         cluster = Cluster({"a": 3}, FIRST_COME)
         cluster.submit("one", gang(2))
         cluster.submit("wants", gang(3))
@@ -568,22 +569,22 @@ class TestRefusals:
             ),
         ],
     )
-    def test_one_part(self, part, words):
+    def test_refusal_text_for_one_part(self, part, words):
         assert self.refused(part) == words
 
-    def test_the_part_that_does_not_fit_is_named(self):
+    def test_refusal_names_the_part_that_does_not_fit(self):
         parts = SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("w", 7, Resources(gpus=1))
         assert self.refused(*parts).startswith("part 'w' needs 7 x 1 GPU; ")
         assert self.refused(*reversed(parts)).startswith("part 'w' needs 7 x 1 GPU; ")
 
-    def test_parts_that_do_not_fit_together(self):
+    def test_refusal_states_the_total_of_parts_that_do_not_fit_together(self):
         parts = SlotGroup("x", 2, Resources(gpus=2)), SlotGroup("y", 3, Resources(gpus=1))
         assert self.refused(*parts) == (
             "its parts do not fit together: they need 7 GPUs; there are 6 GPUs, 16 cores, 16 GiB, on nodes that each of"
             " them would fit; request less"
         )
 
-    def test_limits_of_the_queue_count_to_the_last(self):
+    def test_gang_exactly_at_a_queue_limit_is_not_refused(self):
         worker = SlotGroup("w", 3, Resources(gpus=1), 2)
         assert self.refused(worker, queue=Queue("q", limit=Resources(gpus=2))) == ""
         assert self.refused(worker, queue=Queue("q", limit=Resources(gpus=1, cores=UNLIMITED))) == (
@@ -596,7 +597,7 @@ class TestRefusals:
             " another queue"
         )
 
-    def test_nodes_that_could_be_added_count_by_kind_and_label(self):
+    def test_addable_nodes_are_counted_by_kind_and_label(self):
         kinds = (
             NodeKind(Resources(gpus=4), 1, "v100"),
             NodeKind(Resources(gpus=4), 2),
@@ -626,5 +627,5 @@ class TestRefusals:
             (Resources(UNLIMITED, UNLIMITED, UNLIMITED), "nothing"),
         ],
     )
-    def test_amounts(self, what, words):
+    def test_amount_text_omits_unlimited_and_zero_resources(self, what, words):
         assert amount(what) == words

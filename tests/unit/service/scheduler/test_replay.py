@@ -21,23 +21,23 @@ def jobs(*rows: tuple[float, int, float]) -> list[LoggedJob]:
 
 
 @pytest.mark.fast
-def test_waits_in_the_order_they_came():
+def test_first_come_replay_starts_jobs_in_order_of_submission():
     outcome = replay(jobs((0, 2, 100), (10, 2, 50), (20, 1, 10)), {"a": 2}, FIRST_COME)
     assert outcome.waits_s == {"0": 0.0, "1": 90.0, "2": 130.0}
     assert (outcome.mean_s, outcome.longest_s, outcome.mean_of_large_s(2)) == (pytest.approx(220 / 3), 130.0, 45.0)
 
 
 @pytest.mark.fast
-def test_what_a_preemption_costs_is_waited_for():
-    """The first has had its hour when the second comes; then that one, for a minute, goes first."""
+def test_preemption_costs_are_part_of_the_wait():
+    """The first job has used its hour when the second, of one minute, is submitted and preempts it."""
     outcome = replay(jobs((0, 1, 8000), (4000, 1, 60)), {"a": 1}, Policy(), release_s=30.0, restart_s=90.0)
     assert outcome.waits_s == {"0": 30.0 + 60.0 + 90.0, "1": 30.0}
     assert outcome.preemptions == 1
 
 
 @pytest.mark.fast
-def test_an_elastic_job_goes_on_with_fewer_as_much_slower():
-    """Alone for 100 s with 4, then with 2 beside another for 100 s, then with 4 again: 50 s more than alone."""
+def test_elastic_job_with_fewer_slots_is_proportionally_slower():
+    """100 s with 4 slots, 100 s with 2 next to another job, then 4 again: 50 s longer than alone."""
     log = [LoggedJob("elastic", 0.0, 4, 1000.0, least=1), LoggedJob("other", 100.0, 2, 100.0)]
     outcome = replay(log, {"a": 4}, Policy())
     assert outcome.waits_s == {"elastic": 50.0, "other": 0.0}
@@ -45,7 +45,7 @@ def test_an_elastic_job_goes_on_with_fewer_as_much_slower():
 
 
 @pytest.mark.fast
-def test_a_log_is_read_plain_or_packed_and_cut_by_time(tmp_path: Path):
+def test_job_log_is_read_plain_or_compressed_from_a_first_second(tmp_path: Path):
     text = "job_id,submit_s,gpus,duration_s,queue\nx,5,1,0,q\ny,10,2,7,r\n"
     (tmp_path / "log.csv").write_text(text)
     with gzip.open(tmp_path / "log.csv.gz", "wt") as packed:
@@ -59,7 +59,7 @@ def test_a_log_is_read_plain_or_packed_and_cut_by_time(tmp_path: Path):
 
 
 @pytest.mark.fast
-def test_a_log_is_cut_from_the_first_second_to_before_the_last(tmp_path: Path):
+def test_job_log_range_includes_its_first_second_and_excludes_its_last(tmp_path: Path):
     rows = "".join(f"j{at},{at},3,2.5,q\n" for at in (5, 6, 7, 8))
     (tmp_path / "log.csv").write_text("job_id,submit_s,gpus,duration_s,queue\n" + rows)
     assert list(read(tmp_path / "log.csv", first_s=6.0, last_s=8.0)) == [
@@ -71,7 +71,7 @@ def test_a_log_is_cut_from_the_first_second_to_before_the_last(tmp_path: Path):
 
 
 @pytest.mark.fast
-def test_figures_of_an_outcome():
+def test_replay_outcome_statistics():
     outcome = ReplayOutcome({"a": 1.0, "b": 4.0, "c": 2.0, "d": 3.0}, {"a": 1, "b": 8, "c": 8, "d": 4})
     assert (outcome.mean_s, outcome.longest_s) == (2.5, 4.0)
     assert [outcome.quantile_s(share) for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)] == [1.0, 2.0, 3.0, 4.0, 4.0, 4.0]
@@ -84,7 +84,7 @@ def test_figures_of_an_outcome():
 
 
 @pytest.mark.fast
-def test_jobs_may_begin_late_and_on_several_nodes_and_queues():
+def test_replay_handles_late_starts_and_several_nodes_and_queues():
     log = [
         LoggedJob("one", 1000.0, 3, 50.0, "a"),
         LoggedJob("two", 1010.0, 1, 20.0, "b"),
@@ -98,20 +98,20 @@ def test_jobs_may_begin_late_and_on_several_nodes_and_queues():
 
 
 @pytest.mark.fast
-def test_jobs_of_the_same_second_stand_in_the_order_of_the_log():
+def test_jobs_of_the_same_second_keep_the_order_of_the_log():
     log = [LoggedJob(name, 5.0, 1, 10.0) for name in ("b", "c", "a")]
     assert replay(log, {"n": 1}, FIRST_COME).waits_s == {"b": 0.0, "c": 10.0, "a": 20.0}
 
 
 @pytest.mark.fast
-def test_limits_of_a_queue_hold_in_a_replay():
+def test_queue_limits_hold_in_a_replay():
     log = [LoggedJob(name, 0.0, 1, 10.0, "q") for name in ("a", "b")]
     outcome = replay(log, {"n": 2}, FIRST_COME, queues=(Queue("q", limit=Resources(gpus=1)),))
     assert outcome.waits_s == {"a": 0.0, "b": 10.0}
 
 
 @pytest.mark.fast
-def test_a_preempted_job_works_off_what_is_left_and_what_the_restart_costs():
+def test_preempted_job_runs_its_remaining_time_plus_the_restart_cost():
     """Preempted after 3600 s, it has 400 s left, and is back 10 + 100 s later; it is preempted no second time."""
     policy = Policy(levels_s=(3600.0,), least_run_s=0.0)
     outcome = replay(jobs((0, 2, 4000), (100, 1, 100)), {"a": 2}, policy, release_s=10.0, restart_s=7.0)
@@ -120,21 +120,21 @@ def test_a_preempted_job_works_off_what_is_left_and_what_the_restart_costs():
 
 
 @pytest.mark.fast
-def test_all_who_are_preempted_at_once_give_their_room_back():
-    """After an hour and more the two make way for one that needs both GPUs for a minute."""
+def test_all_jobs_preempted_at_once_release_their_slots():
+    """After more than an hour, two jobs make way for one that needs both GPUs for a minute."""
     log = jobs((0, 1, 8000), (0, 1, 8000), (4000, 2, 60))
     outcome = replay(log, {"a": 2}, Policy(), release_s=30.0, restart_s=90.0)
     assert outcome.waits_s == {"0": 180.0, "1": 180.0, "2": 30.0} and outcome.preemptions == 2
 
 
 @pytest.mark.fast
-def test_without_a_price_a_preemption_costs_only_the_time_of_the_other():
+def test_preemption_without_costs_adds_only_the_time_of_the_other_job():
     outcome = replay(jobs((0, 1, 8000), (4000, 1, 60)), {"a": 1}, Policy())
     assert outcome.waits_s == {"0": 60.0, "1": 0.0} and outcome.preemptions == 1
 
 
 @pytest.mark.fast
-def test_an_elastic_job_begins_with_what_there_is_and_grows():
+def test_elastic_job_starts_with_the_free_slots_and_grows():
     """500 s with 2 of 4, then with all of them: half of its 1000 s are left, and a quarter is lost."""
     log = [LoggedJob("other", 0.0, 2, 500.0), LoggedJob("elastic", 0.0, 4, 1000.0, least=2)]
     outcome = replay(log, {"a": 4}, FIRST_COME)
@@ -143,13 +143,13 @@ def test_an_elastic_job_begins_with_what_there_is_and_grows():
 
 
 @pytest.mark.fast
-def test_a_job_that_never_finds_room_is_left_out_of_the_waits():
+def test_job_that_never_fits_has_no_wait():
     outcome = replay(jobs((0, 3, 10), (5, 1, 10)), {"a": 2}, Policy(longest_wait_s=100.0))
     assert outcome.waits_s == {"1": 0.0}
 
 
 @pytest.mark.fast
-def test_one_who_has_waited_long_enough_starts_when_that_is_so_and_not_at_the_next_event():
+def test_job_whose_level_falls_makes_way_at_that_time_without_another_event():
     """After 100 s with one GPU the first falls to the second level: nothing else happens then."""
     policy = Policy(levels_s=(100.0,), least_run_s=0.0)
     outcome = replay(jobs((0, 1, 500), (20, 1, 50)), {"a": 1}, policy)
@@ -158,8 +158,8 @@ def test_one_who_has_waited_long_enough_starts_when_that_is_so_and_not_at_the_ne
 
 @pytest.mark.variant
 @pytest.mark.local
-def test_three_days_of_a_real_cluster():
-    """Strictly in order it is what the control says, job for job; by our rules the mean is a quarter of that at most."""
+def test_mean_wait_of_a_real_cluster_is_a_quarter_of_first_come():
+    """First-come waits equal those of the control for each job; the default policy has at most a quarter of their mean."""
     log = list(read(TRACE, first_s=28 * DAY_S, last_s=31 * DAY_S))
     fifo = replay(log, {"pool": 300}, FIRST_COME)
     assert sorted(fifo.waits_s.values()) == pytest.approx(sorted(queue_controls.first_come(log, 300)))
@@ -171,8 +171,8 @@ def test_three_days_of_a_real_cluster():
 
 @pytest.mark.local
 @pytest.mark.variant
-def test_the_whole_log():
-    """82 247 jobs in 109 days: all of them end, and nobody waits longer than strictly in order."""
+def test_all_jobs_of_a_real_log_end_and_the_longest_wait_is_below_first_come():
+    """82 247 jobs in 109 days: all end, and the longest wait is below that of first come, first served."""
     log = list(read(TRACE))
     ours = replay(log, {"pool": 600}, Policy(), restart_s=90.0)
     assert len(ours.waits_s) == 82247

@@ -35,7 +35,7 @@ class TestResources:
         ("more", "is_within"),
         [(NOTHING, True), (Resources(1), False), (Resources(0, 1), False), (Resources(0, 0, 1), False)],
     )
-    def test_within_is_as_much_of_each_at_most(self, more, is_within):
+    def test_within_requires_at_most_as_much_of_each_resource(self, more, is_within):
         assert SOME.plus(more).within(SOME) is is_within
 
     @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ class TestResources:
             (Resources(1, 1, 1), NOTHING, 0.0),
         ],
     )
-    def test_the_dominant_share_is_the_largest(self, mine, of, share):
+    def test_dominant_share_is_the_largest_share_of_a_resource(self, mine, of, share):
         assert mine.share_of(of) == share
 
 
 class TestGangs:
-    def test_least_and_most_count_each_part_and_an_elastic_gang_has_a_part_with_fewer(self):
+    def test_gang_minimum_and_maximum_sum_its_parts_and_one_smaller_part_makes_it_elastic(self):
         fixed = SlotGroup("driver", 1, Resources(0, 1, 7))
         elastic = SlotGroup("workers", 5, Resources(1, 2, 3), least=2)
         assert (fixed.at_least, elastic.at_least) == (1, 2)
@@ -80,14 +80,14 @@ class TestGangs:
         assert gang.of(({"a": 1}, {"a": 1, "b": 3})) == Resources(4, 9, 19)
         assert gang.of(({}, {})) == NOTHING
 
-    def test_what_was_placed_has_as_many_parts_as_the_gang(self):
+    def test_placement_must_have_as_many_parts_as_the_gang(self):
         with pytest.raises(ValueError, match="zip"):
             GangShape((SlotGroup("w", 2, ONE),)).of(({"a": 1}, {"a": 1}))
 
     @pytest.mark.parametrize(
         ("gpus", "counts"), [(0, (2, 1)), (3, (2, 1)), (4, (3, 1)), (6, (5, 1)), (7, (5, 2)), (8, (5, 3)), (99, (5, 3))]
     )
-    def test_a_gang_is_cut_to_the_room_there_is_the_first_part_last(self, gpus, counts):
+    def test_gang_is_cut_to_fit_with_its_last_parts_first(self, gpus, counts):
         gang = GangShape((SlotGroup("one", 5, Resources(1), least=2), SlotGroup("two", 3, Resources(1), least=1)))
         cut = gang.fitting(Resources(gpus))
         assert [(part.name, part.count, part.at_least) for part in cut.parts] == [
@@ -96,7 +96,7 @@ class TestGangs:
         ]
 
     @pytest.mark.parametrize(
-        ("make", "said"),
+        ("make", "expected"),
         [
             (lambda: SlotGroup("w", 0, ONE), "part 'w': count=0; a gang has at least one of each of its parts"),
             (lambda: SlotGroup("w", 2, ONE, least=3), "part 'w': least=3 is not between 1 and its count, 2"),
@@ -111,19 +111,19 @@ class TestGangs:
             (lambda: GangShape(()), "a gang without parts: it has at least one, with its resources"),
         ],
     )
-    def test_a_gang_that_cannot_be_is_refused_with_the_value_and_the_rule(self, make, said):
+    def test_invalid_gang_is_refused_with_the_value_and_the_rule(self, make, expected):
         with pytest.raises(ArgumentError) as refused:
             make()
-        assert str(refused.value) == said
+        assert str(refused.value) == expected
 
 
 class TestPolicy:
-    def test_levels_begin_when_their_service_is_attained(self):
+    def test_level_starts_when_its_service_is_attained(self):
         policy = Policy(levels_s=(10.0, 20.0))
         assert [policy.level(at) for at in (0.0, 9.9, 10.0, 19.9, 20.0, 1e9)] == [0, 0, 1, 1, 2, 2]
         assert [policy.next_level_s(at) for at in (0.0, 9.9, 10.0, 20.0)] == [10.0, 10.0, 20.0, math.inf]
 
-    def test_what_holds_where_nothing_is_said(self):
+    def test_policy_queue_and_request_defaults(self):
         assert Policy() == Policy((3600.0, 36000.0), True, 300.0, 36000.0, 600.0)
         assert Queue() == Queue("default", 1.0, NOTHING, None, None)
         gang = GangShape((SlotGroup("w", 1, ONE),))
@@ -139,11 +139,11 @@ class TestPolicy:
             lambda gang: GangRequest("j", gang, priority=100),
         ],
     )
-    def test_the_bounds_themselves_are_allowed(self, make):
+    def test_boundary_values_are_accepted(self, make):
         assert make(GangShape((SlotGroup("w", 1, ONE),)))
 
     @pytest.mark.parametrize(
-        ("make", "said"),
+        ("make", "expected"),
         [
             *(
                 (
@@ -181,17 +181,17 @@ class TestPolicy:
             (lambda gang: GangRequest("j", gang, expected_s=0.0), "job 'j': expected_s=0.0 is not above 0"),
         ],
     )
-    def test_what_cannot_be_is_refused_with_the_value_and_the_rule(self, make, said):
+    def test_invalid_policy_queue_or_request_is_refused_with_the_value_and_the_rule(self, make, expected):
         with pytest.raises(ArgumentError) as refused:
             make(GangShape((SlotGroup("w", 1, ONE),)))
-        assert str(refused.value) == said
+        assert str(refused.value) == expected
 
-    def test_a_job_changes_where_its_gang_is_elastic_and_it_may_be_resized(self):
+    def test_request_changes_size_only_if_elastic_and_resizable(self):
         fixed, elastic = (GangShape((SlotGroup("w", 2, ONE, least=least),)) for least in (0, 1))
         assert GangRequest("j", elastic).changes and not GangRequest("j", fixed).changes
         assert not GangRequest("j", elastic, resizable=False).changes
 
-    def test_the_memory_of_drivers_is_that_of_all_driver_slots(self):
+    def test_driver_memory_is_summed_over_all_driver_slots(self):
         driver = SlotGroup("driver", 2, Resources(0, 1, 100), is_driver=True)
         workers = SlotGroup("workers", 5, Resources(1, 1, 1000))
         assert GangRequest("j", GangShape((driver, workers, driver))).driver_mib == 400
@@ -207,13 +207,13 @@ class TestAccountOfAJob:
         placement = ({"a": count},) if phase == JobPhase.RUNNING else ()
         return QueuedJob(request, 1, 50.0, phase, placement=placement, **more)  # type: ignore[arg-type]
 
-    def test_rank_is_by_having_waited_too_long_then_priority_then_level(self):
+    def test_rank_orders_by_overdue_then_priority_then_level(self):
         job = self.job(level=2)
         assert job.rank == (1, -60, 2)
         job.is_overdue = True
         assert job.rank == OVERDUE == (0, 0, 0)
 
-    def test_it_holds_what_is_promised_to_it(self):
+    def test_job_holds_its_promised_resources(self):
         assert self.job(SOME).holds == SOME.times(3) and self.job(SOME, JobPhase.WAITING).holds == NOTHING
 
     @pytest.mark.parametrize(
@@ -225,11 +225,11 @@ class TestAccountOfAJob:
             (Resources(0, 1, 0), 0.375, 0.25),
         ],
     )
-    def test_eight_cores_count_as_a_gpu_and_a_job_without_any_as_one_core(self, each, running, waiting):
+    def test_eight_cores_count_as_one_gpu_and_a_job_without_both_as_one_core(self, each, running, waiting):
         assert self.job(each).gpus_counted == running
         assert self.job(each, JobPhase.WAITING).gpus_counted == waiting  # as many as it cannot do without
 
-    def test_a_running_job_attains_service_and_falls_to_the_level_that_it_has_earned(self):
+    def test_running_job_attains_service_and_falls_to_its_level(self):
         job = self.job(attained_s=40.0, waited_s=7.0)
         assert job.falls_at_s(self.POLICY) == 70.0 and job.waits_s(69.0) == 7.0
         job.count(69.0, self.POLICY)
@@ -242,7 +242,7 @@ class TestAccountOfAJob:
         assert job.level == 2 and job.falls_at_s(self.POLICY) == math.inf
 
     @pytest.mark.parametrize("phase", [JobPhase.WAITING, JobPhase.PLACED])
-    def test_a_job_waits_until_it_has_started(self, phase):
+    def test_waiting_time_counts_until_the_job_starts(self, phase):
         job = self.job(phase=phase, waited_s=7.0)
         assert job.waits_s(60.0) == 17.0
         job.count(60.0, self.POLICY)
@@ -250,13 +250,13 @@ class TestAccountOfAJob:
         job.count(55.0, self.POLICY)
         assert (job.waited_s, job.since_s) == (17.0, 55.0)
 
-    def test_a_job_that_ends_neither_waits_nor_attains_anything(self):
+    def test_ending_job_accumulates_neither_waiting_time_nor_service(self):
         job = self.job(phase=JobPhase.ENDING, waited_s=7.0)
         assert job.waits_s(60.0) == 7.0
         job.count(60.0, self.POLICY)
         assert (job.waited_s, job.attained_s, job.since_s) == (7.0, 0.0, 60.0)
 
-    def test_a_job_falls_through_all_levels_that_it_has_passed(self):
+    def test_level_update_passes_through_all_attained_levels(self):
         job = self.job()
         job.update_level(1050.0, self.POLICY)
         assert (job.attained_s, job.level) == (3000.0, 2)
@@ -264,7 +264,7 @@ class TestAccountOfAJob:
         job.update_level(69.0, self.POLICY)
         assert (job.attained_s, job.level) == (97.0, 0)
 
-    def test_what_it_lacks_by_a_rounding_error_counts_as_attained(self):
+    def test_service_short_by_a_rounding_error_counts_as_attained(self):
         job = self.job(attained_s=84.7)
         job.since_s = 1344508076.9
         due_s = job.falls_at_s(self.POLICY)

@@ -18,7 +18,7 @@ HOUR = 3600.0
 
 
 class TestOrder:
-    def test_urgent_ones_first_then_who_fits(self):
+    def test_jobs_start_by_priority_and_smaller_ones_fill_the_remaining_slots(self):
         cluster = Cluster({"a": 4, "b": 4}, NO_PREEMPTION)
         cluster.scheduler.nodes.close("a"), cluster.scheduler.nodes.close("b")
         for job, count, priority in (("low4", 4, 40), ("low1", 1, 40), ("urgent1", 1, 60), ("urgent4", 4, 60)):
@@ -28,7 +28,7 @@ class TestOrder:
         assert cluster.later(1) == ["+urgent1", "+urgent4", "+low1"]
         assert cluster.ended("urgent4") == ["+low4"]
 
-    def test_a_gang_starts_whole_or_not_at_all(self):
+    def test_gang_starts_completely_or_not_at_all(self):
         cluster = Cluster({"a": 4, "b": 4})
         assert cluster.submit("six", gang(6)) == ["+six"]
         assert cluster.submit("three", gang(3)) == []
@@ -36,13 +36,13 @@ class TestOrder:
         assert cluster.ended("two") == []
         assert cluster.ended("six") == ["+three"]
 
-    def test_small_gangs_fill_up_nodes_and_leave_whole_ones_to_large(self):
+    def test_small_gangs_share_nodes_and_leave_whole_nodes_to_large_ones(self):
         cluster = Cluster({"a": 8, "b": 8}, NO_PREEMPTION)
         cluster.submit("one", gang(1))
         cluster.submit("two", gang(2))
         assert cluster.submit("whole", gang(1, gpus=8)) == ["+whole"]
 
-    def test_a_part_goes_only_to_nodes_of_its_label(self):
+    def test_part_is_placed_only_on_nodes_of_its_label(self):
         cluster = Cluster({"plain": 4})
         cluster.capacity["v100"] = 2
         cluster.scheduler.nodes.set_node("v100", Resources(gpus=2, cores=2), "v100")
@@ -51,14 +51,14 @@ class TestOrder:
         assert cluster.submit("plain", gang(4)) == ["+plain"]
         assert cluster.runs["labelled"] == {"v100": 2}
 
-    def test_first_come_lets_nobody_pass(self):
+    def test_first_come_policy_lets_no_job_pass(self):
         cluster = Cluster({"a": 4}, FIRST_COME)
         cluster.submit("three", gang(3))
         assert cluster.submit("two", gang(2)) == []
         assert cluster.submit("one", gang(1)) == []
         assert cluster.ended("three") == ["+two", "+one"]
 
-    def test_the_driver_is_a_part_of_its_gang(self):
+    def test_driver_is_placed_as_a_part_of_its_gang(self):
         scheduler = Scheduler(BY_PRIORITY)
         scheduler.nodes.set_node("a", Resources(gpus=1, cores=2, memory_mib=4096))
         driver = SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True)
@@ -75,7 +75,7 @@ class TestOrder:
 
 
 class TestPreemption:
-    def test_who_is_least_urgent_leaves_and_no_more_than_needed(self):
+    def test_least_urgent_job_is_preempted_and_no_more_slots_than_needed(self):
         cluster = Cluster({"a": 4, "b": 4})
         cluster.submit("p60", gang(4), priority=60)
         cluster.submit("p55", gang(4), priority=55)
@@ -83,32 +83,32 @@ class TestPreemption:
         assert cluster.submit("p50", gang(1), priority=50) == []  # what is given back is promised
         assert cluster.leaves("p55") == ["+new60"]
 
-    def test_of_several_those_that_turn_out_not_to_be_needed_stay(self):
+    def test_jobs_found_unnecessary_to_preempt_continue(self):
         cluster = Cluster({"a": 4, "b": 4})
         cluster.submit("a1", gang(1), priority=40)
         cluster.submit("a3", gang(3), priority=40)
         cluster.submit("b4", gang(4), priority=30)
         assert cluster.submit("urgent", gang(1, gpus=4), priority=60) == ["-b4"]
 
-    def test_nobody_leaves_where_that_would_not_be_enough(self):
+    def test_no_job_is_preempted_if_the_slots_would_not_suffice(self):
         cluster = Cluster({"a": 4, "b": 4})
         cluster.submit("high", gang(4), priority=60)
         cluster.submit("low", gang(4), priority=40)
         assert cluster.submit("eight", gang(8), priority=50) == []
 
-    def test_equals_do_not_push_each_other_out(self):
+    def test_jobs_of_equal_priority_do_not_preempt_each_other(self):
         cluster = Cluster({"a": 4})
         cluster.submit("first", gang(4))
         assert cluster.submit("second", gang(4)) == []
 
-    def test_who_cannot_go_on_from_a_checkpoint_stays(self):
+    def test_job_that_is_not_preemptible_continues(self):
         cluster = Cluster({"a": 2})
         cluster.submit("fixed", gang(1), priority=1, preemptible=False)
         cluster.submit("other", gang(1), priority=1)
         assert cluster.submit("urgent", gang(1), priority=99) == ["-other"]
         assert cluster.submit("more", gang(1), priority=99) == []
 
-    def test_a_job_starts_when_all_have_left_and_keeps_what_is_promised(self):
+    def test_job_starts_after_all_preempted_jobs_ended_and_retains_its_promised_slots(self):
         cluster = Cluster({"a": 2})
         cluster.submit("x", gang(1), priority=1)
         cluster.submit("y", gang(1), priority=1)
@@ -117,7 +117,7 @@ class TestPreemption:
         assert cluster.submit("small", gang(1), priority=40) == []
         assert cluster.ended("y") == ["+urgent"]  # it has finished by itself meanwhile
 
-    def test_a_cancelled_claim_passes_to_the_next_who_still_waits_for_the_leaving(self):
+    def test_slots_of_a_cancelled_placed_job_pass_to_the_next_waiting_job(self):
         cluster = Cluster({"a": 2})
         cluster.submit("low", gang(2), priority=1)
         assert cluster.submit("urgent", gang(2), priority=50) == ["-low"]
@@ -125,7 +125,7 @@ class TestPreemption:
         assert cluster.cancel("urgent") == []
         assert cluster.leaves("low") == ["+next"]
 
-    def test_who_has_had_least_goes_first_after_an_hour_of_a_gpu(self):
+    def test_job_with_less_service_preempts_one_with_an_hour_of_gpus(self):
         cluster = Cluster({"a": 2}, Policy(least_run_s=0.0))
         cluster.submit("old", gang(2))
         cluster.later(HOUR / 2 - 1)
@@ -136,14 +136,14 @@ class TestPreemption:
         assert cluster.ended("new") == ["+old"]
         assert cluster.scheduler.jobs["old"].preemptions == 1
 
-    def test_not_before_a_job_has_run_for_a_while(self):
+    def test_job_is_not_preempted_before_its_protection_ends(self):
         cluster = Cluster({"a": 1}, replace(BY_PRIORITY, least_run_s=300.0))
         cluster.submit("low", gang(1), priority=1)
         assert cluster.submit("urgent", gang(1), priority=99) == []
         assert cluster.scheduler.due_s(cluster.now) == 300.0
         assert cluster.later(300.0) == ["-low"]
 
-    def test_who_has_waited_too_long_goes_first_and_is_not_made_to_wait_again(self):
+    def test_overdue_job_starts_first_and_is_not_preempted_again(self):
         cluster = Cluster({"a": 1}, Policy(longest_wait_s=1000.0, least_run_s=0.0))
         cluster.submit("first", gang(1), priority=90)
         cluster.submit("patient", gang(1), priority=10)
@@ -168,31 +168,31 @@ class TestRoomKept:
         cluster.submit("large", gang(8), expected_s=HOUR)
         return cluster
 
-    def test_at_first_others_pass(self):
+    def test_small_job_passes_a_waiting_gang_before_the_hold(self):
         assert self.prepared().submit("small", gang(2)) == ["+small"]
 
-    def test_then_those_that_end_in_time(self):
+    def test_during_a_hold_only_jobs_that_end_in_time_pass(self):
         cluster = self.prepared()
         cluster.later(600)
         assert cluster.submit("long", gang(2), expected_s=2 * HOUR) == []
         assert cluster.submit("unknown", gang(1)) == []
         assert cluster.submit("short", gang(2), expected_s=HOUR) == ["+short"]
 
-    def test_a_job_that_ends_in_the_second_in_which_room_is_needed_passes(self):
+    def test_job_ending_exactly_when_the_hold_starts_passes(self):
         for expected_s, actions in ((HOUR, ["+just"]), (HOUR + 1.0, [])):
             cluster = Cluster({"a": 4}, replace(self.POLICY, hold_after_s=0.0))
             cluster.submit("running", gang(3), expected_s=HOUR)
             cluster.submit("large", gang(4))
             assert cluster.submit("just", gang(1), expected_s=expected_s) == actions
 
-    def test_room_is_expected_when_a_job_ends_even_if_it_is_protected_for_longer(self):
+    def test_hold_expects_slots_at_a_job_end_even_if_protection_lasts_longer(self):
         cluster = Cluster({"a": 4}, replace(BY_PRIORITY, hold_after_s=0.0, least_run_s=300.0))
         cluster.submit("low", gang(3), priority=40, expected_s=100.0)
         cluster.submit("large", gang(4), priority=60)
         assert cluster.submit("longer", gang(1), priority=60, expected_s=200.0) == []
         assert cluster.submit("shorter", gang(1), priority=60, expected_s=100.0) == ["+shorter"]
 
-    def test_or_take_what_is_spare(self):
+    def test_job_passes_a_hold_on_spare_slots(self):
         cluster = Cluster({"a": 4, "b": 4, "c": 4}, self.POLICY)
         cluster.submit("running", gang(1, gpus=4), expected_s=HOUR)
         cluster.submit("other", gang(1, gpus=4), expected_s=2 * HOUR)
@@ -201,7 +201,7 @@ class TestRoomKept:
         cluster.later(600)
         assert cluster.submit("beside", gang(1)) == ["+beside"]  # the node of "little" is not the one it waits for
 
-    def test_those_from_whom_it_may_take_pass_as_well(self):
+    def test_job_that_the_held_one_may_preempt_passes(self):
         cluster = Cluster({"a": 4}, replace(BY_PRIORITY, hold_after_s=600.0))
         cluster.submit("running", gang(3), priority=60)
         cluster.submit("large", gang(4), priority=50)
@@ -213,7 +213,7 @@ class TestRoomKept:
 
 
 class TestQueues:
-    def test_shares_follow_weights(self):
+    def test_queue_shares_follow_their_weights(self):
         cluster = Cluster({"a": 8}, NO_PREEMPTION, (Queue("ten", 10.0), Queue("thirty", 30.0)))
         cluster.submit("all", gang(8), queue="ten")
         for number in range(7):
@@ -224,13 +224,13 @@ class TestQueues:
         assert sum(job.startswith("+s") for job in started) == 2
         assert sum(job.startswith("+t") for job in started) == 6
 
-    def test_two_that_need_all_do_not_wait_for_each_other(self):
+    def test_jobs_that_each_need_all_slots_do_not_deadlock(self):
         cluster = Cluster({"a": 2}, NO_PREEMPTION, (Queue("one"), Queue("two")))
         assert cluster.submit("x", gang(2), queue="one") == ["+x"]
         assert cluster.submit("y", gang(2), queue="two") == []
         assert cluster.ended("x") == ["+y"]
 
-    def test_what_is_guaranteed_comes_back_from_who_has_borrowed_it(self):
+    def test_guaranteed_slots_are_reclaimed_from_a_borrowing_queue(self):
         mine = Queue("mine", guaranteed=Resources(gpus=2, cores=2))
         cluster = Cluster({"a": 4}, BY_PRIORITY, (mine, Queue("theirs", guaranteed=Resources(gpus=2, cores=2))))
         for number in range(4):
@@ -239,20 +239,20 @@ class TestQueues:
         assert cluster.submit("more", gang(1), queue="mine") == []  # beyond its own
         assert cluster.leaves("b3") + cluster.leaves("b2") == ["+m"]
 
-    def test_a_limit_holds_while_the_cluster_is_empty(self):
+    def test_queue_limit_holds_on_an_empty_cluster(self):
         cluster = Cluster({"a": 8}, BY_PRIORITY, (Queue("q", limit=Resources(gpus=3, cores=3)),))
         cluster.submit("two", gang(2), queue="q")
         assert cluster.submit("again", gang(2), queue="q") == []
         assert cluster.submit("one", gang(1), queue="q") == ["+one"]
 
-    def test_drivers_have_a_limit_of_their_own(self):
+    def test_drivers_have_a_separate_memory_limit(self):
         scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=2048),))
         scheduler.nodes.set_node("a", Resources(gpus=9, cores=9, memory_mib=9999))
         drivers = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=1024), is_driver=True),))
         started = [bool(scheduler.submit(GangRequest(f"j{number}", drivers), 0.0)) for number in range(3)]
         assert started == [True, True, False]
 
-    def test_the_memory_of_drivers_may_be_used_to_the_last_mebibyte(self):
+    def test_driver_memory_limit_may_be_used_to_the_last_mebibyte(self):
         scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=2048),))
         scheduler.nodes.set_node("a", Resources(gpus=9, cores=9, memory_mib=9999))
         for name, mib, starts in (("one", 1025, True), ("two", 1024, False), ("three", 1023, True), ("four", 1, False)):
@@ -266,26 +266,26 @@ class TestQueues:
 
 
 class TestElastic:
-    def test_it_starts_with_what_there_is_and_grows_when_nobody_waits(self):
+    def test_elastic_job_starts_with_free_slots_and_grows_if_no_job_waits(self):
         cluster = Cluster({"a": 4}, Policy())
         cluster.submit("other", gang(2))
         assert cluster.submit("elastic", gang(4, least=1)) == ["+elastic"]
         assert sum(cluster.runs["elastic"].values()) == 2
         assert cluster.ended("other") == ["elastic=4"]
 
-    def test_it_shrinks_before_another_is_preempted(self):
+    def test_elastic_job_shrinks_before_another_job_is_preempted(self):
         cluster = Cluster({"a": 4})
         cluster.submit("elastic", gang(3, least=1), priority=50)
         cluster.submit("whole", gang(1), priority=40)
         assert cluster.submit("new", gang(2), priority=50) == ["elastic=1", "+new"]
         assert cluster.submit("urgent", gang(1), priority=60) == ["-whole"]
 
-    def test_it_does_not_shrink_for_who_goes_behind_it(self):
+    def test_elastic_job_does_not_shrink_for_a_job_of_lower_rank(self):
         cluster = Cluster({"a": 4})
         cluster.submit("elastic", gang(4, least=1), priority=50)
         assert cluster.submit("later", gang(1), priority=40) == []
 
-    def test_a_slot_that_it_lost_is_free_for_others(self):
+    def test_slot_lost_by_an_elastic_job_is_free_for_others(self):
         cluster = Cluster({"a": 2, "b": 2})
         cluster.submit("elastic", gang(4, least=1), priority=60)
         cluster.submit("waits", gang(1), priority=40)
@@ -294,7 +294,7 @@ class TestElastic:
 
 
 class TestTrouble:
-    def test_a_gang_that_was_not_filled_has_its_place_again_after_pauses_that_double(self):
+    def test_unfilled_gang_is_retried_after_doubling_pauses(self):
         cluster = Cluster({"a": 2})
         cluster.submit("first", gang(2))
         pauses = []
@@ -306,7 +306,7 @@ class TestTrouble:
             assert cluster.later(pauses[-1]) == ["+first"]
         assert pauses == [30.0, 60.0, 120.0]
 
-    def test_nothing_new_on_a_node_that_is_closed_or_gone(self):
+    def test_no_gang_is_placed_on_a_closed_or_removed_node(self):
         cluster = Cluster({"a": 2, "b": 2})
         cluster.scheduler.nodes.close("a")
         cluster.scheduler.nodes.remove_capacity("b")
@@ -314,7 +314,7 @@ class TestTrouble:
         cluster.scheduler.nodes.set_node("a", Resources(gpus=2, cores=2))
         assert cluster.later(1) == ["+one"]
 
-    def test_whose_place_is_on_a_node_that_closes_waits_for_another_one(self):
+    def test_placed_job_waits_again_if_its_node_is_closed(self):
         cluster = Cluster({"a": 2})
         cluster.submit("low", gang(2), priority=1)
         assert cluster.submit("urgent", gang(2), priority=50) == ["-low"]
@@ -325,7 +325,7 @@ class TestTrouble:
         cluster.scheduler.nodes.set_node("b", Resources(gpus=2, cores=2))
         assert cluster.later(1) == ["+urgent"]
 
-    def test_a_node_is_in_use_while_anybody_has_something_on_it(self):
+    def test_node_is_in_use_while_any_job_or_tenant_uses_it(self):
         cluster = Cluster({"a": 2, "b": 2})
         nodes = cluster.scheduler.nodes
         cluster.submit("low", gang(2), priority=1)
@@ -340,14 +340,14 @@ class TestTrouble:
         nodes.others("a", Resources(cores=1))
         assert nodes.in_use("a")
 
-    def test_what_other_tenants_use_is_not_given_out(self):
+    def test_slots_used_by_other_tenants_are_not_assigned(self):
         cluster = Cluster({"a": 4})
         cluster.scheduler.nodes.others("a", Resources(gpus=3, cores=3))
         assert cluster.submit("two", gang(2)) == []
         cluster.scheduler.nodes.others("a", Resources(gpus=2, cores=2))
         assert cluster.later(1) == ["+two"]
 
-    def test_a_cancelled_job_that_runs_is_forgotten_when_it_has_ended(self):
+    def test_cancelled_running_job_is_removed_when_it_has_ended(self):
         cluster = Cluster({"a": 1})
         cluster.submit("one", gang(1))
         cluster.submit("next", gang(1))
@@ -355,7 +355,7 @@ class TestTrouble:
         assert cluster.ended("one") == ["+next"]
         assert set(cluster.scheduler.jobs) == {"next"}
 
-    def test_a_cancelled_job_that_gives_back_what_it_had_does_not_wait_again(self):
+    def test_cancelled_preempted_job_does_not_wait_again(self):
         cluster = Cluster({"a": 1})
         cluster.submit("low", gang(1), priority=1)
         assert cluster.submit("urgent", gang(1), priority=50) == ["-low"]
@@ -363,7 +363,7 @@ class TestTrouble:
         assert cluster.leaves("low") == ["+urgent"]
         assert set(cluster.scheduler.jobs) == {"urgent"}
 
-    def test_the_time_that_a_job_has_waited_before_counts(self):
+    def test_earlier_waiting_time_counts_towards_overdue(self):
         cluster = Cluster({"a": 1}, Policy(levels_s=(), longest_wait_s=400.0))
         cluster.submit("runs", gang(1))
         job = QueuedJob(GangRequest("waits", gang(1)), 7, 0.0, waited_s=100.0)
@@ -375,7 +375,7 @@ class TestTrouble:
         assert job.is_overdue
 
     @pytest.mark.parametrize(
-        ("make", "said"),
+        ("make", "expected"),
         [
             (lambda: SlotGroup("w", 0, Resources(gpus=1)), "count=0; a gang has at least one"),
             (lambda: SlotGroup("w", 2, Resources(gpus=1), least=3), "least=3 is not between 1 and its count, 2"),
@@ -392,8 +392,8 @@ class TestTrouble:
             (lambda: Policy(hold_after_s=-1.0), "hold_after_s=-1.0 is below 0"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, make, said):
-        with pytest.raises(ArgumentError, match=said.replace("(", r"\(").replace(")", r"\)")):
+    def test_invalid_gang_request_queue_or_policy_is_refused(self, make, expected):
+        with pytest.raises(ArgumentError, match=expected.replace("(", r"\(").replace(")", r"\)")):
             make()
 
 
@@ -405,7 +405,7 @@ class TestAdopt:
         what = gang(sum(used.values()), least)
         return QueuedJob(GangRequest("runs", what), 5, 0.0, used=(used,), started_s=10.0, **more)  # type: ignore[arg-type]
 
-    def test_one_that_ran_goes_on_where_it_is_with_its_level_and_its_protection(self):
+    def test_adopted_running_job_continues_with_its_level_and_protection(self):
         scheduler = Cluster({"a": 4}, Policy(levels_s=(100.0,), least_run_s=50.0)).scheduler
         job = self.runs({"a": 2})
         scheduler.adopt(job, 20.0)
@@ -420,7 +420,7 @@ class TestAdopt:
         assert scheduler.tick(60.0) == [PreemptJob("runs", "large")]
         assert scheduler.released("runs", 61.0) == [StartJob("large", ({"a": 4},))]
 
-    def test_the_memory_of_its_driver_counts(self):
+    def test_driver_memory_of_an_adopted_job_counts_in_the_limit(self):
         scheduler = Scheduler(BY_PRIORITY, (Queue(driver_limit_mib=10),))
         scheduler.nodes.set_node("a", Resources(cores=4, memory_mib=99))
         driver = GangShape((SlotGroup("driver", 1, Resources(cores=1, memory_mib=6), is_driver=True),))
@@ -428,7 +428,7 @@ class TestAdopt:
         assert scheduler.submit(GangRequest("waits", driver), 0.0) == []
         assert scheduler.ended("runs", 1.0) == [StartJob("waits", ({"a": 1},))]
 
-    def test_a_node_that_is_not_there_any_more_is_known_closed_and_empty(self):
+    def test_unknown_node_of_an_adopted_job_is_closed_and_empty(self):
         scheduler = Cluster({"a": 4}).scheduler
         scheduler.adopt(self.runs({"a": 1, "gone": 1}), 20.0)
         account = scheduler.nodes.of("gone")
@@ -437,7 +437,7 @@ class TestAdopt:
         scheduler.ended("runs", 30.0)
         assert not scheduler.nodes.in_use("gone") and not scheduler.nodes.in_use("a")
 
-    def test_one_that_was_to_become_smaller_still_has_what_it_has_not_given_back(self):
+    def test_adopted_shrinking_job_still_occupies_its_unreleased_slots(self):
         scheduler = Cluster({"a": 4}).scheduler
         job = self.runs({"a": 4}, least=1, placement=({"a": 1},))
         scheduler.adopt(job, 20.0)
@@ -446,7 +446,7 @@ class TestAdopt:
         assert scheduler.tick(21.0) == [] and scheduler.jobs["new"].phase == JobPhase.PLACED
         assert scheduler.resized("runs", ({"a": 1},), 22.0) == [StartJob("new", ({"a": 3},))]
 
-    def test_one_that_waited_keeps_its_place(self):
+    def test_adopted_waiting_job_keeps_its_position(self):
         cluster = Cluster({"a": 1}, NO_PREEMPTION)
         cluster.submit("runs", gang(1))
         cluster.submit("later", gang(1))
@@ -456,12 +456,12 @@ class TestAdopt:
         cluster.submit("new", gang(1))
         order = []
         for _ in range(4):
-            (said,) = cluster.ended(next(iter(cluster.runs)))
-            order.append(said)
+            (started,) = cluster.ended(next(iter(cluster.runs)))
+            order.append(started)
         assert order == ["+first", "+later", "+last", "+new"]
 
 
-def test_whose_place_others_have_taken_waits_again_once_all_have_left():
+def test_placed_job_waits_again_if_other_tenants_took_its_slots():
     cluster = Cluster({"a": 4})
     scheduler = cluster.scheduler
     scheduler.submit(GangRequest("elastic", gang(4, least=1), preemptible=False), 0.0)
@@ -473,19 +473,19 @@ def test_whose_place_others_have_taken_waits_again_once_all_have_left():
     assert scheduler.jobs["urgent"].phase == JobPhase.WAITING
 
 
-@pytest.mark.parametrize(("looked_at", "said"), [(2, []), (3, ["+short"])])
-def test_behind_one_for_whom_room_is_kept_so_many_are_asked_whether_they_may_pass(
-    looked_at: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("looked_at", "expected"), [(2, []), (3, ["+short"])])
+def test_number_of_jobs_considered_for_passing_a_hold_is_bounded(
+    looked_at: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "LOOKED_AT", looked_at)
     cluster = Cluster({"a": 4}, FIRST_COME)
     cluster.submit("runs", gang(3), expected_s=100.0)
     cluster.submit("large", gang(4))
     assert cluster.submit("long", gang(1)) + cluster.submit("also long", gang(1)) == []
-    assert cluster.submit("short", gang(1), expected_s=10.0) == said
+    assert cluster.submit("short", gang(1), expected_s=10.0) == expected
 
 
-def test_those_that_may_not_grow_do_not_keep_others_from_it():
+def test_job_at_its_queue_limit_does_not_prevent_growth_of_others():
     cluster = Cluster({"a": 4, "b": 4}, BY_PRIORITY, (Queue("full", limit=Resources(gpus=2, cores=2)), Queue("free")))
     assert cluster.submit("other", gang(5), queue="free") == ["+other"]
     assert cluster.submit("limited", gang(4, least=2), queue="full", priority=60) == ["+limited"]
@@ -493,7 +493,7 @@ def test_those_that_may_not_grow_do_not_keep_others_from_it():
     assert cluster.ended("other") == ["grows=4"] and cluster.runs["limited"].total() == 2
 
 
-def test_each_part_of_an_elastic_job_grows_where_another_one_has_all_it_wants():
+def test_each_part_of_an_elastic_job_grows_independently():
     scheduler = Scheduler(BY_PRIORITY)
     scheduler.nodes.set_node("a", Resources(gpus=2, cores=8))
     parts = (SlotGroup("driver", 1, Resources(cores=1)), SlotGroup("workers", 4, Resources(gpus=1), 1))
@@ -513,21 +513,21 @@ class TestExpectedEnd:
         job.started_s = started_s
         return taking.expected_end_s(job, now)
 
-    def test_before_and_after_it_is_reached(self):
+    def test_expected_end_moves_when_it_is_reached(self):
         assert [self.expected(60.0, now) for now in (100.0, 159.0)] == [160.0, 160.0]
         assert [self.expected(60.0, now) for now in (160.0, 189.0)] == [190.0, 190.0]  # half as long again
         assert self.expected(60.0, 190.0) == 235.0
 
-    def test_a_very_short_job_counts_as_a_second(self):
+    def test_expected_duration_is_at_least_one_second(self):
         assert self.expected(0.001, 100.0) == 101.0
 
-    def test_one_that_waits_would_begin_now(self):
+    def test_expected_end_of_a_waiting_job_counts_from_now(self):
         job = QueuedJob(GangRequest("j", gang(1), expected_s=60.0), 1, 0.0)
         assert taking.expected_end_s(job, 500.0) == 560.0
 
 
 class TestWaitingLines:
-    def test_jobs_of_equal_rank_stand_in_the_order_of_their_submission_whatever_they_request(self):
+    def test_waiting_jobs_of_equal_rank_are_in_order_of_submission(self):
         lines = WaitingLines()
         jobs = [
             QueuedJob(GangRequest(name, gang(size), priority=priority), number, 0.0)
@@ -546,7 +546,7 @@ class TestWaitingLines:
         lines.remove(jobs[1])
         assert [job.request.job_id for job in lines] == ["urgent", "a", "c", "d"] and len(lines) == 4
 
-    def test_who_wants_what_was_passed_over_is_left_out_of_the_rest_of_the_pass(self):
+    def test_job_with_a_passed_over_shape_is_left_out_of_the_pass(self):
         lines = WaitingLines()
         for number, (name, size) in enumerate([("a", 1), ("b", 2), ("c", 1), ("d", 2)]):
             lines.add_job(QueuedJob(GangRequest(name, gang(size)), number, 0.0))
@@ -557,7 +557,7 @@ class TestWaitingLines:
         assert walk.job is not None and walk.job.request.job_id == "d"
 
 
-def test_jobs_that_are_over_are_not_held_until_their_time_would_have_come():
+def test_timers_of_ended_jobs_are_discarded():
     cluster = Cluster({"a": 4}, Policy(levels_s=(1e6,), longest_wait_s=1e6))
     cluster.submit("runs", gang(1))
     cluster.submit("waits", gang(4))

@@ -20,7 +20,7 @@ def uses(cluster: Cluster) -> dict[str, dict[str, int]]:
     }
 
 
-def test_a_node_says_who_has_how_much_and_what_is_left():
+def test_node_status_lists_jobs_with_their_usage_and_the_free_slots():
     cluster = Cluster({"node2": 4, "node1": 4})
     cluster.scheduler.nodes.others("node1", Resources(gpus=1, cores=1))
     cluster.submit("wide", gang(6), user="ana")
@@ -30,7 +30,7 @@ def test_a_node_says_who_has_how_much_and_what_is_left():
     assert (node1.free.gpus, node1.others.gpus, node2.free.gpus) == (1, 1, 0)
 
 
-def test_who_leaves_and_who_is_to_come_are_both_there():
+def test_leaving_and_placed_jobs_are_both_shown_on_a_node():
     cluster = Cluster({"node1": 4})
     cluster.submit("low", gang(4), priority=10)
     cluster.submit("urgent", gang(4), priority=90)
@@ -40,7 +40,7 @@ def test_who_leaves_and_who_is_to_come_are_both_there():
     assert (queue.running, queue.waiting, queue.has.gpus) == (1, 1, 4)
 
 
-def test_a_node_that_is_gone_is_shown_while_a_job_counts_as_there():
+def test_removed_node_is_shown_while_a_job_is_recorded_on_it():
     cluster = Cluster({"node1": 4, "node2": 4})
     cluster.submit("stays", gang(3))
     (node,) = (name for name, jobs in uses(cluster).items() if jobs)
@@ -52,7 +52,7 @@ def test_a_node_that_is_gone_is_shown_while_a_job_counts_as_there():
     assert cluster_status.nodes(cluster.scheduler) == []
 
 
-def test_queues_say_what_they_have_and_how_many_wait():
+def test_queue_status_has_usage_and_numbers_of_running_and_waiting_jobs():
     queues = (Queue("default"), Queue("research", 2.0, Resources(gpus=2), Resources(gpus=3, cores=64, memory_mib=1)))
     cluster = Cluster({"node1": 4}, queues=queues)
     for name, count in (("a", 2), ("b", 2), ("c", 1)):
@@ -62,7 +62,7 @@ def test_queues_say_what_they_have_and_how_many_wait():
     assert (research.running, research.waiting, research.has.gpus) == (2, 1, 3)
 
 
-def test_all_that_is_shown_of_a_node():
+def test_node_status_has_all_fields():
     cluster = Cluster({})
     cluster.scheduler.nodes.set_node("v", Resources(gpus=4, cores=8, memory_mib=99), "v100")
     cluster.scheduler.nodes.others("v", Resources(cores=1))
@@ -82,7 +82,7 @@ def test_all_that_is_shown_of_a_node():
     )
 
 
-def test_closed_nodes_are_left_out_unless_a_job_is_there():
+def test_closed_node_is_hidden_unless_a_job_is_on_it():
     cluster = Cluster({"a": 2, "b": 2, "c": 2})
     cluster.submit("stays", gang(2))
     for name in "ab":
@@ -90,7 +90,7 @@ def test_closed_nodes_are_left_out_unless_a_job_is_there():
     assert [(node.name, len(node.jobs)) for node in cluster_status.nodes(cluster.scheduler)] == [("a", 1), ("c", 0)]
 
 
-def test_jobs_of_a_node_stand_in_the_order_of_their_submission():
+def test_jobs_of_a_node_are_in_order_of_submission():
     cluster = Cluster({"a": 4})
     for name in ("z", "x", "y"):
         cluster.submit(name, gang(1))
@@ -99,7 +99,7 @@ def test_jobs_of_a_node_stand_in_the_order_of_their_submission():
     assert [job.job_id for job in node.jobs] == ["z", "y", "x"]
 
 
-def test_who_leaves_uses_what_it_still_has_and_not_what_is_left_to_it():
+def test_shrinking_job_is_shown_with_its_current_usage():
     cluster = Cluster({"a": 4})
     cluster.submit("elastic", gang(4, least=1))
     job = cluster.scheduler.jobs["elastic"]
@@ -109,7 +109,7 @@ def test_who_leaves_uses_what_it_still_has_and_not_what_is_left_to_it():
     assert uses(cluster) == {"a": {"elastic": 1}}
 
 
-def test_what_a_job_has_of_each_node_is_the_sum_of_its_parts():
+def test_usage_of_a_job_on_a_node_is_the_sum_of_its_parts():
     parts = (SlotGroup("x", 3, Resources(gpus=2)), SlotGroup("y", 2, Resources(cores=3)))
     job = QueuedJob(GangRequest("j", GangShape(parts)), 1, 0.0)
     assert cluster_status.uses(job, ({"a": 1, "b": 2}, {"b": 2})) == {
@@ -119,7 +119,7 @@ def test_what_a_job_has_of_each_node_is_the_sum_of_its_parts():
     assert cluster_status.uses(job, ()) == {}
 
 
-def test_queues_stand_in_the_order_in_which_they_were_configured():
+def test_queues_are_listed_in_configured_order():
     queues = (Queue("z", 2.0), Queue("a"), Queue("m"))
     cluster = Cluster({"node": 2}, queues=queues)
     cluster.submit("low", gang(2), queue="a", priority=1)

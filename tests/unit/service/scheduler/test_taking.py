@@ -21,7 +21,7 @@ def gang(count: int, least: int = 0, gpus: int = 1) -> GangShape:
 
 
 def job(job_id: str, what: GangShape, *where: dict[str, int], sequence: int = 1, **more: Any) -> QueuedJob:
-    """One that has a place where one is given."""
+    """Return a queued job, running at ``where`` if a place is given."""
     phase = JobPhase.RUNNING if where else JobPhase.WAITING
     return QueuedJob(GangRequest(job_id, what, **more), sequence, 0.0, phase, placement=where, used=where)
 
@@ -40,7 +40,7 @@ def names(jobs: Any) -> list[str]:
 
 
 class TestRunning:
-    def test_those_behind_a_rank_come_the_last_first(self):
+    def test_jobs_behind_a_rank_are_listed_from_the_last(self):
         running = Running()
         jobs = [
             job(name, gang(count), {"a": count}, sequence=number, priority=priority)
@@ -68,7 +68,7 @@ class TestRunning:
         running.add_job(jobs[1])
         assert names(running.behind((1, -50, 0))) == ["b"]
 
-    def test_a_job_that_is_put_again_has_its_new_rank_and_size(self):
+    def test_job_added_again_has_its_new_rank_and_size(self):
         running, one = Running(), job("a", gang(4, 1), {"a": 4})
         running.add_job(one)
         one.level, one.placement = 1, ({"a": 2},)
@@ -76,7 +76,7 @@ class TestRunning:
         assert len(running) == 1 and names(running) == ["a"]
         assert running.held_behind((1, -50, 0)).gpus == 2 and running.held_behind((1, -50, 1)).gpus == 0
 
-    def test_elastic_are_those_that_may_be_resized_while_they_run(self):
+    def test_elastic_jobs_are_those_resizable_while_running(self):
         running = Running()
         jobs = [
             job("elastic", gang(4, 1), {"a": 4}),
@@ -91,19 +91,19 @@ class TestRunning:
 
 
 class TestSurplus:
-    def test_an_elastic_job_gives_slot_for_slot_from_the_nodes_on_which_it_has_fewest(self):
+    def test_elastic_job_releases_single_slots_from_nodes_with_the_fewest(self):
         one = job("j", gang(6, 2), {"c": 1, "a": 2, "b": 3})
         assert list(taking.surplus(one)) == [({"c": 1},), ({"a": 1},), ({"a": 1},), ({"b": 1},)]
         assert list(taking.surplus(job("j", gang(4, 3), {"b": 2, "a": 2}))) == [({"a": 1},)]
         assert list(taking.surplus(job("j", gang(4, 2), {"a": 2}))) == []
         assert one.placement == ({"c": 1, "a": 2, "b": 3},)
 
-    def test_each_part_keeps_what_it_cannot_do_without(self):
+    def test_each_part_keeps_its_minimum(self):
         parts = tuple(SlotGroup(name, 3, Resources(gpus=1), least) for name, least in (("x", 2), ("y", 0), ("z", 1)))
         one = job("j", GangShape(parts), {"a": 3}, {"a": 3}, {"b": 2})
         assert list(taking.surplus(one)) == [({"a": 1}, {}, {}), ({}, {}, {"b": 1})]
 
-    def test_held_is_what_they_have_beyond_that(self):
+    def test_held_counts_slots_beyond_the_minimum(self):
         jobs = [job("x", gang(4, 1, gpus=2), {"a": 3}), job("y", gang(2), {"a": 2}), job("z", gang(3, 1), {"b": 2})]
         assert taking.held(jobs) == Resources(gpus=5) and taking.held([]) == NOTHING
 
@@ -117,7 +117,7 @@ class TestSurplus:
             (({"a": 3},), ({"c": 1},), ({"a": 3},)),
         ],
     )
-    def test_what_is_left_of_a_placement(self, placement: Placement, freed: Placement, left: Placement):
+    def test_placement_without_released_slots(self, placement: Placement, freed: Placement, left: Placement):
         assert taking.without(placement, freed) == left
         with pytest.raises(ValueError, match="zip"):
             taking.without(placement, (*freed, {}))
@@ -133,7 +133,7 @@ class TestTaking:
         assert (nodes.copy() == before).all()  # nothing is taken yet
         return found
 
-    def test_no_more_slots_than_are_needed(self):
+    def test_no_more_slots_are_taken_than_needed(self):
         elastic = job("elastic", gang(6, 1), {"a": 6})
         assert self.find(gang(2), [elastic], [], a=6) == Taking(({"a": 2},), {"elastic": ({"a": 4},)}, ())
         assert self.find(gang(2), [elastic], [], a=7) == Taking(({"a": 2},), {"elastic": ({"a": 5},)}, ())
@@ -141,14 +141,14 @@ class TestTaking:
         assert self.find(gang(6), [elastic], [], a=6) is None
         assert self.find(gang(5), [elastic], [], a=6) == Taking(({"a": 5},), {"elastic": ({"a": 1},)}, ())
 
-    def test_the_first_of_the_elastic_ones_gives_first(self):
+    def test_first_elastic_job_releases_first(self):
         first, second = job("first", gang(3, 1), {"a": 3}), job("second", gang(3, 1), {"b": 3}, sequence=2)
         assert self.find(gang(2), [first, second], [], a=3, b=3) == Taking(({"a": 2},), {"first": ({"a": 1},)}, ())
         assert self.find(gang(3), [first, second], [], a=3, b=3) == Taking(
             ({"a": 2, "b": 1},), {"second": ({"b": 2},), "first": ({"a": 1},)}, ()
         )
 
-    def test_others_end_only_where_the_elastic_ones_have_not_enough(self):
+    def test_jobs_are_preempted_only_if_elastic_surplus_does_not_suffice(self):
         elastic, whole = job("elastic", gang(3, 1), {"a": 3}), job("whole", gang(2), {"b": 2}, sequence=2)
         assert self.find(gang(2), [elastic], [whole], a=3, b=2) == Taking(({"a": 2},), {"elastic": ({"a": 1},)}, ())
         assert self.find(gang(4), [elastic], [whole], a=3, b=2) == Taking(
@@ -158,7 +158,7 @@ class TestTaking:
             ({"a": 1, "b": 1},), {"elastic": ({"a": 1},)}, ("whole",)
         )
 
-    def test_who_turns_out_not_to_be_needed_is_spared(self):
+    def test_job_found_unnecessary_to_preempt_is_spared(self):
         one, two, three = job("x", gang(1), {"a": 1}), job("y", gang(1), {"b": 1}), job("z", gang(2), {"c": 2})
         assert self.find(gang(1, gpus=2), [], [one, two, three], a=1, b=1, c=2) == Taking(({"c": 1},), {}, ("z",))
         assert self.find(gang(3), [], [one, two, three], a=1, b=1, c=2) == Taking(({"c": 2, "a": 1},), {}, ("z", "x"))
@@ -171,22 +171,22 @@ class TestTaking:
         elastic = job("e", gang(3, 1), {"a": 3})
         assert self.find(gang(1, gpus=4), [elastic], [three, elastic], a=3, c=4) == Taking(({"c": 1},), {}, ("z",))
 
-    def test_who_is_ended_gives_also_what_is_left_to_it_and_is_not_told_to_shrink(self):
+    def test_preempted_elastic_job_releases_all_slots_and_is_not_resized(self):
         elastic = job("elastic", gang(4, 2), {"a": 3, "b": 1})
         assert self.find(gang(1, gpus=3), [elastic], [elastic], a=3, b=1) == Taking(({"a": 1},), {}, ("elastic",))
         assert self.find(gang(4), [elastic], [elastic], a=3, b=1) == Taking(({"a": 3, "b": 1},), {}, ("elastic",))
         assert self.find(gang(5), [elastic], [elastic], a=3, b=1) is None
 
-    def test_nobody_is_looked_at_after_it_is_enough(self):
-        looked_at = []
+    def test_search_stops_as_soon_as_the_slots_suffice(self):
+        examined = []
 
         def ended():
             for one in (job("x", gang(1), {"a": 1}), job("y", gang(1), {"a": 1})):
-                looked_at.append(one.request.job_id)
+                examined.append(one.request.job_id)
                 yield one
 
         found = taking.find(job("new", gang(1)), cluster([job("x", gang(1), {"a": 1})] * 2, a=2), [], ended())
-        assert found == Taking(({"a": 1},), {}, ("x",)) and looked_at == ["x"]
+        assert found == Taking(({"a": 1},), {}, ("x",)) and examined == ["x"]
 
 
 class TestWaitingLines:
@@ -198,7 +198,7 @@ class TestWaitingLines:
             lines.add_job(jobs[name])
         return lines, jobs
 
-    def test_the_next_of_a_line_follows_one_that_was_taken(self):
+    def test_walk_continues_after_a_removed_job(self):
         lines, _ = self.lines(("a", 1, 50), ("b", 1, 50), ("c", 2, 50), ("d", 1, 50))
         walk, seen = lines.walk(), []
         while (one := walk.job) is not None:
@@ -208,7 +208,7 @@ class TestWaitingLines:
         assert seen == ["a", "b", "c", "d"] and len(lines) == 0 and list(lines) == []
         assert lines.walk().job is None
 
-    def test_one_that_is_skipped_stands_behind_nobody_it_was_before(self):
+    def test_skipped_job_does_not_appear_again_in_the_walk(self):
         lines, jobs = self.lines(("a", 1, 50), ("b", 2, 50), ("c", 1, 50), ("low", 1, 40))
         walk = lines.walk()
         walk.skip()
@@ -221,7 +221,7 @@ class TestWaitingLines:
         walk.skip()
         assert walk.job is None
 
-    def test_who_wants_what_was_passed_over_is_left_out_at_every_rank(self):
+    def test_passed_over_shape_is_left_out_at_every_rank(self):
         lines, jobs = self.lines(("high", 1, 60), ("a", 2, 50), ("low", 1, 40))
         walk = lines.walk()
         walk.pass_over()
@@ -229,7 +229,7 @@ class TestWaitingLines:
         walk.skip()
         assert walk.job is None
 
-    def test_a_job_is_removed_from_the_line_in_which_it_was_put(self):
+    def test_job_is_removed_from_the_line_it_was_added_to(self):
         lines, jobs = self.lines(("a", 1, 50), ("b", 1, 50))
         jobs["b"].is_overdue = True
         lines.remove(jobs["b"])

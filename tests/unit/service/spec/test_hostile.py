@@ -10,7 +10,7 @@ from hopsml.core import suggestions
 from hopsml.service import spec
 from hopsml.service.spec import limits
 from tests.unit.service.spec.examples import SMALL
-from tests.unit.service.spec.test_loading import mistake, mistakes
+from tests.unit.service.spec.test_loading import problem, problems
 
 pytestmark = pytest.mark.fast
 SOON_S = 10.0  # a reader that expands what it should not needs hours, or all memory
@@ -18,74 +18,74 @@ SOON_S = 10.0  # a reader that expands what it should not needs hours, or all me
 
 @pytest.fixture(autouse=True)
 def soon() -> object:
-    """Nothing here takes its time."""
-    began = time.monotonic()
+    """Assert that each test ends soon."""
+    started_s = time.monotonic()
     yield
-    assert time.monotonic() - began < SOON_S
+    assert time.monotonic() - started_s < SOON_S
 
 
-def test_anchors_that_explode_are_refused_before_they_do() -> None:
+def test_exponential_anchors_are_refused_before_they_are_expanded() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 6)}]" for n in range(1, 12)]
-    assert f"the file has more than {limits.NODES} values, including those that aliases repeat" in mistake(
+    assert f"the file has more than {limits.NODES} values, including those that aliases repeat" in problem(
         "\n".join(lines)
     )
     flat = "a: &a x\nb: [" + ", ".join(["*a"] * 100) + "]"
-    assert "job.yaml:2: b[64]: more than 64 aliases (*name): write the values out" in mistake(flat)
+    assert "job.yaml:2: b[64]: more than 64 aliases (*name): write the values out" in problem(flat)
 
 
-def test_an_alias_of_itself_or_of_nothing() -> None:
-    assert "*a refers to no anchor above it; write &a there" in mistake("a: &a [*a]")
-    assert "*b refers to no anchor above it" in mistake("a: *b")
+def test_alias_of_itself_or_of_no_anchor_is_refused() -> None:
+    assert "*a refers to no anchor above it; write &a there" in problem("a: &a [*a]")
+    assert "*b refers to no anchor above it" in problem("a: *b")
 
 
-def test_few_aliases_do() -> None:
+def test_job_file_with_few_aliases_is_accepted() -> None:
     job = spec.loads(
         "name: a\ntasks:\n  b: {script: a.py, resources: &r {cores: 2}}\n  c: {script: b.py, resources: *r}\n"
     )
     assert job.tasks["c"].resources.cores == 2
     text = "name: a\ntasks:\n  b: {script: a.py, resources: &r {cores: 0}}\n  c: {script: b.py, resources: *r}\n"
-    assert [line.partition(": it")[0] for line in mistakes(text)] == [
+    assert [line.partition(": it")[0] for line in problems(text)] == [
         "job.yaml:3: tasks.b.resources.cores: 0",
         "job.yaml:4: tasks.c.resources.cores: 0",
     ]
 
 
 def test_merge_keys_are_refused() -> None:
-    assert "<<: fields are not merged here: write them out" in mistake("a: &a {b: 1}\nc: {<<: *a}")
+    assert "<<: fields are not merged here: write them out" in problem("a: &a {b: 1}\nc: {<<: *a}")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 100_000, "a: " + "[" * 500 + "]" * 500])
-def test_deep_nesting(text: str) -> None:
-    assert "levels deep; 20 are allowed: flatten it" in mistake(text)
+def test_deep_nesting_is_refused(text: str) -> None:
+    assert "levels deep; 20 are allowed: flatten it" in problem(text)
 
 
-def test_a_large_file_and_a_large_value() -> None:
-    assert f"the file has {limits.FILE_BYTES + 1} bytes; a job file has at most {limits.FILE_BYTES}" in mistake(
+def test_oversized_file_value_or_list_is_refused() -> None:
+    assert f"the file has {limits.FILE_BYTES + 1} bytes; a job file has at most {limits.FILE_BYTES}" in problem(
         b"#" * (limits.FILE_BYTES + 1)
     )
-    assert "a value of 40000 characters; 32768 are allowed: put it into a file" in mistake(SMALL + "x: " + "y" * 40_000)
-    assert "more than 200000 values" in mistake("a: [" + "1," * 300_000 + "]")
+    assert "a value of 40000 characters; 32768 are allowed: put it into a file" in problem(SMALL + "x: " + "y" * 40_000)
+    assert "more than 200000 values" in problem("a: [" + "1," * 300_000 + "]")
 
 
-def test_bytes_that_are_no_text() -> None:
-    assert "job.yaml:2: byte 0xff: a job file is UTF-8: save it so in your editor" in mistake(b"name: a\nqueue: \xff\n")
-    assert "is UTF-8" in mistake("name: a".encode("utf-16"))
-    assert "this is not YAML" in mistake(b"name: a\0b")
-    assert "the character U+0000 stands in it: text has none such: leave it out" in mistake(
+def test_bytes_other_than_utf8_text_are_refused() -> None:
+    assert "job.yaml:2: byte 0xff: a job file is UTF-8: save it so in your editor" in problem(b"name: a\nqueue: \xff\n")
+    assert "is UTF-8" in problem("name: a".encode("utf-16"))
+    assert "this is not YAML" in problem(b"name: a\0b")
+    assert "the character U+0000 stands in it: text has none such: leave it out" in problem(
         SMALL + r'description: "a\0b"'
     )
-    assert "the character U+001B stands in it" in mistake(SMALL + r'description: "\e[31m"')
+    assert "the character U+001B stands in it" in problem(SMALL + r'description: "\e[31m"')
     assert spec.loads(b"\xef\xbb\xbf" + SMALL.encode()).name == "small"
 
 
-def test_tabs_and_other_mistakes_of_yaml() -> None:
-    found = mistake("name: a\ntasks:\n\ttrain: {}\n")
+def test_yaml_syntax_errors_are_explained() -> None:
+    found = problem("name: a\ntasks:\n\ttrain: {}\n")
     assert found.startswith("job.yaml:3: this is not YAML: ") and "a tab? YAML is indented with blanks" in found
-    assert "job.yaml:2: this is not YAML" in mistake("name: [a\nb: c")
-    assert "a second document (---): a job file has one" in mistake("name: a\n---\nname: b\n")
+    assert "job.yaml:2: this is not YAML" in problem("name: [a\nb: c")
+    assert "a second document (---): a job file has one" in problem("name: a\n---\nname: b\n")
     for empty in ("", "\n", "# nothing", "---", "~"):
-        assert "the file is empty: a job has at least a name and tasks" in mistake(empty)
+        assert "the file is empty: a job has at least a name and tasks" in problem(empty)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_tabs_and_other_mistakes_of_yaml() -> None:
 )
 def test_tags_are_refused(tag: str) -> None:
     shown = tag.split()[0]
-    assert f"the tag {shown}: a job file has plain values only: leave the tag out" in mistake(SMALL + f"x: {tag}")
+    assert f"the tag {shown}: a job file has plain values only: leave the tag out" in problem(SMALL + f"x: {tag}")
 
 
 @pytest.mark.parametrize(
     "word", ["yes", "no", "on", "off", "y", "1:30", "2026-01-01", "0b1", "1_000", "=", "'010'", "!!str 3"]
 )
-def test_what_yaml_1_1_takes_for_something_else_is_text(word: str) -> None:
+def test_words_with_a_special_meaning_in_yaml_1_1_are_text(word: str) -> None:
     job = spec.loads(f"name: a\ndescription: {word}\ntasks: {{on: {{script: a.py, env: {{NO: {word}}}}}}}")
     assert job.description == job.tasks["on"].env["NO"] == word.strip("'").removeprefix("!!str ")
 
@@ -108,41 +108,41 @@ def test_what_yaml_1_1_takes_for_something_else_is_text(word: str) -> None:
     ("word", "value"),
     [("0x10", 16), ("0o17", 15), ("1e-4", 1e-4), ("1.", 1.0), (".5", 0.5), ("~", None), ("True", True)],
 )
-def test_what_yaml_1_2_says_of_a_word(word: str, value: object) -> None:
+def test_numbers_and_null_are_read_by_yaml_1_2_rules(word: str, value: object) -> None:
     job = spec.loads(f"name: a\ntasks: {{b: {{script: a.py, arguments: {{x: {word}}}}}}}")
     assert job.tasks["b"].arguments == {"x": value} and type(job.tasks["b"].arguments["x"]) is type(value)
 
 
-def test_numbers_that_can_be_read_in_two_ways_or_not_be_kept() -> None:
-    assert "010: some YAML parsers read a leading zero as octal, others do not" in mistake(SMALL + "priority: 010")
+def test_ambiguous_infinite_or_oversized_numbers_are_refused() -> None:
+    assert "010: some YAML parsers read a leading zero as octal, others do not" in problem(SMALL + "priority: 010")
     for word in (".inf", "-.INF", ".nan", "1e999"):
-        assert "a number must be finite" in mistake(SMALL.replace("train.py", f"train.py, arguments: {{x: {word}}}"))
-    assert "a number has at most 40 characters" in mistake(SMALL + "priority: " + "9" * 5000)
-    assert "it must be at most 100" in mistake(SMALL + "priority: " + "9" * 40)
+        assert "a number must be finite" in problem(SMALL.replace("train.py", f"train.py, arguments: {{x: {word}}}"))
+    assert "a number has at most 40 characters" in problem(SMALL + "priority: " + "9" * 5000)
+    assert "it must be at most 100" in problem(SMALL + "priority: " + "9" * 40)
 
 
-def test_a_file_of_nonsense_is_read_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_number_of_problems_and_suggestions_is_bounded_for_a_malformed_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    suggested_for: list[str] = []
     instead = suggestions.instead
 
     def counted(name: str, *more: object) -> str:
-        asked.append(name)
+        suggested_for.append(name)
         return instead(name, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(suggestions, "instead", counted)
-    found = mistakes(SMALL + "".join(f"unknown{n}: 1\n" for n in range(50_000)))
+    found = problems(SMALL + "".join(f"unknown{n}: 1\n" for n in range(50_000)))
     assert found[-1] == "job.yaml: and 49900 more" and all(len(line) > 20 for line in found[:-1])
-    assert len(asked) == limits.PROBLEMS, "what might have been meant is looked for where it is told"
+    assert len(suggested_for) == limits.PROBLEMS, "what might have been meant is looked for where it is told"
 
 
-def test_what_is_beyond_a_limit_is_refused_before_the_rest_is_read() -> None:
+def test_exceeded_limit_is_refused_before_the_rest_is_read() -> None:
     broken = "\n}: this is no YAML"
     anchors = "a: [" + ",".join(f"&a{n} 1" for n in range(100)) + "]"
-    assert "job.yaml:1: a[64]: more than 64 anchors (&name): write the values out" in mistake(anchors + broken)
+    assert "job.yaml:1: a[64]: more than 64 anchors (&name): write the values out" in problem(anchors + broken)
     tasks = "tasks:\n" + "".join(f"  t{n}: {{script: a.py}}\n" for n in range(1_001))
-    assert "job.yaml:1002: tasks: more than 1000 are given" in mistake(tasks + broken)
+    assert "job.yaml:1002: tasks: more than 1000 are given" in problem(tasks + broken)
     labels = "labels: {" + ",".join(f"l{n}: x" for n in range(65)) + "}"
-    assert "job.yaml:1: labels: more than 64 are given" in mistake(labels + broken)
+    assert "job.yaml:1: labels: more than 64 are given" in problem(labels + broken)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_what_is_beyond_a_limit_is_refused_before_the_rest_is_read() -> None:
     ],
     ids=["values", "lists", "conditions", "parameters"],
 )
-def test_a_search_space_is_checked_in_proportion(space: str, refused: str) -> None:
+def test_search_space_is_checked_in_linear_time(space: str, refused: str) -> None:
     text = f"name: a\ntasks: {{t: {{function: 'a.py:f'}}}}\nsearch: {{space: {{{space}}}}}\n"
     if refused:
-        assert refused in mistake(text)
+        assert refused in problem(text)
     else:
         assert spec.loads(text).searched() == "t"

@@ -13,7 +13,7 @@ from hopsml.service.spec.job import driver as driver_size
 from tests.unit.service.spec.examples import SMALL, WHOLE
 
 
-def test_drivers_count() -> None:
+def test_job_size_includes_drivers() -> None:
     job = spec.loads(WHOLE)
     driver = 1024 + 384
     assert fewest(job) == Size(3, 2 * 4 + 1 + 2, 2, 2 * 16384 + 4096 + 2 * driver)
@@ -21,7 +21,7 @@ def test_drivers_count() -> None:
     assert driver_size(10_000) == Size(0, 1, 0, 11_000)
 
 
-def test_a_line_for_people() -> None:
+def test_summary_line_of_a_job() -> None:
     assert spec.summary(spec.loads(WHOLE)) == (
         "digits: 2 tasks (train 2 to 8, evaluate 1), 3 to 9 slots, 2 to 8 GPUs, 11 to 35 cores and 38.8 to 134.8 GiB with 2 "
         "drivers"
@@ -34,26 +34,26 @@ def test_a_line_for_people() -> None:
 pytestmark = pytest.mark.fast
 
 
-def mistakes(text: str | bytes) -> list[str]:
-    """What is wrong with a file."""
+def problems(text: str | bytes) -> list[str]:
+    """Return all problems of a file."""
     with pytest.raises(JobFileError) as refused:
         spec.loads(text)
     assert isinstance(refused.value, ArgumentError) and str(refused.value) == "\n".join(refused.value.problems)
     return list(refused.value.problems)
 
 
-def mistake(text: str | bytes) -> str:
-    """The only thing that is wrong with it."""
-    (found,) = mistakes(text)
+def problem(text: str | bytes) -> str:
+    """Return the single problem of a file."""
+    (found,) = problems(text)
     return found
 
 
 def with_task(fields: str) -> str:
-    """A file whose only task has these fields."""
+    """Return a job file whose only task has the given fields."""
     return f"name: small\ntasks:\n  train: {{{fields}}}\n"
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_complete_job_file_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(WHOLE)
     job = spec.load(path)
@@ -64,7 +64,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert job.search is not None and job.searched() == "train" and job.search.space == {"lr": [1e-4, 0.1, "log"]}
 
 
-def test_what_is_left_out() -> None:
+def test_omitted_fields_have_defaults() -> None:
     job = spec.loads(SMALL)
     assert (job.queue, job.priority, job.retries, job.workspace, job.secrets) == ("default", 50, 0, ".", ())
     task = job.tasks["train"]
@@ -73,13 +73,13 @@ def test_what_is_left_out() -> None:
         job.searched()
 
 
-def test_a_job_cannot_be_changed() -> None:
+def test_job_spec_is_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         spec.loads(SMALL).priority = 3  # type: ignore[misc]
 
 
-def test_all_mistakes_at_once_in_the_order_of_their_lines() -> None:
-    found = mistakes(
+def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
+    found = problems(
         "name: Digits\nprioritty: 3\npriority: 500\nretries: 1\nretries: 2\ntasks:\n  train:\n    count: 0\n"
         "    script: train.py\n    resources: {memory: 16}\n"
     )
@@ -164,44 +164,44 @@ def test_all_mistakes_at_once_in_the_order_of_their_lines() -> None:
         (SMALL + "search: {space: {lr: [0, 1]}, trials: 3}", "search.trials: unknown field; here it is num_trials"),
     ],
 )  # fmt: skip
-def test_a_mistake_and_its_words(text: str, words: str) -> None:
-    found = mistake(text)
+def test_invalid_value_is_explained(text: str, words: str) -> None:
+    found = problem(text)
     assert words in found and found.startswith("job.yaml:"), found
 
 
-def test_too_many_workers_in_all_and_too_many_tasks() -> None:
+def test_too_many_workers_tasks_or_secrets_are_refused() -> None:
     many = "name: a\ntasks:\n" + "".join(f"  t{n}: {{script: a.py, count: 60000}}\n" for n in range(2))
-    assert "tasks ask for 120000 workers in all; a job has at most 100000; request fewer" in mistake(many)
+    assert "tasks ask for 120000 workers in all; a job has at most 100000; request fewer" in problem(many)
     many = "name: a\ntasks:\n" + "".join(f"  t{n}: {{script: a.py}}\n" for n in range(10_000))
-    assert mistake(many) == "job.yaml:1003: tasks: more than 1000 are given, and no more are allowed; request fewer"
+    assert problem(many) == "job.yaml:1003: tasks: more than 1000 are given, and no more are allowed; request fewer"
     many = SMALL + "secrets: [" + ",".join(f"s{n}" for n in range(65)) + "]"
-    assert mistake(many).endswith("secrets: 65 are given; at most 64 are allowed; request fewer")
+    assert problem(many).endswith("secrets: 65 are given; at most 64 are allowed; request fewer")
 
 
-def test_a_search_names_its_task_where_several_have_a_function() -> None:
+def test_search_must_name_its_task_if_several_have_a_function() -> None:
     text = "name: a\ntasks: {b: {function: 'b.py:f'}, c: {function: 'c.py:f'}}\nsearch: {space: {x: [0, 1]}"
-    assert "name one that has a function; there are: b, c" in mistake(text + "}")
-    assert "search.task is d" in mistake(text + ", task: d}")
+    assert "name one that has a function; there are: b, c" in problem(text + "}")
+    assert "search.task is d" in problem(text + ", task: d}")
     assert spec.loads(text + ", task: c}").searched() == "c"
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     for path, words in ((tmp_path / "no.yaml", "No such file"), (tmp_path, "Is a directory"), ("a\0b", "null byte")):
         with pytest.raises(JobFileError, match=words):
             spec.load(path)
 
 
-def test_a_file_of_nonsense_prints_no_pages() -> None:
-    found = mistakes(SMALL + "".join(f"x{n}: 1\n" for n in range(300)))
+def test_number_of_reported_problems_is_bounded() -> None:
+    found = problems(SMALL + "".join(f"x{n}: 1\n" for n in range(300)))
     assert len(found) == 101 and found[-1] == "job.yaml: and 200 more"
 
 
-def test_a_secret_in_a_mistake_is_not_shown() -> None:
-    assert "hunter2hunter2" not in mistake(SMALL + "dataset: {password: hunter2hunter2}")
+def test_problem_text_does_not_show_a_secret() -> None:
+    assert "hunter2hunter2" not in problem(SMALL + "dataset: {password: hunter2hunter2}")
 
 
 @pytest.mark.parametrize("letter", [",", "#", "%", "?", "*", "[", "{", ":", "\\\\", '\\"', "\\n", "\\t", "\\x7f"])
-def test_names_that_become_entries_of_lists_have_no_character_with_a_meaning_there(letter: str) -> None:
+def test_path_and_image_names_with_special_characters_are_refused(letter: str) -> None:
     for field in (
         f'script: "a{letter}/etc/b.py"',
         f'function: "a{letter}/etc/b.py:main"',
@@ -225,11 +225,11 @@ def test_names_that_become_entries_of_lists_have_no_character_with_a_meaning_the
         "{image: --privileged}",
     ],
 )
-def test_an_environment_leads_out_of_nothing(field: str) -> None:
+def test_environment_outside_its_folder_is_refused(field: str) -> None:
     with pytest.raises(JobFileError):
         spec.loads(with_task(f"script: a.py, environment: {field}"))
 
 
-def test_names_of_all_scripts_and_with_blanks_are_taken() -> None:
+def test_script_names_with_unicode_and_spaces_are_accepted() -> None:
     for named in ("süß/обучение 2.py", "a+b=c@d~(1)'.py"):
         assert spec.loads(with_task(f'script: "{named}"')).tasks["train"].script == named

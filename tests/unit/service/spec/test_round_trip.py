@@ -81,20 +81,20 @@ jobs = st.fixed_dictionaries(
 
 @given(jobs)
 @settings(max_examples=60, deadline=None)
-def test_a_job_that_is_written_is_read_as_the_same(content: dict[str, Any]) -> None:
+def test_dumped_job_is_loaded_as_the_same_job(content: dict[str, Any]) -> None:
     job = spec.loads(json.dumps(content, ensure_ascii=False))  # JSON is YAML
     assert spec.loads(spec.dump(job)) == job
 
 
 @pytest.mark.parametrize("text", [SMALL, WHOLE])
-def test_examples(text: str) -> None:
+def test_examples_survive_the_round_trip(text: str) -> None:
     job = spec.loads(text)
     assert spec.loads(spec.dump(job)) == job
     assert spec.dump(spec.loads(spec.dump(job))) == spec.dump(job)
 
 
 @given(st.integers(1, 10**6))
-def test_units(number: int) -> None:
+def test_memory_and_duration_units_survive_the_round_trip(number: int) -> None:
     assert fields.memory_mib(fields.memory_text(number)) == number
     assert fields.duration_s(fields.duration_text(number)) == number
     assert (fields.memory_text(16384), fields.memory_text(1 << 20), fields.memory_text(513)) == ("16g", "1t", "513m")
@@ -103,11 +103,11 @@ def test_units(number: int) -> None:
 
 @given(st.binary(max_size=200) | st.text(max_size=200))
 @settings(max_examples=200, deadline=None)
-def test_whatever_is_read_is_a_job_or_a_mistake(content: bytes | str) -> None:
+def test_any_input_is_a_job_or_a_list_of_problems(content: bytes | str) -> None:
     try:
         spec.loads(content)
     except JobFileError as error:
-        told = error.problems
+        problems = error.problems
     else:
-        told = ()
-    assert all(line.startswith("job.yaml:") for line in told)
+        problems = ()
+    assert all(line.startswith("job.yaml:") for line in problems)

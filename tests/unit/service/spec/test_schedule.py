@@ -14,7 +14,7 @@ pytestmark = pytest.mark.fast
 UTC = datetime.UTC
 
 
-def test_the_next_time_is_told_in_utc() -> None:
+def test_following_time_is_in_utc_and_needs_a_time_zone() -> None:
     berlin = datetime.timezone(datetime.timedelta(hours=1))
     moment = datetime.datetime(2026, 11, 27, 3, 59, tzinfo=berlin)  # 2:59 in UTC
     assert schedule.following("0 3 * * *", moment) == datetime.datetime(2026, 11, 27, 3, 0, tzinfo=UTC)
@@ -24,7 +24,7 @@ def test_the_next_time_is_told_in_utc() -> None:
 
 
 @pytest.mark.parametrize("text", ["*/5 * * * *", "0 3 * * mon-fri", "0 0 1,15 JAN *", "0 0 * * 7"])
-def test_what_is_one(text: str) -> None:
+def test_valid_cron_expression_is_accepted(text: str) -> None:
     assert schedule.check(text) == text
 
 
@@ -36,18 +36,18 @@ def test_what_is_one(text: str) -> None:
         *("@reboot", "H(0-30)/5 * * * *", "* * 15W * *", "*/5/2 * * * *", "*-5 * * * *"),
     ],
 )
-def test_what_is_none(text: str) -> None:
+def test_invalid_cron_expression_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="cron's five fields"):
         schedule.check(text)
 
 
-def test_the_field_that_is_none_is_named() -> None:
+def test_invalid_cron_field_is_named() -> None:
     with pytest.raises(ValueError, match=r"minute, hour, day, month and weekday.* \(hour 'R': it has numbers"):
         schedule.check("0 R * * *")
 
 
 def times(text: str, first: datetime.datetime, count: int) -> list[str]:
-    """So many in Berlin, in UTC."""
+    """Return the next ``count`` times of a schedule in Berlin, in UTC."""
     found = []
     for _ in range(count):
         first = schedule.following(text, first, "Europe/Berlin")
@@ -55,7 +55,7 @@ def times(text: str, first: datetime.datetime, count: int) -> list[str]:
     return found
 
 
-def test_where_clocks_are_put_forward_a_time_that_is_left_out_comes_later() -> None:
+def test_skipped_local_time_is_planned_later_when_clocks_go_forward() -> None:
     before = datetime.datetime(2026, 3, 27, 12, tzinfo=UTC)
     assert times("30 2 * * *", before, 3) == ["28 01:30", "29 01:30", "30 00:30"]
     assert times("0 * * * *", datetime.datetime(2026, 3, 28, 23, 30, tzinfo=UTC), 4) == [
@@ -63,7 +63,7 @@ def test_where_clocks_are_put_forward_a_time_that_is_left_out_comes_later() -> N
     ]  # fmt: skip
 
 
-def test_where_clocks_are_put_back_a_fixed_hour_comes_once_and_each_hour_twice() -> None:
+def test_fixed_hour_is_planned_once_and_hourly_twice_when_clocks_go_back() -> None:
     before = datetime.datetime(2026, 10, 24, 12, tzinfo=UTC)
     assert times("30 2 * * *", before, 2) == ["25 00:30", "26 01:30"]
     assert times("30 * * * *", datetime.datetime(2026, 10, 24, 23, tzinfo=UTC), 4) == [
@@ -77,7 +77,7 @@ def test_where_clocks_are_put_back_a_fixed_hour_comes_once_and_each_hour_twice()
     st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]),
 )
 @settings(deadline=None, max_examples=60)
-def test_what_follows_follows_and_nothing_is_in_between(text: str, moment: datetime.datetime, zone: str) -> None:
+def test_following_time_has_no_planned_time_before_it(text: str, moment: datetime.datetime, zone: str) -> None:
     first = moment.replace(tzinfo=UTC)
     found = schedule.following(text, first, zone)
     assert found > first
@@ -85,7 +85,7 @@ def test_what_follows_follows_and_nothing_is_in_between(text: str, moment: datet
     assert schedule.following(text, middle, zone) == found
 
 
-def test_a_zone_that_is_none() -> None:
+def test_unknown_time_zone_is_refused() -> None:
     assert schedule.check_zone("Europe/Berlin") == "Europe/Berlin"
     for name in ("Berlin", "", "../etc/passwd"):
         with pytest.raises(ValueError, match="write Europe/Berlin"):

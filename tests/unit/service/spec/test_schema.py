@@ -24,7 +24,7 @@ def parts() -> Iterator[tuple[str, dict[str, Any]]]:
     yield from SCHEMA["$defs"].items()
 
 
-def test_it_is_published() -> None:
+def test_published_schema_is_current_and_valid() -> None:
     assert job_reference.SCHEMA.read_text() == loading.schema_text() + "\n", "python -m tools.job_reference"
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -38,7 +38,7 @@ def test_every_field_has_a_description_and_an_example() -> None:
                 assert field["description"].endswith(".") and field["examples"], (part, name)
 
 
-def test_examples_are_right() -> None:
+def test_examples_of_fields_are_valid() -> None:
     for _, one in parts():
         for name, field in one.get("properties", {}).items():
             for example in field["examples"]:
@@ -47,7 +47,7 @@ def test_examples_are_right() -> None:
 
 
 @pytest.mark.parametrize("text", [SMALL, WHOLE.replace("1e-4", "0.0001").replace("1e-1", "0.1")])
-def test_it_takes_what_is_right(text: str) -> None:
+def test_schema_accepts_valid_job_files(text: str) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(yaml.safe_load(text))
 
 
@@ -69,17 +69,17 @@ def test_it_takes_what_is_right(text: str) -> None:
         {"schedule": "@daily"},
     ],
 )
-def test_it_refuses_what_is_wrong(change: dict[str, Any]) -> None:
+def test_schema_refuses_invalid_job_files(change: dict[str, Any]) -> None:
     wrong = json.loads(json.dumps({**yaml.safe_load(SMALL), **change}))
     assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(wrong)
 
 
-def test_searchers_and_stoppers_are_those_of_the_registry() -> None:
+def test_searcher_and_stopper_names_are_those_of_the_registry() -> None:
     assert set(get_args(job.SearcherName)) == set(registry.SEARCHERS)
     assert set(get_args(job.StopperName)) == set(registry.STOPPERS)
 
 
-def test_limits_are_those_of_the_schema() -> None:
+def test_schema_has_the_limits_of_the_validation() -> None:
     task = SCHEMA["$defs"]["Task"]["properties"]
     assert task["count"]["anyOf"][0]["maximum"] == limits.WORKERS
     assert SCHEMA["properties"]["tasks"]["maxProperties"] == limits.TASKS

@@ -25,10 +25,10 @@ def store(tmp_path: Path) -> Iterator[JobStore]:
 
 
 class TestSqlite(StoreContract):
-    """All of it."""
+    """The complete contract."""
 
 
-def test_a_serial_is_not_given_out_again(store: JobStore) -> None:
+def test_serial_of_a_deleted_job_is_not_reused(store: JobStore) -> None:
     store.submit(new(), 10.0)
     with store.writing() as connection:
         connection.exec_driver_sql("DELETE FROM changes")
@@ -36,7 +36,7 @@ def test_a_serial_is_not_given_out_again(store: JobStore) -> None:
     assert store.submit(new(), 11.0).serial == 2
 
 
-def test_opened_again_and_by_two_at_once(tmp_path: Path) -> None:
+def test_database_is_created_once_by_concurrent_openers_and_shared(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/service.db"
     opened: list[JobStore] = []
     threads = [threading.Thread(target=lambda: opened.append(JobStore.open(url))) for _ in range(4)]
@@ -50,7 +50,7 @@ def test_opened_again_and_by_two_at_once(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+def test_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/service.db"
     JobStore.open(url).close()
     with sqlite3.connect(tmp_path / "service.db") as connection:
@@ -60,7 +60,7 @@ def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         JobStore.open(url)
 
 
-def test_a_database_that_is_none_and_one_that_is_away(tmp_path: Path) -> None:
+def test_damaged_unreachable_or_unsupported_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database, but a text that is long enough" * 100)
     for url, said in (
         (f"sqlite:///{tmp_path}/text.db", "damaged"),
@@ -75,7 +75,9 @@ def test_a_database_that_is_none_and_one_that_is_away(tmp_path: Path) -> None:
             JobStore.open(url)
 
 
-def test_a_full_disk_and_a_lock_come_in_words(store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_and_locked_database_are_explained(
+    store: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with store.writing() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
